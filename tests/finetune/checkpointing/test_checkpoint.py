@@ -477,3 +477,10 @@ def test_a_killed_prune_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
 def test_of_two_states_of_the_data_only_what_differs_is_shown() -> None:
     was = {"digest": "equal", "rows": 3, "positions": 40}
     assert checkpoint.describe_difference("data", was, {**was, "positions": 50}) == "data was {'positions': 40}, now {'positions': 50}"
+
+
+def test_later_checkpoints_with_damaged_weights_do_not_count_for_retention(tmp_path: Path) -> None:
+    """Their state.json is readable. The run resumed from step 10 and has just saved step 15."""
+    made = [fake(tmp_path, step) for step in (10, 15, 20, 30, 40)]
+    prune(tmp_path, 3, made[1])
+    assert checkpoint.steps_in(tmp_path) == made[::-1]

@@ -174,3 +174,13 @@ world.leave()
     )
     lines = sorted(line.split(" ", 1) for line in tiny.forked(imports, work, 2))
     assert [count for count, _ in lines] == ["0", "20"] and lines[0][1] == lines[1][1]
+
+
+def test_another_length_limit_indexes_the_file_again(tmp_path: Path, world: World) -> None:
+    path, lengths = tiny.write_rows(tmp_path / "train.jsonl", TEXTS), []
+    for limit in ("30", "40"):
+        config = tiny.config_in(tmp_path, ("data.sequence_length", limit), ("data.too_long", "drop"))
+        rows = length_index.open_data(path, tmp_path / "cache", "key", tiny.RECIPE, tiny.RECIPE.load(config), config, world)
+        assert rows is not None
+        lengths.append(rows.lengths.tolist())
+    assert lengths == [[30, 9, 12], [30, 9, 31, 12]]

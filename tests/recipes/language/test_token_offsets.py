@@ -91,3 +91,9 @@ def test_no_end_of_text() -> None:
 def test_which_tokens_can_end_a_turn() -> None:
     of = tokenizer("qwen3")
     assert turn_ends(of) == {"<|im_start|>", "<|im_end|>"} and len(added_ids(of)) == 6, "</think> ends no turn"
+
+
+def test_the_tokens_of_a_templates_text_have_no_second_beginning() -> None:
+    of = tokenizer("llama3")
+    assert Cut.of("<|begin_of_text|>Cold.", of).ids == ids_of("<|begin_of_text|>Cold.", of)
+    assert ids_of("<|begin_of_text|>Cold.", of).count(of.bos_token_id) == 1

@@ -68,3 +68,8 @@ def test_a_language_that_the_recogniser_lacks_is_refused(babbler: Path) -> None:
 def test_an_unknown_name_is_refused_before_anything_is_loaded() -> None:
     with pytest.raises(UserError, match="--asr enormous: neither a file nor one of"):
         hearing.check("enormous")
+
+
+def test_the_wer_of_several_texts_weighs_words_equally() -> None:
+    said = "one two three four five six seven eight nine"
+    assert hearing.share_of_wrong_words([(said, said), ("cat", "dog")], "german") == 0.1

@@ -100,3 +100,7 @@ def test_only_texts_that_both_spoke_are_compared() -> None:
     assert found is not None and found.texts == 2
     assert figures.paired_difference(figures.WER, [clip("1")], [clip("1")]) is None
     assert figures.paired_difference(figures.DURATION, [clip("1"), clip("2")], [clip("1"), clip("2")]) is None
+
+
+def test_runaways_are_clips_that_the_model_did_not_end() -> None:
+    assert metric_value(figures.RUNAWAYS, [clip("1"), clip("2"), clip("3"), clip("4", ended=False)]) == 25.0

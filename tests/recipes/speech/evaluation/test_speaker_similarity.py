@@ -138,3 +138,8 @@ def test_damaged_weights_are_an_error() -> None:
     broken = likeness.Encoder("broken", lambda _: vector(np.nan, 1.0))
     with pytest.raises(UserError, match="its weights are damaged"):
         likeness.embed(broken, np.ones(24_000, np.float32))
+
+
+def test_the_spectral_vector_does_not_depend_on_the_volume() -> None:
+    noise = np.random.default_rng(0).normal(0, 0.1, 24_000).astype(np.float32)
+    np.testing.assert_allclose(likeness.mfcc_statistics(noise / 4), likeness.mfcc_statistics(noise), atol=1e-2)

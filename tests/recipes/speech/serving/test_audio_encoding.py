@@ -83,3 +83,8 @@ def test_what_is_not_supported_lists_what_is() -> None:
     assert audio.available() == tuple(audio.FORMATS)
     with pytest.raises(UserError, match="'vorbis' is not supported; available: mp3, opus, aac, flac, wav, pcm"):
         audio.encoder("vorbis", RATE)
+
+
+def test_samples_beyond_full_scale_are_clipped() -> None:
+    samples = np.array([1.5, -1.5, 0.5], np.float32)
+    assert np.frombuffer(audio.pcm(samples), "<i2").tolist() == [32767, -32767, 16384]

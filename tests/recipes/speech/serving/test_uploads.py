@@ -110,3 +110,8 @@ def test_no_form_makes_it_fail(app: Any, body: bytes, head: bytes, kind: bytes, 
     for content in (body, b"--x\r\n" + head + b"\r\n\r\n" + body + b"\r\n--x--", form(body, name)):
         for of_kind in (b"multipart/form-data; boundary=x", b"multipart/form-data; " + kind, kind):
             assert 200 <= send(app, content, (b"content-type", of_kind)).status < 500
+
+
+def test_a_file_of_the_size_limit_is_accepted_and_a_larger_one_is_rejected(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "LARGEST", 100)
+    assert [send(app, form(b"x" * size)).status for size in (100, 101)] == [200, 413]

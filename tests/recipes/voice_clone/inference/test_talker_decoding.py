@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -90,3 +91,14 @@ def test_the_positions_of_the_model_end_it(model: Nano) -> None:
     decoder = Decoder(model.tts.model.talker, ids)
     speech = Speech(decoder, [prompt], GREEDY, [0], 100)
     assert [len(piece) for piece in speech.pieces(iter([3, 9]))] == [3, 1] and not speech.result()[0].ended
+
+
+def test_a_row_ends_before_its_end_of_speech_code_while_others_continue() -> None:
+    end = 9
+    codes = torch.tensor([[[1, 2], [3, 4]], [[end, 5], [6, 7]], [[end, 5], [8, 0]]])  # [frames, rows, codebooks]
+    speech = SimpleNamespace(
+        codes=codes, spoken=3, ended=torch.tensor([True, False]), decoder=SimpleNamespace(ids=SimpleNamespace(codec_eos=end))
+    )
+    short, long = Speech.result(speech)  # type: ignore[arg-type]  # it reads only these attributes
+    assert (short.codes.tolist(), short.ended) == ([[1, 2]], True)
+    assert (long.codes.tolist(), long.ended) == ([[3, 4], [6, 7], [8, 0]], False)
