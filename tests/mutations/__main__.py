@@ -1,8 +1,8 @@
-"""Try every mutant: in a copy of the tree, does its test fail? Ends with 1 if one survives or does not fit the source any more.
+"""Mutation runner: applies each mutant to a copy of the tree and runs its test. Exits with 1 if a mutant survives or no longer applies.
 
-usage: python -m tests.mutations [--fresh] [WORDS]   only the mutants with WORDS in file, test or fault
+usage: python -m tests.mutations [--fresh] [WORDS]   only mutants that contain WORDS in file, test or fault
 
-Outcomes are kept in runs/mutants.json until a file of the tree changes, so that a run that was stopped resumes where it was.
+Outcomes are kept in runs/mutants.json until a file of the tree changes, so that an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from tests.mutations.mutants import MUTANTS, Mutant
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "runs" / "mutants.json"
 LIMIT_SECONDS = 600
-"""For one test; a mutant that makes it hang is caught, too."""
+"""Time limit of one test. A mutant that makes its test hang counts as killed."""
 KILLED, SURVIVED, LOST = "killed", "SURVIVED", "LOST"
 TESTS_FAILED = 1
-"""What pytest ends with; other codes say that no test has run."""
+"""pytest's exit code if tests failed; codes above 1 mean that it ran no tests."""
 
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser("python -m tests.mutations", description=__doc__.splitlines()[0])
-    parser.add_argument("words", nargs="?", default="", help="only mutants with these words in file, test or fault")
-    parser.add_argument("--fresh", action="store_true", help="forget the outcomes of earlier runs")
+    parser.add_argument("words", nargs="?", default="", help="only mutants that contain these words in file, test or fault")
+    parser.add_argument("--fresh", action="store_true", help="ignore the outcomes of earlier runs")
     options = parser.parse_args(argv)
     chosen = [mutant for mutant in MUTANTS if options.words in f"{mutant.file} {mutant.test} {mutant.fault}"]
     if not chosen:
-        sys.exit(f"none of the {len(MUTANTS)} mutants has {options.words!r} in its file, test or fault")
+        sys.exit(f"none of the {len(MUTANTS)} mutants contains {options.words!r} in its file, test or fault")
     digest = tree_digest()
     outcomes = {} if options.fresh else remembered(digest)
     with tempfile.TemporaryDirectory(prefix="mutants-") as temporary:
@@ -54,7 +54,7 @@ def main(argv: list[str]) -> int:
 
 
 def listed() -> list[str]:
-    """Files of the tree: those that git follows or could follow."""
+    """Files of the tree: tracked ones, and untracked ones that git does not ignore."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
     return sorted(name for name in set(names) if name and (ROOT / name).is_file())
@@ -72,7 +72,7 @@ def key_of(mutant: Mutant) -> str:
 
 
 def remembered(tree: str) -> dict[str, str]:
-    """Outcomes by mutant, if they are of this very tree."""
+    """Outcomes of earlier runs by mutant; empty if the tree has changed since."""
     kept = json.loads(KEPT.read_text()) if KEPT.is_file() else {}
     return kept["outcomes"] if kept.get("tree") == tree else {}
 
@@ -91,20 +91,20 @@ def copy_tree(to: Path) -> None:
 
 
 def require_green(tree: Path, mutants: list[Mutant]) -> None:
-    """A test that fails anyway proves nothing."""
+    """Exit if a test fails without a mutant: its failure would prove nothing."""
     tests = sorted({mutant.test for mutant in mutants})
-    print(f"{len(tests)} tests without a fault …", flush=True)
+    print(f"running {len(tests)} tests without mutants …", flush=True)
     code, output = run(tree, *tests)
     if code:
-        sys.exit(f"the tests fail without any fault (pytest ended with {code}); make them pass first:\n{output[-4000:]}")
+        sys.exit(f"the tests fail without a mutant (pytest exited with {code}); make them pass first:\n{output[-4000:]}")
 
 
 def try_out(tree: Path, mutant: Mutant) -> str:
-    """Whether its test notices the fault; the tree is afterwards as before."""
+    """Apply a mutant, run its test, and restore the file; returns the outcome."""
     path = tree / mutant.file
     source = path.read_text(encoding="utf-8") if path.is_file() else ""
     if source.count(mutant.old) != 1:
-        return f"{LOST}: the old text stands {source.count(mutant.old)} times in {mutant.file}"
+        return f"{LOST}: the old text occurs {source.count(mutant.old)} times in {mutant.file}"
     path.write_text(source.replace(mutant.old, mutant.new), encoding="utf-8")
     try:
         code, output = run(tree, mutant.test)
@@ -114,11 +114,12 @@ def try_out(tree: Path, mutant: Mutant) -> str:
         path.write_text(source, encoding="utf-8")
     if code == TESTS_FAILED:
         return KILLED
-    return SURVIVED if code == 0 else f"{LOST}: pytest ended with {code}: {output.strip().splitlines()[-1]}"
+    return SURVIVED if code == 0 else f"{LOST}: pytest exited with {code}: {output.strip().splitlines()[-1]}"
 
 
 def run(tree: Path, *tests: str) -> tuple[int, str]:
-    """Exit code and output of pytest in a tree. Nothing compiled is kept: within a second it would be taken for the next mutant's."""
+    """Exit code and output of pytest in a tree. No bytecode is written: a mutant's could pass for the next one's, if their files have the
+    same size and were written within the same second."""
     environ = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header", *tests]
     done = subprocess.run(command, cwd=tree, env=environ, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
@@ -128,7 +129,7 @@ def run(tree: Path, *tests: str) -> tuple[int, str]:
 def table(mutants: list[Mutant], outcomes: dict[str, str]) -> str:
     lines = [f"| {mutant.file} | {mutant.fault} | {outcomes[key_of(mutant)]} |" for mutant in mutants]
     killed = sum(outcomes[key_of(mutant)] == KILLED for mutant in mutants)
-    return "\n".join(["| file | fault | outcome |", "|---|---|---|", *lines, f"{killed} of {len(mutants)} mutants are killed"])
+    return "\n".join(["| file | fault | outcome |", "|---|---|---|", *lines, f"{killed} of {len(mutants)} mutants were killed"])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The list fits the product and the tests, and the runner distinguishes a mutant that is killed from one that survives or is lost."""
+"""Mutants apply to the source and name existing tests; the runner distinguishes killed, surviving and lost mutants."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{number}-{Path(mutant.file).stem}" for number, mutant in enumerate(MUTANTS)])
-def test_a_mutant_fits_the_source_and_its_test_exists(mutant: Mutant) -> None:
+def test_each_mutant_applies_to_the_source_and_names_an_existing_test(mutant: Mutant) -> None:
     source = (ROOT / mutant.file).read_text(encoding="utf-8")
     assert mutant.file.split("/")[0] in ("finetune", "data_prep", "recipes") and mutant.old != mutant.new
-    assert source.count(mutant.old) == 1, f"the old text of the mutant stands {source.count(mutant.old)} times in {mutant.file}"
-    ast.parse(source.replace(mutant.old, mutant.new))  # one that is no Python would be killed by any test
+    assert source.count(mutant.old) == 1, f"the old text occurs {source.count(mutant.old)} times in {mutant.file}"
+    ast.parse(source.replace(mutant.old, mutant.new))  # any test would kill a syntax error
     path, _, name = mutant.test.partition("::")
     tests = {node.name: node for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)}
     assert name in tests, f"{path} has no {name}"
     assert not any("slow" in ast.unparse(decorator) for decorator in tests[name].decorator_list)
 
 
-def test_the_list_is_not_empty_and_says_nothing_twice() -> None:
-    assert len(MUTANTS) >= 14
+def test_the_list_has_at_least_60_mutants_and_no_duplicates() -> None:
+    assert len(MUTANTS) >= 60
     assert len({(mutant.file, mutant.old, mutant.new) for mutant in MUTANTS}) == len({mutant.fault for mutant in MUTANTS}) == len(MUTANTS)
 
 
@@ -42,34 +42,34 @@ def tree(tmp_path: Path) -> Path:
     [
         ("2 * value", "3 * value", "test_double", "killed"),
         ("return 1", "return 2", "test_double", "SURVIVED"),
-        ("return", "yield", "test_double", "LOST: the old text stands 2 times in product.py"),
-        ("4 * value", "3 * value", "test_double", "LOST: the old text stands 0 times in product.py"),
-        ("2 * value", "3 * value", "test_gone", "LOST: pytest ended with 4: "),
+        ("return", "yield", "test_double", "LOST: the old text occurs 2 times in product.py"),
+        ("4 * value", "3 * value", "test_double", "LOST: the old text occurs 0 times in product.py"),
+        ("2 * value", "3 * value", "test_gone", "LOST: pytest exited with 4: "),
     ],
 )
-def test_what_becomes_of_a_mutant(tree: Path, old: str, new: str, test: str, outcome: str) -> None:
+def test_the_outcome_of_a_mutant(tree: Path, old: str, new: str, test: str, outcome: str) -> None:
     before = (tree / "product.py").read_text()
     assert runner.try_out(tree, Mutant("product.py", old, new, f"test_product.py::{test}", "")).startswith(outcome)
     assert (tree / "product.py").read_text() == before
 
 
-def test_a_test_that_fails_anyway_proves_nothing(tree: Path) -> None:
+def test_the_runner_exits_if_a_test_fails_without_a_mutant(tree: Path) -> None:
     mutant = Mutant("product.py", "2 * value", "3 * value", "test_product.py::test_double", "")
     runner.require_green(tree, [mutant])
     (tree / "product.py").write_text((tree / "product.py").read_text().replace("2 * value", "value"))
-    with pytest.raises(SystemExit, match="the tests fail without any fault"):
+    with pytest.raises(SystemExit, match="the tests fail without a mutant"):
         runner.require_green(tree, [mutant])
 
 
-def test_outcomes_are_kept_for_one_tree_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outcomes_are_reused_only_for_the_same_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "KEPT", tmp_path / "runs" / "mutants.json")
     assert runner.remembered("this tree") == {}
     runner.remember("this tree", {"a": "killed"})
     assert runner.remembered("this tree") == {"a": "killed"} and runner.remembered("another") == {}
 
 
-@pytest.mark.parametrize(("second", "code"), [("killed", 0), ("SURVIVED", 1), ("LOST: the old text stands 0 times in b.py", 1)])
-def test_a_run_resumes_where_it_was_stopped_and_ends_with_1_if_one_survives(
+@pytest.mark.parametrize(("second", "code"), [("killed", 0), ("SURVIVED", 1), ("LOST: the old text occurs 0 times in b.py", 1)])
+def test_an_interrupted_run_resumes_and_exits_with_1_if_a_mutant_survives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], second: str, code: int
 ) -> None:
     mutants = (Mutant("a.py", "1", "2", "t", "first fault"), Mutant("b.py", "1", "2", "t", "second fault"))
@@ -82,7 +82,7 @@ def test_a_run_resumes_where_it_was_stopped_and_ends_with_1_if_one_survives(
     tried: list[Mutant] = []
     monkeypatch.setattr(runner, "try_out", lambda _, mutant: tried.append(mutant) or second)
     assert runner.main([]) == code and tried == [mutants[1]]
-    said = capsys.readouterr().out
-    assert "| a.py | first fault | killed |" in said and f"| b.py | second fault | {second} |" in said
-    assert runner.main([]) == code and tried == [mutants[1]], "nothing is left to try"
+    printed = capsys.readouterr().out
+    assert "| a.py | first fault | killed |" in printed and f"| b.py | second fault | {second} |" in printed
+    assert runner.main([]) == code and tried == [mutants[1]], "no mutants left to try"
     assert runner.main(["--fresh", "first"]) == code and tried == [mutants[1], mutants[0]]

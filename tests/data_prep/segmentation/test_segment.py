@@ -248,3 +248,19 @@ def test_a_failed_transcription_does_not_affect_the_neighbouring_clips() -> None
         ("", ["RuntimeError: no"]),
         ("after.", [None]),
     ]
+
+
+def cuts_between_two_words(pause_seconds: float, stated_end: float = 1.0, tolerance: float = 1.0) -> int:
+    """Number of cuts inside a recording of two words, one second each. `stated_end`: end of the first word in seconds, by its text."""
+    second, pause, stated = MASTER_RATE, round(pause_seconds * MASTER_RATE), round(stated_end * MASTER_RATE)
+    length = 2 * second + pause
+    units = [TextUnit(text="one", start=0, stop=stated), TextUnit(text=" two", start=stated, stop=length)]
+    return len(align(units, [Region(0, second), Region(second + pause, length)], length, tolerance)) - 2
+
+
+def test_a_pause_shorter_than_90_ms_is_not_cut() -> None:
+    assert (cuts_between_two_words(0.08), cuts_between_two_words(0.1)) == (0, 1)
+
+
+def test_the_tolerance_of_stated_times_is_in_seconds() -> None:
+    assert (cuts_between_two_words(0.1, 0.2, tolerance=0.7), cuts_between_two_words(0.1, 0.2, tolerance=0.9)) == (0, 1)

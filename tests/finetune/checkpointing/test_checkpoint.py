@@ -477,3 +477,10 @@ def test_an_interrupted_prune_leaves_no_folder_that_looks_complete(tmp_path: Pat
 def test_only_the_keys_in_which_two_data_states_differ_are_shown() -> None:
     was = {"digest": "equal", "rows": 3, "positions": 40}
     assert checkpoint.describe_difference("data", was, {**was, "positions": 50}) == "data was {'positions': 40}, now {'positions': 50}"
+
+
+def test_later_checkpoints_with_damaged_weights_do_not_count_for_retention(tmp_path: Path) -> None:
+    """Their state.json is readable. The run resumed from step 10 and has just saved step 15."""
+    made = [fake(tmp_path, step) for step in (10, 15, 20, 30, 40)]
+    prune(tmp_path, 3, made[1])
+    assert checkpoint.steps_in(tmp_path) == made[::-1]

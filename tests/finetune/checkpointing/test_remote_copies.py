@@ -230,3 +230,12 @@ def test_a_copy_is_fetched_by_its_own_url_by_step_or_as_the_newest(copied: Path,
     ):
         with pytest.raises(UserError, match=words):
             download_checkpoint(place, step, tmp_path / "d")
+
+
+def test_an_unfinished_upload_does_not_count_for_retention(copied: Path) -> None:
+    url = elsewhere(copied)
+    remote.upload(local(copied, 4), f"{url}/step-00000004", MANIFEST)
+    state = json.dumps({**checkpoint.read_state(local(copied, 6)), "step": 5})
+    remote.write(f"{url}/step-00000005/state.json", state.encode())
+    remote_copies.prune(url, 2, "step-00000006")
+    assert [checkpoint.step_of(Path(name)) for name in copies_at(url)] == [6, 4]

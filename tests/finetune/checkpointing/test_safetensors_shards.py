@@ -203,3 +203,9 @@ def test_two_ranks_write_every_tensor_once_and_read_their_own_part(tmp_path: Pat
     assert first["fsdp"] == {"a": [[0, 0], [3, 3]], "b": [[0], [2]], "one": [[0, 0], [1, 4]], "c": [[0], [4]], "plain": [[0], [2]]}
     assert second["fsdp"] == {"a": [[3, 0], [2, 3]], "b": [[2], [1]], "c": [[4], [4]]}
     assert (list(first["ddp"]), list(second["ddp"])) == (["a", "one", "plain"], ["b", "c"]), "replicas share the work"
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_a_tensor_with_nan_or_an_infinity_of_either_sign_is_not_finite(value: float) -> None:
+    assert safetensors_shards.is_finite(torch.tensor([-1e38, 0.0, 1e38]))
+    assert not safetensors_shards.is_finite(torch.tensor([0.0, value, 1.0]))

@@ -173,3 +173,13 @@ def test_one_of_several_ranks_reads_the_rows_and_all_get_the_samples(tmp_path: P
     tiny.config_in(tmp_path)
     (first, *found), (second, *same) = fork_server.run_ranks(2, samples_of_rank, tmp_path)
     assert sorted([first, second]) == [0, 20] and found == same
+
+
+def test_another_length_limit_indexes_the_file_again(tmp_path: Path, world: World) -> None:
+    path, lengths = tiny.write_rows(tmp_path / "train.jsonl", TEXTS), []
+    for limit in ("30", "40"):
+        config = tiny.config_in(tmp_path, ("data.sequence_length", limit), ("data.too_long", "drop"))
+        rows = length_index.open_data(path, tmp_path / "cache", "key", tiny.RECIPE, tiny.RECIPE.load(config), config, world)
+        assert rows is not None
+        lengths.append(rows.lengths.tolist())
+    assert lengths == [[30, 9, 12], [30, 9, 31, 12]]

@@ -452,3 +452,8 @@ def test_exporting_needs_no_process_group(runs: dict[str, Path], tmp_path: Path)
     assert recipe.load_recipe(tiny.FOLDER) is tiny.RECIPE
     export.export(runs["full"] / "checkpoints" / "step-00000003", tmp_path / "out")
     assert not torch.distributed.is_initialized()
+
+
+def test_the_card_does_not_reveal_folders_of_this_machine(runs: dict[str, Path], tmp_path: Path) -> None:
+    target = export.export(runs["full"], tmp_path / "out", step=2)
+    assert json.loads((target / export.CARD).read_text())["checkpoint"] == f"{runs['full'].name}/checkpoints/step-00000002"

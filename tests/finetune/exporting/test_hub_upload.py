@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from huggingface_hub import RepoUrl
 
 from finetune.errors import UserError
 from finetune.exporting import hub_upload
@@ -101,3 +102,23 @@ def test_another_status_is_reported_unchanged() -> None:
         response = type("Response", (), {"status_code": 507})
 
     assert hub_upload.explain_failure(OddError("full"), "me/mine", "https://hub") == "https://hub returned status 507: full"
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_files_go_to_the_repository_that_the_hub_created(folder: Path, monkeypatch: pytest.MonkeyPatch, private: bool) -> None:
+    """The hub adds the owner to a name without one."""
+    calls: list[tuple[object, ...]] = []
+
+    class Api:
+        endpoint = "https://hub.invalid"
+
+        def create_repo(self, name: str, **options: object) -> RepoUrl:
+            calls.append((name, options["private"]))
+            return RepoUrl("https://huggingface.co/me/tiny")
+
+        def upload_folder(self, repo_id: str, folder_path: Path, commit_message: str) -> None:
+            calls.append((repo_id, folder_path))
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Api)
+    hub_upload.push(folder, "tiny", private)
+    assert calls == [("tiny", private), ("me/tiny", folder)]

@@ -100,3 +100,9 @@ def test_dora_starts_at_the_lengths_of_the_base() -> None:
     inject_adapter_in_model(lora_adapters.peft_config(KINDS[-1], ["0"]), model)
     stock = dict(model.named_parameters())["0" + lora_adapters.LENGTHS]
     assert torch.allclose(lora_adapters.init_magnitudes(base), stock)
+
+
+def test_targets_match_whole_module_names() -> None:
+    model = nn.ModuleDict({"head": nn.Linear(4, 4), "overhead": nn.Linear(4, 4), "head_2": nn.Linear(4, 4)})
+    lora_adapters.inject(model, Lora(rank=2, targets="head"), "")
+    assert {lora_adapters.layer_of(name) for name in adapted_names(model)} == {"head"}

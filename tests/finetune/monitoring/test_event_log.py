@@ -12,6 +12,7 @@ import select
 import struct
 import termios
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -237,3 +238,17 @@ def test_other_trackers_write_to_the_runs_folder(tmp_path: Path, world: World, m
     Events(tmp_path / "run", world.accelerator, 4, 0, {"train.lr": 1e-4})
     place = {"dir": str(tmp_path / "run"), "name": "run"}
     assert asked == [("tracking", {"config": {"train.lr": 1e-4}, "init_kwargs": {"wandb": place}})]
+
+
+def test_wandb_receives_answers_without_their_step(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answers arrive some steps late, and wandb drops values of earlier steps."""
+    steps: dict[str, int | None] = {}
+
+    def tracker(name: str) -> SimpleNamespace:
+        return SimpleNamespace(name=name, log=lambda _, step: steps.update({name: step}))
+
+    monkeypatch.setattr(world.accelerator, "log_with", ["wandb", "trackio"])
+    monkeypatch.setattr(world.accelerator, "init_trackers", lambda *_, **__: None)
+    monkeypatch.setattr(world.accelerator, "trackers", [tracker("wandb"), tracker("trackio")])
+    opened(tmp_path, world).answers(3, [("Who?", Answer("Me."))], [None])
+    assert steps == {"wandb": None, "trackio": 3}

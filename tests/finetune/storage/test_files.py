@@ -407,3 +407,12 @@ def test_sweep_of_one_name_leaves_the_others(tmp_path: Path) -> None:
     assert files.list_unfinished(tmp_path, "model") == [mine] and files.list_unfinished(tmp_path) == sorted([mine, *others])
     assert files.remove_unfinished(tmp_path, "model") == [mine]
     assert sorted(tmp_path.iterdir()) == sorted(others)
+
+
+@pytest.mark.parametrize("mode", [0o750, 0o705])
+def test_a_private_folder_is_closed_to_the_group_and_to_others(tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    folder.chmod(mode)
+    files.make_private(folder)
+    assert folder.stat().st_mode & 0o777 == 0o700

@@ -284,3 +284,10 @@ def test_the_hubs_own_links_are_followed(tmp_path: Path) -> None:
     (snapshot / "LICENSE").symlink_to("../../blobs/5f")
     model_security.copy_for_export(snapshot / "LICENSE", snapshot, tmp_path / "out" / "LICENSE")
     assert (tmp_path / "out" / "LICENSE").read_text() == "licence"
+
+
+@pytest.mark.parametrize("name", ["AutoTokenizer", "RagTokenizer", "AutoProcessor", "mine.LlamaTokenizer", "LlamaTokenizer.mine"])
+def test_class_names_that_could_open_other_folders_are_dropped(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps({"tokenizer_class": name}))
+    assert model_security.cleaned(path) == ({}, [f'tokenizer_class: "{name}"'])

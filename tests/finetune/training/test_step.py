@@ -20,7 +20,13 @@ from finetune.modeling import optimizers
 from finetune.monitoring.loss_spikes import NotFiniteError
 from finetune.recipe import Batch, Term
 from finetune.training.loop import steps_left
+<<<<<<< HEAD
 from finetune.training.step import Training, compute_means, compute_objective, make_loader, memory_gib, seed_generators, train_step
+||||||| 12c91cc
+from finetune.training.step import Training, loader_of, means, memory_gib, objective, seed, train_step
+=======
+from finetune.training.step import Training, accumulate, global_counts, loader_of, means, memory_gib, objective, seed, train_step
+>>>>>>> mutants
 from tests.finetune import tiny
 from tests.finetune.plain import plain_loss, reference
 from tests.finetune.synchronizations import report, synchronizations, waits_of_steps
@@ -222,3 +228,31 @@ def test_parameters_that_the_loss_does_not_reach_are_reported_before_the_first_u
 
 def test_memory_is_that_of_this_process() -> None:
     assert 0.05 < memory_gib(torch.device("cpu")) < 64
+
+
+def test_the_backward_pass_multiplies_the_loss_by_the_number_of_data_parallel_ranks(tmp_path: Path, world: World) -> None:
+    """Gradients are averaged over the data-parallel ranks; tensor-parallel ranks share the same data."""
+    training, _ = tiny.built(world, tiny.config_in(tmp_path, ("options.dropout", "0"), ("parallel.strategy", "fsdp")))
+    turns, _ = first_step(training)
+    counts = global_counts(world, turns)
+    norms = []
+    for size, tensor in ((1, 1), (4, 2)):
+        accumulate(replace(training, world=replace(world, size=size, tensor=tensor)), turns, counts)
+        gradients = sharding.by_layout(p.grad for p in training.model.parameters() if p.grad is not None)
+        norms.append(float(sharding.gradient_norm(gradients)))
+        training.model.zero_grad(set_to_none=True)
+    assert norms[1] == pytest.approx(2 * norms[0], rel=1e-6)
+
+
+@pytest.mark.parametrize("problem", ["nan", "spike"])
+def test_gradients_of_an_update_that_is_not_applied_are_dropped(tmp_path: Path, world: World, problem: str) -> None:
+    training, _ = tiny.built(world, tiny.config_in(tmp_path, ("train.spike", "2")))
+    turns, _ = first_step(training)
+
+    def poison(model: torch.nn.Module, batch: Batch) -> dict[str, Term]:
+        return {name: Term(term.sum * math.nan, term.weight) for name, term in tiny.RECIPE.loss(model, batch).items()}
+
+    chosen = replace(training, recipe=replace(training.recipe, loss=poison)) if problem == "nan" else training
+    with pytest.raises(NotFiniteError):
+        train_step(chosen, turns, 0, recent=((1e-3, 1e-3),) * 20)
+    assert all(parameter.grad is None for parameter in training.model.parameters())

@@ -114,3 +114,7 @@ def test_any_row_is_tokenized_or_refused() -> None:
             ends["kept"] += 1
             assert len(ids) == len(supervised) and any(supervised), f"case {number}"
     assert min(ends["refused"], ends["kept"]) > CASES / 20, ends
+
+
+def test_the_first_message_to_learn_follows_the_whole_prompt() -> None:
+    assert messages_of({"prompt": [ASKED, SAID, ASKED], "completion": [SAID]}) == ([ASKED, SAID, ASKED, SAID], 3)

@@ -93,3 +93,9 @@ def test_a_tokenizer_without_an_end_of_text_is_refused() -> None:
 def test_special_tokens_can_end_a_turn_and_other_added_ones_cannot() -> None:
     of = tokenizer("qwen3")
     assert find_end_tokens(of) == {"<|im_start|>", "<|im_end|>"} and len(added_token_ids(of)) == 6, "</think> ends no turn"
+
+
+def test_the_tokens_of_a_templates_text_have_no_second_beginning() -> None:
+    of = tokenizer("llama3")
+    assert Cut.of("<|begin_of_text|>Cold.", of).ids == ids_of("<|begin_of_text|>Cold.", of)
+    assert ids_of("<|begin_of_text|>Cold.", of).count(of.bos_token_id) == 1

@@ -70,3 +70,8 @@ def test_a_language_that_whisper_does_not_support_is_refused(babbler: Path) -> N
 def test_an_unknown_model_name_is_refused_before_loading() -> None:
     with pytest.raises(UserError, match="--asr enormous: neither a file nor one of"):
         intelligibility.check_whisper("enormous")
+
+
+def test_the_wer_of_several_texts_weighs_words_equally() -> None:
+    said = "one two three four five six seven eight nine"
+    assert intelligibility.share_of_wrong_words([(said, said), ("cat", "dog")], "german") == 0.1

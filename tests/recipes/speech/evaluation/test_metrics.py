@@ -100,3 +100,7 @@ def test_only_texts_that_both_spoke_are_compared() -> None:
     assert found is not None and found.texts == 2
     assert metrics.paired_difference(metrics.WER, [clip("1")], [clip("1")]) is None
     assert metrics.paired_difference(metrics.DURATION, [clip("1"), clip("2")], [clip("1"), clip("2")]) is None
+
+
+def test_runaways_are_clips_that_the_model_did_not_end() -> None:
+    assert metric_value(metrics.RUNAWAYS, [clip("1"), clip("2"), clip("3"), clip("4", ended=False)]) == 25.0

@@ -139,3 +139,8 @@ def test_damaged_weights_are_an_error() -> None:
     broken = speaker_similarity.SimilarityEncoder("broken", lambda _: vector(np.nan, 1.0))
     with pytest.raises(UserError, match="its weights are damaged"):
         speaker_similarity.embed(broken, np.ones(24_000, np.float32))
+
+
+def test_the_spectral_vector_does_not_depend_on_the_volume() -> None:
+    noise = np.random.default_rng(0).normal(0, 0.1, 24_000).astype(np.float32)
+    np.testing.assert_allclose(speaker_similarity.mfcc_statistics(noise / 4), speaker_similarity.mfcc_statistics(noise), atol=1e-2)

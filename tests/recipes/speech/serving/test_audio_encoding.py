@@ -83,3 +83,8 @@ def test_an_unknown_format_is_refused_with_the_supported_ones() -> None:
     assert audio_encoding.available_formats() == tuple(audio_encoding.FORMATS)
     with pytest.raises(UserError, match="'vorbis' is not supported; available: mp3, opus, aac, flac, wav, pcm"):
         audio_encoding.make_encoder("vorbis", RATE)
+
+
+def test_samples_beyond_full_scale_are_clipped() -> None:
+    samples = np.array([1.5, -1.5, 0.5], np.float32)
+    assert np.frombuffer(audio_encoding.pcm(samples), "<i2").tolist() == [32767, -32767, 16384]

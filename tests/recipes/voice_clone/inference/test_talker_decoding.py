@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -90,3 +91,14 @@ def test_decoding_stops_at_the_last_position_of_the_model(model: NanoModels) -> 
     decoder = TalkerDecoder(model.tts.model.talker, ids)
     session = DecodingSession(decoder, [prompt], GREEDY, [0], 100)
     assert [len(piece) for piece in session.chunks(iter([3, 9]))] == [3, 1] and not session.results()[0].ended
+
+
+def test_a_row_ends_before_its_end_of_speech_code_while_others_continue() -> None:
+    end = 9
+    codes = torch.tensor([[[1, 2], [3, 4]], [[end, 5], [6, 7]], [[end, 5], [8, 0]]])  # [frames, rows, codebooks]
+    session = SimpleNamespace(
+        codes=codes, spoken=3, ended=torch.tensor([True, False]), decoder=SimpleNamespace(ids=SimpleNamespace(codec_eos=end))
+    )
+    short, long = DecodingSession.results(session)  # type: ignore[arg-type]  # it reads only these attributes
+    assert (short.codes.tolist(), short.ended) == ([[1, 2]], True)
+    assert (long.codes.tolist(), long.ended) == ([[3, 4], [6, 7], [8, 0]], False)
