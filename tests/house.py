@@ -10,6 +10,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 House = Mapping[str, str]
@@ -58,6 +59,12 @@ STRICT_READERS = ("finetune/storage/strict_json.py", "finetune/config_sources.py
 LENIENT = re.compile(r"json\.loads?|json\.JSONDecoder|yaml\.(safe_load|safe_load_all|compose|compose_all|parse|scan)")
 
 
+@cache
+def parse(source: str) -> ast.Module:
+    """Each file once, for all rules."""
+    return ast.parse(source)
+
+
 def read_house(root: Path) -> House:
     """Every Python file of the three packages."""
     paths = sorted(path for package in PACKAGES for path in (root / package).rglob("*.py"))
@@ -79,7 +86,7 @@ def import_graph(house: House) -> dict[str, set[str]]:
 def _imports_of(name: str, source: str, path: str, modules: set[str]) -> set[str]:
     package = name if path.endswith("__init__.py") else name.rpartition(".")[0]
     found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parse(source)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -193,12 +200,12 @@ def missing_tests(house: House, tests: set[str]) -> list[str]:
 
 
 def _defines(source: str) -> bool:
-    return any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) for node in ast.walk(ast.parse(source)))
+    return any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) for node in ast.walk(parse(source)))
 
 
 def dangerous_calls(house: House) -> list[str]:
     """What runs code that came as data: pickles, unsafe YAML, eval, exec, shells, remote code, imports by path."""
-    return [f"{path}:{line}: {fault}" for path, source in house.items() for line, fault in _dangers(path, ast.parse(source))]
+    return [f"{path}:{line}: {fault}" for path, source in house.items() for line, fault in _dangers(path, parse(source))]
 
 
 def _dangers(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -222,7 +229,7 @@ def ungated_loaders(house: House) -> list[str]:
 
     A call on None builds from a config and weights that are in memory already. Each call says that it trusts no remote code.
     """
-    return [f"{path}:{line}: {fault}" for path, source in house.items() for line, fault in _ungated(ast.parse(source))]
+    return [f"{path}:{line}: {fault}" for path, source in house.items() for line, fault in _ungated(parse(source))]
 
 
 def _ungated(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -284,7 +291,7 @@ def _dotted(node: ast.expr) -> str:
 
 def disk_writes(house: House) -> list[str]:
     """Changes to the disk that do not pass through `finetune.storage.files`. Writing into an `io.BytesIO` is no such change."""
-    return [f"{path}:{line}: {call}" for path, source in house.items() if path != DISK_OWNER for line, call in _writes(ast.parse(source))]
+    return [f"{path}:{line}: {call}" for path, source in house.items() if path != DISK_OWNER for line, call in _writes(parse(source))]
 
 
 PATH_METHODS = frozenset({"write_text", "write_bytes", "unlink", "rename", "mkdir", "rmdir", "touch", "symlink_to", "hardlink_to", "chmod"})
@@ -327,7 +334,7 @@ def lenient_readers(house: House) -> list[str]:
     return [
         f"{path}: {name}"
         for path, source in house.items()
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(parse(source))
         if isinstance(node, ast.Attribute) and LENIENT.fullmatch(name := _dotted(node)) and path not in STRICT_READERS
     ]
 
@@ -348,7 +355,7 @@ def undeclared_imports(house: House, declared: frozenset[str]) -> list[str]:
     known = frozenset(sys.stdlib_module_names) | declared | frozenset(PACKAGES)
     complaints = []
     for path, source in house.items():
-        for node in ast.walk(ast.parse(source)):
+        for node in ast.walk(parse(source)):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and not node.level:
                 names = [node.module or ""]
@@ -366,7 +373,7 @@ def uncounted_listings(tests: House) -> list[str]:
 
 
 def _lists_uncounted(source: str) -> bool:
-    tree = ast.parse(source)
+    tree = parse(source)
     calls = [_dotted(node.func).rpartition(".")[2] for node in ast.walk(tree) if isinstance(node, ast.Call)]
     listed = "parametrize" in calls and not {"glob", "rglob", "iterdir", "listdir"}.isdisjoint(_module_level_calls(tree))
     return listed and not any(_asserts_length(node) for node in ast.walk(tree))
@@ -388,7 +395,7 @@ def unstable_parameters(tests: House) -> list[str]:
 
     Two workers of xdist that collect different ids end the run before its first test.
     """
-    return [f"{path}:{line}: {fault}" for path, source in tests.items() for line, fault in _unstable_in(ast.parse(source))]
+    return [f"{path}:{line}: {fault}" for path, source in tests.items() for line, fault in _unstable_in(parse(source))]
 
 
 UNSTABLE = re.compile(

@@ -22,17 +22,17 @@ VERBS = {"finetune": set(finetune.__main__.VERBS), "data_prep": set(data_prep.__
 CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 
 
-def test_the_pages_are_here() -> None:
+def test_the_main_pages_exist() -> None:
     assert {"README.md", "CONTRIBUTING.md", "docs/first_voice.md", "docs/add_a_recipe.md"} <= set(PAGES)
     assert len(PAGES) >= 6
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_a_page_names_exists(page: str) -> None:
+def test_everything_that_a_page_names_exists(page: str) -> None:
     assert list(_unknown(PAGES[page])) == []
 
 
-def test_what_does_not_exist_is_seen(tmp_path: Path) -> None:
+def test_names_that_do_not_exist_are_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "`finetune/attic.py` and `configs/*.yaml`, `--train.speed 3`, `make coffee`, [this](gone.md)\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -408,33 +409,53 @@ def test_an_unexplained_key_is_seen() -> None:
     assert _unexplained([(key, text) for key, _, text in fields(Careless)]) == ["untold"]
 
 
-@pytest.mark.parametrize("command", [*VERBS, "finetune", "data_prep", "finetune train --recipe voice_clone"])
-def test_help_comes_without_torch(command: str) -> None:
-    package, *words = command.split()
-    code, output, imported = _help(f"from {package}.__main__ import main; code = main({[*words, '--help']!r})")
-    assert code == 0 and len(output) > 60
-    assert imported == ""
+COMMANDS = [*VERBS, "finetune", "data_prep", "finetune train --recipe voice_clone"]
+WITH_TORCH = "import torch; print('usage'); code = 0"
+FORKED = """
+import contextlib, io, json, os, sys
+import data_prep.__main__, finetune.__main__, pydantic  # what most commands import; were any of it heavy, each would show it
 
-
-def test_help_with_torch_is_seen() -> None:
-    assert _help("import torch; print('usage'); code = 0") == (0, "usage\n", "torch")
-
-
-def _help(statement: str) -> tuple[int, str, str]:
-    """(exit code, standard output, heavy packages that came along) of a statement that binds `code`, in a process of its own."""
-    script = f"""
-import sys
-try:
-    {statement}
-except SystemExit as stop:
-    code = stop.code or 0
-heavy = [name for name in ("torch", "transformers", "accelerate", "librosa", "matplotlib") if name in sys.modules]
-sys.stderr.write("|" + " ".join(heavy))
-sys.exit(code)
+for statement in json.load(sys.stdin):
+    if not os.fork():
+        bound, output = {}, io.StringIO()
+        with contextlib.redirect_stdout(output):
+            try:
+                exec(statement, bound)
+            except SystemExit as stop:
+                bound["code"] = stop.code or 0
+        heavy = [name for name in ("torch", "transformers", "accelerate", "librosa", "matplotlib") if name in sys.modules]
+        print(json.dumps([statement, bound["code"], output.getvalue(), heavy]), flush=True)
+        os._exit(0)
+    os.wait()
 """
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert "|" in done.stderr, done.stderr
-    return done.returncode, done.stdout, done.stderr.rpartition("|")[2]
+"""Runs each statement, which binds `code`, in a process of its own that has imported little; prints a line of JSON for each."""
+
+
+@pytest.fixture(scope="module")
+def helps() -> dict[str, tuple[int, str, list[str]]]:
+    """Statement → (exit code, standard output, heavy packages that it imported)."""
+    statements = [*map(statement_of, COMMANDS), WITH_TORCH]
+    command = [sys.executable, "-c", FORKED]
+    done = subprocess.run(command, input=json.dumps(statements), cwd=ROOT, capture_output=True, text=True, timeout=250)
+    found = {statement: (code, output, heavy) for statement, code, output, heavy in map(json.loads, done.stdout.splitlines())}
+    assert list(found) == statements, done.stderr
+    return found
+
+
+def statement_of(command: str) -> str:
+    package, *words = command.split()
+    return f"from {package}.__main__ import main; code = main({[*words, '--help']!r})"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_imports_no_torch(command: str, helps: dict[str, tuple[int, str, list[str]]]) -> None:
+    code, output, heavy = helps[statement_of(command)]
+    assert code == 0 and len(output) > 60
+    assert heavy == []
+
+
+def test_an_import_of_torch_is_noticed(helps: dict[str, tuple[int, str, list[str]]]) -> None:
+    assert helps[WITH_TORCH] == (0, "usage\n", ["torch"])
 
 
 def _unexplained(keys: list[tuple[str, str]]) -> list[str]:

@@ -18,7 +18,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_line_a_promise(folder: Path) -> None:
+def test_each_promise_is_one_line(folder: Path) -> None:
     ledger.record("kept", 3, worst="0.1 s")
     ledger.record("kept too", 1)
     first, _ = map(json.loads, (folder / "ledger.jsonl").read_text().splitlines())
@@ -31,7 +31,7 @@ def test_a_broken_promise_is_written_down_and_fails(folder: Path) -> None:
     assert json.loads((folder / "ledger.jsonl").read_text())["failures"] == 1
 
 
-def test_what_was_never_tried_is_not_kept(folder: Path) -> None:
+def test_a_promise_without_trials_fails(folder: Path) -> None:
     with pytest.raises(AssertionError):
         ledger.record("kept", 0)
 

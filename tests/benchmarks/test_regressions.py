@@ -16,7 +16,7 @@ def gain(*ratios: float) -> list[dict[str, str]]:
     return [{"model": "nano", "at once": "1 call", "loop / at once": f"{ratio:.1f}"} for ratio in ratios]
 
 
-def test_worse_is_told_and_better_or_nearly_as_good_is_not() -> None:
+def test_only_a_worse_ratio_is_reported() -> None:
     assert regressions("step_overhead", overhead(1.6, 1.2), overhead(1.9, 1.6)) == [
         "step_overhead, nano, 4 × 50: our step / bare loop is 1.6, 1.2 is committed"
     ]
@@ -25,18 +25,18 @@ def test_worse_is_told_and_better_or_nearly_as_good_is_not() -> None:
     assert regressions("sub_talker", gain(12.0, 4.0), gain(9.7, 40.0)) == []
 
 
-def test_several_ranks_are_too_unsteady_to_judge() -> None:
+def test_ratios_of_several_ranks_are_not_compared() -> None:
     assert regressions("step_overhead", overhead(1.6) + overhead(1.6, ranks=2), overhead(1.6) + overhead(9.9, ranks=2)) == []
 
 
-def test_a_table_of_other_rows_is_told() -> None:
+def test_a_table_with_other_rows_is_reported() -> None:
     assert regressions("step_overhead", overhead(1.6, 1.2), overhead(1.6)) == [
         "step_overhead: 1 rows, but 2 are committed; run it and commit its table"
     ]
 
 
 @pytest.mark.parametrize("name", WATCHED)
-def test_what_is_watched_stands_in_the_committed_table(name: str) -> None:
+def test_watched_columns_are_in_the_committed_table(name: str) -> None:
     column, _ = WATCHED[name]
     committed = steady(rows_of(HERE / "results" / f"{name}.md"))
     assert column in COLUMNS[name] and len(committed) >= 3

@@ -20,7 +20,7 @@ def check(found: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.slow
-def test_two_ranks(tmp_path: Path) -> None:
+def test_two_ranks_send_the_simulated_bytes(tmp_path: Path) -> None:
     found = measure_ranks(tmp_path, [2], QUICK)
     assert [each["strategy"] for each in found] == ["zero1", "fsdp × tp 2", "fsdp"]
     assert min(each["turns"] for each in found) > 1 and min(sum(each["kinds"].values()) for each in found) > 0
@@ -29,7 +29,7 @@ def test_two_ranks(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_one_two_and_four_ranks(tmp_path: Path) -> None:
+def test_one_two_and_four_ranks_send_the_simulated_bytes(tmp_path: Path) -> None:
     found = measure_ranks(tmp_path, [1, 2, 4], CASES)
     assert len(found) == 3 * len(CASES) - 2, "hsdp, and halves of matrices, need two ranks"
     assert all(sum(each["kinds"].values()) == 0 for each in found if each["ranks"] == 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +15,7 @@ import yaml
 from accelerate.commands import launch
 
 from tests.loopback import free_port
+from tests.reliability import victims
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = {path.stem: path for path in sorted((ROOT / "configs").glob("*.yaml"))}
@@ -29,25 +29,24 @@ ROLL_CALL = """
 import json, os, sys
 from pathlib import Path
 import torch
-from accelerate import Accelerator
 
-world = Accelerator(cpu=not torch.cuda.is_available())
-total = torch.ones((), device=world.device)
-if torch.distributed.is_initialized():
+rank, size, total = 0, 1, torch.ones(())
+if "RANK" in os.environ:
+    torch.distributed.init_process_group("gloo")
+    rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
     torch.distributed.all_reduce(total)
-seen = {"size": world.num_processes, "sum": int(total), "environment": dict(os.environ)}
-Path(sys.argv[1], f"rank{world.process_index}.json").write_text(json.dumps(seen))
-if torch.distributed.is_initialized():
     torch.distributed.destroy_process_group()
+seen = {"size": size, "sum": int(total), "environment": dict(os.environ)}
+Path(sys.argv[1], f"rank{rank}.json").write_text(json.dumps(seen))
 """
 
 
-def test_every_launch_file_is_here() -> None:
+def test_all_launch_files_exist() -> None:
     assert set(CONFIGS) == {"cpu", "ddp", "fsdp2", "fsdp2_offload", "hsdp", "one_gpu", "two_nodes"}
     assert len(CONFIGS) == 7
 
 
-def test_a_strategy_s_own_files_name_the_key_that_goes_with_them() -> None:
+def test_launch_files_for_one_strategy_name_its_config_keys() -> None:
     """The launch file owns processes and preset alone, so that its command has to say the rest."""
     first = {name: path.read_text(encoding="utf-8").splitlines()[0] for name, path in CONFIGS.items()}
     assert "--parallel.strategy hsdp --parallel.replicate 2" in first["hsdp"]
@@ -115,13 +114,13 @@ def test_a_process_is_started_for_each_visible_gpu(name: str, gpus: int, monkeyp
 
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp2", "fsdp2_offload", "cpu"])
-def test_the_command_line_says_otherwise(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_num_processes_overrides_the_launch_file(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for processes in (1, 3):
         assert started(monkeypatch, name, 8, "--num_processes", str(processes)).processes == processes
 
 
 @pytest.mark.parametrize("gpus", [0, 1, 8])
-def test_files_with_a_number_keep_it(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launch_files_with_a_number_of_processes_keep_it(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = started(monkeypatch, "cpu", gpus)
     assert (cpu.processes, cpu.environment["CUDA_VISIBLE_DEVICES"]) == (2, "-1,-1")
     alone = started(monkeypatch, "one_gpu", gpus)
@@ -131,7 +130,7 @@ def test_files_with_a_number_keep_it(gpus: int, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp2", "fsdp2_offload"])
-def test_without_a_gpu_a_file_for_gpus_starts_nothing_by_itself(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_a_launch_file_for_gpus_needs_num_processes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="Cuda is not available"):
         started(monkeypatch, name, 0)
     assert started(monkeypatch, name, 0, "--num_processes", "2").processes == 2
@@ -141,8 +140,8 @@ def test_without_a_gpu_a_file_for_gpus_starts_nothing_by_itself(name: str, monke
     ("name", "processes"),
     [("cpu", 2), *(pytest.param(*case, marks=pytest.mark.slow) for case in (("cpu", 1), ("ddp", 2), ("fsdp2", 1), ("fsdp2", 2)))],
 )
-def test_as_many_processes_start_as_were_asked_for(name: str, processes: int, tmp_path: Path) -> None:
-    _finish([_launch(tmp_path, "--config_file", str(CONFIGS[name]), "--num_processes", str(processes))])
+def test_as_many_processes_start_as_the_command_requests(name: str, processes: int, tmp_path: Path) -> None:
+    _launch(tmp_path, ["--config_file", str(CONFIGS[name]), "--num_processes", str(processes)])
     for seen in _roll(tmp_path, processes):
         assert seen["environment"].get("ACCELERATE_USE_FSDP", "false") == ("true" if name == "fsdp2" else "false")
         assert seen["environment"]["ACCELERATE_MIXED_PRECISION"] == "no"
@@ -150,34 +149,34 @@ def test_as_many_processes_start_as_were_asked_for(name: str, processes: int, tm
         assert name != "cpu" or seen["environment"]["CUDA_VISIBLE_DEVICES"] == "-1,-1"
 
 
-def test_two_launchers_meet_as_two_machines_would(tmp_path: Path) -> None:
+def test_two_launchers_form_one_process_group(tmp_path: Path) -> None:
     port = str(free_port())
     world = ["--config_file", str(CONFIGS["two_nodes"]), "--num_processes", "2"]
     meeting_point = ["--main_process_ip", "127.0.0.1", "--main_process_port", port]
-    _finish([_launch(tmp_path, *world, *meeting_point, "--machine_rank", str(rank)) for rank in (0, 1)])
+    _launch(tmp_path, *([*world, *meeting_point, "--machine_rank", str(rank)] for rank in (0, 1)))
     assert {seen["environment"]["ACCELERATE_USE_FSDP"] for seen in _roll(tmp_path, 2)} == {"true"}
 
 
 def test_one_gpu_starts_one_process(tmp_path: Path) -> None:
-    _finish([_launch(tmp_path, "--config_file", str(CONFIGS["one_gpu"]))])
+    _launch(tmp_path, ["--config_file", str(CONFIGS["one_gpu"])])
     (seen,) = _roll(tmp_path, 1)
     assert "WORLD_SIZE" not in seen["environment"]
 
 
-def _launch(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    script = folder / "roll_call.py"
-    script.write_text(ROLL_CALL, encoding="utf-8")
-    command = [sys.executable, "-m", "accelerate.commands.launch", *arguments, str(script), str(folder)]
+def _launch(folder: Path, *launches: list[str]) -> None:
+    """`accelerate launch` with each of these arguments, all at once, to their end. The launchers are forked, their ranks are not."""
+    (folder / "roll_call.py").write_text(ROLL_CALL, encoding="utf-8")
+    launchers = [victims.begin(_accelerate_launch, folder, number, arguments) for number, arguments in enumerate(launches)]
+    assert victims.wait(launchers, 240) == [0] * len(launchers), victims.said(folder)
+
+
+def _accelerate_launch(folder: Path, number: int, arguments: list[str]) -> None:
+    victims.become(number, 1, 0, folder)
     launcher = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES"}
-    clean = {key: value for key, value in os.environ.items() if key not in launcher and not key.startswith(("ACCELERATE_", "FSDP_"))}
-    environment = clean | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def _finish(launchers: list[subprocess.Popen[str]]) -> None:
-    for launcher in launchers:
-        output, _ = launcher.communicate(timeout=120)
-        assert launcher.returncode == 0, output
+    for key in [key for key in os.environ if key in launcher or key.startswith(("ACCELERATE_", "FSDP_"))]:
+        del os.environ[key]
+    sys.argv[1:] = [*arguments, str(folder / "roll_call.py"), str(folder)]
+    launch.main()
 
 
 def _roll(folder: Path, processes: int) -> list[dict[str, Any]]:

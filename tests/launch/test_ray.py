@@ -101,7 +101,7 @@ def test_two_workers_train_what_two_processes_train(nodes: Cluster, long: list[o
     assert weights(tmp_path / "run") == weights(uninterrupted) and len(weights(tmp_path / "run")) == 2
 
 
-def test_what_the_cluster_cannot_do_is_told_before_anything_is_loaded(
+def test_requests_beyond_the_cluster_are_refused_before_anything_is_loaded(
     nodes: Cluster, data: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -157,7 +157,7 @@ def test_a_worker_that_is_killed_changes_nothing(nodes: Cluster, long: list[obje
 
 
 @pytest.mark.slow
-def test_a_mistake_of_the_user_is_told_and_not_tried_again(nodes: Cluster, long: list[object], uninterrupted: Path, tmp_path: Path) -> None:
+def test_a_user_error_is_reported_and_not_retried(nodes: Cluster, long: list[object], uninterrupted: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(uninterrupted, run)
     said = ended(start(nodes, *long, "--run.dir", run, "--run.seed", 7, "--num-workers", 2), code=2)
@@ -167,7 +167,7 @@ def test_a_mistake_of_the_user_is_told_and_not_tried_again(nodes: Cluster, long:
 
 
 @pytest.mark.slow
-def test_a_machine_that_is_lost_leaves_the_others_to_go_on(long: list[object], uninterrupted: Path, tmp_path: Path) -> None:
+def test_training_continues_without_a_lost_machine(long: list[object], uninterrupted: Path, tmp_path: Path) -> None:
     with ray_nodes.cluster(1, 1) as nodes:
         process = start(nodes, *long, "--run.dir", tmp_path / "run", "--num-workers", "1:2")
         reach(EVERY + 4, tmp_path / "run", process)
@@ -181,7 +181,7 @@ def test_a_machine_that_is_lost_leaves_the_others_to_go_on(long: list[object], u
 
 
 @pytest.mark.slow
-def test_a_machine_that_is_announced_to_go_is_left_with_everything_saved(data: list[object], tmp_path: Path) -> None:
+def test_a_preemption_notice_saves_before_the_machine_goes(data: list[object], tmp_path: Path) -> None:
     """It counts as no failure: none is allowed here."""
     steps = 600
     with ray_nodes.cluster(1, 1) as nodes:

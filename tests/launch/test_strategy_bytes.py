@@ -11,7 +11,7 @@ from benchmarks.strategy_bytes import cases, lasting_formula, measured, passing_
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_bytes_are_those_of_the_formula(tmp_path: Path) -> None:
+def test_measured_bytes_match_the_formula(tmp_path: Path) -> None:
     """What lasts within 1 %, what passes within 10 %, on every rank of 1, 2 and 4."""
     found = measured(tmp_path, [1, 2, 4])
     assert len(found) == 3 * len(cases()) - 4, "hsdp, and halves of matrices, need two ranks"

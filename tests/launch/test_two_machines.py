@@ -105,7 +105,7 @@ def lose(machine: int, blow: signal.Signals, run: Path, data: list[object]) -> f
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * PATIENCE)
-def test_two_machines_of_two_ranks_train_what_one_of_four_trains(data: list[object], whole: Path, tmp_path: Path) -> None:
+def test_two_machines_of_two_ranks_train_the_same_run_as_one_of_four(data: list[object], whole: Path, tmp_path: Path) -> None:
     finish(tmp_path / "run", data)
     assert [event["world"] for event in series(tmp_path / "run", "started")] == [RANKS]
     assert losses(tmp_path / "run") == losses(whole) and len(losses(whole)) == STEPS
@@ -121,9 +121,7 @@ BLOWS = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(4 * PATIENCE)
-def test_a_machine_that_falls_silent_brings_the_other_down_and_the_same_commands_go_on(
-    data: list[object], whole: Path, tmp_path: Path
-) -> None:
+def test_a_silent_machine_ends_the_other_and_the_same_commands_resume(data: list[object], whole: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     for name, (machine, blow, why) in BLOWS.items():
         took = lose(machine, blow, run, data)

@@ -50,7 +50,7 @@ def word(folder: Path) -> dict[str, Any]:
         ("truncate samples", r"\.samples was truncated after it was written"),
     ],
 )
-def test_a_change_of_the_cache_ends_all_ranks_and_the_next_start_makes_it_again(name: str, reason: str, ended: dict[str, Any]) -> None:
+def test_a_changed_cache_ends_all_ranks_and_the_next_start_rebuilds_it(name: str, reason: str, ended: dict[str, Any]) -> None:
     folder, codes = ended[name]
     printed = victims.said(folder / "witness")
     assert befallen(folder / "witness") == ["1-step"]
@@ -64,7 +64,7 @@ def test_a_change_of_the_cache_ends_all_ranks_and_the_next_start_makes_it_again(
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_a_change_of_the_data_is_not_seen_until_the_next_start_refuses_it(name: str, ended: dict[str, Any]) -> None:
+def test_changed_data_does_not_affect_the_run_and_the_next_start_refuses_it(name: str, ended: dict[str, Any]) -> None:
     folder, codes = ended[name]
     printed = victims.said(folder / "witness")
     assert befallen(folder / "witness") == ["1-step"]

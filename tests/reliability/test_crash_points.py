@@ -59,7 +59,7 @@ def in_pairs(faults: Iterator[Fault]) -> Iterator[list[Fault]]:
         yield pair
 
 
-def test_a_save_may_die_anywhere(whole: Path, tmp_path: Path, world: World) -> None:
+def test_a_save_killed_at_any_disk_operation_resumes_exactly(whole: Path, tmp_path: Path, world: World) -> None:
     def victim(fault: Fault | None, number: int) -> tuple[Path, list[victims.ForkServerProcess]]:
         folder = tmp_path / str(number)
         shutil.copytree(whole / "half", folder / "run")
@@ -100,7 +100,7 @@ def overrides(argv: list[str]) -> list[tuple[str, str]]:
     return [(key[2:], value) for key, value in zip(argv[::2], argv[1::2], strict=True) if "." in key]
 
 
-def test_an_export_may_die_anywhere(whole: Path, tmp_path: Path) -> None:
+def test_an_export_killed_at_any_disk_operation_can_be_repeated(whole: Path, tmp_path: Path) -> None:
     run, before = whole / "run", content(whole / "run")
     exported = content(export.export(run, tmp_path / "exported"))
     tried = 0

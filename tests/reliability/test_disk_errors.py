@@ -40,7 +40,7 @@ def names(run: Path) -> list[str]:
     return [path.name for path in checkpoint.list_checkpoints(run / "checkpoints") if checkpoint.find_problem(path) is None]
 
 
-def test_any_error_at_any_operation_of_a_save(tmp_path: Path, world: World) -> None:
+def test_an_error_at_any_operation_of_a_save_leaves_earlier_checkpoints_whole(tmp_path: Path, world: World) -> None:
     config = tiny.config_in(tmp_path, ("checkpoint.every", "2"))
     training, progress = tiny.trained(world, config)
     progress = loop.replace(progress, step=8)
@@ -87,7 +87,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "stop"
 
 
-def test_one_rank_s_disk_fails_and_the_run_goes_on(tmp_path: Path, whole: Path) -> None:
+def test_a_failing_disk_of_one_rank_lets_the_run_continue_if_configured(tmp_path: Path, whole: Path) -> None:
     """Rank 1 cannot write its file twice in a row; nobody hangs, both are told, the save after that works."""
     codes = victims.wait(victims.start(tmp_path / "witness", 2, arguments(tmp_path, "continue"), Fault(1, 2, 1, errno.ENOSPC)))
     run = tmp_path / "continue"
@@ -100,7 +100,7 @@ def test_one_rank_s_disk_fails_and_the_run_goes_on(tmp_path: Path, whole: Path) 
     assert files.list_unfinished(run / "checkpoints") == []
 
 
-def test_one_rank_s_disk_fails_and_the_run_stops(tmp_path: Path, whole: Path) -> None:
+def test_a_failing_disk_of_one_rank_stops_the_run(tmp_path: Path, whole: Path) -> None:
     codes = victims.wait(victims.start(tmp_path / "witness", 2, arguments(tmp_path, "stop"), Fault(1, 2, 0, errno.EIO)))
     run, told = tmp_path / "stop", victims.said(tmp_path / "witness")
     assert all(code not in (0, None) for code in codes), told
@@ -110,7 +110,7 @@ def test_one_rank_s_disk_fails_and_the_run_stops(tmp_path: Path, whole: Path) ->
     assert victims.losses(run) == victims.losses(whole) and victims.weights(run) == victims.weights(whole)
 
 
-def test_the_kernel_s_own_limit(tmp_path: Path, whole: Path) -> None:
+def test_a_file_over_the_size_limit_of_the_kernel_fails_the_save(tmp_path: Path, whole: Path) -> None:
     """A limit on the size of a file: the kernel's error, nothing injected."""
     codes = victims.wait(victims.start(tmp_path / "witness", 1, arguments(tmp_path, "stop"), Fault(largest_file=50_000)))
     run, told = tmp_path / "stop", victims.said(tmp_path / "witness")

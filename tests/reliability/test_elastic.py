@@ -78,7 +78,7 @@ def rows(folder: Path) -> dict[int, list[list[str]]]:
 
 
 @pytest.mark.parametrize(("trained", "saved", "resumed"), [("full", 2, 1), pytest.param("lora", 1, 2, marks=pytest.mark.slow)])
-def test_a_pair(runs: Runs, trained: str, saved: int, resumed: int) -> None:
+def test_resuming_on_another_number_of_ranks_gives_the_same_losses(runs: Runs, trained: str, saved: int, resumed: int) -> None:
     assert check_same(*runs.resumed(trained, saved, resumed)) <= LARGEST
 
 
@@ -91,7 +91,7 @@ def test_every_rank_saves_its_slices_of_the_adapters(runs: Runs) -> None:
 
 
 @pytest.mark.slow
-def test_all_pairs(runs: Runs) -> None:
+def test_any_of_1_2_and_4_ranks_resumes_from_any(runs: Runs) -> None:
     assert len(PAIRS) == 9
     for trained in TRAINED:
         worst = 0.0
@@ -107,6 +107,6 @@ def test_all_pairs(runs: Runs) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trained", TRAINED)
-def test_another_strategy_goes_on(runs: Runs, trained: str) -> None:
+def test_a_run_resumes_with_another_strategy(runs: Runs, trained: str) -> None:
     changes = [("ddp", "fsdp"), ("fsdp", "zero1"), ("zero2", "ddp")]
     assert all(check_same(*runs.resumed(trained, 2, 4, change)) <= LARGEST for change in changes)

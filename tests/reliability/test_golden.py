@@ -20,7 +20,7 @@ CLOSE = 1e-5
 """Of losses, relative: another version of torch may round in another order."""
 
 
-def test_there_is_one_of_each_format() -> None:
+def test_each_format_has_a_golden_checkpoint() -> None:
     assert len(FOLDERS) == checkpoint.FORMAT
     assert [path.name for path in FOLDERS] == [f"format-{number}" for number in range(1, checkpoint.FORMAT + 1)]
 
@@ -31,7 +31,7 @@ def expected(folder: Path, trained: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("trained", TRAINED)
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
-def test_it_is_restored_bit_for_bit_and_gone_on_from(folder: Path, trained: str, tmp_path: Path) -> None:
+def test_a_golden_checkpoint_is_restored_exactly_and_resumed(folder: Path, trained: str, tmp_path: Path) -> None:
     name, told = f"step-{SAVED:08d}", expected(folder, trained)
     run, witness = tmp_path / "run", tmp_path / "witness"
     shutil.copytree(folder / trained / name, run / "checkpoints" / name)

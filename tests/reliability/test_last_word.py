@@ -44,7 +44,7 @@ def word(run: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_process_that_was_alone_leaves_its_word_to_the_next_launch(tmp_path: Path) -> None:
+def test_the_next_launch_records_the_end_of_a_killed_single_process(tmp_path: Path) -> None:
     run, script = tmp_path / "run", [sys.executable, "finetune/train.py"]
     killed([*script, *victims.arguments(tmp_path, *LONG, "--run.dir", run)], run, (0,))
     assert not (run / "exit.json").exists()
@@ -62,7 +62,7 @@ def test_a_process_that_was_alone_leaves_its_word_to_the_next_launch(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_ranks_that_accelerate_ends_say_which_one_was_killed(tmp_path: Path, rank: int) -> None:
+def test_exit_json_names_the_killed_rank_under_accelerate(tmp_path: Path, rank: int) -> None:
     """The launcher holds the store, and ends the rank that is left within a tenth of a second."""
     run = tmp_path / "run"
     argv = command("cpu", 2, "finetune/train.py", *victims.arguments(tmp_path, *LONG, "--run.dir", run))
@@ -78,7 +78,7 @@ def test_the_ranks_that_accelerate_ends_say_which_one_was_killed(tmp_path: Path,
 
 
 @pytest.mark.slow
-def test_all_ranks_and_their_launcher_killed_at_once(tmp_path: Path) -> None:
+def test_killing_all_ranks_and_the_launcher_leaves_no_exit_json(tmp_path: Path) -> None:
     run = tmp_path / "run"
     argv = command("cpu", 2, "finetune/train.py", *victims.arguments(tmp_path, *LONG, "--run.dir", run))
     with subprocess.Popen(argv, cwd=ROOT, env=ALONE, stdout=subprocess.PIPE, text=True) as launched:

@@ -49,7 +49,7 @@ def whole(folder: Path) -> dict[str, str]:
     return victims.weights(folder / "run")
 
 
-def test_killed_and_its_folder_lost_it_goes_on_from_the_copy_and_is_exported_from_there(tmp_path: Path) -> None:
+def test_a_killed_run_without_its_folder_resumes_and_exports_from_its_copy(tmp_path: Path) -> None:
     expected = whole(tmp_path / "whole")
     with served() as server:
         folder = tmp_path / "copied"
@@ -72,7 +72,7 @@ def test_killed_and_its_folder_lost_it_goes_on_from_the_copy_and_is_exported_fro
         assert f"--to s3://{BUCKET}/exports/me already exists" in again
 
 
-def test_killed_inside_an_upload_it_leaves_no_checkpoint_and_the_next_run_clears_it_away(tmp_path: Path) -> None:
+def test_a_partial_upload_is_no_checkpoint_and_the_next_run_removes_it(tmp_path: Path) -> None:
     expected = whole(tmp_path / "whole")
     with served() as server:
         line = HeldLine(server.port, r"PUT \S*step-00000005/manifest\.json")
@@ -91,7 +91,7 @@ def test_killed_inside_an_upload_it_leaves_no_checkpoint_and_the_next_run_clears
         assert {name.split("/")[2] for name in server.names("runs/me/step-")} == set(steps(server))
 
 
-def test_a_server_that_goes_stops_no_step_and_the_same_command_sends_what_is_missing(tmp_path: Path) -> None:
+def test_losing_the_server_stops_no_step_and_the_same_command_uploads_the_rest(tmp_path: Path) -> None:
     folder = tmp_path / "copied"
     with served() as server:
         process = start(server.port, *copied(folder))
@@ -112,7 +112,7 @@ def test_a_server_that_goes_stops_no_step_and_the_same_command_sends_what_is_mis
             returned.end()
 
 
-def test_what_a_person_can_mend_is_said_within_seconds(tmp_path: Path) -> None:
+def test_a_wrong_bucket_or_address_is_reported_at_once(tmp_path: Path) -> None:
     with served() as server:
         for place, port, words in (
             ("s3://no-such-bucket/me", server.port, "there is no such object or bucket"),

@@ -60,12 +60,12 @@ def histories(count: int) -> int:
     return sum(one_history(chance) for _ in range(count))
 
 
-def test_some_histories() -> None:
+def test_runs_stopped_anywhere_train_on_every_row_in_order() -> None:
     assert histories(60) > 20
 
 
 @pytest.mark.slow
-def test_many_histories() -> None:
+def test_many_runs_stopped_anywhere_train_on_every_row_in_order() -> None:
     again = histories(2000)
     assert again > 1000
     record(

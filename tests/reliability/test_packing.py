@@ -43,7 +43,7 @@ def on_two(data: Path) -> Path:
 
 
 @pytest.mark.parametrize("world", [1, 4])
-def test_the_same_losses_on_another_number_of_processes(world: int, data: Path, on_two: Path) -> None:
+def test_another_number_of_processes_gives_the_same_losses(world: int, data: Path, on_two: Path) -> None:
     run = data / f"on-{world}"
     victims.finish(data / f"witness-{world}", world, arguments(data, run, "--parallel.strategy", "fsdp" if world > 1 else "ddp"))
     found, expected = victims.losses(run), victims.losses(on_two)
@@ -55,7 +55,7 @@ def test_the_same_losses_on_another_number_of_processes(world: int, data: Path, 
     assert evaluations[0] == pytest.approx(evaluations[1], abs=1e-5) and len(evaluations[0]) == 2
 
 
-def test_the_same_losses_with_shared_matrices_and_blocks_computed_again(data: Path, on_two: Path) -> None:
+def test_tensor_parallelism_with_activation_checkpointing_gives_the_same_losses(data: Path, on_two: Path) -> None:
     """Samples of a row are told apart in a rank's own heads, and a second time in the backward pass."""
     run = data / "shared"
     more = ("--parallel.strategy", "fsdp", "--parallel.tensor", 2, "--train.activation_checkpointing", "full")

@@ -115,12 +115,12 @@ def search(histories: int) -> None:
     assert History.saves > histories and History.deaths > histories / 4
 
 
-def test_some_histories() -> None:
+def test_pruning_never_removes_a_needed_checkpoint() -> None:
     search(150)
 
 
 @pytest.mark.slow
-def test_many_histories() -> None:
+def test_pruning_never_removes_a_needed_checkpoint_in_many_histories() -> None:
     search(1500)
     record(
         "retention in random histories: never before a commit, never the newest two, the best, or a stranger",

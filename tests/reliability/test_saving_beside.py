@@ -35,7 +35,7 @@ def compare(folder: Path, steps: int, every: int) -> int:
 
 
 @pytest.mark.slow
-def test_saves_change_nothing(tmp_path: Path) -> None:
+def test_saves_during_training_change_no_number(tmp_path: Path) -> None:
     assert compare(tmp_path, 24, 4) > 0
 
 

@@ -91,7 +91,7 @@ def stopped(run: Path, witness: Path, arguments: list[str], request: Affliction 
         assert told["step"] == before + request.number + 1, "no step was lost, and none was begun"
 
 
-def test_every_request_to_one_rank_stops_all_and_the_rest_follows(data: list[str], uninterrupted: Path, tmp_path: Path) -> None:
+def test_a_stop_request_to_one_rank_stops_all_and_the_run_resumes_exactly(data: list[str], uninterrupted: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     requests = [
         Affliction(1, "step", 3, "SIGTERM"),
@@ -112,7 +112,7 @@ def test_every_request_to_one_rank_stops_all_and_the_rest_follows(data: list[str
 
 
 @pytest.mark.slow
-def test_any_request_anywhere(data: list[str], uninterrupted: Path, tmp_path: Path) -> None:
+def test_random_stop_requests_at_random_places_resume_exactly(data: list[str], uninterrupted: Path, tmp_path: Path) -> None:
     chance, counted = random.Random(0), {"step": 0, "data": 0, "evaluation": 0, "save": 0}
     for chain in range(8):
         run = tmp_path / f"run-{chain}"
@@ -130,7 +130,7 @@ def test_any_request_anywhere(data: list[str], uninterrupted: Path, tmp_path: Pa
     record("a signal or a STOP file on one of 2 ranks, anywhere: all save and stop, and the rest follows bit by bit", sum(counted.values()))
 
 
-def test_a_save_that_would_not_end_in_time_is_not_begun(data: list[str], tmp_path: Path) -> None:
+def test_a_save_that_would_not_end_in_time_is_not_started(data: list[str], tmp_path: Path) -> None:
     run = tmp_path / "run"
     codes = finished(tmp_path, argv(data, run, "--checkpoint.grace_seconds", "1e-6"), Affliction(1, "step", EVERY + 2, "SIGTERM"))
     assert codes == [0, 0], victims.said(tmp_path)
@@ -173,7 +173,7 @@ def die(data: list[str], tmp_path: Path, names: list[str]) -> dict[str, float]:
     return {name: times[1] - times[0] for name, times in ended.items()}
 
 
-def test_when_one_rank_dies_the_other_follows(data: list[str], tmp_path: Path) -> None:
+def test_when_one_rank_dies_the_other_ends(data: list[str], tmp_path: Path) -> None:
     took = die(data, tmp_path, ["data", "collective", "defect"])
     assert max(took.values()) < GONE_SECONDS < STALL_SECONDS / 2, took
     said = {name: victims.said(tmp_path / name) for name in took}
@@ -190,7 +190,7 @@ def test_when_one_rank_dies_the_other_follows(data: list[str], tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_when_one_rank_ends_badly_anywhere_the_other_follows(data: list[str], tmp_path: Path) -> None:
+def test_when_one_rank_dies_anywhere_the_other_ends(data: list[str], tmp_path: Path) -> None:
     names = list(DEATHS)
     assert len(names) == 8
     took = {**die(data, tmp_path / "first", names[:4]), **die(data, tmp_path / "second", names[4:])}

@@ -69,7 +69,7 @@ def check_pair(folder: Path, saved: Ranks, resumed: Ranks) -> None:
 
 
 @pytest.mark.slow
-def test_ranks_that_shared_matrices_go_on_without(folder: Path) -> None:
+def test_a_tensor_parallel_run_resumes_without_tensor_parallelism(folder: Path) -> None:
     check_pair(folder, Ranks(2, 2), Ranks(2, 1))
 
 
@@ -85,7 +85,7 @@ def test_each_value_is_written_once(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_ranks_shared_is_exported_whole(folder: Path, tmp_path: Path) -> None:
+def test_tensor_parallel_weights_are_exported_whole(folder: Path, tmp_path: Path) -> None:
     run = whole(folder, Ranks(2, 2)) / "run"
     assert export.main([str(run), "--to", str(tmp_path / "out"), "--dtype", "fp32"]) == 0
     exported = load_file(tmp_path / "out" / "model.safetensors")
@@ -95,7 +95,7 @@ def test_what_ranks_shared_is_exported_whole(folder: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_any_layout_goes_on_from_any(folder: Path) -> None:
+def test_any_layout_resumes_from_any(folder: Path) -> None:
     layouts = [Ranks(1, 1), Ranks(2, 2), Ranks(4, 2), Ranks(4, 1)]
     pairs = [(saved, resumed) for saved in layouts for resumed in layouts if 2 in (saved.tensor, resumed.tensor)]
     assert len(pairs) == 12

@@ -80,7 +80,7 @@ def test_an_export_does_not_choose_the_code_that_runs(
 
 
 @pytest.mark.parametrize("verb", [*VERBS, "export"])
-def test_a_checkpoint_does_not_choose_it_either(
+def test_a_checkpoint_does_not_choose_the_code_that_runs(
     verb: str, canary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from finetune.checkpointing import checkpoint
@@ -168,7 +168,7 @@ def with_code(folder: Path, canary: Path) -> None:
     change(folder / "generation_config.json", trust_remote_code=True, custom_generate=str(folder))
 
 
-def test_an_ordinary_repository_with_code_loads_without_it_and_without_a_question(
+def test_a_repository_with_code_loads_without_running_it_or_asking(
     chat_model: Path, canary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = shutil.copytree(chat_model, tmp_path / "model")
@@ -191,7 +191,7 @@ def test_a_tokenizer_that_is_only_code_is_refused(chat_model: Path, canary: Path
         load_tokenizer(folder, None)
 
 
-def test_the_question_is_a_real_attack_on_plain_transformers(chat_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_transformers_asks_to_trust_the_code(chat_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = shutil.copytree(chat_model, tmp_path / "model")
     with_code(folder, tmp_path / "ran")
     (folder / "tokenizer.json").unlink()
@@ -254,7 +254,7 @@ def test_a_codec_or_a_speaker_encoder_runs_nothing(canary: Path, tmp_path: Path)
             find(str(model))
 
 
-def test_libraries_read_the_clean_copies_alone(chat_model: Path, tmp_path: Path) -> None:
+def test_libraries_read_only_the_clean_copies(chat_model: Path, tmp_path: Path) -> None:
     """Every loader of the project under Python's audit hook: no file of a model's own folder is opened outside of this package, nothing
     of it is imported or executed, and nothing is unpickled."""
     voice = voice_model.build(tmp_path / "voice")
