@@ -43,7 +43,7 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bases")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiny_chat, "make_weights", lambda *_, **__: b"")
-        patch.setattr(tiny_voice, "model_weights", lambda *_, **__: b"")
+        patch.setattr(tiny_voice, "make_model_weights", lambda *_, **__: b"")
         _gpu.make_chat(folder / "chat", _gpu.FULL)
         _gpu.make_voice(folder / "voice", _gpu.FULL)
     for kind in ("chat", "voice"):

@@ -20,7 +20,9 @@ def written(tmp_path, *lines):
 
 
 def test_written_rows_are_read_back_in_order_with_unknown_keys(tmp_path) -> None:
-    rows = [ManifestRow(id=str(index), audio=f"clips/{index}.flac", text="Grüß «Gott» 你好", speaker="me", duration=1.5) for index in range(3)]
+    rows = [
+        ManifestRow(id=str(index), audio=f"clips/{index}.flac", text="Grüß «Gott» 你好", speaker="me", duration=1.5) for index in range(3)
+    ]
     rows.append(ManifestRow.model_validate(ROW | {"mood": {"calm": 1}, "audio_codes": [[1, 2]]}))
     path = tmp_path / "train.jsonl"
     assert manifest.write_entries(path, rows) == 4

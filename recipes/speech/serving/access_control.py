@@ -86,8 +86,8 @@ class AccessControl:
         self._failures: OrderedDict[str, _Failures] = OrderedDict()
 
     def admit(self, caller: Caller) -> None:
-        """Raises `RequestError` for a request without the token. After too many wrong tokens, it says how long to wait, and until then no token
-        is compared."""
+        """Raises `RequestError` for a request without the token. After too many wrong tokens, it reports how long to wait;
+        until then no token is compared."""
         require_own_site(caller.headers, self._policy.local)
         if self._policy.token is None:
             return

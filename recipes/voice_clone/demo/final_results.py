@@ -155,7 +155,10 @@ def embed_voices(encoder: speaker_similarity.SimilarityEncoder, new_voice: Path,
 
 
 def mean_similarity(
-    vectors: Sequence[speaker_similarity.Vector | None], clips: Sequence[ComparisonClip], voices: speaker_similarity.SpeakerVectors, voice: str
+    vectors: Sequence[speaker_similarity.Vector | None],
+    clips: Sequence[ComparisonClip],
+    voices: speaker_similarity.SpeakerVectors,
+    voice: str,
 ) -> float:
     """Mean cosine of the clips' vectors to a voice's recordings of other texts; 0 for silence, which has no vector."""
     cosines = [

@@ -10,7 +10,7 @@ from typing import Any
 from finetune.config import Config, on_disk
 from finetune.errors import UserError
 from finetune.storage import files
-from recipes.speech.evaluation.evaluation_texts import visit
+from recipes.speech.evaluation.evaluation_texts import visit_rows
 
 from ..options import Options
 from .model_configs import FRAME_RATE
@@ -62,9 +62,9 @@ def collect_speakers(config: Config[Options], ids: TokenIds) -> list[DatasetSpea
         name = find_speaker_name(row, default)
         _add_clip(speakers.setdefault(name, DatasetSpeaker(name)), row, root, ids)
 
-    visit(train, add_row)
+    visit_rows(train, add_row)
     if val is not None:
-        visit(val, lambda row: _require_trained(find_speaker_name(row, default), speakers))
+        visit_rows(val, lambda row: _require_trained(find_speaker_name(row, default), speakers))
     return [speakers[name] for name in sorted(speakers)]
 
 

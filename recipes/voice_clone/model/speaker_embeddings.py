@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from data_prep.audio.waveform import AudioError, read_unchanged
+from data_prep.audio.waveform import AudioError, read_audio_unchanged
 from data_prep.audio_codecs import qwen3_tts_speaker_encoder
 from finetune.config import Config, on_disk
 from finetune.data.jsonl_dataset import SHOWN_PROBLEMS

@@ -38,6 +38,6 @@ def load_recognizers(names: Iterable[str]) -> dict[str, WordErrorMeasure]:
 
 def _load_whisper(name: str) -> WordErrorMeasure:
     """The measure with a Whisper model."""
-    intelligibility.check(name)
-    model = intelligibility.load(name)
-    return lambda spoken: intelligibility.word_error_rate(model, spoken, "english")
+    intelligibility.check_whisper(name)
+    model = intelligibility.load_whisper(name)
+    return lambda spoken: intelligibility.clips_wer(model, spoken, "english")

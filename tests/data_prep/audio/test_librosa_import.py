@@ -25,9 +25,9 @@ note("out ")
 PATCHED = "from data_prep.audio import librosa_import; librosa_import.COMPILED = ('slow_module',); librosa_import.import_librosa()"
 HEARD = """
 import numpy
-from data_prep.clips.measurements import pitch
+from data_prep.clips.measurements import measure_pitch
 time = numpy.arange(24_000, dtype=numpy.float32) / 24_000
-print(pitch(numpy.sin(2 * numpy.pi * 200 * time)))
+print(measure_pitch(numpy.sin(2 * numpy.pi * 200 * time)))
 """
 
 

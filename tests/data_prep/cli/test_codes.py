@@ -127,12 +127,12 @@ def test_only_a_changed_clip_is_encoded_again(encoded_copy, nano) -> None:
 
 @pytest.fixture
 def pickled_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever `distribute` sends to a worker or gets back from it is pickled, as between processes."""
+    """Whatever `distribute_items` sends to a worker or gets back from it is pickled, as between processes."""
 
     def distribute(items: Any, make: Any, *rest: Any) -> Iterator[Any]:
-        yield from pickle.loads(pickle.dumps(list(executor.distribute(*pickle.loads(pickle.dumps((items, make))), *rest))))
+        yield from pickle.loads(pickle.dumps(list(executor.distribute_items(*pickle.loads(pickle.dumps((items, make))), *rest))))
 
-    monkeypatch.setattr(audio_codes, "distribute", distribute)
+    monkeypatch.setattr(audio_codes, "distribute_items", distribute)
 
 
 @pytest.mark.usefixtures("pickled_workers")

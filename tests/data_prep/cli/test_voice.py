@@ -19,7 +19,7 @@ from data_prep.audio.waveform import MASTER_RATE, load_track, probe_recording
 from data_prep.cli import voice
 from data_prep.clips import review_decisions
 from data_prep.clips.review_decisions import Decision
-from data_prep.parallel.executor import distribute
+from data_prep.parallel.executor import distribute_items
 from data_prep.pipeline import all_recordings
 from tests.data_prep.conftest import peak_frequency
 
@@ -163,7 +163,7 @@ def test_a_worker_process_and_another_order_of_completion_give_the_same_bytes(ra
     assert contents(worker) == contents(here) and len(clips(here)) == 3
     assert told(worker, "run.json")["computed"] == {"speech": 3, "clips": 3}
     assert told(worker, "run.json")["model_loads"] == {"vad": 1}
-    monkeypatch.setattr(all_recordings, "distribute", lambda *given: reversed(list(distribute(*given))))
+    monkeypatch.setattr(all_recordings, "distribute_items", lambda *given: reversed(list(distribute_items(*given))))
     assert run(recordings, "--out", reverse, "--transcripts", "--speaker", "me") == 0
     assert contents(reverse) == contents(here)
 

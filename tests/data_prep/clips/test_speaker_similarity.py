@@ -156,7 +156,11 @@ def test_only_sentences_of_another_speaker_are_rejected(checked: Path) -> None:
 def test_the_report_shows_the_same_rejected_speakers_and_limit(checked: Path) -> None:
     dataset = report_clips.read_dataset(checked)
     rules = report_rules.list_rules(dataset)
-    (finding,) = [one for one in report_rules.compute_findings(report_rules.build_candidate_clips(dataset), rules) if one.rule.reason == "other_speaker"]
+    (finding,) = [
+        one
+        for one in report_rules.compute_findings(report_rules.build_candidate_clips(dataset), rules)
+        if one.rule.reason == "other_speaker"
+    ]
     assert (finding.now.clips, finding.alone.clips, finding.limit, finding.varies) == (STRANGERS, STRANGERS, 1.0, True)
     assert len(finding.values) == len(dataset.kept) + len(dataset.rejected)
     assert finding.compute_removal(100.0).clips == 0

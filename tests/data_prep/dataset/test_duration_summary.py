@@ -27,7 +27,9 @@ SPEECH = [Region(1 * SECOND, 4 * SECOND), Region(6 * SECOND, 8 * SECOND)]
 
 
 def test_kept_rejected_and_silent_seconds_add_up_to_the_whole() -> None:
-    one = compute_durations("a.wav", "me", 10 * SECOND + 7, SPEECH, [Region(SECOND - 5, 4 * SECOND + 5)], [Region(6 * SECOND, 8 * SECOND)], "")
+    one = compute_durations(
+        "a.wav", "me", 10 * SECOND + 7, SPEECH, [Region(SECOND - 5, 4 * SECOND + 5)], [Region(6 * SECOND, 8 * SECOND)], ""
+    )
     assert (one.kept, one.rejected, one.non_speech) == (3 * SECOND + 10, 2 * SECOND, 5 * SECOND - 3)
     assert one.kept + one.rejected + one.non_speech == one.total
     assert one.clips == 1

@@ -73,7 +73,9 @@ def test_search_matches_all_words_in_any_case(queue, words, ids) -> None:
 
 
 def test_stepping_stops_at_both_ends() -> None:
-    assert [move_selection(["a", "b", "c"], id, steps) for id, steps in (("a", 1), ("c", 1), ("a", -1), ("b", -1), ("x", 1))] == list("bcaax")
+    assert [move_selection(["a", "b", "c"], id, steps) for id, steps in (("a", 1), ("c", 1), ("a", -1), ("b", -1), ("x", 1))] == list(
+        "bcaax"
+    )
 
 
 def test_a_dataset_without_clips_is_refused(tmp_path) -> None:

@@ -50,7 +50,7 @@ OWNER = """
 import sys, tempfile
 from pathlib import Path
 from data_prep.pages import web_server as web
-with web.private_folder("overtone-test-1"):
+with web.open_private_folder("overtone-test-1"):
     tempfile.NamedTemporaryFile(delete=False).write(b"left behind")
     print(tempfile.gettempdir(), flush=True)
     sys.stdin.read()

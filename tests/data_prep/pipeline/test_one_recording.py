@@ -28,7 +28,7 @@ def write_take(folder: Path, sound: Audio) -> RecordingSource:
     """One sentence as a recording in `folder`/in."""
     (folder / "in").mkdir()
     soundfile.write(folder / "in" / "take.wav", sound.samples, sound.rate)
-    return scan(folder / "in", "me", folder / "out")[0]
+    return find_recordings(folder / "in", "me", folder / "out")[0]
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def first_run(tmp_path_factory, one_sentence) -> tuple[PreparedRecording, Job, M
     """The recording prepared with `TEXT` in a folder without stored results. For reading."""
     folder = tmp_path_factory.mktemp("first")
     job = Job(folder / "out", Lengths(), "english", None)
-    recording, _, models = run(write_take(folder, one_sentence), Transcript(text=TEXT), job)
+    recording, _, models = run(write_take(folder, one_sentence), UserTranscript(text=TEXT), job)
     return recording, job, models
 
 

@@ -255,7 +255,7 @@ def cuts_between_two_words(pause_seconds: float, stated_end: float = 1.0, tolera
     second, pause, stated = MASTER_RATE, round(pause_seconds * MASTER_RATE), round(stated_end * MASTER_RATE)
     length = 2 * second + pause
     units = [TextUnit(text="one", start=0, stop=stated), TextUnit(text=" two", start=stated, stop=length)]
-    return len(align(units, [Region(0, second), Region(second + pause, length)], length, tolerance)) - 2
+    return len(find_cuts(units, [Region(0, second), Region(second + pause, length)], length, tolerance)) - 2
 
 
 def test_a_pause_shorter_than_90_ms_is_not_cut() -> None:

@@ -165,7 +165,9 @@ def test_a_failed_transcription_has_the_error(speaking, talk, monkeypatch) -> No
 def test_weights_are_identified_by_content_and_other_folders_refused(folder, tmp_path, monkeypatch) -> None:
     assert whisper_engine.fetch_weights(f"faster-whisper:{folder}") == folder / "model.bin"
     assert len(whisper_engine.describe_settings(f"faster-whisper:{folder}", None)["weights"]) == 64
-    assert whisper_engine.describe_settings("faster-whisper:small", None) != whisper_engine.describe_settings("faster-whisper:small", "english")
+    assert whisper_engine.describe_settings("faster-whisper:small", None) != whisper_engine.describe_settings(
+        "faster-whisper:small", "english"
+    )
     with pytest.raises(UserError, match="neither a folder with model.bin nor downloadable weights .*tiny"):
         whisper_engine.load_whisper(f"faster-whisper:{tmp_path}", "cpu")
     (tmp_path / "model.bin").write_bytes(b"nothing of the kind")

@@ -199,11 +199,11 @@ def test_a_failed_pack_is_reported_and_the_others_transcribed(speaking, talk) ->
 FRESH = """
 import sys, numpy, torch
 from data_prep.audio.waveform import Audio
-from data_prep.transcription.whisper_engine import load_whisper, transcribe
+from data_prep.transcription.whisper_engine import load_whisper, transcribe_recording
 from data_prep.segmentation.vad import Region
 torch.set_num_threads(1)
 model = load_whisper(sys.argv[1], "cpu")
-assert transcribe(model, Audio(numpy.zeros(16000, "float32"), 16000), [Region(0, 24000)], "english")
+assert transcribe_recording(model, Audio(numpy.zeros(16000, "float32"), 16000), [Region(0, 24000)], "english")
 print(torch.get_num_threads())
 """
 
@@ -219,7 +219,7 @@ def test_the_thread_count_that_word_timing_changes_is_restored(speaking, hearing
 
     monkeypatch.setattr(timing, "find_alignment", changes_threads)
     try:
-        assert whisper_engine.transcribe(speaking, hearing, [WINDOW], "english")
+        assert whisper_engine.transcribe_recording(speaking, hearing, [WINDOW], "english")
         assert torch.get_num_threads() == before
     finally:
         torch.set_num_threads(before)

@@ -483,4 +483,4 @@ def test_later_checkpoints_with_damaged_weights_do_not_count_for_retention(tmp_p
     """Their state.json is readable. The run resumed from step 10 and has just saved step 15."""
     made = [fake(tmp_path, step) for step in (10, 15, 20, 30, 40)]
     prune(tmp_path, 3, made[1])
-    assert checkpoint.steps_in(tmp_path) == made[::-1]
+    assert checkpoint.list_checkpoints(tmp_path) == made[::-1]

@@ -238,4 +238,4 @@ def test_an_unfinished_upload_does_not_count_for_retention(copied: Path) -> None
     state = json.dumps({**checkpoint.read_state(local(copied, 6)), "step": 5})
     remote.write(f"{url}/step-00000005/state.json", state.encode())
     remote_copies.prune(url, 2, "step-00000006")
-    assert [checkpoint.step_of(Path(name)) for name in copies_at(url)] == [6, 4]
+    assert [checkpoint.step_of(Path(name)) for name in list_copies(url)] == [6, 4]

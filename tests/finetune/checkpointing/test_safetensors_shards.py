@@ -183,7 +183,7 @@ def parts_of_rank(folder: Path) -> dict[str, dict[str, list[list[int]]]]:
     for strategy, placements in strategies.items():
         mesh = sharding.make_layout(strategy, config, world).whole
         tensors = {name: distribute_tensor(tensor, mesh, placements) for name, tensor in WHOLE.items()} | {"plain": torch.ones(2)}
-        parts = safetensors_shards.own_parts(tensors, world.rank, world.size)
+        parts = safetensors_shards.select_own_parts(tensors, world.rank, world.size)
         found[strategy] = {name: [list(part.offset), list(part.value.shape)] for name, part in parts.items()}
         safetensors_shards.write_shard(folder / strategy / f"rank-{world.rank}.safetensors", parts)
         torch.distributed.barrier()

@@ -17,7 +17,7 @@ from finetune.config import Config, Parallel, Train
 from finetune.distributed import data_parallel, sharding
 from finetune.distributed.data_parallel import split_into_buckets
 from finetune.distributed.process_group import World, join, leave
-from finetune.modeling.optimizers import make_optimizer, restore_state, update
+from finetune.modeling.optimizers import make_optimizer, restore_state, update_parameters
 from tests.finetune import fork_server, tiny
 
 

@@ -104,5 +104,5 @@ def test_dora_starts_at_the_lengths_of_the_base() -> None:
 
 def test_targets_match_whole_module_names() -> None:
     model = nn.ModuleDict({"head": nn.Linear(4, 4), "overhead": nn.Linear(4, 4), "head_2": nn.Linear(4, 4)})
-    lora_adapters.inject(model, Lora(rank=2, targets="head"), "")
+    lora_adapters.inject_adapters(model, Lora(rank=2, targets="head"), "")
     assert {lora_adapters.layer_of(name) for name in adapted_names(model)} == {"head"}

@@ -103,7 +103,6 @@ def test_epochs_decide_where_no_steps_are_given(tmp_path: Path, world: World) ->
 
 def test_a_command_that_names_a_folder_with_a_space_can_be_copied(tmp_path: Path, world: World) -> None:
     training = tiny.built(world, tiny.config_in(tmp_path, ("run.dir", str(tmp_path / "my run"))))[0]
-<<<<<<< HEAD
     assert f"export '{tmp_path}/my run' --step N --to FOLDER" in loop.describe_too_few_steps(training, tmp_path, 9)
 
 
@@ -114,17 +113,13 @@ def test_a_suggested_export_repeats_a_recipe_that_was_given_by_its_path(
     assert "--recipe" not in loop.describe_too_few_steps(training, tmp_path, 9)
     monkeypatch.setattr(recipe, "built_in_recipes", lambda: ["llm_sft"])
     assert f"--step N --to FOLDER --recipe {tiny.FOLDER})" in loop.describe_too_few_steps(training, tmp_path, 9)
-||||||| 12c91cc
-    assert f"export '{tmp_path}/my run' --step N --to FOLDER" in loop.too_few_steps(training, tmp_path, 9)
-=======
-    assert f"export '{tmp_path}/my run' --step N --to FOLDER" in loop.too_few_steps(training, tmp_path, 9)
 
 
 @pytest.mark.parametrize("budget", ["2", "1"])
 def test_skipped_updates_are_counted_up_to_the_budget(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, budget: str) -> None:
     train_step = loop.train_step
 
-    def fail_twice(training: Training, turns: list[batching.Turn], step: int, *rest: Any) -> dict[str, float]:
+    def fail_twice(training: Training, turns: list[batching.RankBatch], step: int, *rest: Any) -> dict[str, float]:
         if step in (1, 3):
             raise NotFiniteError("loss nan")
         return train_step(training, turns, step, *rest)
@@ -138,4 +133,3 @@ def test_skipped_updates_are_counted_up_to_the_budget(tmp_path: Path, world: Wor
     end, _ = fitted(training, progress, world)
     state = checkpoint.read_state(checkpoint.find(tmp_path / "run"))
     assert (end.step, end.skipped, state["skipped"], state["optimizer_steps"]) == (5, 2, 2, 3), "AdamW corrects its bias by applied updates"
->>>>>>> mutants

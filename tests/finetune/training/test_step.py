@@ -20,13 +20,17 @@ from finetune.modeling import optimizers
 from finetune.monitoring.loss_spikes import NotFiniteError
 from finetune.recipe import Batch, Term
 from finetune.training.loop import steps_left
-<<<<<<< HEAD
-from finetune.training.step import Training, compute_means, compute_objective, make_loader, memory_gib, seed_generators, train_step
-||||||| 12c91cc
-from finetune.training.step import Training, loader_of, means, memory_gib, objective, seed, train_step
-=======
-from finetune.training.step import Training, accumulate, global_counts, loader_of, means, memory_gib, objective, seed, train_step
->>>>>>> mutants
+from finetune.training.step import (
+    Training,
+    accumulate,
+    compute_means,
+    compute_objective,
+    global_counts,
+    make_loader,
+    memory_gib,
+    seed_generators,
+    train_step,
+)
 from tests.finetune import tiny
 from tests.finetune.plain import plain_loss, reference
 from tests.finetune.synchronizations import report, synchronizations, waits_of_steps
@@ -238,7 +242,7 @@ def test_the_backward_pass_multiplies_the_loss_by_the_number_of_data_parallel_ra
     norms = []
     for size, tensor in ((1, 1), (4, 2)):
         accumulate(replace(training, world=replace(world, size=size, tensor=tensor)), turns, counts)
-        gradients = sharding.by_layout(p.grad for p in training.model.parameters() if p.grad is not None)
+        gradients = sharding.group_by_layout(p.grad for p in training.model.parameters() if p.grad is not None)
         norms.append(float(sharding.gradient_norm(gradients)))
         training.model.zero_grad(set_to_none=True)
     assert norms[1] == pytest.approx(2 * norms[0], rel=1e-6)

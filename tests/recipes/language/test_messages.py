@@ -117,4 +117,4 @@ def test_any_row_is_tokenized_or_refused() -> None:
 
 
 def test_the_first_message_to_learn_follows_the_whole_prompt() -> None:
-    assert messages_of({"prompt": [ASKED, SAID, ASKED], "completion": [SAID]}) == ([ASKED, SAID, ASKED, SAID], 3)
+    assert read_messages({"prompt": [ASKED, SAID, ASKED], "completion": [SAID]}) == ([ASKED, SAID, ASKED, SAID], 3)

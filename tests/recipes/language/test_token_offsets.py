@@ -97,5 +97,5 @@ def test_special_tokens_can_end_a_turn_and_other_added_ones_cannot() -> None:
 
 def test_the_tokens_of_a_templates_text_have_no_second_beginning() -> None:
     of = tokenizer("llama3")
-    assert Cut.of("<|begin_of_text|>Cold.", of).ids == ids_of("<|begin_of_text|>Cold.", of)
-    assert ids_of("<|begin_of_text|>Cold.", of).count(of.bos_token_id) == 1
+    assert TokenizedText.of("<|begin_of_text|>Cold.", of).ids == encode_text("<|begin_of_text|>Cold.", of)
+    assert encode_text("<|begin_of_text|>Cold.", of).count(of.bos_token_id) == 1

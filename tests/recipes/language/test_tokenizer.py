@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from finetune.errors import UserError
-from recipes.language.tokenizer import check_words, load_tokenizer
+from recipes.language.tokenizer import check_vocabulary, load_tokenizer
 from tests.recipes.llm_sft import families
 
 
@@ -44,7 +44,7 @@ def test_a_tokenizer_without_a_fast_version_is_refused(tmp_path: Path) -> None:
 def test_added_tokens_count_for_the_size_of_the_embedding(base: Path) -> None:
     tokenizer = load_tokenizer(base, None)
     known = len(tokenizer)
-    check_words(tokenizer, known, base)
+    check_vocabulary(tokenizer, known, base)
     tokenizer.add_tokens(["<new>"])
     with pytest.raises(UserError, match=f"knows {known + 1:,} tokens and the model {known:,}"):
-        check_words(tokenizer, known, base)
+        check_vocabulary(tokenizer, known, base)

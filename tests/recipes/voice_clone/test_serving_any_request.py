@@ -49,7 +49,9 @@ def app(fresh: Any, export: Any, clips: Clips, tmp_path_factory: pytest.TempPath
     speech.close()
 
 
-def test_other_requests_are_answered_while_a_clip_is_decoded(app: App, clips: Clips, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_requests_are_answered_while_a_clip_is_decoded(
+    app: App, clips: Clips, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     held = HeldDecoder(tmp_path)
     monkeypatch.setattr(clips, "_decoder", held)
     clip = {"path": str(clips.keep(b"x", "a.wav")), "meta": {"_type": "gradio.FileData"}}

@@ -109,7 +109,10 @@ def fit_speaker_encoder(folder: Path, corpus: Path, seed: int) -> dict[str, Any]
     """Replace the last layer of the checkpoint's speaker encoder. Returns cosines on held-out sentences before and after, including the new
     voice."""
     rows = list(make_corpus.read_corpus(corpus))
-    held_out, encoder = _read_clips(corpus, make_corpus.select_first(rows, "held_out", TEST_CLIPS)), qwen3_tts_speaker_encoder.load_encoder(folder)
+    held_out, encoder = (
+        _read_clips(corpus, make_corpus.select_first(rows, "held_out", TEST_CLIPS)),
+        qwen3_tts_speaker_encoder.load_encoder(folder),
+    )
     before = closed_form_speaker_encoder.measure_cosines(encoder, held_out)
     clips = _read_clips(corpus, make_corpus.select_first([row for row in rows if not row["new_voice"]], "train", FIT_CLIPS))
     fitted = closed_form_speaker_encoder.fit_last_layer(encoder, clips, seed)
@@ -117,7 +120,10 @@ def fit_speaker_encoder(folder: Path, corpus: Path, seed: int) -> dict[str, Any]
         f"{qwen3_tts_speaker_encoder.PREFIX}{name}": tensor for name, tensor in fitted.items()
     }
     files.write_bytes(folder / "model.safetensors", save(weights, metadata={"format": "pt"}))
-    return {"random": before, "fitted": closed_form_speaker_encoder.measure_cosines(qwen3_tts_speaker_encoder.load_encoder(folder), held_out)}
+    return {
+        "random": before,
+        "fitted": closed_form_speaker_encoder.measure_cosines(qwen3_tts_speaker_encoder.load_encoder(folder), held_out),
+    }
 
 
 def _read_clips(corpus: Path, rows: list[dict[str, Any]]) -> list[tuple[str, Any]]:

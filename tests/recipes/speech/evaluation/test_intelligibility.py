@@ -74,4 +74,4 @@ def test_an_unknown_model_name_is_refused_before_loading() -> None:
 
 def test_the_wer_of_several_texts_weighs_words_equally() -> None:
     said = "one two three four five six seven eight nine"
-    assert intelligibility.share_of_wrong_words([(said, said), ("cat", "dog")], "german") == 0.1
+    assert intelligibility.transcripts_wer([(said, said), ("cat", "dog")], "german") == 0.1

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.image import imread
 
-from data_prep.audio.waveform import Audio, flac
+from data_prep.audio.waveform import Audio, encode_flac
 from recipes.voice_clone.demo import spectrograms
 from recipes.voice_clone.demo.comparison_clips import SPOKEN, ComparisonClip
 
@@ -20,7 +20,7 @@ def make_clips(folder: Path, level: float) -> dict[str, list[ComparisonClip]]:
         path = folder / f"{title}.flac"
         path.parent.mkdir(exist_ok=True)
         wave = np.random.default_rng(0).normal(0, level, round(24_000 * (1 - at / 4))).astype(np.float32)
-        path.write_bytes(flac(Audio(wave, 24_000)))
+        path.write_bytes(encode_flac(Audio(wave, 24_000)))
         texts = ("Short.", "The longer sentence of the two is too long for one line of the image, and is wrapped " + "x" * 40)
         found[title] = [ComparisonClip(text, text if at else "", path, path) for text in texts]
     return found

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.audio.waveform import read
+from data_prep.audio.waveform import read_audio
 from finetune.errors import UserError
 from recipes.voice_clone.studio import recognizers
 from recipes.voice_clone.studio.codec import measure_codec
@@ -16,7 +16,7 @@ from recipes.voice_clone.studio.corpus import make_new_voice
 
 def test_both_recognizers_have_a_low_wer_on_the_right_texts_only() -> None:
     rows = [json.loads(line) for line in (make_new_voice.FOLDER / "held_out.jsonl").read_text().splitlines()[:3]]
-    spoken = [(row["text"], read(make_new_voice.FOLDER / row["audio"], 24_000).samples) for row in rows]
+    spoken = [(row["text"], read_audio(make_new_voice.FOLDER / row["audio"], 24_000).samples) for row in rows]
     measures = recognizers.load_recognizers(["whisper-demo-en", "pocketsphinx"])
     assert list(measures) == ["whisper-demo-en", "pocketsphinx"]
     for measure in measures.values():
