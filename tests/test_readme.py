@@ -28,9 +28,9 @@ def own_voice() -> list[str]:
 
 
 def small(command: str, home: Path) -> list[str]:
-    """The same command on small things: the embedded sample with its transcripts, a tiny model, five steps, a place of its own."""
+    """The same command on small things: the embedded sample with its transcripts, a tiny model, two steps, its own folders."""
     replaced = {
-        "configs/fsdp2.yaml": "configs/fsdp2.yaml --num_processes 2 --gpu_ids=-1,-1",  # on the CPU, where nothing else says how many
+        "configs/fsdp2.yaml": "configs/fsdp2.yaml --num_processes 1 --gpu_ids=-1",  # on the CPU, where nothing else says how many
         "my_recordings/": str(ROOT / "recipes" / "voice_clone" / "sample" / "slt"),
         "--whisper small": "--transcripts",
         "Qwen/Qwen3-TTS-12Hz-1.7B-Base": str(home / "base"),
@@ -44,7 +44,7 @@ def small(command: str, home: Path) -> list[str]:
     words = shlex.split(command)
     if "finetune/train.py" in words:
         words += ["--config", "recipes/voice_clone/debug.yaml", "--model.source", str(home / "base"), "--run.dir", str(home / "run")]
-        words += ["--train.steps", "5"]
+        words += ["--train.steps", "2"]
     if "generate" in words:
         words += ["--max-seconds", "2"]
     return [str(Path(sys.executable).parent / words[0]), *words[1:]]

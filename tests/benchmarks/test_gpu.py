@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,7 +28,7 @@ from finetune.training.step import Training
 from recipes.language import attention, varlen_attention
 from recipes.llm_sft import tiny_checkpoint as tiny_chat
 from recipes.voice_clone.model import tiny_checkpoint as tiny_voice
-from tests.launch.launching import ALONE, ROOT
+from tests.launch.launching import ROOT
 
 ROOM = 76 * GIB
 """Of an H100 of 80 GB (79.1 GiB), with some left for the context and for what the allocator cannot use."""
@@ -187,7 +186,7 @@ def test_a_part_takes_nine_minutes_by_its_own_arithmetic_with_a_tenth_left(name:
 HERE = {"card": "a card", "torch": "torch 2"}
 
 
-def test_figures_stand_for_the_same_circumstances_alone(tmp_path: Path) -> None:
+def test_figures_are_reused_only_in_the_same_circumstances(tmp_path: Path) -> None:
     path = tmp_path / "gpu-part.jsonl"
     record = Record(path, HERE)
     record.add("good", [["good", 1]], None, 1.0)
@@ -207,7 +206,7 @@ def test_figures_stand_for_the_same_circumstances_alone(tmp_path: Path) -> None:
 TRIAL = "tests.benchmarks.gpu_trial"
 
 
-def test_a_figure_that_hangs_dies_or_fails_takes_no_other_along(tmp_path: Path) -> None:
+def test_a_figure_that_hangs_dies_or_fails_affects_no_other(tmp_path: Path) -> None:
     """And the second call measures what is missing, no more."""
     for _ in range(2):
         assert _gpu_figures.measure_part(TRIAL, tmp_path, tmp_path / "work", dry=False) == ["hangs", "dies", "fails"]
@@ -322,7 +321,7 @@ def test_a_dry_run_leaves_the_committed_tables_alone() -> None:
     assert gpu.read_flags([]) == gpu.Flags(None, gpu.RESULTS, gpu.WORK, dry=False)
 
 
-def test_a_part_that_does_not_exist() -> None:
-    command = [sys.executable, ROOT / "benchmarks" / "gpu.py", "--part", "chess"]
-    done = subprocess.run(command, env=ALONE, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and "invalid choice" in done.stderr
+def test_a_part_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        gpu.read_flags(["--part", "chess"])
+    assert "invalid choice" in capsys.readouterr().err

@@ -1,24 +1,25 @@
-"""A process whose work fails ends, though its memory was being looked at."""
+"""A process whose work fails ends, although its memory is being watched."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.forked_script import run_script
 
 
-def run(work: str) -> subprocess.CompletedProcess[str]:
-    code = f"from benchmarks import _watched; _watched.tell(lambda: {work})"
-    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+def run(work: str, folder: Path) -> tuple[int | None, str]:
+    script = folder / "script.py"
+    script.write_text(f"from benchmarks import _watched; _watched.tell(lambda: {work})", encoding="utf-8")
+    return run_script(script, [], folder)
 
 
-def test_the_peak_is_above_what_stands_before() -> None:
-    found = json.loads(run("[bytes(1000) for _ in range(100_000)]").stdout)
-    assert found["above_imports"] > 50e6 and found["looks"] > 1
+def test_the_peak_is_above_the_memory_before_the_work(tmp_path: Path) -> None:
+    code, printed = run("[bytes(1000) for _ in range(100_000)]", tmp_path)
+    found = json.loads(printed)
+    assert code == 0 and found["above_imports"] > 50e6 and found["looks"] > 1
 
 
-def test_a_failure_ends_the_process() -> None:
-    assert run("1 / 0").returncode == 1
+def test_a_failure_ends_the_process(tmp_path: Path) -> None:
+    code, printed = run("1 / 0", tmp_path)
+    assert code == 1 and "ZeroDivisionError" in printed

@@ -25,6 +25,7 @@ from finetune.recipe import Batch, Term, find_recipe, load_recipe
 from recipes.voice_clone.model import tiny_checkpoint
 from tests.causal_lm.recipe import write_base
 from tests.launch import first_steps, reference
+from tests.launch.forked_ranks import run_ranks
 from tests.launch.launching import ROOT, launch, voice_rows
 
 Case = dict[str, Any]
@@ -181,7 +182,7 @@ EXPECTED: dict[Any, Any] = {}
 
 @pytest.mark.slow  # test_same_numbers.py has the quick cases
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_first_steps_are_those_of_one_process_in_fp64(sources: Path, size: int) -> None:
+def test_first_steps_match_one_process_in_fp64(sources: Path, size: int) -> None:
     cases, worst = [case for case in CASES if case["world"] == size], []
     assert len(cases) >= 5
     for case in cases:
@@ -197,34 +198,36 @@ def test_first_steps_are_those_of_one_process_in_fp64(sources: Path, size: int) 
 
 
 def launched(sources: Path, size: int, name: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """What `first_steps` found for a case; all cases of a world are run at once, when the first of them is asked for."""
+    """What `first_steps` found for a case; all cases of a number of processes are run at once, when the first is requested."""
     folder = sources / f"world{size}"
     if not folder.is_dir():
         folder.mkdir()
-        cases = [(name_of(case), case, []) for case in CASES if case["world"] == size]
-        cases += [(LEFT_OUT, HALVED, ["self_attn.q_norm", "self_attn.k_norm"])] if size == HALVED["world"] else []
-        todo = [
-            {
-                "name": name,
-                "recipe": RECIPES[case["model"]],
-                "overrides": {**overrides(case, sources), "run.dir": str(sources / "runs" / name)},
-                "left_out": left_out,
-            }
-            for name, case, left_out in cases
-        ]
+        todo = [described(case, name_of(case), sources) for case in CASES if case["world"] == size]
         (folder / "cases.json").write_text(json.dumps(todo))
         launch("cpu", size, "tests/launch/first_steps.py", folder / "cases.json")
+    return read_case(folder, name)
+
+
+def described(case: Case, name: str, sources: Path) -> dict[str, Any]:
+    """A case as `first_steps.py` reads it."""
+    own = {**overrides(case, sources), "run.dir": str(sources / "runs" / name)}
+    return {"name": name, "recipe": RECIPES[case["model"]], "overrides": own}
+
+
+def read_case(folder: Path, name: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     return load_file(folder / f"{name}.safetensors"), json.loads((folder / f"{name}.json").read_text())
 
 
 HALVED: Case = dict(zip(FACTORS, ("tensor", "full", "several", "none", "fp32", 2, "qwen3"), strict=True))
-LEFT_OUT = "left-out"
 
 
-def test_a_plan_that_forgets_the_norms_of_heads_is_caught(sources: Path) -> None:
+def test_a_plan_that_forgets_the_norms_of_heads_is_caught(sources: Path, tmp_path: Path) -> None:
     """Without an error each rank would train them on its own heads: the copies differ, and none is right."""
     assert HALVED in CASES
-    tensors, facts = launched(sources, 2, LEFT_OUT)
+    forgetful = described(HALVED, "forgetful", sources) | {"left_out": ["self_attn.q_norm", "self_attn.k_norm"]}
+    (tmp_path / "cases.json").write_text(json.dumps([forgetful]))
+    run_ranks(first_steps.main, [(HALVED["world"], (tmp_path / "cases.json",))], [RECIPES[HALVED["model"]]], tmp_path / "witness")
+    tensors, facts = read_case(tmp_path, "forgetful")
     found = {what: share for share, what in differences(HALVED, sources, tensors, facts)}
     wrong = sorted(what for what, share in found.items() if what.startswith("gradient") and share > 100)
     assert wrong == [f"gradient of model.layers.{layer}.self_attn.{norm}.weight" for layer in (0, 1) for norm in ("k_norm", "q_norm")]

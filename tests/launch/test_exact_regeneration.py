@@ -1,4 +1,7 @@
-"""Train through the launcher, export, and let the stock package speak in a fresh process: every code of every clip comes back."""
+"""Train, export, and let the stock package speak in a fresh process: every code of every clip comes back.
+
+The quick case trains on forked ranks, the slow ones through the launcher.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,20 @@ from pathlib import Path
 
 import pytest
 
+from finetune import train
 from finetune.exporting import export
 from recipes.voice_clone.model import tiny_checkpoint
+from tests.launch.forked_ranks import run_ranks
 from tests.launch.launching import ALONE, ROOT, launch, series, voice_rows
 
 WITH_HEADS = r".*(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj|codec_head|lm_head\.\d+)"
 """The heads of a random base cannot be confident about anything, so here LoRA must move them too."""
+QUICK = ["--train.steps", "220", "--train.lr", "5e-3", "--parallel.strategy", "fsdp"]
 FULL = ["--train.steps", "250", "--train.lr", "5e-3"]
 LORA = ["--train.steps", "400", "--train.lr", "1e-2", "--model.lora.rank", "16", "--model.lora.targets", WITH_HEADS]
 CASES = [
-    pytest.param(["Ann", "Bob"], FULL, "fsdp2", 2, id="two-speakers-full-fsdp"),
+    pytest.param(["Ann", "Bob"], QUICK, None, 2, id="two-speakers-full-forked"),
+    pytest.param(["Ann", "Bob"], FULL, "fsdp2", 2, id="two-speakers-full-fsdp", marks=pytest.mark.slow),
     pytest.param(["Ann"], LORA, "ddp", 2, id="one-speaker-lora-ddp", marks=pytest.mark.slow),
     pytest.param(["Ann"], FULL, "ddp", 2, id="one-speaker-full-ddp", marks=pytest.mark.slow),
     pytest.param(["Ann", "Bob"], LORA, "fsdp2", 2, id="two-speakers-lora-fsdp", marks=pytest.mark.slow),
@@ -27,14 +34,18 @@ CASES = [
 
 @pytest.mark.parametrize(("speakers", "how", "config", "processes"), CASES)
 def test_the_stock_package_regenerates_what_was_trained(
-    speakers: list[str], how: list[str], config: str, processes: int, tmp_path: Path
+    speakers: list[str], how: list[str], config: str | None, processes: int, tmp_path: Path
 ) -> None:
     base = tiny_checkpoint.build(tmp_path / "nano")
     rows = voice_rows(tmp_path, speakers)
     data = ["--model.source", base, "--data.train", tmp_path / "train.jsonl", "--run.dir", tmp_path / "run", "--run.seed", 1]
     rest = ["--train.final_lr", "0.02", "--checkpoint.every", 1000, "--train.global_batch_tokens", 1000, "--train.weight_decay", 0]
     overlay = ["--config", "recipes/voice_clone/debug.yaml"]
-    launch(config, processes, "finetune/train.py", "--recipe", "voice_clone", *overlay, *data, *rest, *how)
+    words = ["--recipe", "voice_clone", *overlay, *map(str, data), *map(str, rest), *how]
+    if config is None:
+        run_ranks(train_rank, [(processes, (words,))], ["voice_clone"], tmp_path / "witness")
+    else:
+        launch(config, processes, "finetune/train.py", *words)
     assert series(tmp_path / "run")[-1]["loss"] < 0.05
     requests, expected = [], []
     for form in ("custom_voice", "base"):
@@ -43,6 +54,10 @@ def test_the_stock_package_regenerates_what_was_trained(
             requests.append({"folder": str(folder), "speaker": row["speaker"].lower(), "text": row["text"], "language": row["language"]})
             expected.append(row["audio_codes"])
     assert speak(requests, tmp_path) == expected
+
+
+def train_rank(arguments: list[str]) -> None:
+    assert train.main(arguments) == 0
 
 
 def speak(requests: list[dict[str, str]], folder: Path) -> list[list[list[int]]]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from finetune.config import resolve
+from finetune.distributed import process_group
+from finetune.recipe import find_recipe, load_recipe
+from finetune.training.run import train
 from recipes.voice_clone.model import tiny_checkpoint
-from tests.launch.launching import launch, series, voice_rows
+from tests.launch.forked_ranks import run_ranks
+from tests.launch.launching import series, voice_rows
 
 STEPS = 3
 WORLDS = (1, 2, 4)
@@ -40,7 +44,7 @@ Steps = list[dict[str, Any]]
 
 
 class Runs:
-    """A folder of runs. Those of a world are launched together, in one start of the processes, when the first of them is asked for."""
+    """A folder of runs. Those of one and two processes are trained when the first is requested; so are those of four."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -50,11 +54,12 @@ class Runs:
     def __call__(self, world: int, case: dict[str, str]) -> Steps:
         run = self.folder / f"{world}" / name_of(case)
         if not run.is_dir():
-            self._launch(world)
+            groups = [(size, (self._overrides(size),)) for size in WORLDS if (size == 4) == (world == 4)]
+            run_ranks(train_cases, groups, ["voice_clone"], self.folder / f"witness-{world}")
         return series(run)
 
-    def _launch(self, world: int) -> None:
-        todo = []
+    def _overrides(self, world: int) -> list[dict[str, str]]:
+        found = []
         for case in EVERY:
             given = {
                 "model.source": self.folder / "nano",
@@ -65,10 +70,18 @@ class Runs:
                 "train.global_batch_tokens": 10**6,  # a step is the whole epoch, so that every cut into micro-batches is the same step
                 "log.trackers": "[]",
             }
-            overrides = {key: str(value) for key, value in {**given, **case}.items()}
-            todo.append({"recipe": "voice_clone", "files": [], "overrides": overrides})
-        (self.folder / "cases.json").write_text(json.dumps(todo))
-        launch("cpu", world, "tests/launch/many_cases.py", self.folder / "cases.json")
+            found.append({key: str(value) for key, value in {**given, **case}.items()})
+        return found
+
+
+def train_cases(cases: list[dict[str, str]]) -> None:
+    """One run after the other, on this rank."""
+    joined = process_group.join((), Path())
+    folder = find_recipe("voice_clone")
+    recipe = load_recipe(folder)
+    for overrides in cases:
+        train(joined, resolve("voice_clone", recipe.Options, [folder / "config.yaml"], overrides.items()), recipe)
+    process_group.leave()
 
 
 @pytest.fixture(scope="module")
@@ -88,24 +101,24 @@ def places(cases: list[dict[str, str]]) -> list[Any]:
     ]
 
 
-def test_the_matrix_is_whole() -> None:
+def test_the_matrix_has_all_cases() -> None:
     assert len(CASES) == 8 and len(EVERY) == 12 and len({name_of(case) for case in EVERY}) == 12
     assert len(places(EVERY)) == 36 and sum(bool(place.marks) for place in places(EVERY)) == 12
 
 
 @pytest.mark.parametrize(("world", "case"), places(CASES))
-def test_losses_and_norms_are_those_of_one_process(runs: Runs, world: int, case: dict[str, str]) -> None:
+def test_losses_and_norms_match_one_process(runs: Runs, world: int, case: dict[str, str]) -> None:
     compare(runs(world, case), runs(1, {**case, "parallel.strategy": "ddp"}), case["train.precision"])
 
 
 @pytest.mark.parametrize(("world", "case"), places(CASES))
-def test_one_micro_batch_or_several_is_the_same_step(runs: Runs, world: int, case: dict[str, str]) -> None:
+def test_one_micro_batch_or_several_give_the_same_step(runs: Runs, world: int, case: dict[str, str]) -> None:
     whole = runs(1, {**case, "parallel.strategy": "ddp", "train.micro_tokens": "2048"})
     compare(runs(world, case), whole, case["train.precision"])
 
 
 @pytest.mark.parametrize(("world", "case"), places(RAGGED))
-def test_steps_with_fewer_micro_batches_than_ranks(runs: Runs, world: int, case: dict[str, str]) -> None:
+def test_steps_with_fewer_micro_batches_than_ranks_match_one_process(runs: Runs, world: int, case: dict[str, str]) -> None:
     """Ranks left over take part with weight 0."""
     steps = runs(world, case)
     assert len({step["tokens"] for step in steps}) > 1, "the steps are not ragged"
@@ -113,11 +126,11 @@ def test_steps_with_fewer_micro_batches_than_ranks(runs: Runs, world: int, case:
 
 
 @pytest.mark.parametrize(("world", "case"), places([LORA, RECOMPUTED]))
-def test_lora_and_recomputation_too(runs: Runs, world: int, case: dict[str, str]) -> None:
+def test_lora_and_activation_checkpointing_match_one_process(runs: Runs, world: int, case: dict[str, str]) -> None:
     compare(runs(world, case), runs(1, case), "fp32")
 
 
-def test_recomputation_changes_nothing(runs: Runs) -> None:
+def test_activation_checkpointing_on_two_processes_matches_plain_training(runs: Runs) -> None:
     compare(runs(2, RECOMPUTED), runs(1, PLAIN), "fp32")
 
 

@@ -43,7 +43,7 @@ def test_the_wheel_holds_every_file_of_the_packages(installed: Path) -> None:
     assert {path.name for path in installed.iterdir() if ".dist-info" not in path.name} == {"finetune", "data_prep", "recipes"}
 
 
-def test_it_runs_from_elsewhere(installed: Path, tmp_path: Path) -> None:
+def test_the_wheel_runs_outside_the_repository(installed: Path, tmp_path: Path) -> None:
     assert "train" in _run(installed, tmp_path, "finetune", "--help")
     assert "voice" in _run(installed, tmp_path, "data_prep", "--help")
     assert "--options.sub_weight" in _run(installed, tmp_path, "finetune", "train", "--recipe", "voice_clone", "--help")
@@ -51,7 +51,7 @@ def test_it_runs_from_elsewhere(installed: Path, tmp_path: Path) -> None:
     assert _run(installed, tmp_path, "finetune", "where", "cpu.yaml").strip() == str(installed / "finetune/configs/cpu.yaml")
 
 
-def test_it_trains_the_debug_config_in_an_environment_of_its_own(installed: Path, tmp_path: Path) -> None:
+def test_the_wheel_trains_the_debug_config_in_a_fresh_environment(installed: Path, tmp_path: Path) -> None:
     """A fresh virtual environment that has the dependencies and the wheel, and of the repository nothing."""
     home = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
@@ -73,13 +73,13 @@ def test_it_trains_the_debug_config_in_an_environment_of_its_own(installed: Path
     run("python", "-m", "recipes.voice_clone.model.tiny_checkpoint", "runs/tiny/demo", "--size", "demo")
     voice_rows(tmp_path, ["Ann"])
     told = ["--config", f"{recipes}/voice_clone/debug.yaml", "--data.train", "train.jsonl", "--train.steps", "2"]
-    launcher = ["python", "-m", "accelerate.commands.launch", "--config_file", run("finetune", "where", "cpu.yaml"), "--num_processes", "2"]
+    launcher = ["python", "-m", "accelerate.commands.launch", "--config_file", run("finetune", "where", "cpu.yaml"), "--num_processes", "1"]
     said = run(*launcher, "-m", "finetune.train", "--recipe", "voice_clone", *told)
     assert "finished at step 2" in said
     assert (tmp_path / "runs" / "debug" / "checkpoints" / "step-00000002" / "manifest.json").is_file()
 
 
-def test_its_commands_exist(installed: Path) -> None:
+def test_the_wheel_installs_both_commands(installed: Path) -> None:
     (entry_points,) = installed.glob("overtone-*.dist-info/entry_points.txt")
     text = entry_points.read_text(encoding="utf-8")
     assert "finetune = finetune.__main__:console" in text and "data_prep = data_prep.__main__:console" in text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,6 +51,7 @@ def befallen(witness: Path) -> list[str]:
 
 def train_rank(rank: int, size: int, port: int, witness: Path, argv: list[str], afflictions: list[Affliction]) -> None:
     victims.become(rank, size, port, witness)
+    victims.draw_no_curve()
     run = Path(argv[argv.index("--run.dir") + 1])
     for each in afflictions:
         afflict(each, witness, run)
@@ -109,8 +109,7 @@ def suffer(what: str, run: Path) -> None:
         SAMPLES[what](cached)
     else:
         for name in what.split():
-            os.kill(os.getpid(), signal.Signals[name])
-            time.sleep(0.3)
+            victims.send_signal(name)
 
 
 def rewrite(path: Path) -> None:

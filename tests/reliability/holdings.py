@@ -43,6 +43,7 @@ def read(witness: Path, kind: str, step: int) -> Digests:
 
 def train_rank(rank: int, size: int, port: int, witness: Path, argv: list[str]) -> None:
     victims.become(rank, size, port, witness)
+    victims.draw_no_curve()
     victims.note_rows(witness / f"rows-{rank}.jsonl")
     note_saves(rank, witness)
     note_load(rank, witness)

@@ -1,12 +1,9 @@
-"""Runs of two ranks into which a number that is not one is put at a chosen rank and step. Usage: poisoning.py FOLDER, on each rank."""
+"""Runs of two ranks with NaN, infinity or a spike at a chosen rank and step."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +20,7 @@ from finetune.training import loop
 from finetune.training import run as training_run
 from finetune.training.step import Training
 from tests.finetune import tiny
+from tests.reliability import victims
 
 SPIKE = (("train.steps", "14"), ("train.spike", "5"))
 KINDS = {"full": tiny.FULL, "lora": tiny.LORA, "spike": SPIKE}
@@ -69,8 +67,7 @@ def run(
     def watched(training: Training, turns: list[RankBatch], number: int, *rest: Any) -> dict[str, float]:
         step[0] = number
         if number == stop_at and joined.rank == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0.3)
+            victims.send_signal("SIGTERM")
         before = parameters(training)
         try:
             numbers = original(training, turns, number, *rest)
@@ -93,7 +90,10 @@ def run(
 TRAIN_STEP: Callable[..., dict[str, float]] = loop.train_step
 
 
-def main(folder: Path) -> None:
+def train_all(rank: int, size: int, port: int, folder: Path) -> None:
+    """All runs, one after the other; leaves what this rank saw of each in `found-RANK.json`."""
+    victims.become(rank, size, port, folder)
+    victims.draw_no_curve()
     joined = process_group.join((), folder)
     found: dict[str, Any] = {}
     for number, kind in enumerate(("full", "lora")):
@@ -105,15 +105,12 @@ def main(folder: Path) -> None:
         first = run(joined, folder, f"{kind}-resumed", kind, twice, 2, stop_at=3)
         found[f"{kind}-resumed"] = [first[0], *run(joined, folder, f"{kind}-resumed", kind, twice, 2)]
         found[f"{kind}-exhausted"] = run(joined, folder, f"{kind}-exhausted", kind, twice, budget=1)
-    for rank, what in enumerate(("loss", "gradient")):
-        found[f"spike-{what}"] = run(joined, folder, f"spike-{what}", "spike", Poison(what, rank, (11,), 1e3))
+    for turn, what in enumerate(("loss", "gradient")):
+        found[f"spike-{what}"] = run(joined, folder, f"spike-{what}", "spike", Poison(what, turn, (11,), 1e3))
     twice = Poison("gradient", 0, (11, 13), 1e3)
     found["spike-whole"] = run(joined, folder, "spike-whole", "spike", twice, budget=2)
     first = run(joined, folder, "spike-resumed", "spike", twice, 2, stop_at=12)
     found["spike-resumed"] = [first[0], *run(joined, folder, "spike-resumed", "spike", twice, 2)]
-    print("FOUND " + json.dumps(found), flush=True)
+    (folder / f"found-{rank}.json").write_text(json.dumps(found))
     process_group.leave()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    os._exit(0)

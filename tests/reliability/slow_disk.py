@@ -38,6 +38,7 @@ def steps_beside(witness: Path, rank: int) -> int:
 
 def train_rank(rank: int, size: int, port: int, witness: Path, argv: list[str]) -> None:
     victims.become(rank, size, port, witness)
+    victims.draw_no_curve()
     writing = threading.Event()
     slow_down(writing, random.Random(rank))
     note_steps(writing, witness / f"beside-{rank}")

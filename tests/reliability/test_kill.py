@@ -89,12 +89,12 @@ def trials(folder: Path, kills: int) -> list[str]:
     return hits
 
 
-def test_a_few_kills(tmp_path: Path) -> None:
-    assert len(trials(tmp_path, 6)) == 6
+def test_a_few_kills_change_nothing(tmp_path: Path) -> None:
+    assert len(trials(tmp_path, 4)) == 4
 
 
 @pytest.mark.slow
-def test_many_kills(tmp_path: Path) -> None:
+def test_many_kills_change_nothing(tmp_path: Path) -> None:
     hits = trials(tmp_path, 64)
     inside = hits.count("save")
     assert len(hits) >= 60 and inside >= len(hits) / 4, "the kills hit what they claim"

@@ -13,8 +13,10 @@ import torch
 
 from finetune.checkpointing import checkpoint
 from finetune.monitoring.event_log import read_log
+from tests import loopback
 from tests.finetune import tiny
 from tests.ledger import record
+from tests.reliability import poisoning, victims
 
 PROMISE = "NaN or infinity in a loss, a gradient or a weight of one of 2 ranks: no rank updates, no checkpoint holds it"
 
@@ -29,8 +31,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def found(folder: Path) -> list[dict[str, Any]]:
     """What each rank saw of all runs, from one start."""
-    outputs = tiny.ranks(f"from pathlib import Path; from tests.reliability import poisoning; poisoning.main(Path({str(folder)!r}))")
-    return [json.loads(line[6:]) for output in outputs for line in output.splitlines() if line.startswith("FOUND ")]
+    port = loopback.free_port()
+    ranks = [victims.begin(poisoning.train_all, rank, 2, port, folder) for rank in range(2)]
+    assert victims.wait(ranks, 250) == [0, 0], victims.said(folder)
+    return [json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(2)]
 
 
 def word(run: Path) -> dict[str, Any]:
@@ -95,14 +99,14 @@ def test_a_budget_skips_counts_and_resumes_exactly(found: list[dict[str, Any]], 
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])
-def test_a_spent_budget_stops(found: list[dict[str, Any]], folder: Path, kind: str) -> None:
+def test_a_spent_budget_stops_the_run(found: list[dict[str, Any]], folder: Path, kind: str) -> None:
     run = folder / f"{kind}-exhausted"
     assert all(seen[run.name][0].startswith("step 4: loss ") and seen[run.name][1] == [True, True] for seen in found)
     assert_committed_before(run, 3)
     assert checkpoint.read_state(checkpoint.find(run))["optimizer_steps"] == 2
 
 
-def test_a_spike_is_dealt_with_alike(found: list[dict[str, Any]], folder: Path) -> None:
+def test_a_spike_is_handled_like_a_nan(found: list[dict[str, Any]], folder: Path) -> None:
     for what, usual in (("loss", r"loss [\d.e+]+"), ("gradient", r"gradient norm [\d.e+]+")):
         run = folder / f"spike-{what}"
         (message, untouched), other = (seen[run.name] for seen in found)
@@ -114,7 +118,7 @@ def test_a_spike_is_dealt_with_alike(found: list[dict[str, Any]], folder: Path) 
         record(PROMISE, 1)
 
 
-def test_what_is_usual_goes_on_with_the_run(found: list[dict[str, Any]], folder: Path) -> None:
+def test_the_window_of_the_spike_check_is_restored_on_resume(found: list[dict[str, Any]], folder: Path) -> None:
     """A run that is resumed after its twelfth step has too few steps of its own to know a spike at the fourteenth."""
     whole, resumed = folder / "spike-whole", folder / "spike-resumed"
     for seen in found:

@@ -1,4 +1,7 @@
-"""kill -9 at any moment, and the run goes on as if nothing had happened: bit by bit on the same world, within rounding on another."""
+"""After kill -9 at any moment a run resumes as if it had not been killed: bit for bit on as many ranks, within rounding on another number.
+
+Here the launcher dies with its ranks; runs that are not killed are forked ranks of the same command line, without a launcher.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from finetune.checkpointing.checkpoint import find_newest_valid, list_checkpoint
 from finetune.storage import files
 from tests.launch.launching import ALONE, ROOT, byte_data, command, launch, series
 from tests.ledger import record
+from tests.reliability import victims
 
 STEPS, EVERY = 80, 10
 RUN = ["--train.steps", STEPS, "--checkpoint.every", EVERY, "--eval.every", 20, "--options.dropout", "0.2"]
@@ -32,8 +36,18 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
 @pytest.fixture(scope="module")
 def uninterrupted(data: list[object], tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("whole") / "run"
-    launch("fsdp2", 2, *data, "--run.dir", run)
+    train(2, data, run)
     return run
+
+
+def train(ranks: int, data: list[object], run: Path) -> None:
+    """To the end, on forked ranks."""
+    victims.finish(run.parent / f"witness-{run.name}", ranks, forked(ranks, data, run))
+
+
+def forked(ranks: int, data: list[object], run: Path) -> list[str]:
+    """The arguments of `finetune/train.py`, with the strategy that the launch file of so many ranks sets."""
+    return [str(word) for word in (*data[1:], "--parallel.strategy", "fsdp" if ranks > 1 else "ddp", "--run.dir", run)]
 
 
 def kill_at(step: int, run: Path, world: int, arguments: list[object]) -> int:
@@ -42,7 +56,7 @@ def kill_at(step: int, run: Path, world: int, arguments: list[object]) -> int:
         command("fsdp2", world, *arguments, "--run.dir", run),
         cwd=ROOT, env=ALONE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while logged(run) < step:
         assert process.poll() is None and time.monotonic() < deadline, "the run ended before it could be killed"
         time.sleep(0.01)
@@ -84,7 +98,10 @@ def test_killed_and_resumed_is_bit_identical(data: list[object], uninterrupted: 
     for _ in range(kills - 1):
         before, reached = reached, kill_at(chance.randint(reached + 2, reached + 10), run, 2, data)
         assert before < reached < STEPS
-    launch("fsdp2", 2, *data, "--run.dir", run)
+    if kills == 1:
+        train(2, data, run)
+    else:
+        launch("fsdp2", 2, *data, "--run.dir", run)
     assert losses(run) == losses(uninterrupted)
     assert validation(run) == validation(uninterrupted)
     assert weights(run) == weights(uninterrupted) and len(weights(run)) == 2
@@ -93,7 +110,7 @@ def test_killed_and_resumed_is_bit_identical(data: list[object], uninterrupted: 
     record("kill -9 of `accelerate launch` and its 2 processes: same losses and weights, bit by bit", kills)
 
     other = tmp_path / "elsewhere"
-    launch("cpu", 1, *data, "--run.dir", other)
+    train(1, data, other)
     assert series(other, "resumed")[0]["world"] == 1
     for found, expected in zip(losses(other)[start:], losses(uninterrupted)[start:], strict=True):
         assert found[0] == expected[0]
@@ -103,7 +120,7 @@ def test_killed_and_resumed_is_bit_identical(data: list[object], uninterrupted: 
 
 
 @pytest.mark.slow
-def test_a_signal_saves_and_stops_and_the_run_goes_on(data: list[object], uninterrupted: Path, tmp_path: Path) -> None:
+def test_a_signal_saves_and_stops_and_the_run_resumes(data: list[object], uninterrupted: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = subprocess.Popen(
         command("fsdp2", 2, *data, "--run.dir", run), cwd=ROOT, env=ALONE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -112,7 +129,7 @@ def test_a_signal_saves_and_stops_and_the_run_goes_on(data: list[object], uninte
         assert process.poll() is None
         time.sleep(0.01)
     process.terminate()
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=240)
     word = json.loads((run / "exit.json").read_text())
     assert word["reason"].startswith("stopped by"), output
     assert word["step"] >= 15 and word["last_commit"] == f"step-{word['step']:08d}"
@@ -123,13 +140,19 @@ def test_a_signal_saves_and_stops_and_the_run_goes_on(data: list[object], uninte
 def test_another_run_in_the_same_folder_is_refused(data: list[object], uninterrupted: Path, tmp_path: Path) -> None:
     shutil.copytree(uninterrupted, tmp_path / "run")
     before = weights(tmp_path / "run")
-    said = launch("cpu", 1, *data, "--run.dir", tmp_path / "run", "--run.seed", 7, fails=True)
+    said = refused([*forked(1, data, tmp_path / "run"), "--run.seed", "7"], tmp_path / "witness")
     assert "belongs to a run with other data, base or order" in said and "choose another --run.dir" in said
     assert weights(tmp_path / "run") == before
 
 
-def test_a_second_run_is_told_who_owns_the_folder(data: list[object], tmp_path: Path) -> None:
+def refused(arguments: list[str], witness: Path) -> str:
+    """What a run that ends with a user's error prints."""
+    assert victims.wait(victims.start(witness, 1, arguments)) == [2]
+    return victims.said(witness)
+
+
+def test_a_second_run_in_a_locked_folder_is_refused(data: list[object], tmp_path: Path) -> None:
     lock = files.lock_folder(tmp_path / "run")
-    said = launch("cpu", 1, *data, "--run.dir", tmp_path / "run", fails=True)
+    said = refused(forked(1, data, tmp_path / "run"), tmp_path / "witness")
     assert f"is in use by a running process (process {os.getpid()} on " in said
     os.close(lock)

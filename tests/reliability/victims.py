@@ -19,15 +19,16 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-import matplotlib.figure  # noqa: F401 - drawn at the end of each run: imported once, here
 import torch
 
 from finetune import train
 from finetune.checkpointing import checkpoint
 from finetune.exporting import export
 from finetune.monitoring.event_log import read_log
+from finetune.monitoring.stop_requests import StopRequests
 from finetune.storage import files
 from finetune.training import loop
+from finetune.training import run as training_run
 from finetune.training.step import Training
 from tests import loopback
 from tests.finetune import tiny
@@ -105,7 +106,12 @@ def become(rank: int, size: int, port: int, witness: Path) -> None:
     os.environ.update({key: str(value) for key, value in launched.items()}, ACCELERATE_USE_CPU="true", OMP_NUM_THREADS="1")
     torch.set_num_threads(1)
     os.chdir(ROOT)
-    log = os.open(witness / f"said-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    print_to(witness / f"said-{rank}.log")
+
+
+def print_to(path: Path) -> None:
+    """From now on what this process prints is appended to this file."""
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
     sys.stdout, sys.stderr = open(1, "w", closefd=False, buffering=1), open(2, "w", closefd=False, buffering=1)  # noqa: SIM115
@@ -113,6 +119,7 @@ def become(rank: int, size: int, port: int, witness: Path) -> None:
 
 def train_rank(rank: int, size: int, port: int, witness: Path, argv: list[str], fault: Fault | None) -> None:
     become(rank, size, port, witness)
+    draw_no_curve()
     note_rows(witness / f"rows-{rank}.jsonl")
     with befallen(rank, witness, fault):
         code = train.main(argv)
@@ -125,6 +132,24 @@ def export_once(witness: Path, run: Path, target: Path, fault: Fault | None) -> 
     with befallen(0, witness, fault):
         export.export(run, target, recipe=str(tiny.FOLDER))
     os._exit(0)
+
+
+def draw_no_curve() -> None:
+    """Leave out loss.png, which costs rank 0 as much as the run (tests/finetune/test_train.py has a run that draws it)."""
+    training_run.draw_curve = lambda *_: None
+
+
+def send_signal(name: str) -> None:
+    """Send a signal to this process, and return when it is recorded; a second one ends the process instead."""
+    recorded, record = threading.Event(), StopRequests.record_signal
+
+    def noted(requests: StopRequests, received: str) -> None:
+        record(requests, received)
+        recorded.set()
+
+    StopRequests.record_signal = noted  # type: ignore[method-assign]
+    os.kill(os.getpid(), signal.Signals[name])
+    assert recorded.wait(60), f"{name} was not recorded"
 
 
 def note_rows(path: Path) -> None:
