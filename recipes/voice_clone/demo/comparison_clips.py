@@ -45,7 +45,7 @@ def read_clips(evaluation: Path, new_voice: Path) -> dict[str, list[ComparisonCl
 
 def reconstruct_clips(recordings: Sequence[ComparisonClip], codec: str, whisper: str, out: Path) -> list[ComparisonClip]:
     """Encode and decode the recordings: the upper bound for models that generate these codes. Writes FLAC files to `out`."""
-    model, asr = open_codec(codec).load_whisper("cpu"), intelligibility.load_whisper(whisper)
+    model, asr = open_codec(codec).load("cpu"), intelligibility.load_whisper(whisper)
     reconstructed = []
     for clip in recordings:
         (codes,) = model.encode([read_clip(clip.real)])
