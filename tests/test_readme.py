@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,10 +29,10 @@ def own_voice() -> list[str]:
 
 
 def small(command: str, home: Path) -> list[str]:
-    """The same command on small things: the embedded sample with its transcripts, a tiny model, two steps, its own folders."""
+    """The same command on small things: one recording of the sample with its transcript, a tiny model, two steps, its own folders."""
     replaced = {
         "configs/fsdp2.yaml": "configs/fsdp2.yaml --num_processes 1 --gpu_ids=-1",  # on the CPU, where nothing else says how many
-        "my_recordings/": str(ROOT / "recipes" / "voice_clone" / "sample" / "slt"),
+        "my_recordings/": str(home / "recordings"),
         "--whisper small": "--transcripts",
         "Qwen/Qwen3-TTS-12Hz-1.7B-Base": str(home / "base"),
         "data/me": str(home / "data"),
@@ -54,6 +55,9 @@ def test_the_five_commands_run_in_order(tmp_path: Path) -> None:
     commands = own_voice()
     assert len(commands) == 5 and all(part in command for part, command in zip(STEPS, commands, strict=True))
     tiny_checkpoint.build(tmp_path / "base")
+    (tmp_path / "recordings").mkdir()
+    for file in sorted((ROOT / "recipes" / "voice_clone" / "sample" / "slt").glob("kitchen.*")):
+        shutil.copy(file, tmp_path / "recordings")
     for command in commands:
         done = subprocess.run(small(command, tmp_path), cwd=ROOT, env=ALONE, capture_output=True, text=True, timeout=200, check=False)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"

@@ -19,6 +19,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+import peft  # noqa: F401 - adapters import it late: once here instead of seconds in each rank
 import torch
 
 from finetune import train
