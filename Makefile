@@ -7,6 +7,8 @@ NEXT := .venv-next/.installed
 PYTHON312 ?= $(shell python3.12 -c 'import sys; print(sys.executable)' 2>/dev/null || echo $(PYTHON))
 GPU_VERSIONS := .venv-gpu-chat/.installed .venv-gpu-voice/.installed
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
+# Where it is set, each of the hundreds of processes that the tests start would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
 
 WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/language tests/finetune/storage/test_model_security.py tests/data_prep/chats tests/data_prep/test_text_any_input.py tests/data_prep/cli/test_text.py tests/data_prep/test_export_audiofolder.py
 
