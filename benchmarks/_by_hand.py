@@ -93,7 +93,7 @@ def terms_of(model: Any) -> dict[str, float]:
 
 def stock_heads() -> Any:
     """While open, voice models are built with the package's own heads, which give logits, and with attention that heeds a mask."""
-    return mock.patch.multiple(qwen3_tts_model, ask_heads=lambda *_: None, ATTENTION="sdpa")
+    return mock.patch.multiple(qwen3_tts_model, replace_output_heads=lambda *_: None, ATTENTION="sdpa")
 
 
 def stock_sums(model: Any, tensors: dict[str, Tensor], by_frame: bool) -> dict[str, Tensor]:

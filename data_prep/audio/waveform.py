@@ -146,7 +146,7 @@ def probe_recording(path: Path, alive: Callable[[], None] = lambda: None, bounds
 def resample_blocks(path: Path, track: Track, rates: tuple[int, ...]) -> Iterator[list[Samples]]:
     """Yield the mono mix in pieces, one per rate; each rate is resampled once from the native rate (soxr VHQ), delay compensated.
 
-    The pieces of a rate add up to `to_rate(track.frames, track.rate, rate)` samples.
+    The pieces of a rate add up to `convert_position(track.frames, track.rate, rate)` samples.
     """
     import soxr
 

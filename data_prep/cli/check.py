@@ -31,6 +31,7 @@ from finetune.storage import files
 from finetune.storage.strict_json import read_object
 
 SHOWN = 3
+FORMAT_KEYS = {"sample_rate", "samples_per_frame", "codebooks", "codebook_size"}
 """Locations printed per kind of problem."""
 
 
@@ -144,7 +145,13 @@ def _read_stored_format(folder: Path) -> CodeFormat:
     """The format of the dataset's codes. `data_prep codes` stores it unless it is that of the released Qwen3-TTS 12 Hz models."""
     path = folder / STORE / SUMMARY
     stored = read_object(path).get("code_format") if path.is_file() else None
-    return RELEASED_FORMAT if stored is None else CodeFormat(**stored)
+    if stored is None:
+        return RELEASED_FORMAT
+    if not isinstance(stored, dict) or set(stored) != FORMAT_KEYS or not all(type(value) is int and value > 0 for value in stored.values()):
+        raise UserError(
+            f"{path}: code_format {stored!r} has other keys or values than this version writes; run: python -m data_prep codes {folder}"
+        )
+    return CodeFormat(**stored)
 
 
 def _check_codec(folder: Path, codec: Codec) -> Iterator[Problem]:

@@ -1,8 +1,8 @@
 """Worker processes that tokenize and index the rows of a large data file in parallel.
 
-A process receives the recipe (by its folder) and its processor once, then one block of lines at a time, and returns the result of `scan` in
-finetune/data/jsonl_dataset.py. Results are collected in the order of the blocks, so index and cache have the same bytes as with one
-process. The processes come from a fork server: a fork of this process would copy locks of torch's threads in an arbitrary state.
+A process receives the recipe (by its folder) and its processor once, then one block of lines at a time, and returns the result of
+`scan_block` in finetune/data/jsonl_dataset.py. Results are collected in the order of the blocks, so index and cache have the same bytes as
+with one process. The processes come from a fork server: a fork of this process would copy locks of torch's threads in an arbitrary state.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class IndexWorkers:
         return partial(self.scan_all, count) if count > 1 else None
 
     def scan_all(self, count: int, blocks: Iterable[Block]) -> Iterator[Scanned]:
-        """Results of `scan` in finetune/data/jsonl_dataset.py for the blocks, in order. Raises `UserError` for a row that kills its
+        """Results of `scan_block` in finetune/data/jsonl_dataset.py for the blocks, in order. Raises `UserError` for a row that kills its
         process, and `RuntimeError` with the place of the row for any other exception of a recipe."""
         with contextlib.ExitStack() as stack:
             idle = [stack.enter_context(_Worker(self)) for _ in range(count)]
@@ -191,7 +191,7 @@ def _serve(line: Connection) -> None:
 
 
 def _try_scan(measure: Measure, path: Path, block: Block) -> tuple[Any, ...] | str:
-    """The result of `scan`, without the block itself, or the traceback of an exception."""
+    """The result of `scan_block`, without the block itself, or the traceback of an exception."""
     try:
         return tuple(scan_block(measure, path, block)._replace(raw=b""))
     except Exception:

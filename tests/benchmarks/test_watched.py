@@ -10,7 +10,7 @@ from tests.forked_script import run_script
 
 def run(work: str, folder: Path) -> tuple[int | None, str]:
     script = folder / "script.py"
-    script.write_text(f"from benchmarks import _watched; _watched.tell(lambda: {work})", encoding="utf-8")
+    script.write_text(f"from benchmarks import _watched; _watched.report_peak(lambda: {work})", encoding="utf-8")
     return run_script(script, [], folder)
 
 

@@ -25,7 +25,7 @@ from tests.reliability import victims
 ROOT = Path(__file__).parents[2]
 SERVER = victims.SERVER
 SERVER.set_forkserver_preload([__name__])
-SECONDS = 90
+SECONDS = 240
 """Limit on each process."""
 OWN_PACKAGES = ("finetune", "data_prep", "recipes", "tests")
 
@@ -70,6 +70,7 @@ def run_command(
 
 @contextlib.contextmanager
 def _started(target: Callable[..., None], *arguments: Any) -> Iterator[Any]:
+    victims.start_server()
     process = SERVER.Process(target=target, args=arguments)
     process.start()
     try:

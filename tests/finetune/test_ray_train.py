@@ -63,7 +63,8 @@ def test_a_mistake_in_the_config_comes_before_ray_and_torch() -> None:
     assert done.returncode == 0 and "train.speed" in done.stderr, done.stderr
 
 
-def test_missing_data_is_reported_before_ray_is_imported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_data_is_reported_before_ray_is_imported(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
     assert ray_train.main(["--recipe", str(tiny.FOLDER), "--num-workers", "2", "--data.train", "gone.jsonl"]) == 2
     assert "data.train: gone.jsonl does not exist" in capsys.readouterr().err
 

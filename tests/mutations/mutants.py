@@ -737,18 +737,26 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "recipes/language/assistant_spans.py",
         (
-            "end = _find_end_token(produced, end_tokens)\n    if end is None:\n        raise UnprovenError(_describe_missing_end(produced))\n    if text.startswith(produced, len(given)):\n        return TurnSpan(len(given), len(given) + len(produced))"
+            "end = _find_end_token(produced, end_tokens)\n    if end is None:\n"
+            "        raise UnprovenError(_describe_missing_end(produced))\n    if text.startswith(produced, len(given)):\n        return TurnSpan(len(given), len(given) + len(produced))"
         ),
         (
-            "end = _find_end_token(produced, end_tokens)\n    if end is None:\n        raise UnprovenError(_describe_missing_end(produced))\n    if text.startswith(produced, len(given)):\n        return TurnSpan(len(given), len(given) + len(produced) - len(end))"
+            "end = _find_end_token(produced, end_tokens)\n    if end is None:\n"
+            "        raise UnprovenError(_describe_missing_end(produced))\n    if text.startswith(produced, len(given)):\n        return TurnSpan(len(given), len(given) + len(produced) - len(end))"
         ),
         "tests/recipes/language/test_chat_labels.py::test_every_turn_of_the_assistant_is_supervised_with_its_end_token",
         "the end-of-turn token is not learned, so answers never stop",
     ),
     Mutant(
         "recipes/language/assistant_spans.py",
-        "_render_beginning(chat, message, add_generation_prompt=True)\n    alone = _render_beginning(chat, message + 1, add_generation_prompt=False)",
-        "_render_beginning(chat, message, add_generation_prompt=False)\n    alone = _render_beginning(chat, message + 1, add_generation_prompt=False)",
+        (
+            "_render_beginning(chat, message, add_generation_prompt=True)\n"
+            "    alone = _render_beginning(chat, message + 1, add_generation_prompt=False)"
+        ),
+        (
+            "_render_beginning(chat, message, add_generation_prompt=False)\n"
+            "    alone = _render_beginning(chat, message + 1, add_generation_prompt=False)"
+        ),
         "tests/recipes/language/test_assistant_spans.py::test_a_chat_can_begin_with_the_assistant",
         "the generation prompt is supervised",
     ),

@@ -73,7 +73,7 @@ def afflict(affliction: Affliction, witness: Path, run: Path) -> None:
     elif affliction.place == "save":
         before(checkpoint.safetensors_shards, "write_shard", come_by)
     elif affliction.place == "evaluation":
-        before(evaluation, "on_device", come_by)
+        before(evaluation, "copy_to_device", come_by)
     else:  # an evaluation reads rows ahead too, with a loader of its own
         loader_of = loop.make_loader
 

@@ -13,11 +13,14 @@ import resource
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import peft  # noqa: F401 - adapters import it late: once here instead of seconds in each rank
 import torch
@@ -64,16 +67,25 @@ def start(witness: Path, size: int, argv: list[str], fault: Fault | None = None)
     return [begin(train_rank, rank, size, port, witness, argv, fault) for rank in range(size)]
 
 
+def start_server() -> None:
+    """Start the fork server, unless it runs, so that it imports this tree: Python 3.11's does not take over the parent's `sys.path`, and
+    in another working folder it would import an installed copy."""
+    with contextlib.chdir(ROOT), mock.patch.dict(os.environ, PYTHONPATH=str(ROOT)):
+        forkserver.ensure_running()
+
+
 def begin(target: Callable[..., Any], *arguments: Any) -> ForkServerProcess:
+    start_server()
     process = SERVER.Process(target=target, args=arguments, daemon=True)
     process.start()
     return process
 
 
 def wait(ranks: list[ForkServerProcess], seconds: float = 100) -> list[int | None]:
-    """Exit codes, once all have ended; what does not end in time is killed."""
+    """Exit codes, once all have ended. Processes that have not ended after `seconds` are killed."""
+    deadline = time.monotonic() + seconds
     for process in ranks:
-        process.join(seconds)
+        process.join(max(0.0, deadline - time.monotonic()))
     kill(ranks)
     return [process.exitcode for process in ranks]
 

@@ -83,7 +83,7 @@ def render(evaluation: Evaluation) -> str:
         notes=[*describe_pace_drifts(evaluation), *evaluation.notes],
         settings=[(key, "–" if value is None else str(value)) for key, value in evaluation.settings.items()],
         shown=result_files.format_value,
-        read_style=read_style(),
+        style=read_style(),
     )
 
 
@@ -125,7 +125,7 @@ def _card(name: str, clip: ScoredClip, room: int, metrics: Sequence[Metric]) -> 
     ]
     if not len(samples):
         return ClipCard(name, "", "", "the model generated no audio", clip.transcript, " · ".join(figures), clip.ended)
-    player = make_data_uri("audio/encode_flac", encode_flac(Audio(samples, MASTER_RATE)))
+    player = make_data_uri("audio/flac", encode_flac(Audio(samples, MASTER_RATE)))
     picture = make_data_uri("image/png", draw_spectrogram(samples))
     full = len(player) > room
     return ClipCard(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -213,3 +213,15 @@ def resample(path: Path) -> Samples:
     audio = read_audio_unchanged(path)
     stream = soxr.ResampleStream(audio.rate, 16_000, 1, dtype="float32", quality="VHQ")
     return stream.resample_chunk(audio.samples, last=True)[: round(audio.seconds * 16_000)]
+
+
+@pytest.mark.parametrize("stored", ["level", {**asdict(FORMAT), "codebooks": 0}, {"sample_rate": 16_000}])
+def test_a_damaged_code_format_is_reported_with_its_file(
+    stored: object, dataset: Path, level_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert encode_dataset(dataset, level_model) == 0
+    path = dataset / STORE / "summary.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "code_format": stored}))
+    capsys.readouterr()
+    assert check.main([str(dataset)]) == 2
+    assert f"{path}: code_format" in capsys.readouterr().err

@@ -150,7 +150,7 @@ def test_codes_are_kept_for_unchanged_rows(prepared, sample, tmp_path) -> None:
     assert not any("audio_codes" in row for row in clips(out))
 
 
-def test_a_worker_process_and_another_order_of_completion_give_the_same_bytes(railway, said, tmp_path, monkeypatch) -> None:
+def test_worker_processes_and_another_order_of_completion_give_the_same_bytes(railway, said, tmp_path, monkeypatch) -> None:
     recordings = tmp_path / "in"
     recordings.mkdir()
     for number, one in enumerate(said[:3]):
@@ -158,11 +158,11 @@ def test_a_worker_process_and_another_order_of_completion_give_the_same_bytes(ra
         soundfile.write(recordings / f"{number}.wav", samples, MASTER_RATE)
         (recordings / f"{number}.txt").write_text(one["text"])
     here, worker, reverse = tmp_path / "here", tmp_path / "worker", tmp_path / "reverse"
-    for out, workers in ((here, 0), (worker, 1)):
+    for out, workers in ((here, 0), (worker, 2)):
         assert run(recordings, "--out", out, "--transcripts", "--speaker", "me", workers=workers) == 0
     assert contents(worker) == contents(here) and len(clips(here)) == 3
     assert told(worker, "run.json")["computed"] == {"speech": 3, "clips": 3}
-    assert told(worker, "run.json")["model_loads"] == {"vad": 1}
+    assert told(worker, "run.json")["model_loads"]["vad"] <= 2
     monkeypatch.setattr(all_recordings, "distribute_items", lambda *given: reversed(list(distribute_items(*given))))
     assert run(recordings, "--out", reverse, "--transcripts", "--speaker", "me") == 0
     assert contents(reverse) == contents(here)
@@ -174,6 +174,7 @@ def test_two_workers_prepare_the_sample_as_one_process_does(prepared, sample, tm
     assert run(sample, "--out", out, "--transcripts", "--speaker-from", "folder", "--language", "en", workers=2) == 0
     assert contents(out) == contents(prepared)
     assert told(out, "run.json")["model_loads"]["vad"] <= 2
+    assert told(out, "run.json")["computed"] == {"speech": RECORDINGS, "clips": RECORDINGS}
 
 
 @pytest.mark.parametrize("rate", [16000, 22050, 44100, 48000])

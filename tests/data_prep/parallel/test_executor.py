@@ -48,7 +48,7 @@ def test_each_worker_makes_its_gpu_current_before_it_loads_models(monkeypatch: p
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
-    monkeypatch.setattr(executor.process_pool, "run", in_workers)
+    monkeypatch.setattr(executor.process_pool, "run_items", in_workers)
     with StopSignal() as stop:
         list(executor.distribute_items([5, 6, 7], loading, WorkerOptions(3), 1, stop))
     assert seen == [("cuda:0", 0), ("cuda:1", 1), ("cuda:0", 0)]
@@ -60,7 +60,7 @@ def test_each_worker_makes_its_gpu_current_before_it_loads_models(monkeypatch: p
 )
 def test_the_number_of_worker_processes(asked: WorkerOptions, items: int, processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
-    monkeypatch.setattr(executor.process_pool, "run", lambda _, __, count, ___: started.append(count) or iter(()))
+    monkeypatch.setattr(executor.process_pool, "run_items", lambda _, __, count, ___: started.append(count) or iter(()))
     monkeypatch.setattr(devices.os, "sched_getaffinity", lambda _: range(8))
     monkeypatch.setattr(devices, "measure_free_memory", lambda: 4 * 2**30)
     monkeypatch.setattr(executor, "choose_device", lambda asked: asked or "cpu")

@@ -173,7 +173,7 @@ def kill_one(process: subprocess.Popen[str], stages: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_items_of_a_lost_machine_are_processed_elsewhere(recordings: Path, local: dict[str, bytes], tmp_path: Path) -> None:
+def test_the_items_of_a_lost_machine_are_processed_on_another_machine(recordings: Path, local: dict[str, bytes], tmp_path: Path) -> None:
     out = tmp_path / "out"
     with ray_nodes.cluster(1, 1) as nodes:
         process = start(nodes, *arguments(recordings, out), "--workers", "2")

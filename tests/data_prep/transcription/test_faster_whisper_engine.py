@@ -121,7 +121,7 @@ def test_words_have_text_times_and_confidence(speaking, talk) -> None:
 
 
 @needs_faster_whisper
-def test_words_of_each_pack_lie_inside_its_region(speaking, talk) -> None:
+def test_words_of_each_pack_are_inside_its_region(speaking, talk) -> None:
     units = whisper_engine.transcribe_recording(speaking, talk, FULL, "english")
     assert [said([unit for unit in units if one.start <= unit.start and unit.stop <= one.stop]) for one in FULL] == [TEXT] * 3
     assert len(units) == 3 * len(TEXT.split()) and all(unit.heard.language_prob is None for unit in units)

@@ -54,14 +54,14 @@ def agreements_of_rank(folder: Path) -> dict[str, Any]:
     found = {
         "size": world.size,
         "main": world.is_main,
-        "sum_over_ranks": sum_over_ranks(world, [rank + 1.0, 0.1]),
-        "broadcast_from_main": broadcast_from_main(world, {"from": rank, "text": "Æ", "nothing": None, "list": [[]]}),
-        "gather_from_ranks": gather_from_ranks(world, "long" * rank),
-        "run_on_all": outcome(run_on_all, world, lambda: rank),
+        "sums": sum_over_ranks(world, [rank + 1.0, 0.1]),
+        "share": broadcast_from_main(world, {"from": rank, "text": "Æ", "nothing": None, "list": [[]]}),
+        "gather": gather_from_ranks(world, "long" * rank),
+        "together": outcome(run_on_all, world, lambda: rank),
         "user error on 1": outcome(run_on_all, world, failing(1, UserError("the disk is full"))),
         "defect on 0": outcome(run_on_all, world, failing(0, KeyError("ours"))),
-        "run_on_main": outcome(run_on_main, world, lambda: ["computed on", rank]),
-        "run_on_main fails": outcome(run_on_main, world, failing(0, UserError("no such file"))),
+        "once": outcome(run_on_main, world, lambda: ["computed on", rank]),
+        "once fails": outcome(run_on_main, world, failing(0, UserError("no such file"))),
         "afterwards": sum_over_ranks(world, [1.0]),
     }
     leave()

@@ -46,5 +46,5 @@ def test_added_tokens_count_for_the_size_of_the_embedding(base: Path) -> None:
     known = len(tokenizer)
     check_vocabulary(tokenizer, known, base)
     tokenizer.add_tokens(["<new>"])
-    with pytest.raises(UserError, match=f"knows {known + 1:,} tokens and the model {known:,}"):
+    with pytest.raises(UserError, match=f"has {known + 1:,} tokens and the model {known:,} embedding"):
         check_vocabulary(tokenizer, known, base)

@@ -17,7 +17,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_no_question_is_in_training_and_validation(tmp_path: Path) -> None:
+def test_training_and_validation_share_no_question(tmp_path: Path) -> None:
     train, val = (rows(path) for path in make_task.write_task(tmp_path, 2000, seed=0))
     assert len(train) == 1900 and len(val) == 100
     trained, held_out = ({question for row in part for question in make_task.list_questions(row)} for part in (train, val))

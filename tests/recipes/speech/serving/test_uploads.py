@@ -104,7 +104,7 @@ def test_the_progress_of_an_upload_is_answered(app: Any) -> None:
     assert answer.status == 200 and json.loads(answer.body.removeprefix(b"data: ")) == {"msg": "done"}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=450, deadline=None)
 @given(body=st.binary(max_size=40), head=st.binary(max_size=20), kind=st.binary(max_size=30), name=st.binary(max_size=8), data=st.data())
 def test_any_form_is_answered_without_a_server_error(
     app: Any, body: bytes, head: bytes, kind: bytes, name: bytes, data: st.DataObject

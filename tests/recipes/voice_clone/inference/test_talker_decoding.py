@@ -97,7 +97,7 @@ def test_a_row_ends_before_its_end_of_speech_code_while_others_continue() -> Non
     end = 9
     codes = torch.tensor([[[1, 2], [3, 4]], [[end, 5], [6, 7]], [[end, 5], [8, 0]]])  # [frames, rows, codebooks]
     session = SimpleNamespace(
-        codes=codes, spoken=3, ended=torch.tensor([True, False]), decoder=SimpleNamespace(ids=SimpleNamespace(codec_eos=end))
+        codes=codes, frame_count=3, ended=torch.tensor([True, False]), decoder=SimpleNamespace(ids=SimpleNamespace(codec_eos=end))
     )
     short, long = DecodingSession.results(session)  # type: ignore[arg-type]  # it reads only these attributes
     assert (short.codes.tolist(), short.ended) == ([[1, 2]], True)

@@ -23,6 +23,6 @@ def test_both_recognizers_have_a_low_wer_on_the_right_texts_only() -> None:
         assert measure(spoken) < 0.3 < 0.6 < measure([(spoken[0][0], spoken[1][1]), (spoken[1][0], spoken[2][1])])
 
 
-def test_an_unavailable_recognizer_is_reported_before_the_corpus_is_read(tmp_path: Path) -> None:
+def test_an_unavailable_recognizer_is_reported_by_its_option(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--asr nobody\.pt"):
         measure_codec.main(["--corpus", str(tmp_path), "--asr", "pocketsphinx", "--asr", "nobody.pt"])
