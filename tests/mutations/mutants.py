@@ -738,11 +738,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "recipes/language/assistant_spans.py",
         (
             "end = _find_end_token(produced, end_tokens)\n    if end is None:\n"
-            "        raise UnprovenError(_describe_missing_end(produced))\n    if text.startswith(produced, len(given)):\n        return TurnSpan(len(given), len(given) + len(produced))"
+            "        raise UnprovenError(_describe_missing_end(produced))\n"
+            "    if text.startswith(produced, len(given)):\n        return TurnSpan(len(given), len(given) + len(produced))"
         ),
         (
             "end = _find_end_token(produced, end_tokens)\n    if end is None:\n"
-            "        raise UnprovenError(_describe_missing_end(produced))\n    if text.startswith(produced, len(given)):\n        return TurnSpan(len(given), len(given) + len(produced) - len(end))"
+            "        raise UnprovenError(_describe_missing_end(produced))\n"
+            "    if text.startswith(produced, len(given)):\n        return TurnSpan(len(given), len(given) + len(produced) - len(end))"
         ),
         "tests/recipes/language/test_chat_labels.py::test_every_turn_of_the_assistant_is_supervised_with_its_end_token",
         "the end-of-turn token is not learned, so answers never stop",
