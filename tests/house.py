@@ -186,6 +186,16 @@ def forbidden_names(house: House, dependencies: frozenset[str]) -> list[str]:
     return complaints
 
 
+def repeated_class_names(house: House) -> list[str]:
+    """Public classes of the same name in two modules: a reader of one takes it for the other."""
+    places: dict[str, list[str]] = {}
+    for path, source in house.items():
+        for node in parse(source).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(path)
+    return [f"{name}: {', '.join(paths)}" for name, paths in sorted(places.items()) if len(paths) > 1]
+
+
 def missing_tests(house: House, tests: set[str]) -> list[str]:
     """`finetune/training/loop.py` has `tests/finetune/training/test_loop.py`. Entries and an `__init__` without functions need none."""
     complaints = []

@@ -165,6 +165,15 @@ def test_a_module_that_hides_another_is_seen() -> None:
     assert [complaint.partition(":")[0] for complaint in complaints] == broken
 
 
+def test_class_names_are_unique() -> None:
+    assert house.repeated_class_names(HOUSE) == []
+
+
+def test_a_repeated_class_name_is_seen() -> None:
+    found = house.repeated_class_names({"a.py": "class Row: ...\nclass _Own: ...", "b.py": "class Row: ...\nclass _Own: ..."})
+    assert found == ["Row: a.py, b.py"]
+
+
 def test_every_source_file_has_its_test() -> None:
     tests = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")}
     assert len(tests) >= 20

@@ -16,7 +16,7 @@ from finetune.errors import UserError
 from recipes.speech.evaluation import audio_measures, intelligibility, speaker_similarity
 from recipes.speech.evaluation.evaluation_texts import Item
 from recipes.speech.evaluation.metrics import ScoredClip
-from recipes.speech.evaluation.speaker_similarity import SimilarityEncoder, SpeakerVectors
+from recipes.speech.evaluation.speaker_similarity import SimilarityEncoder, SpeakerClipVectors
 from recipes.speech.evaluation.systems import RECORDINGS, Take
 
 
@@ -26,7 +26,7 @@ class ScoringModels:
 
     asr: Any
     """A Whisper model, or None."""
-    encoders: Sequence[tuple[SimilarityEncoder, SpeakerVectors]]
+    encoders: Sequence[tuple[SimilarityEncoder, SpeakerClipVectors]]
     """Each speaker encoder with its vectors of the real clips."""
 
 
@@ -133,14 +133,14 @@ def _silence_of(path: Path) -> Samples:
     return np.zeros(round(len(samples) * MASTER_RATE / rate), np.float32)
 
 
-def _similarity(encoder: SimilarityEncoder, voices: SpeakerVectors, samples: Samples, item: Item) -> float | None:
+def _similarity(encoder: SimilarityEncoder, voices: SpeakerClipVectors, samples: Samples, item: Item) -> float | None:
     vector = speaker_similarity.embed(encoder, samples)
     if vector is None:
         return None
     return voices.similarity(vector, item.speaker, excluded_clips(voices, item))
 
 
-def excluded_clips(voices: SpeakerVectors, item: Item) -> frozenset[Path]:
+def excluded_clips(voices: SpeakerClipVectors, item: Item) -> frozenset[Path]:
     """The clips that an item's speech is not compared with: its recording, and the reference clip, which a clone may copy.
 
     The reference clip is included if the data has no other clip of the speaker.

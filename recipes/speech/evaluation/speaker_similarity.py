@@ -126,7 +126,7 @@ def embed(encoder: SimilarityEncoder, samples: Samples) -> Vector | None:
 
 
 @dataclass(frozen=True)
-class SpeakerVectors:
+class SpeakerClipVectors:
     """Speaker vectors of the real clips of all speakers, by one encoder."""
 
     clips: Mapping[str, Mapping[Path, Vector]]
@@ -163,9 +163,9 @@ class SpeakerVectors:
         return vector / max(float(np.linalg.norm(vector)), 1e-12)
 
 
-def group_vectors(encoder: SimilarityEncoder, clips: Mapping[str, Mapping[Path, Vector]]) -> SpeakerVectors:
+def group_vectors(encoder: SimilarityEncoder, clips: Mapping[str, Mapping[Path, Vector]]) -> SpeakerClipVectors:
     """The vectors of the real clips, which `encoder` computed."""
-    return SpeakerVectors(clips, standardized=encoder.name == SPECTRAL)
+    return SpeakerClipVectors(clips, standardized=encoder.name == SPECTRAL)
 
 
 def scale_position(value: float, stranger: float, same: float) -> float | None:

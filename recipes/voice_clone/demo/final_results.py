@@ -146,7 +146,7 @@ def compute_word_error_rate(clips: Sequence[ComparisonClip], shift: int) -> floa
     return round(intelligibility.transcripts_wer(pairs, "english"), 4)
 
 
-def embed_voices(encoder: speaker_similarity.SimilarityEncoder, new_voice: Path, speaker: str) -> speaker_similarity.SpeakerVectors:
+def embed_voices(encoder: speaker_similarity.SimilarityEncoder, new_voice: Path, speaker: str) -> speaker_similarity.SpeakerClipVectors:
     """Vectors of recordings of the base's six voices and of the new voice."""
     clips = {folder.name: sorted(folder.iterdir()) for folder in sorted((new_voice / "known").iterdir())}
     clips[speaker] = sorted((new_voice / "held_out").iterdir())
@@ -157,7 +157,7 @@ def embed_voices(encoder: speaker_similarity.SimilarityEncoder, new_voice: Path,
 def mean_similarity(
     vectors: Sequence[speaker_similarity.Vector | None],
     clips: Sequence[ComparisonClip],
-    voices: speaker_similarity.SpeakerVectors,
+    voices: speaker_similarity.SpeakerClipVectors,
     voice: str,
 ) -> float:
     """Mean cosine of the clips' vectors to a voice's recordings of other texts; 0 for silence, which has no vector."""

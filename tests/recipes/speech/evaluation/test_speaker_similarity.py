@@ -16,7 +16,7 @@ from data_prep.audio_codecs.selection import open_speaker_encoder
 from finetune.errors import UserError
 from recipes import voice_clone
 from recipes.speech.evaluation import speaker_similarity
-from recipes.speech.evaluation.speaker_similarity import SpeakerVectors
+from recipes.speech.evaluation.speaker_similarity import SpeakerClipVectors
 from tests.recipes.voice_clone import conftest as made
 
 A1, A2, A3, B1 = (Path(name) for name in ("a1", "a2", "a3", "b1"))
@@ -26,8 +26,8 @@ def vector(*values: float) -> np.ndarray:
     return np.array(values, np.float32)
 
 
-def by_hand(standardized: bool = False) -> SpeakerVectors:
-    return SpeakerVectors({"a": {A1: vector(2, 0), A2: vector(0, 5), A3: vector(1, 1)}, "b": {B1: vector(-1, 0)}}, standardized)
+def by_hand(standardized: bool = False) -> SpeakerClipVectors:
+    return SpeakerClipVectors({"a": {A1: vector(2, 0), A2: vector(0, 5), A3: vector(1, 1)}, "b": {B1: vector(-1, 0)}}, standardized)
 
 
 def test_similarity_is_the_cosine_to_the_mean_direction() -> None:
@@ -46,11 +46,11 @@ def test_similarity_between_speakers_is_computed_for_each_clip() -> None:
     found = by_hand().between_speakers()
     # a's clips to b: -1, 0, -√½; b's clip to a's mean direction (45°): -√½
     assert found == pytest.approx([-1.0, 0.0, -(2**-0.5), -(2**-0.5)], abs=1e-6)
-    assert SpeakerVectors({"a": {A1: vector(1, 0)}}, False).between_speakers() == []
+    assert SpeakerClipVectors({"a": {A1: vector(1, 0)}}, False).between_speakers() == []
 
 
 def test_statistics_are_standardized() -> None:
-    far = SpeakerVectors({"a": {A1: vector(100, 0.1)}, "b": {B1: vector(102, 0.2)}}, standardized=True)
+    far = SpeakerClipVectors({"a": {A1: vector(100, 0.1)}, "b": {B1: vector(102, 0.2)}}, standardized=True)
     assert far.similarity(vector(100, 0.1), "b") == pytest.approx(-1.0), "without standardization, all cosines would be nearly 1"
 
 
