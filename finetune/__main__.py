@@ -21,7 +21,7 @@ VERBS = {
 MODULES = {
     "train": "finetune.train",
     "ray-train": "finetune.ray_train",
-    "eval-voice": "finetune.cli.evaluate",
+    "eval-voice": "finetune.cli.eval_voice",
     "check": "finetune.cli.verify",
     "where": "finetune.cli.paths",
 }

@@ -29,7 +29,7 @@ from data_prep.pipeline import clip_selection, rule_removal_table
 from data_prep.pipeline.all_recordings import RecordingTask, StoppedError, WorkerSetup, process_recordings
 from data_prep.pipeline.clip_selection import SelectionCriteria
 from data_prep.pipeline.one_recording import Job
-from data_prep.recordings import metadata_csv, remote_recordings, speaker_labels, user_transcripts
+from data_prep.recordings import metadata_csv, remote_recordings, transcript_speakers, user_transcripts
 from data_prep.recordings.recording_files import RecordingSource, count_ignored, find_recordings, format_counts
 from data_prep.recordings.user_transcripts import FORMS, UserTranscript
 from data_prep.segmentation.segment import Lengths
@@ -151,9 +151,9 @@ def _list_tasks(options: argparse.Namespace) -> list[RecordingTask]:
         return [RecordingTask(source, None) for source in sources]
     texts = _read_transcripts(sources)
     if options.speaker_from == "transcript":
-        sources = speaker_labels.assign_speakers(sources, texts)
+        sources = transcript_speakers.assign_speakers(sources, texts)
     elif not options.speaker and not options.speaker_from:
-        speaker_labels.require_one_speaker(texts)
+        transcript_speakers.require_one_speaker(texts)
     return [RecordingTask(source, texts[source.name]) for source in sources]
 
 

@@ -12,7 +12,7 @@ from finetune.checkpointing import checkpoint, disk_space
 from finetune.config import Config, on_disk
 from finetune.config_diff import Change, find_changes, flatten
 from finetune.config_sources import read_config_file
-from finetune.data import batching, length_index, load_balance
+from finetune.data import batching, idle_ranks, length_index
 from finetune.data.batching import Order
 from finetune.data.jsonl_dataset import Rows, discard_other_indexes
 from finetune.distributed import activation_checkpointing, sharding, tensor_parallel
@@ -162,7 +162,7 @@ def report_start(training: Training, progress: Progress, events: Events) -> None
         f"{config.train.precision}; {len(training.rows):,} rows, {training.total:,} steps; {start}"
     )
     accounts = [text for rows in (training.rows, training.val) if rows is not None for text in length_index.describe_dropped(rows)]
-    balance = load_balance.suggest_sizes(Order.of(config), training.rows.lengths, world.data_size)
+    balance = idle_ranks.suggest_sizes(Order.of(config), training.rows.lengths, world.data_size)
     for text in filter(None, (*training.loaded.remarks, optimizers.describe_rules(training.optimizer), *accounts, balance)):
         events.say(text)
     facts = {"world": world.size, "strategy": training.strategy, "total": training.total}

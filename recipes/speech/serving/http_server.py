@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from recipes.speech.serving.access_control import AccessPolicy
     from recipes.speech.serving.openai_api import Limits
-    from recipes.speech.serving.reference_clips import Clips
     from recipes.speech.serving.request_queue import SpeechQueue
+    from recipes.speech.serving.uploaded_clips import Clips
     from recipes.speech.voice import VoiceFolder
 
 
@@ -48,7 +48,7 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: lis
     require_packages()
     from recipes.speech.serving.access_control import load_access_policy
     from recipes.speech.serving.openai_api import Limits
-    from recipes.speech.serving.reference_clips import Clips
+    from recipes.speech.serving.uploaded_clips import Clips
 
     exports = inspect_folders(inspect, [*folders, *([args.base] if args.base else [])])
     address, policy = Address(args.host, args.port), load_access_policy(args.host, args.token_file)

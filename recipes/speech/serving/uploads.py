@@ -13,10 +13,10 @@ from starlette.responses import Response
 
 from data_prep.pages.request_guard import BODY_SECONDS, RequestError, Route
 from finetune.errors import UserError
-from recipes.speech.serving.reference_clips import LARGEST
+from recipes.speech.serving.uploaded_clips import LARGEST
 
 if TYPE_CHECKING:
-    from recipes.speech.serving.reference_clips import Clips
+    from recipes.speech.serving.uploaded_clips import Clips
 
 CONCURRENT_UPLOADS = 4
 """Number of uploads that are read at a time; others wait."""

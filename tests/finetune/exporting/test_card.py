@@ -19,6 +19,8 @@ def test_the_card_names_recipe_checkpoint_base_data_and_weights() -> None:
 
 
 def test_verbs_that_read_a_card_need_no_torch() -> None:
-    script = "import sys, finetune.cli.chat, finetune.cli.evaluate, finetune.cli.serve, finetune.cli.export; print('torch' in sys.modules)"
+    script = (
+        "import sys, finetune.cli.chat, finetune.cli.eval_voice, finetune.cli.serve, finetune.cli.export; print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=60)
     assert done.stdout == "False\n", done.stderr

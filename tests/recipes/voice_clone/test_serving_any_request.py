@@ -19,11 +19,11 @@ from recipes.speech.serving.access_control import AccessPolicy
 from recipes.speech.serving.http_server import build_app
 from recipes.speech.serving.listening_page import CLIP, NOBODY
 from recipes.speech.serving.openai_api import Limits
-from recipes.speech.serving.reference_clips import Clips
 from recipes.speech.serving.request_queue import SpeechQueue
+from recipes.speech.serving.uploaded_clips import Clips
 from recipes.voice_clone.inference.synthesizer import open_synthesizer
 from tests.asgi import ANYTHING, HOME, JSON, App
-from tests.recipes.speech.serving.test_reference_clips import HeldDecoder
+from tests.recipes.speech.serving.test_uploaded_clips import HeldDecoder
 
 SECRET = "0123456789abcdef"
 TOKEN = (b"authorization", f"Bearer {SECRET}".encode())

@@ -25,8 +25,8 @@ from recipes.speech.serving.listening_page import (
     setting_inputs,
 )
 from recipes.speech.serving.openai_api import Limits
-from recipes.speech.serving.reference_clips import Clips
 from recipes.speech.serving.request_queue import SpeechQueue
+from recipes.speech.serving.uploaded_clips import Clips
 from recipes.voice_clone.inference.synthesizer import open_synthesizer
 
 HELLO = "Never late."

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from data_prep.pages.request_guard import add_request_guard
 from finetune.errors import UserError
 from recipes.speech.serving import uploads
-from recipes.speech.serving.reference_clips import LARGEST, Clips
+from recipes.speech.serving.uploaded_clips import LARGEST, Clips
 from recipes.speech.serving.uploads import FORM_OVERHEAD, ROUTES, upload_routes
 from tests.asgi import HOME, Answer, ask
 

@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.serving.reference_clips`."""
+"""Tests of `recipes.speech.serving.uploaded_clips`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import soundfile
 from data_prep.audio.decoder_process import AudioDecoder
 from data_prep.audio.waveform import AudioError, AudioLimits, read_audio
 from finetune.errors import UserError
-from recipes.speech.serving import reference_clips
-from recipes.speech.serving.reference_clips import BOUNDS, KEPT_SECONDS, SMALLEST, Clips
+from recipes.speech.serving import uploaded_clips
+from recipes.speech.serving.uploaded_clips import BOUNDS, KEPT_SECONDS, SMALLEST, Clips
 from tests.data_prep.crafted_flac import flac
 
 MINUTES = {"frames": 15 * 60 * 384_000, "rate": 384_000, "channels": 8}
@@ -54,7 +54,7 @@ def test_a_very_long_clip_is_refused_without_decoding(declared: int | None, clip
     clip = clips.keep(content, "a.flac")
     with pytest.raises(UserError, match="cannot be used .*at most .* are read"):
         decoded(clips, clip)
-    assert not clip.with_name(reference_clips.DECODED).exists()
+    assert not clip.with_name(uploaded_clips.DECODED).exists()
     assert BOUNDS.samples * 4 < 2**27
 
 
@@ -70,7 +70,7 @@ def test_only_paths_of_clips_are_found(clips: Clips, tmp_path: Path) -> None:
     folder = tmp_path / "clips"
     for path in (tmp_path / "clip.wav", f"{folder}/../clip.wav", f"{clip.parent}/../{clip.parent.name}/clip.wav", clip.parent, f"{clip}\n"):
         assert clips.find(str(path)) is None, path
-    for path in ("", "clip.wav", "http://x/clip.wav", f"{clip}\x00", clip.with_name(reference_clips.DECODED)):
+    for path in ("", "clip.wav", "http://x/clip.wav", f"{clip}\x00", clip.with_name(uploaded_clips.DECODED)):
         assert clips.find(str(path)) is None, path
         with pytest.raises(UserError, match="has been removed; upload it again"):
             decoded(clips, path)
@@ -99,7 +99,7 @@ def test_old_clips_are_removed(clips: Clips, monkeypatch: pytest.MonkeyPatch) ->
         swept.set()
 
     monkeypatch.setattr(clips, "sweep", sweep_and_report)
-    monkeypatch.setattr(reference_clips, "SWEEP_SECONDS", 0.0)
+    monkeypatch.setattr(uploaded_clips, "SWEEP_SECONDS", 0.0)
 
     async def scenario() -> None:
         async with clips.sweeping(None):
