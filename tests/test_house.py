@@ -411,7 +411,7 @@ def test_every_option_of_a_recipe_is_explained(name: str) -> None:
 
 def test_an_unexplained_key_is_seen() -> None:
     class Careless(Section):
-        told: int = 1
+        printed: int = 1
         """How many times the thing was told."""
         untold: int = 2
 

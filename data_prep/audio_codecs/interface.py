@@ -16,9 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.audio.waveform import Samples
+from finetune.errors import UserError
 
 Codes = NDArray[np.uint16]
 """Codes of one clip, [frames, codebooks]."""
+
+
+class UnsupportedModelError(UserError):
+    """A model whose configs say that it has no codec or speaker encoder of a supported kind. Damaged files are plain `UserError`s."""
 
 
 class CodecError(Exception):
@@ -78,9 +83,6 @@ class Codec(Protocol):
 
     def digest(self) -> str:
         """SHA-256 over the codec's files: codecs with the same digest produce the same codes. Raises `UserError` if weights are missing."""
-
-    def count_frames(self, samples: int) -> int:
-        """Frames of a clip of so many samples, a partial last frame included."""
 
     def estimate_worker_bytes(self, seconds: float) -> int:
         """Memory, in bytes, of the weights and of encoding so many seconds of audio at a time."""

@@ -55,9 +55,6 @@ class QwenCodec:
     def digest(self) -> str:
         return compute_codec_digest(self.folder)
 
-    def count_frames(self, samples: int) -> int:
-        return count_frames(samples)
-
     def estimate_worker_bytes(self, seconds: float) -> int:
         weights = sum(path.stat().st_size for path in self.folder.glob("*.safetensors"))
         fp32 = 4
@@ -141,14 +138,9 @@ def load_codec(codec: Path, device: str) -> Any:
             raise UserError(f"{codec} cannot be loaded ({type(error).__name__}: {error}); fetch the model again") from error
 
 
-def count_frames(samples: int) -> int:
-    """Frames of a clip, a partial last frame included."""
-    return -(-samples // SAMPLES_PER_FRAME)
-
-
 def encode_clips(tokenizer: Any, clips: Sequence[Samples]) -> list[Codes]:
     """[frames, 16] of each clip at 24 kHz, where frames = ceil(samples / 1920). Raises `CodecError` for codes of a wrong shape or range."""
-    padded = [np.pad(clip, (0, count_frames(len(clip)) * SAMPLES_PER_FRAME - len(clip))) for clip in clips]
+    padded = [np.pad(clip, (0, -len(clip) % SAMPLES_PER_FRAME)) for clip in clips]
     with disable_tf32():
         encoded = tokenizer.encode(padded, sr=MASTER_RATE).audio_codes
     size = tokenizer.config.encoder_config.codebook_size
@@ -156,8 +148,8 @@ def encode_clips(tokenizer: Any, clips: Sequence[Samples]) -> list[Codes]:
 
 
 def _check_codes(codes: NDArray[np.int64], samples: int, size: int) -> Codes:
-    if codes.shape != (count_frames(samples), CODEBOOKS):
-        raise CodecError(f"{samples} samples gave codes of shape {codes.shape}, expected {(count_frames(samples), CODEBOOKS)}")
+    if codes.shape != (expected := (RELEASED_FORMAT.count_frames(samples), CODEBOOKS)):
+        raise CodecError(f"{samples} samples gave codes of shape {codes.shape}, expected {expected}")
     if codes.min() < 0 or codes.max() >= size:
         raise CodecError(f"codes from {codes.min()} to {codes.max()} do not fit a codebook of {size}")
     return codes.astype(np.uint16)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from data_prep.audio.waveform import MASTER_RATE, Samples
+from data_prep.audio_codecs.interface import UnsupportedModelError
 from data_prep.audio_codecs.model_resolver import resolve_model
 from data_prep.audio_codecs.qwen_tts_import import VOICE_MODEL, import_qwen_tts
 from data_prep.parallel.devices import disable_tf32
@@ -77,14 +78,14 @@ def open_qwen_speaker_encoder(option: str, model: str, commit: str | None = None
         folder = resolve_model(option, model, [CONFIG, WEIGHTS], commit_of(folder))
         return QwenSpeakerEncoder(folder, compute_encoder_digest(folder, shape))
     except UserError as error:
-        raise UserError(f"{option} {model}: {error}") from error
+        raise type(error)(f"{option} {model}: {error}") from error
 
 
 def read_base_config(folder: Path) -> dict[str, Any]:
-    """Content of config.json. Raises `UserError` unless it is that of a Qwen3-TTS Base model, the only kind with a speaker encoder."""
+    """Content of config.json. Raises `UnsupportedModelError` unless it is a Qwen3-TTS Base model, the only kind with a speaker encoder."""
     config = check_config(folder, VOICE_MODEL)
     if (kind := config.get("tts_model_type")) != "base":
-        raise UserError(
+        raise UnsupportedModelError(
             f"{folder} is not a Qwen3-TTS Base model (tts_model_type {kind!r}); only those have the speaker encoder that is needed. "
             "Use Qwen/Qwen3-TTS-12Hz-0.6B-Base or -1.7B-Base, or an export made with --format base"
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from data_prep.audio_codecs import qwen3_tts, qwen3_tts_speaker_encoder
-from data_prep.audio_codecs.interface import Codec, SpeakerEncoder
+from data_prep.audio_codecs.interface import Codec, SpeakerEncoder, UnsupportedModelError
 from data_prep.audio_codecs.model_resolver import resolve_model
 from data_prep.audio_codecs.qwen_tts_import import CODEC, CODEC_FOLDER, VOICE_MODEL
 from finetune.errors import UserError
@@ -46,13 +46,14 @@ SPEAKER_ENCODERS: tuple[Adapter[SpeakerEncoder], ...] = (
 def open_codec(model: str, option: str = "--model") -> Codec:
     """The codec of a model: a folder, the name of a demo model, or a name on the model hub, of which only the codec is downloaded.
 
-    Raises `UserError`, in the name of the command-line `option`, that lists the supported models if this is none of them.
+    Errors name the command-line `option`. Raises `UnsupportedModelError`, which lists the supported models, if this is none of them, and
+    `UserError` if its files are missing or damaged.
     """
     return _open_part(CODECS, "codec", option, model)
 
 
 def open_speaker_encoder(model: str, option: str) -> SpeakerEncoder:
-    """The speaker encoder of a model, given as for `open_codec`. Raises `UserError` likewise."""
+    """The speaker encoder of a model, given as for `open_codec`. Raises the same errors."""
     return _open_part(SPEAKER_ENCODERS, "speaker encoder", option, model)
 
 
@@ -64,13 +65,13 @@ def _open_part(adapters: tuple[Adapter[Part], ...], part: str, option: str, mode
     try:
         config, dropped = cleaned(folder / found)
     except UserError as error:
-        raise UserError(f"{option} {model}: {error}; {_list_supported(adapters, part)}") from error
+        raise UnsupportedModelError(f"{option} {model}: {error}; {_list_supported(adapters, part)}") from error
     kind = config.get("model_type")
     for adapter in adapters:
         if adapter.config == found and isinstance(kind, str) and kind in adapter.types:
             return adapter.open(option, model, commit_of(folder))
     own_code = "; the folder contains its own code for it, which is never run" if dropped else ""
-    raise UserError(
+    raise UnsupportedModelError(
         f"{option} {model}: {folder / found}: model_type {shorten(repr(kind))} is not one whose {part} is supported{own_code}; "
         f"{_list_supported(adapters, part)}"
     )

@@ -12,8 +12,9 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from data_prep.audio.reader import AudioError
 from data_prep.audio_codecs.interface import Codec, CodeFormat, read_code_format
@@ -31,7 +32,6 @@ from finetune.storage import files
 from finetune.storage.strict_json import read_object
 
 SHOWN = 3
-FORMAT_KEYS = {"sample_rate", "samples_per_frame", "codebooks", "codebook_size"}
 """Locations printed per kind of problem."""
 
 
@@ -143,22 +143,27 @@ def _check_row(
 
 def _read_stored_format(folder: Path) -> CodeFormat:
     """The format of the dataset's codes. `data_prep codes` stores it unless it is that of the released Qwen3-TTS 12 Hz models."""
-    path = folder / STORE / SUMMARY
-    stored = read_object(path).get("code_format") if path.is_file() else None
+    stored = _read_summary(folder).get("code_format")
     if stored is None:
         return RELEASED_FORMAT
-    if not isinstance(stored, dict) or set(stored) != FORMAT_KEYS or not all(type(value) is int and value > 0 for value in stored.values()):
+    keys = {field.name for field in fields(CodeFormat)}
+    if not isinstance(stored, dict) or set(stored) != keys or not all(type(value) is int and value > 0 for value in stored.values()):
         raise UserError(
-            f"{path}: code_format {stored!r} has other keys or values than this version writes; run: python -m data_prep codes {folder}"
+            f"{folder / STORE / SUMMARY}: code_format {stored!r} has other keys or values than this version writes; "
+            f"run: python -m data_prep codes {folder}"
         )
     return CodeFormat(**stored)
 
 
+def _read_summary(folder: Path) -> dict[str, Any]:
+    """What `data_prep codes` stored about the dataset's codes; empty if it never ran."""
+    path = folder / STORE / SUMMARY
+    return read_object(path) if path.is_file() else {}
+
+
 def _check_codec(folder: Path, codec: Codec) -> Iterator[Problem]:
     """Compare with the digest of the tokenizer that `data_prep codes` stored; rows do not contain it."""
-    path = folder / STORE / SUMMARY
-    digest = read_object(path).get("codec_digest") if path.is_file() else None
-    if digest not in (None, codec.digest()):
+    if _read_summary(folder).get("codec_digest") not in (None, codec.digest()):
         yield Problem("other_codec", f"{STORE}/{SUMMARY}", f"run: python -m data_prep codes {folder} --model {codec.model}")
 
 

@@ -193,7 +193,7 @@ def _report_result(
     """Write summary.json and run.json; print the rejected rows, the totals and the next command."""
     code_format = read_code_format(codec)
     is_default = replace(code_format, codebook_size=RELEASED_FORMAT.codebook_size) == RELEASED_FORMAT
-    frames = sum(codec.count_frames(one.clip.samples) for one in good)
+    frames = sum(code_format.count_frames(one.clip.samples) for one in good)
     summary = {
         "model": options.model,
         "codec_digest": digest,

@@ -60,9 +60,7 @@ class Lease:
         """Raises `UserError` if another run has taken over the lock."""
         found = _read(remote.read(self._object))
         if found.get("token") != self._token:
-            raise UserError(
-                f"{self._url} has been taken over by {_describe_owner(found)}; stop one of the two runs, or give it another URL"
-            )
+            raise UserError(f"{_describe_owner(found)} acquired the lock of {self._url}; stop one of the two runs, or give it another URL")
 
     def _await_silence(self) -> None:
         """Wait until the lock expires. Raises `UserError` as soon as its owner renews it."""

@@ -12,7 +12,7 @@ from benchmarks._gpu import has_gpu
 from benchmarks._gpu_figures import PARTS
 from benchmarks._regressions import Rows, rows_of
 from benchmarks._table import NOT_YET
-from tests.forked_script import run_script
+from tests.finetune import fork_server
 from tests.launch.launching import ALONE, ROOT
 
 COLUMNS = {
@@ -83,8 +83,9 @@ def test_a_page_shows_the_tables_that_its_commands_wrote(page: str, names: tuple
 @pytest.mark.skipif(has_gpu(), reason="with a GPU it measures")
 @pytest.mark.parametrize("name", sorted(ON_A_GPU))
 def test_without_a_gpu_a_benchmark_of_one_says_so_and_leaves_its_table(name: str, tmp_path: Path) -> None:
-    code, printed = run_script(ROOT / "benchmarks" / f"{name}.py", ["--to", tmp_path], tmp_path)
-    assert code == 0 and printed.startswith("no CUDA GPU here: ") and len(printed.splitlines()) == 1, printed
+    done = fork_server.run_command(ROOT / "benchmarks" / f"{name}.py", "--to", tmp_path, cwd=tmp_path, env=ALONE)
+    printed = done.stdout + done.stderr
+    assert done.returncode == 0 and printed.startswith("no CUDA GPU here: ") and len(printed.splitlines()) == 1, printed
     assert not list(tmp_path.iterdir())
 
 
@@ -97,10 +98,10 @@ def test_a_benchmark_runs_and_writes_its_table(name: str, tmp_path: Path) -> Non
     if name in SLOW:
         command = [sys.executable, script, *arguments]
         done = subprocess.run(command, cwd=tmp_path, env=ALONE, capture_output=True, text=True, timeout=200, check=False)
-        code, printed = done.returncode, done.stdout + done.stderr
     else:
-        code, printed = run_script(script, arguments, tmp_path)
-    assert code == 0, printed
+        done = fork_server.run_command(script, *arguments, cwd=tmp_path, env=ALONE)
+    printed = done.stdout + done.stderr
+    assert done.returncode == 0, printed
     assert (tmp_path / f"{name}.md").read_text(encoding="utf-8") in printed
     first, rows = read_table(tmp_path / f"{name}.md")
     assert first == f"`.venv/bin/python benchmarks/{name}.py --quick`"

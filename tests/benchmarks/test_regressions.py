@@ -1,4 +1,4 @@
-"""A ratio that became worse is told, noise is not, and what is watched is there to be watched."""
+"""A ratio that became worse is reported, noise is not, and each watched figure exists."""
 
 from __future__ import annotations
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.forked_script import run_script
+from tests.finetune import fork_server
+from tests.launch.launching import ALONE, ROOT
 
 
-def run(work: str, folder: Path) -> tuple[int | None, str]:
+def run(work: str, folder: Path) -> tuple[int, str]:
     script = folder / "script.py"
     script.write_text(f"from benchmarks import _watched; _watched.report_peak(lambda: {work})", encoding="utf-8")
-    return run_script(script, [], folder)
+    done = fork_server.run_command(script, cwd=folder, env={**ALONE, "PYTHONPATH": str(ROOT)})
+    return done.returncode, done.stdout + done.stderr
 
 
 def test_the_peak_is_above_the_memory_before_the_work(tmp_path: Path) -> None:

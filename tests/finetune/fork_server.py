@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest  # noqa: F401 - each rank whose function is in a test module would import it
-import torch._dynamo
 
 from tests import loopback
 from tests.reliability import victims
@@ -93,11 +92,8 @@ def _receive(receiver: Connection, rank: int) -> Any:
 
 
 def _run_rank(sender: Connection, rank: int, count: int, port: int, target: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    launched = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    os.environ.update({key: str(value) for key, value in launched.items()}, ACCELERATE_USE_CPU="true")
-    os.chdir(ROOT)
+    victims.take_rank(rank, count, port)
     signal.alarm(SECONDS)  # the end of a rank that waits for one that is gone, if the test is gone too
-    torch.set_num_threads(1)
     try:
         answer = (False, target(*arguments))
     except BaseException:

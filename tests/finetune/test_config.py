@@ -136,14 +136,14 @@ def test_data_may_be_remote_and_copies_must_be() -> None:
     assert on_disk(config.data.val) == Path("here/val.jsonl") and on_disk(None) is None
     with pytest.raises(UserError, match="s3://bucket/train.jsonl is a URL, .* download the file"):
         on_disk(config.data.train)
-    told = problems(("checkpoint.copy_to", "/mnt/share"), ("data.train", "5"))
-    assert "for a mounted folder file:///mnt/share" in told and "expected a path, or a URL" in told
+    message = problems(("checkpoint.copy_to", "/mnt/share"), ("data.train", "5"))
+    assert "for a mounted folder file:///mnt/share" in message and "expected a path, or a URL" in message
     assert resolved(files=()).checkpoint.copy_to is None and "path | str | null" in help_text(None)
 
 
 def test_fp16_is_refused_with_the_reason() -> None:
-    told = problems(("train.precision", "fp16"))
-    assert "--train.precision: train.precision = 'fp16'" in told and "loss scaling" in told and "use bf16" in told
+    message = problems(("train.precision", "fp16"))
+    assert "--train.precision: train.precision = 'fp16'" in message and "loss scaling" in message and "use bf16" in message
     assert "loss scaling" not in problems(("train.precision", "fp8"))
 
 
@@ -162,7 +162,7 @@ def test_the_command_line_overrides_files_and_files_override_defaults(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("run:\n  seed: 1\n  dir: a\n  seed: 2\n", ":4: run.seed is also set at {path}:2"),
         ("run: {}\ntrain: {}\nrun: {}\n", ":3: run is also set at {path}:1"),
@@ -193,10 +193,10 @@ def test_the_command_line_overrides_files_and_files_override_defaults(tmp_path: 
         ("log: {trackers: [tensorboard, nothing]}\n", ":1: log.trackers.1 = 'nothing'"),
     ],
 )
-def test_a_bad_file_is_named_and_nothing_in_it_runs(tmp_path: Path, text: str, told: str) -> None:
+def test_a_bad_file_is_named_and_nothing_in_it_runs(tmp_path: Path, text: str, expected: str) -> None:
     path = written(tmp_path, text)
     message = problems(files=(path,))
-    assert str(path) in message and told.format(path=path) in message
+    assert str(path) in message and expected.format(path=path) in message
     assert not Path("canary").exists() and not (tmp_path / "canary").exists()
 
 

@@ -42,7 +42,7 @@ def test_every_problem_at_once_with_place_and_nearest_key(tmp_path: Path) -> Non
         tmp_path,
         "train:\n  lrr: 1\n  micro_tokens: many\nmodel:\n  lora:\n    rnk: 3\noptions:\n  dept: 1\nmicro_tokens: 3\nqqq: 1\n",
     )
-    told = problems(("checkpoint.kep", "3"), ("checkpoint.every", "0"), ("train.lr", "yes"), files=(path,))
+    printed = problems(("checkpoint.kep", "3"), ("checkpoint.every", "0"), ("train.lr", "yes"), files=(path,))
     for line in (
         f"{path}:2: unknown key train.lrr; did you mean train.lr?",
         f"{path}:3: train.micro_tokens = 'many': Input should be a valid integer",
@@ -54,8 +54,8 @@ def test_every_problem_at_once_with_place_and_nearest_key(tmp_path: Path) -> Non
         "--checkpoint.every: checkpoint.every = 0: Input should be greater than or equal to 1",
         "--train.lr: train.lr = 'yes': Input should be a valid number",
     ):
-        assert line in told
-    assert len(told.splitlines()) == 10
+        assert line in printed
+    assert len(printed.splitlines()) == 10
 
 
 def test_the_reported_place_is_that_of_the_deciding_source(tmp_path: Path) -> None:

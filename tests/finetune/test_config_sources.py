@@ -57,10 +57,10 @@ def test_the_command_line_is_split() -> None:
     arguments = parse_arguments(["--recipe", "a", "--config", "x.yaml", "--train.lr", "-1", "--config=y.yaml", "--run.dir=a=b", "-h"])
     assert (arguments.recipe, arguments.files, arguments.help) == ("a", [Path("x.yaml"), Path("y.yaml")], True)
     assert arguments.overrides == [("train.lr", "-1"), ("run.dir", "a=b")]
-    for argv, told in (
+    for argv, message in (
         (["stray"], "unexpected argument 'stray'"),
         (["--train.lr"], "--train.lr needs a value"),
         (["--train.lr", "--run.seed", "1"], "--train.lr needs a value"),
     ):
-        with pytest.raises(UserError, match=re.escape(told)):
+        with pytest.raises(UserError, match=re.escape(message)):
             parse_arguments(argv)

@@ -37,7 +37,7 @@ def test_the_defaults_of_ray_s_flags() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "message"),
     [
         ([], r"--num-workers None: how many workers\? 8, or 2:8"),
         (["--num-workers", "0"], "--num-workers 0: how many"),
@@ -48,8 +48,8 @@ def test_the_defaults_of_ray_s_flags() -> None:
         (["--num-workers", "2", "--max-failures", "-1"], "--max-failures -1: expected a number from 0"),
     ],
 )
-def test_an_invalid_flag_is_refused(argv: list[str], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_an_invalid_flag_is_refused(argv: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         divided(*argv)
 
 

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 RECIPE = ["--recipe", str(tiny.FOLDER)]
 
 
-def told(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+def refuse(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     assert train.main(argv) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("error: ")
@@ -41,16 +41,16 @@ def inputs(folder: Path, *more: str) -> list[str]:
 
 
 def test_a_missing_recipe_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "which recipe? give --recipe NAME, for example --recipe voice_clone" in told([], capsys)
+    assert "which recipe? give --recipe NAME, for example --recipe voice_clone" in refuse([], capsys)
 
 
 def test_an_unknown_recipe_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    message = told(["--recipe", "voice_clown"], capsys)
+    message = refuse(["--recipe", "voice_clown"], capsys)
     assert "voice_clown" in message and "known recipes: " in message and "voice_clone" in message
 
 
 def test_missing_data_is_an_error_that_says_how_to_make_some(capsys: pytest.CaptureFixture[str]) -> None:
-    message = told(RECIPE, capsys)
+    message = refuse(RECIPE, capsys)
     for words in (
         "no training data: give --data.train",
         "python -m data_prep voice my_recordings/ --out data/me",
@@ -63,7 +63,7 @@ def test_missing_data_is_an_error_that_says_how_to_make_some(capsys: pytest.Capt
 @pytest.mark.parametrize("key", ["data.train", "data.val"])
 def test_a_missing_data_file_is_an_error(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     real = tiny.write_rows(tmp_path / "train.jsonl", tiny.texts(3))
-    message = told([*RECIPE, "--data.train", str(real), f"--{key}", "no/train.jsonl"], capsys)
+    message = refuse([*RECIPE, "--data.train", str(real), f"--{key}", "no/train.jsonl"], capsys)
     assert f"{key}: no/train.jsonl does not exist (looked from {Path.cwd()}); `python -m data_prep voice" in message
 
 
@@ -80,7 +80,7 @@ def test_a_missing_data_file_is_an_error(key: str, tmp_path: Path, capsys: pytes
     ],
 )
 def test_a_wrong_flag_is_an_error(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert words in told([*RECIPE, *argv], capsys)
+    assert words in refuse([*RECIPE, *argv], capsys)
 
 
 @pytest.mark.parametrize("tracker", ["wandb", "trackio"])
@@ -90,7 +90,7 @@ def test_a_tracker_without_its_package_is_an_error(
     (tmp_path / "wandb").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     real = tiny.write_rows(tmp_path / "train.jsonl", tiny.texts(3))
-    message = told([*RECIPE, "--data.train", str(real), "--log.trackers", f"[tensorboard, {tracker}]"], capsys)
+    message = refuse([*RECIPE, "--data.train", str(real), "--log.trackers", f"[tensorboard, {tracker}]"], capsys)
     assert f"log.trackers: {tracker} is not installed; `pip install {tracker}`, or take it out of the list" in message
 
 

@@ -125,9 +125,9 @@ def test_a_silent_machine_ends_the_other_and_the_same_commands_resume(data: list
     run = tmp_path / "run"
     for name, (machine, blow, why) in BLOWS.items():
         took = lose(machine, blow, run, data)
-        told = json.loads((run / "exit.json").read_text())
+        message = json.loads((run / "exit.json").read_text())
         assert took < GONE_SECONDS, (name, took, said_by(run, 1 - machine).read_text())
-        assert told["reason"] == "failed" and why in told["message"], (name, told)
+        assert message["reason"] == "failed" and why in message["message"], (name, message)
     finish(run, data)
     assert len(series(run, "resumed")) == len(BLOWS)
     assert losses(run) == losses(whole) and weights(run) == weights(whole)

@@ -72,9 +72,9 @@ def test_the_wheel_trains_the_debug_config_in_a_fresh_environment(installed: Pat
     assert recipes.startswith(str(home)) and run("finetune", "where", "cpu.yaml").startswith(str(home))
     run("python", "-m", "recipes.voice_clone.model.tiny_checkpoint", "runs/tiny/demo", "--size", "demo")
     voice_rows(tmp_path, ["Ann"])
-    told = ["--config", f"{recipes}/voice_clone/debug.yaml", "--data.train", "train.jsonl", "--train.steps", "2"]
+    options = ["--config", f"{recipes}/voice_clone/debug.yaml", "--data.train", "train.jsonl", "--train.steps", "2"]
     launcher = ["python", "-m", "accelerate.commands.launch", "--config_file", run("finetune", "where", "cpu.yaml"), "--num_processes", "1"]
-    said = run(*launcher, "-m", "finetune.train", "--recipe", "voice_clone", *told)
+    said = run(*launcher, "-m", "finetune.train", "--recipe", "voice_clone", *options)
     assert "finished at step 2" in said
     assert (tmp_path / "runs" / "debug" / "checkpoints" / "step-00000002" / "manifest.json").is_file()
 

@@ -102,9 +102,9 @@ def test_a_failing_disk_of_one_rank_lets_the_run_continue_if_configured(tmp_path
 
 def test_a_failing_disk_of_one_rank_stops_the_run(tmp_path: Path, whole: Path) -> None:
     codes = victims.wait(victims.start(tmp_path / "witness", 2, arguments(tmp_path, "stop"), Fault(1, 2, 0, errno.EIO)))
-    run, told = tmp_path / "stop", victims.said(tmp_path / "witness")
-    assert all(code not in (0, None) for code in codes), told
-    assert re.search(r"error: saving the checkpoint of step 4 failed \(.*Input/output error.*\); it needs [\d,]+ bytes", told), told
+    run, message = tmp_path / "stop", victims.said(tmp_path / "witness")
+    assert all(code not in (0, None) for code in codes), message
+    assert re.search(r"error: saving the checkpoint of step 4 failed \(.*Input/output error.*\); it needs [\d,]+ bytes", message), message
     assert names(run) == ["step-00000002"] and files.list_unfinished(run / "checkpoints") == []
     victims.finish(tmp_path / "witness", 2, arguments(tmp_path, "stop"))
     assert victims.losses(run) == victims.losses(whole) and victims.weights(run) == victims.weights(whole)
@@ -113,6 +113,6 @@ def test_a_failing_disk_of_one_rank_stops_the_run(tmp_path: Path, whole: Path) -
 def test_a_file_over_the_size_limit_of_the_kernel_fails_the_save(tmp_path: Path, whole: Path) -> None:
     """A limit on the size of a file: the kernel's error, nothing injected."""
     codes = victims.wait(victims.start(tmp_path / "witness", 1, arguments(tmp_path, "stop"), Fault(largest_file=50_000)))
-    run, told = tmp_path / "stop", victims.said(tmp_path / "witness")
-    assert codes == [2] and "saving the checkpoint of step 2 failed" in told and "File too large" in told, told
+    run, message = tmp_path / "stop", victims.said(tmp_path / "witness")
+    assert codes == [2] and "saving the checkpoint of step 2 failed" in message and "File too large" in message, message
     assert names(run) == [] and list((run / "checkpoints").iterdir()) == []

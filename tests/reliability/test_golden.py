@@ -32,17 +32,17 @@ def expected(folder: Path, trained: str) -> dict[str, Any]:
 @pytest.mark.parametrize("trained", TRAINED)
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 def test_a_golden_checkpoint_is_restored_exactly_and_resumed(folder: Path, trained: str, tmp_path: Path) -> None:
-    name, told = f"step-{SAVED:08d}", expected(folder, trained)
+    name, recorded = f"step-{SAVED:08d}", expected(folder, trained)
     run, witness = tmp_path / "run", tmp_path / "witness"
     shutil.copytree(folder / trained / name, run / "checkpoints" / name)
     assert checkpoint.find_problem(run / "checkpoints" / name) is None
     codes = victims.wait(holdings.begin(witness, RANKS, arguments(trained, run)))
     assert codes == [0] * RANKS, victims.said(witness)
-    assert holdings.read(witness, "loaded", SAVED) == told["tensors"] and len(told["tensors"]) > 3 * 8
-    assert victims.rows(witness)[SAVED] == told["rows"], "the order of the samples belongs to the format too"
+    assert holdings.read(witness, "loaded", SAVED) == recorded["tensors"] and len(recorded["tensors"]) > 3 * 8
+    assert victims.rows(witness)[SAVED] == recorded["rows"], "the order of the samples belongs to the format too"
     losses = victims.losses(run)
     assert [step for step, _, _ in losses] == list(range(SAVED + 1, STEPS + 1))
-    assert [loss for _, loss, _ in losses] == pytest.approx(told["losses"], rel=CLOSE)
+    assert [loss for _, loss, _ in losses] == pytest.approx(recorded["losses"], rel=CLOSE)
     assert "was saved by an earlier version, which recorded only the weights and config.json of the base" in victims.said(witness)
     assert sorted(checkpoint.read_state(checkpoint.find(run))["base"]["files"]) == ["config.json", "model.safetensors"], "recorded since"
     record("a checkpoint kept from an earlier version: restored bit for bit, and gone on from", 1)

@@ -84,9 +84,9 @@ def test_a_budget_skips_counts_and_resumes_exactly(found: list[dict[str, Any]], 
         assert seen[whole.name] == ["finished", [True, True]]
         assert seen[resumed.name] == ["stopped by SIGTERM on rank 1", "finished", []]
     for run in (whole, resumed):
-        told = read_log(run / "log.jsonl")
-        assert [(event["step"], event["skipped"]) for event in told if event["event"] == "skipped"] == [(1, 1), (4, 2)]
-        assert [event["step"] for event in told if event["event"] == "step"] == [2, 3, 5, 6]
+        events = read_log(run / "log.jsonl")
+        assert [(event["step"], event["skipped"]) for event in events if event["event"] == "skipped"] == [(1, 1), (4, 2)]
+        assert [event["step"] for event in events if event["event"] == "step"] == [2, 3, 5, 6]
         state = checkpoint.read_state(checkpoint.find(run))
         assert (state["step"], state["optimizer_steps"], state["skipped"]) == (6, 4, 2)
     losses = [
@@ -111,8 +111,10 @@ def test_a_spike_is_handled_like_a_nan(found: list[dict[str, Any]], folder: Path
         run = folder / f"spike-{what}"
         (message, untouched), other = (seen[run.name] for seen in found)
         assert other == [message, untouched] and untouched == [True], "both ranks decide alike, and neither applies the update"
-        told = rf"step 12: {usual} is more than train\.spike: 5 times the median [\d.]+ of the last 11 updates; the update was not applied"
-        assert re.match(told, message) and message.count("train.jsonl:") >= 4
+        expected = (
+            rf"step 12: {usual} is more than train\.spike: 5 times the median [\d.]+ of the last 11 updates; the update was not applied"
+        )
+        assert re.match(expected, message) and message.count("train.jsonl:") >= 4
         assert word(run)["reason"] == "spike" and word(run)["message"] == message
         assert_committed_before(run, 11)
         record(PROMISE, 1)

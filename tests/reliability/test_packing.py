@@ -76,7 +76,7 @@ def test_killed_and_resumed_is_bit_identical(data: Path, on_two: Path) -> None:
     for until in (EVERY + 1, 2 * EVERY + 2):
         ranks = victims.start(witness, 2, asked)
         deadline = time.monotonic() + 200
-        while told(run) < until:
+        while read_step(run) < until:
             assert all(process.is_alive() for process in ranks) and time.monotonic() < deadline, victims.said(witness)
             time.sleep(0.005)
         assert victims.kill(ranks) == 2, "the kill came too late"
@@ -89,6 +89,6 @@ def test_killed_and_resumed_is_bit_identical(data: Path, on_two: Path) -> None:
     assert victims.weights(run) == victims.weights(on_two)
 
 
-def told(run: Path) -> int:
+def read_step(run: Path) -> int:
     """The last step that was logged."""
     return max((step for step, *_ in victims.losses(run)), default=0) if (run / "log.jsonl").is_file() else 0

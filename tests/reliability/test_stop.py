@@ -77,18 +77,18 @@ def stopped(run: Path, witness: Path, arguments: list[str], request: Affliction 
     before = len(numbers(run)) if (run / "log.jsonl").exists() else 0
     codes = finished(witness, arguments, *([request] if request else []))
     assert codes == [0, 0], victims.said(witness)
-    told = word(run)
-    assert told["last_commit"] == f"step-{told['step']:08d}" and told["step"] == numbers(run)[-1][0]
+    ending = word(run)
+    assert ending["last_commit"] == f"step-{ending['step']:08d}" and ending["step"] == numbers(run)[-1][0]
     assert checkpoint.find_problem(checkpoint.find(run)) is None
     if request is None:
         return
     assert befallen(witness) == [f"{request.rank}-{request.place}"], "the request came where it was meant to"
     sort = f"the file {run / 'STOP'}" if request.what == "stop file" else request.what
     by = "0" if request.what == "stop file" else str(request.rank)  # both ranks see the same file
-    assert told["reason"] == f"stopped by {sort} on rank {by}"
+    assert ending["reason"] == f"stopped by {sort} on rank {by}"
     assert not (run / "STOP").exists()
     if request.place == "step":
-        assert told["step"] == before + request.number + 1, "no step was lost, and none was begun"
+        assert ending["step"] == before + request.number + 1, "no step was lost, and none was begun"
 
 
 def test_a_stop_request_to_one_rank_stops_all_and_the_run_resumes_exactly(data: list[str], uninterrupted: Path, tmp_path: Path) -> None:
@@ -134,9 +134,9 @@ def test_a_save_that_would_not_end_in_time_is_not_started(data: list[str], tmp_p
     run = tmp_path / "run"
     codes = finished(tmp_path, argv(data, run, "--checkpoint.grace_seconds", "1e-6"), Affliction(1, "step", EVERY + 2, "SIGTERM"))
     assert codes == [0, 0], victims.said(tmp_path)
-    told = word(run)
-    assert told["reason"].startswith("stopped by SIGTERM on rank 1; not saved: the last save took 0.")
-    assert told["step"] == EVERY + 3 and told["last_commit"] == f"step-{EVERY:08d}"
+    ending = word(run)
+    assert ending["reason"].startswith("stopped by SIGTERM on rank 1; not saved: the last save took 0.")
+    assert ending["step"] == EVERY + 3 and ending["last_commit"] == f"step-{EVERY:08d}"
     assert [path.name for path in checkpoint.list_checkpoints(run / "checkpoints")] == [f"step-{EVERY:08d}"]
 
 

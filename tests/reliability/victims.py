@@ -114,12 +114,17 @@ def said(witness: Path) -> str:
 
 
 def become(rank: int, size: int, port: int, witness: Path) -> None:
+    """Take the place of a rank, and print into the witness folder."""
+    take_rank(rank, size, port)
+    print_to(witness / f"said-{rank}.log")
+
+
+def take_rank(rank: int, size: int, port: int) -> None:
     """Take the place that a launcher would give to this process."""
     launched = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update({key: str(value) for key, value in launched.items()}, ACCELERATE_USE_CPU="true", OMP_NUM_THREADS="1")
     torch.set_num_threads(1)
     os.chdir(ROOT)
-    print_to(witness / f"said-{rank}.log")
 
 
 def print_to(path: Path) -> None:

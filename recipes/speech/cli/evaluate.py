@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep.audio_codecs.interface import SpeakerEncoder
+from data_prep.audio_codecs.interface import SpeakerEncoder, UnsupportedModelError
 from data_prep.audio_codecs.selection import open_speaker_encoder
 from finetune.errors import UserError
 from finetune.storage import demo_models, files
@@ -134,12 +134,18 @@ def load_items(recipe: SpeechRecipe, speaking: Sequence[System], args: argparse.
 
 
 def find_encoder(recipe: SpeechRecipe, speaking: Sequence[System]) -> tuple[SpeakerEncoder | None, list[str]]:
-    """The speaker encoder of a base model, or None; and if there is none, a note with the reason."""
+    """The speaker encoder of a base model, or None; and if there is none, a note with the reason. Raises `UserError` if its weights are
+    damaged."""
     reasons = []
     for system in reversed(speaking):  # the base of --base is last
         try:
-            return open_speaker_encoder(str(systems.find_encoder_folder(recipe, system)), "--base"), []
+            folder = systems.find_encoder_folder(recipe, system)
         except UserError as error:
+            reasons.append(str(error))
+            continue
+        try:
+            return open_speaker_encoder(str(folder), "--base" if system.way == "cloned" else f"base of {system.name}"), []
+        except UnsupportedModelError as error:  # but damaged weights end the evaluation, since the user expects this similarity
             reasons.append(str(error))
     return None, [f"Similarity by the model's own encoder was not measured: {reasons[-1]}"]
 

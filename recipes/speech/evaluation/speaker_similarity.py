@@ -33,8 +33,6 @@ SPEAKER_MODEL_FILES = ["*.json", "*.safetensors", PICKLED]
 """Files to download of a speaker model on the hub."""
 OWN, SPECTRAL = "own encoder", "MFCC statistics"
 COEFFICIENTS = 20
-SHORTEST_SECONDS = 0.25
-"""A shorter clip does not identify a voice."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +42,8 @@ class SimilarityEncoder:
     name: str
     vector: Callable[[Samples], Vector]
     """Samples [n] at 24 kHz, at most 30 s → speaker vector [H]."""
+    shortest_seconds: float = 0.25
+    """A shorter clip does not identify a voice."""
 
 
 def load_own_encoder(encoder: SpeakerEncoder) -> SimilarityEncoder:
@@ -54,7 +54,7 @@ def load_own_encoder(encoder: SpeakerEncoder) -> SimilarityEncoder:
         rate = loaded.sample_rate
         return loaded.embed(samples if rate == MASTER_RATE else soxr.resample(samples, MASTER_RATE, rate, quality="VHQ"))
 
-    return SimilarityEncoder(OWN, embed_samples)
+    return SimilarityEncoder(OWN, embed_samples, loaded.shortest_seconds)
 
 
 def mfcc_encoder() -> SimilarityEncoder:
@@ -117,7 +117,7 @@ def mfcc_statistics(samples: Samples) -> Vector:
 
 def embed(encoder: SimilarityEncoder, samples: Samples) -> Vector | None:
     """Speaker vector [H] of samples [n] at 24 kHz; None for a clip that is too short or silent. Raises `UserError` for damaged weights."""
-    if len(samples) < SHORTEST_SECONDS * MASTER_RATE or not samples.any():
+    if len(samples) < encoder.shortest_seconds * MASTER_RATE or not samples.any():
         return None
     vector = encoder.vector(samples[: LONGEST_SECONDS * MASTER_RATE])
     if not np.isfinite(vector).all():

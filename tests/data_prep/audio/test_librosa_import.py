@@ -40,8 +40,8 @@ def run_together(count: int, program: str, environment: dict[str, str]) -> list[
 def test_librosa_is_imported_by_one_process_at_a_time(tmp_path: Path) -> None:
     (tmp_path / "slow_module.py").write_text(SLOW_MODULE)
     notes = tmp_path / "notes"
-    told = {"NOTES": str(notes), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
-    assert run_together(2, PATCHED, told) == [(0, "")] * 2
+    environment = {"NOTES": str(notes), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    assert run_together(2, PATCHED, environment) == [(0, "")] * 2
     assert notes.read_text().split() == ["in", "out"] * 2
 
 
@@ -67,7 +67,7 @@ def test_no_other_module_imports_librosa() -> None:
 @pytest.mark.slow
 def test_four_processes_with_an_empty_cache_and_one_after_them_compute_a_pitch(tmp_path: Path) -> None:
     """With an empty cache: each hears the tone, and so does who comes later; a torn cache ends processes by a signal."""
-    told = {"NUMBA_CACHE_DIR": str(tmp_path / "numba"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    assert run_together(4, HEARD, told) + run_together(1, HEARD, told) == [(0, "200.3")] * 5
+    environment = {"NUMBA_CACHE_DIR": str(tmp_path / "numba"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    assert run_together(4, HEARD, environment) + run_together(1, HEARD, environment) == [(0, "200.3")] * 5
     compiled = sorted(path.name for path in (tmp_path / "numba").rglob("*.nbc"))
     assert len([name for name in compiled if name.startswith("guf-")]) == len(compiled) / 2

@@ -49,9 +49,6 @@ class LevelCodec:
     def digest(self) -> str:
         return hashlib.sha256((self.model / "config.json").read_bytes()).hexdigest()
 
-    def count_frames(self, samples: int) -> int:
-        return -(-samples // self.samples_per_frame)
-
     def estimate_worker_bytes(self, seconds: float) -> int:
         return round(4 * seconds * self.sample_rate)
 
@@ -68,7 +65,7 @@ class LoadedLevelCodec:
         return [self._encode_clip(clip) for clip in clips]
 
     def _encode_clip(self, clip: Samples) -> Codes:
-        frames = self.codec.count_frames(len(clip))
+        frames = read_code_format(self.codec).count_frames(len(clip))
         padded = np.pad(clip, (0, frames * self.codec.samples_per_frame - len(clip)))
         levels = np.abs(padded).reshape(frames, self.codec.codebooks, -1).mean(axis=2)
         return np.minimum(levels * self.codec.codebook_size, self.codec.codebook_size - 1).astype(np.uint16)

@@ -19,7 +19,7 @@ def test_the_codec_of_a_qwen_model(nano: Path) -> None:
     codec = open_codec(str(nano))
     assert codec == QwenCodec(nano / CODEC_FOLDER) and codec.model == nano
     assert (codec.sample_rate, codec.samples_per_frame, codec.frame_rate) == (24_000, 1920, 12.5)
-    assert (codec.codebooks, codec.codebook_size, codec.count_frames(1921)) == (16, 64, 2)
+    assert (codec.codebooks, codec.codebook_size) == (16, 64)
 
 
 def test_the_codec_encodes_and_decodes(nano: Path) -> None:

@@ -50,16 +50,16 @@ def test_columns_that_no_format_reads_may_have_any_type(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (pyarrow.table({"prompt": COLUMNS["far"]}), "a.parquet is broken .days=2147483647"),
         (pyarrow.table([["a"], ["b"]], names=["prompt", "prompt"]), r"duplicate column names \(prompt, prompt\)"),
         (pyarrow.table({"prompt": pyarrow.array([b"\xff"]).view(pyarrow.string())}), "Invalid UTF8"),
     ],
 )
-def test_a_table_with_unreadable_columns_is_refused_with_the_reason(tmp_path: Path, content: pyarrow.Table, told: str) -> None:
+def test_a_table_with_unreadable_columns_is_refused_with_the_reason(tmp_path: Path, content: pyarrow.Table, message: str) -> None:
     parquet.write_table(content, tmp_path / "a.parquet")
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         read(tmp_path / "a.parquet")
 
 
@@ -87,7 +87,7 @@ def test_offsets_outside_the_file_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
         ("one/state.json", "{", "one/state.json cannot be read"),
         ("one/state.json", "[]", "must hold an object in braces"),
@@ -103,11 +103,11 @@ def test_offsets_outside_the_file_are_refused(tmp_path: Path) -> None:
         ("splits/dataset_dict.json", "\0", "dataset_dict.json cannot be read"),
     ],
 )
-def test_a_changed_folder_of_datasets_is_refused_with_the_reason(tmp_path: Path, name: str, content: str, told: str) -> None:
+def test_a_changed_folder_of_datasets_is_refused_with_the_reason(tmp_path: Path, name: str, content: str, message: str) -> None:
     shutil.copytree(saved.HERE, tmp_path, dirs_exist_ok=True)
     assert (tmp_path / name).is_file()
     (tmp_path / name).write_text(content)
-    with pytest.raises(UserError, match=told) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         read(tmp_path / name.partition("/")[0])
     assert "\n" not in str(caught.value)
 

@@ -80,7 +80,7 @@ def test_circular_links_are_followed_only_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("absent.jsonl", "absent.jsonl does not exist; give files"),
         ("a.txt", "a.txt holds nothing to read; known are .jsonl"),
@@ -90,9 +90,9 @@ def test_circular_links_are_followed_only_once(tmp_path: Path) -> None:
         ("a.txt/b.jsonl", "does not exist|cannot be read"),
     ],
 )
-def test_a_place_without_conversations_is_named(tmp_path: Path, name: str, told: str) -> None:
+def test_a_place_without_conversations_is_named(tmp_path: Path, name: str, message: str) -> None:
     touch(tmp_path / "a.txt", tmp_path / "a.jsonl.zst", tmp_path / "folder" / "b.txt")
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         find_sources([tmp_path / name])
 
 

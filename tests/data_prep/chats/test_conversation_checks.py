@@ -35,7 +35,7 @@ def test_valid_conversations_pass(row: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "message"),
     [
         (chat(("user", "u")), "no message is the assistant's"),
         (chat(("user", "u"), ("assistant", " \n")), r"message 2 \(assistant\) is empty"),
@@ -52,8 +52,8 @@ def test_valid_conversations_pass(row: dict[str, Any]) -> None:
         ({"prompt": "p", "completion": "  "}, "an empty completion"),
     ],
 )
-def test_invalid_conversations_are_rejected_with_the_reason(row: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_invalid_conversations_are_rejected_with_the_reason(row: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         check_conversation(row)
 
 

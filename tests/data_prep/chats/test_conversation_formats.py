@@ -81,7 +81,7 @@ def test_rows_of_no_format_or_of_several_are_reported_with_their_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "row", "told"),
+    ("shape", "row", "message"),
     [
         ("messages", {"text": 1}, "no messages, which shape messages has; its keys are text"),
         ("messages", {"messages": "hello"}, "messages is a text that is not JSON"),
@@ -94,8 +94,8 @@ def test_rows_of_no_format_or_of_several_are_reported_with_their_keys() -> None:
         ("messages", {"messages": [ASKED], "tools": "{"}, "tools is a text that is not JSON"),
     ],
 )
-def test_a_malformed_row_is_rejected_with_the_reason(shape: str, row: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_a_malformed_row_is_rejected_with_the_reason(shape: str, row: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         normalise_row(row, shape)
 
 

@@ -93,7 +93,7 @@ def test_csv_files_of_other_programs_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
         ("a.json", b'{"a": 1}', "must hold an array of rows"),
         ("a.json", b"{", r"is not JSON that can be kept \(Expecting"),
@@ -112,9 +112,9 @@ def test_csv_files_of_other_programs_are_read(tmp_path: Path) -> None:
         ("a.csv.gz", gzip.compress(b"a,b\n", mtime=0)[:10] + b"\xff" * 20, r"cannot be read \(Error -3"),
     ],
 )
-def test_a_file_of_another_type_is_named(tmp_path: Path, name: str, content: bytes, told: str) -> None:
+def test_a_file_of_another_type_is_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=told) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         read(tmp_path / name)
     assert name in str(caught.value) and "\n" not in str(caught.value)
 

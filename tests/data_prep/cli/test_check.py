@@ -90,7 +90,7 @@ def test_every_problem_is_counted_and_the_first_places_are_named(data: Path, cap
         row("d", start=0.5),
     )
     assert run(data) == 1
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for line in (
         "1 lines that are not a JSON object in UTF-8\n    train.jsonl:1: ",
         "1 rows without audio or text, or with a wrong field type\n    train.jsonl:2: text: String should have at least 1 character\n",
@@ -110,8 +110,8 @@ def test_every_problem_is_counted_and_the_first_places_are_named(data: Path, cap
         "language klingon ",
         "problems in 14 of 14 lines; correct or remove these lines, then check again\n",
     ):
-        assert line in told
-    assert "next:" not in told
+        assert line in printed
+    assert "next:" not in printed
 
 
 def test_codes_of_another_tokenizer_are_detected(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,10 +140,10 @@ def test_a_manifest_of_the_official_script_is_checked_with_and_without_root(tmp_
     official = {"audio": "wavs/a.wav", "text": "A.", "ref_audio": str(tmp_path / "wavs" / "ref.wav")}
     path = write(tmp_path / "train_raw.jsonl", official)
     assert run(path) == 0
-    told = capsys.readouterr().out
-    assert "note: 1 reference clips not at 24000 Hz" in told
-    assert "note: 1 rows without a speaker: use --speaker NAME" in told
-    assert told.endswith(f"next: python -m data_prep codes {path} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base --speaker NAME\n")
+    printed = capsys.readouterr().out
+    assert "note: 1 reference clips not at 24000 Hz" in printed
+    assert "note: 1 rows without a speaker: use --speaker NAME" in printed
+    assert printed.endswith(f"next: python -m data_prep codes {path} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base --speaker NAME\n")
     (tmp_path / "lists").mkdir()
     elsewhere = path.rename(tmp_path / "lists" / "train_raw.jsonl")
     assert run(elsewhere) == 1
@@ -177,8 +177,8 @@ def test_any_row_is_accepted_or_reported_without_a_crash(data: Path, lines: list
 def test_control_characters_in_names_are_escaped(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(data / "train.jsonl", row("a", audio="clips/\n\x1b[31m.flac", speaker="\x1b[2J"))
     assert run(data) == 1
-    told = capsys.readouterr().out
-    assert "train.jsonl:1: clips/\\n\\x1b[31m.flac: there is no such file" in told and "\x1b" not in told
+    printed = capsys.readouterr().out
+    assert "train.jsonl:1: clips/\\n\\x1b[31m.flac: there is no such file" in printed and "\x1b" not in printed
 
 
 def test_lines_that_break_a_json_parser_are_reported(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -157,9 +157,9 @@ def test_after_ctrl_c_the_batch_in_progress_completes_and_the_next_run_resumes(d
 
     with files.watch(press):
         assert run(data, nano, "--batch-seconds", 2.1) == 130  # a and b are the first batch
-    told = capsys.readouterr()
-    assert "[2/4]" in told.out and "[4/4]" not in told.out
-    assert "stopped: 2 of 4 clips are encoded; completed work is kept: run the same command again to resume" in told.err
+    printed = capsys.readouterr()
+    assert "[2/4]" in printed.out and "[4/4]" not in printed.out
+    assert "stopped: 2 of 4 clips are encoded; completed work is kept: run the same command again to resume" in printed.err
     assert (data / "train.jsonl").read_bytes() == before
     assert run(data, nano) == 0
     assert read_run_json(data) == {"encoded": 2, "reused": 2}

@@ -49,8 +49,8 @@ def test_clips_are_named_after_their_ids_or_their_places(data: Path, tmp_path: P
         *("out/train/clips_a.flac", "out/train/clips_c.flac", "out/train/clips_x_y_b.flac", "out/train/metadata.jsonl"),
         *("out/validation/clips_d.flac", "out/validation/metadata.jsonl"),
     ]
-    told = capsys.readouterr().out
-    assert told.splitlines() == [
+    printed = capsys.readouterr().out
+    assert printed.splitlines() == [
         f"{tmp_path / 'new' / 'out'}: 4 clips, 0:00:04.0",
         f'datasets.load_dataset("audiofolder", data_dir="{tmp_path / "new" / "out"}")',
     ]
@@ -70,8 +70,8 @@ def test_one_speaker_of_several(data: Path, tmp_path: Path, capsys: pytest.Captu
 def test_skipped_clips_are_counted_with_the_reason(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (data / "val.jsonl").write_text('{"audio": "clips/d.flac", "text": "either|or", "speaker": "me"}')
     assert run(data, "--as", "ljspeech", "--to", tmp_path / "out") == 0
-    told = capsys.readouterr().out
-    assert "out: 3 clips, 0:00:03.0\n1 skipped:\n    val.jsonl:1: the text contains |" in told
+    printed = capsys.readouterr().out
+    assert "out: 3 clips, 0:00:03.0\n1 skipped:\n    val.jsonl:1: the text contains |" in printed
     (data / "train.jsonl").write_text("\n")
     assert run(data, "--as", "ljspeech", "--to", tmp_path / "none") == 2
     assert "nothing to export; val.jsonl:1: the text contains |" in capsys.readouterr().err

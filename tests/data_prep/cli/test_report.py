@@ -69,8 +69,8 @@ def test_the_report_lists_recordings_and_their_rejections(page, mixed_dataset) -
     sources = [one["source"] for one in json.loads((mixed_dataset / "summary.json").read_text())["sources"]]
     assert sorted(sources) == sorted([f"{MARKUP}.wav", "broken.mp3", "harbour.flac"])
     assert all(source in text for source in sources)
-    for told in ("unreadable: ", "too fast", "noisy", "Convert it to WAV or FLAC", "</script><script>alert(2)</script>"):
-        assert told in text
+    for message in ("unreadable: ", "too fast", "noisy", "Convert it to WAV or FLAC", "</script><script>alert(2)</script>"):
+        assert message in text
 
 
 def test_every_clip_of_a_small_dataset_has_its_player_and_its_picture(page, mixed_dataset) -> None:

@@ -52,10 +52,10 @@ def test_every_row_is_kept_or_rejected_with_place_and_reason(tmp_path: Path, cap
     assert rejects[0]["reason"] == "no message is the assistant's" and rejects[2]["reason"] == "the same as chats.jsonl:4"
     assert rejects[3]["reason"] == "the same as chats.jsonl:5", "an id beside the messages makes no other conversation"
     assert sorted(json.dumps(row["messages"]) for row in train + val) == sorted(json.dumps(row["messages"]) for row in good)
-    told = capsys.readouterr().out
-    assert "rejected 2: the same as another" in told and "rejected 1: no known shape" in told
+    printed = capsys.readouterr().out
+    assert "rejected 2: the same as another" in printed and "rejected 1: no known shape" in printed
     made = tmp_path / "out"
-    assert told.splitlines()[-1].endswith(f"--data.train {made / 'train.jsonl'} --data.val {made / 'val.jsonl'}")
+    assert printed.splitlines()[-1].endswith(f"--data.train {made / 'train.jsonl'} --data.val {made / 'val.jsonl'}")
 
 
 def test_output_is_deterministic_and_added_rows_move_no_other_row_between_splits(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_file_of_another_kind_is_refused_with_its_keys(tmp_path: Path, capsys:
     good, other = write(tmp_path / "a.jsonl", chats(3)), write(tmp_path / "b.jsonl", [{"question": "x", "answer": "y"}] * 3)
     other.write_text(other.read_text() + "broken\n")
     assert run(good, other, "--out", tmp_path / "out") == 2
-    assert "b.jsonl: its rows have no known shape" in (told := capsys.readouterr().err) and "its keys are question, answer" in told
+    assert "b.jsonl: its rows have no known shape" in (printed := capsys.readouterr().err) and "its keys are question, answer" in printed
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "b.jsonl"]
 
 
@@ -172,8 +172,8 @@ def test_a_row_in_two_files_is_kept_once(tmp_path: Path, capsys: pytest.CaptureF
     assert [(row["source"], row["reason"]) for row in rejects] == [
         (f"two/chats/a.jsonl:{line}", f"the same as one/chats/a.jsonl:{line}") for line in range(1, 6)
     ]
-    told = capsys.readouterr().out
-    assert "from one/chats/a.jsonl (5), two/chats/a.jsonl (5)" in told and "skipped: 2 that had been read already" in told
+    printed = capsys.readouterr().out
+    assert "from one/chats/a.jsonl (5), two/chats/a.jsonl (5)" in printed and "skipped: 2 that had been read already" in printed
 
 
 def test_unused_files_and_keys_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,16 +183,16 @@ def test_unused_files_and_keys_are_reported(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "chats" / "README.md").write_text("Chats.")
     (tmp_path / "chats" / "b.jsonl.zst").write_text("")
     assert run(tmp_path / "chats", "--out", tmp_path / "out") == 0
-    told = capsys.readouterr().out
-    assert "sources without rows: chats/empty.jsonl" in told and "skipped: 1 .jsonl.zst, 1 .md" in told
-    assert "unused keys, dropped: id (5 rows), topic (1 rows)" in told
+    printed = capsys.readouterr().out
+    assert "sources without rows: chats/empty.jsonl" in printed and "skipped: 1 .jsonl.zst, 1 .md" in printed
+    assert "unused keys, dropped: id (5 rows), topic (1 rows)" in printed
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["keys_left_out"] == {"id": 5, "topic": 1} and summary["passed_over"] == {".jsonl.zst": 1, ".md": 1}
     assert summary["sources"] == {"chats/a.jsonl": 5, "chats/empty.jsonl": 0}
 
 
 @pytest.mark.parametrize(
-    ("out", "told"),
+    ("out", "message"),
     [
         ("chats/out", "is inside the source .*chats, so the next run would read this output"),
         ("chats", "would overwrite the source"),
@@ -205,14 +205,14 @@ def test_unused_files_and_keys_are_reported(tmp_path: Path, capsys: pytest.Captu
     ],
 )
 def test_an_output_folder_that_would_overwrite_something_is_refused(
-    tmp_path: Path, out: str, told: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, out: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path / "chats" / "a.jsonl", chats(5))
     (tmp_path / "other.txt").write_text("dear")
     (tmp_path / "link").symlink_to("chats")
     before = sorted(tmp_path.rglob("*"))
     assert run(tmp_path / "chats", "--out", tmp_path / out) == 2
-    assert re.search(told, capsys.readouterr().err) and sorted(tmp_path.rglob("*")) == before
+    assert re.search(message, capsys.readouterr().err) and sorted(tmp_path.rglob("*")) == before
 
 
 def test_an_output_folder_that_is_also_the_input_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,7 +40,7 @@ def run(*argv: object, workers: int = 0) -> int:
     return voice.main([*(str(one) for one in argv), "--workers", str(workers)])
 
 
-def told(out: Path, name: str) -> dict:
+def read_output(out: Path, name: str) -> dict:
     return json.loads((out / name).read_text())
 
 
@@ -104,7 +104,7 @@ def test_clips_are_24_khz_mono_and_exactly_as_long_as_they_say(prepared) -> None
 
 
 def test_the_summary_accounts_for_every_sample(prepared) -> None:
-    summary = told(prepared, "summary.json")
+    summary = read_output(prepared, "summary.json")
     assert summary["recordings"] == RECORDINGS
     assert len(summary["sources"]) == RECORDINGS
     for source in summary["sources"]:
@@ -112,7 +112,7 @@ def test_the_summary_accounts_for_every_sample(prepared) -> None:
     assert summary["kept_seconds"] == pytest.approx(sum(row["duration"] for row in clips(prepared)), abs=1e-3)
     assert summary["train"] + summary["val"] == summary["clips"] == SENTENCES
     assert summary["val"] == 2  # the last sentence of one recording of each speaker
-    assert told(prepared, "run.json")["model_loads"] == {"vad": 1}
+    assert read_output(prepared, "run.json")["model_loads"] == {"vad": 1}
 
 
 def test_a_second_run_computes_nothing_and_a_new_recording_only_itself(prepared, sample, tmp_path) -> None:
@@ -123,13 +123,13 @@ def test_a_second_run_computes_nothing_and_a_new_recording_only_itself(prepared,
     options = (recordings, "--out", out, "--transcripts", "--speaker-from", "folder", "--language", "en")
     assert run(*options) == 0
     assert contents(out) == before
-    assert told(out, "run.json")["computed"] == {}
-    assert told(out, "run.json")["model_loads"] == {}
+    assert read_output(out, "run.json")["computed"] == {}
+    assert read_output(out, "run.json")["model_loads"] == {}
     samples, rate = soundfile.read(recordings / "slt" / "harbour.flac", frames=44100 * 5)
     soundfile.write(recordings / "slt" / "more.wav", samples, rate)
     (recordings / "slt" / "more.txt").write_text("The harbour wakes up, long before the first ferry leaves.")
     assert run(*options) == 0
-    assert told(out, "run.json")["computed"] == {"speech": 1, "clips": 1}
+    assert read_output(out, "run.json")["computed"] == {"speech": 1, "clips": 1}
     assert len(clips(out)) == SENTENCES + 1
     (recordings / "slt" / "more.wav").unlink()
     assert run(*options) == 0
@@ -161,8 +161,8 @@ def test_worker_processes_and_another_order_of_completion_give_the_same_bytes(ra
     for out, workers in ((here, 0), (worker, 2)):
         assert run(recordings, "--out", out, "--transcripts", "--speaker", "me", workers=workers) == 0
     assert contents(worker) == contents(here) and len(clips(here)) == 3
-    assert told(worker, "run.json")["computed"] == {"speech": 3, "clips": 3}
-    assert told(worker, "run.json")["model_loads"]["vad"] <= 2
+    assert read_output(worker, "run.json")["computed"] == {"speech": 3, "clips": 3}
+    assert read_output(worker, "run.json")["model_loads"]["vad"] <= 2
     monkeypatch.setattr(all_recordings, "distribute_items", lambda *given: reversed(list(distribute_items(*given))))
     assert run(recordings, "--out", reverse, "--transcripts", "--speaker", "me") == 0
     assert contents(reverse) == contents(here)
@@ -173,8 +173,8 @@ def test_two_workers_prepare_the_sample_as_one_process_does(prepared, sample, tm
     out = tmp_path / "out"
     assert run(sample, "--out", out, "--transcripts", "--speaker-from", "folder", "--language", "en", workers=2) == 0
     assert contents(out) == contents(prepared)
-    assert told(out, "run.json")["model_loads"]["vad"] <= 2
-    assert told(out, "run.json")["computed"] == {"speech": RECORDINGS, "clips": RECORDINGS}
+    assert read_output(out, "run.json")["model_loads"]["vad"] <= 2
+    assert read_output(out, "run.json")["computed"] == {"speech": RECORDINGS, "clips": RECORDINGS}
 
 
 @pytest.mark.parametrize("rate", [16000, 22050, 44100, 48000])
@@ -238,9 +238,9 @@ def test_whisper_provides_the_text(one_sentence, whisper_that_says, tmp_path) ->
     assert run(*options) == 0
     (row,) = clips(out)
     assert (row["text"], row["language"], row["speaker"]) == (text, "english", "me")
-    assert told(out, "run.json")["model_loads"] == {"vad": 1, "whisper": 1}
+    assert read_output(out, "run.json")["model_loads"] == {"vad": 1, "whisper": 1}
     assert run(*options) == 0
-    assert told(out, "run.json")["model_loads"] == {}
+    assert read_output(out, "run.json")["model_loads"] == {}
 
 
 def test_presets_and_decisions_apply_without_transcribing_again(one_sentence, random_whisper, tmp_path, capsys) -> None:
@@ -252,14 +252,14 @@ def test_presets_and_decisions_apply_without_transcribing_again(one_sentence, ra
     assert "--preset keep-all  keeps 1 of 1 clips" in capsys.readouterr().out
     assert not (out / "train.jsonl").exists()
     assert run(*options, "--preset", "keep-all") == 0
-    assert told(out, "run.json")["computed"] == {}
+    assert read_output(out, "run.json")["computed"] == {}
     assert run(*options) == 2
     (reject,) = rows(out / "rejects.jsonl")
     review_decisions.append_decision(out, Decision(id=reject["id"], action="keep", text="What is really said."))
     review_decisions.append_decision(out, Decision(id="gone", action="keep"))
     assert run(*options) == 0
     assert [(row["id"], row["audio"], row["text"]) for row in clips(out)] == [(reject["id"], reject["audio"], "What is really said.")]
-    assert told(out, "run.json")["computed"] == {}
+    assert read_output(out, "run.json")["computed"] == {}
     assert "1 review decisions refer to clips that no longer exist" in capsys.readouterr().err
 
 
@@ -271,7 +271,7 @@ def test_an_unfinished_transcript_is_rejected_and_counted(one_sentence, random_w
     assert "no clip was kept; most frequent reasons: " in capsys.readouterr().err
     (reject,) = rows(out / "rejects.jsonl")
     assert "unfinished_text" in reject["reasons"]
-    summary = told(out, "summary.json")
+    summary = read_output(out, "summary.json")
     assert summary["rejected_seconds"] == pytest.approx(reject["end"] - reject["start"], abs=1e-5)
     assert summary["kept_seconds"] == 0
 

@@ -20,9 +20,9 @@ def test_every_value_is_in_one_bar_and_every_bar_in_the_frame(kept, lost) -> Non
     if drawn is None:
         assert not known
         return
-    told = [bar.tooltip.rsplit(": ", 1)[1] for bar in drawn.bars]
-    assert sum(int(text.split()[0]) for text in told) == sum(value is not None for value in kept)
-    assert sum(int(text.split(", ")[1].split()[0]) for text in told) == sum(value is not None for value in lost)
+    tooltips = [bar.tooltip.rsplit(": ", 1)[1] for bar in drawn.bars]
+    assert sum(int(text.split()[0]) for text in tooltips) == sum(value is not None for value in kept)
+    assert sum(int(text.split(", ")[1].split()[0]) for text in tooltips) == sum(value is not None for value in lost)
     assert drawn.unknown == len(kept) + len(lost) - len(known)
     for bar in drawn.bars:
         assert 0 <= bar.x < bar.x + bar.width <= WIDTH

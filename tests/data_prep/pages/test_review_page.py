@@ -63,9 +63,9 @@ def test_an_empty_list_shows_no_clip(made) -> None:
 
 
 def test_texts_in_the_page_are_escaped(made) -> None:
-    told = format_facts(ReviewSession(made).queue, clip("x", (NASTY,), source=NASTY, speaker=NASTY), None)
-    assert "<script>" not in told
-    assert told.count("&lt;script&gt;") == 3
+    printed = format_facts(ReviewSession(made).queue, clip("x", (NASTY,), source=NASTY, speaker=NASTY), None)
+    assert "<script>" not in printed
+    assert printed.count("&lt;script&gt;") == 3
 
 
 def test_every_keyboard_shortcut_has_a_button(made) -> None:

@@ -81,7 +81,7 @@ def test_worker_options_are_parsed_and_checked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "message"),
     [
         (["--gpus-per-worker", "0.5"], "--ray-address and --gpus-per-worker need --engine ray"),
         (["--engine", "ray", "--device", "cuda"], "--engine ray: use --gpus-per-worker (0 or more) instead of --device"),
@@ -89,7 +89,7 @@ def test_worker_options_are_parsed_and_checked() -> None:
     ],
 )
 def test_codes_refuses_contradicting_worker_options_before_it_reads_clips(
-    argv: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    argv: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert codes.main([str(tmp_path / "none"), "--model", "none", *argv]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err

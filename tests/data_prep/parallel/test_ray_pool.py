@@ -71,7 +71,7 @@ def test_after_a_stop_no_item_is_started(worker: RayWorker, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "message"),
     [
         (["--ray-address", "auto"], "--ray-address and --gpus-per-worker need --engine ray"),
         (["--gpus-per-worker", "0.5"], "--ray-address and --gpus-per-worker need --engine ray"),
@@ -80,9 +80,9 @@ def test_after_a_stop_no_item_is_started(worker: RayWorker, tmp_path: Path) -> N
         (["--engine", "ray", "--ray-address", "127.0.0.1:1"], "no Ray cluster at 127.0.0.1:1: "),
     ],
 )
-def test_contradicting_ray_options_are_refused(argv: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_contradicting_ray_options_are_refused(argv: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert voice.main([str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--transcripts", *argv]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

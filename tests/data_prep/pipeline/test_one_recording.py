@@ -163,8 +163,8 @@ def test_without_transcript_and_whisper_a_recording_is_refused_with_all_its_samp
 def test_every_piece_with_a_text_is_measured_and_written_even_if_it_fails_the_rules(sample, job) -> None:
     source = next(one for one in find_recordings(sample, None, job.out) if one.name == "rms/railway.ogg")
     said = [one["text"] for one in json.loads(source.path.with_name("railway.transcript.json").read_text())]
-    told = UserTranscript(utterances=[one for one in find_transcript(source.path).utterances if one.text != said[3]])
-    recording, _, _ = run(source, told, replace(job, lengths=Lengths(target=3.0, shortest=1.0, longest=3.6)))
+    transcript = UserTranscript(utterances=[one for one in find_transcript(source.path).utterances if one.text != said[3]])
+    recording, _, _ = run(source, transcript, replace(job, lengths=Lengths(target=3.0, shortest=1.0, longest=3.6)))
     assert [clip.text for clip in recording.clips if clip.text] == [text for text in said if text != said[3]]
     assert any(clip.seconds > 3.6 for clip in recording.clips)
     for clip in recording.clips:

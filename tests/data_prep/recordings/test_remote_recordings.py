@@ -73,8 +73,8 @@ def test_a_missing_remote_folder_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_remote_recordings_give_the_same_dataset_as_local_ones(sample, tmp_path: Path) -> None:
     there = shutil.copytree(sample, tmp_path / "elsewhere" / "talks")
-    told = ("--transcripts", "--speaker-from", "folder", "--language", "en", "--workers", "0")
-    assert voice.main([str(there), "--out", str(tmp_path / "here"), *told]) == 0
-    assert voice.main([f"file://{there}", "--out", str(tmp_path / "brought"), *told]) == 0
+    options = ("--transcripts", "--speaker-from", "folder", "--language", "en", "--workers", "0")
+    assert voice.main([str(there), "--out", str(tmp_path / "here"), *options]) == 0
+    assert voice.main([f"file://{there}", "--out", str(tmp_path / "brought"), *options]) == 0
     for name in ("train.jsonl", "val.jsonl", "rejects.jsonl", "summary.json"):
         assert (tmp_path / "brought" / name).read_bytes() == (tmp_path / "here" / name).read_bytes(), name

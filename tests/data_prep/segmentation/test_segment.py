@@ -184,7 +184,7 @@ def spoiled(left: CutPoint, right: CutPoint, cuts: list[CutPoint], units: list[T
 
 @st.composite
 def spoken(draw, longest_pause):
-    """A word in each stretch of speech, whose times miss by less than half of the way to the next; not each word is told."""
+    """A word in each stretch of speech, whose times miss by less than half of the way to the next; not every word is known."""
     steps = draw(st.lists(st.tuples(st.floats(0.2, longest_pause), st.floats(0.3, 3.0)), min_size=2, max_size=8))
     pairs, now = [], 0.0
     for pause, speech in steps:

@@ -293,9 +293,9 @@ def test_a_damaged_checkpoint_is_skipped_with_its_reason(copied: Path, damage: C
     path = find(copied)
     assert find_problem(path) is None and find_newest_valid(copied) == (path, [])
     reason = damage(path)
-    told = find_problem(path)
-    assert told is not None and told.startswith(reason)
-    assert find_newest_valid(copied) == (path.with_name("step-00000004"), [f"{path}: {told}"])
+    problem = find_problem(path)
+    assert problem is not None and problem.startswith(reason)
+    assert find_newest_valid(copied) == (path.with_name("step-00000004"), [f"{path}: {problem}"])
     assert find(copied).name == "step-00000004"
 
 
@@ -348,7 +348,7 @@ def test_find_by_run_by_step_and_by_folder(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "step", "told"),
+    ("place", "step", "message"),
     [
         ("run", 5, "has no checkpoint of step 5; existing steps: 6, 4, 2"),
         ("nowhere", None, "nowhere contains no valid checkpoint; give a run folder"),
@@ -357,8 +357,8 @@ def test_find_by_run_by_step_and_by_folder(run: Path) -> None:
         ("run/checkpoints/step-00000006", 4, "is of step 6, but step 4 was requested"),
     ],
 )
-def test_find_lists_the_existing_checkpoints(copied: Path, place: str, step: int | None, told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_find_lists_the_existing_checkpoints(copied: Path, place: str, step: int | None, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         find(copied.parent / place, step)
 
 

@@ -51,7 +51,7 @@ def test_an_owner_that_lost_the_lock_is_notified_and_leaves_the_new_object(place
     monkeypatch.setattr(run_lock, "BEAT_SECONDS", 1.0)  # not between the renewer's look and its writing, where it would be overwritten
     with Lease(place, "/runs/first") as first:
         remote.write(f"{place}/{OBJECT}", json.dumps({"run": "/runs/second", "token": "y"}).encode())
-        with pytest.raises(UserError, match="has been taken over by /runs/second"):
+        with pytest.raises(UserError, match="/runs/second, .* acquired the lock of"):
             first.require()
         threading.Event().wait(1.5)
     assert "/runs/second" in remote.read(f"{place}/{OBJECT}").decode()
@@ -70,7 +70,7 @@ def test_the_new_owner_checks_the_lock_again_before_it_starts(place: str, monkey
     write(f"{place}/{OBJECT}", json.dumps({"run": "/runs/dead", "token": "x"}).encode())
     monkeypatch.setattr(remote, "write", write_and_be_overwritten)
     late = Lease(place, "/runs/late")
-    with pytest.raises(UserError, match="has been taken over by /runs/other"):
+    with pytest.raises(UserError, match="/runs/other, .* acquired the lock of"):
         late.__enter__()
     assert written == ["/runs/late"] and remote.read(f"{place}/{OBJECT}") == other, "it has written once, and leaves the other's name"
     assert not late._thread.is_alive(), "and renews nothing"

@@ -39,10 +39,10 @@ def test_a_recipe_without_voice_evaluation_is_refused(tmp_path: Path, capsys: py
     assert f"the recipe {tiny.FOLDER} has no evaluation of voices" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("argv", "told"), [([], "which model?"), (["--model", "nowhere"], "--model nowhere: no such folder")])
-def test_a_missing_model_is_an_error(argv: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("argv", "message"), [([], "which model?"), (["--model", "nowhere"], "--model nowhere: no such folder")])
+def test_a_missing_model_is_an_error(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert eval_voice.main(argv) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_help_without_a_model_is_the_verbs_own(capsys: pytest.CaptureFixture[str]) -> None:

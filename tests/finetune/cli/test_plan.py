@@ -43,10 +43,10 @@ def test_the_settings_show_each_origin_and_are_a_valid_config(tmp_path: Path, ca
     assert lines["beta1"].endswith("# --train.beta1") and lines["beta2"].endswith("# default")
     assert lines["micro_tokens"].endswith("byte_model/config.yaml:2")
     arguments = parse_arguments(argv)
-    told = resolve(arguments.recipe or "", tiny.RECIPE.Options, [tiny.FOLDER / "config.yaml", *arguments.files], arguments.overrides)
+    expected = resolve(arguments.recipe or "", tiny.RECIPE.Options, [tiny.FOLDER / "config.yaml", *arguments.files], arguments.overrides)
     assert yaml.safe_load(out)["train"]["lr"] == 0.002
     (tmp_path / "again.yaml").write_text(out)
-    assert resolve(str(tiny.FOLDER), tiny.RECIPE.Options, [tmp_path / "again.yaml"], []).model_dump() == told.model_dump()
+    assert resolve(str(tiny.FOLDER), tiny.RECIPE.Options, [tmp_path / "again.yaml"], []).model_dump() == expected.model_dump()
 
 
 def test_a_plan_writes_its_launch_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

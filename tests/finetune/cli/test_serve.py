@@ -54,7 +54,7 @@ def test_checkpoints_are_served_beside_each_other(
 def test_a_folder_without_a_model_is_an_error(folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     (folders[1] / CARD).write_text(json.dumps({"recipe": "llm_sft"}))
-    for argv, told in (
+    for argv, message in (
         ([], "which model? give --model FOLDER"),
         (["--model", f"{tmp_path}/missing"], f"--model {tmp_path}/missing: no such folder"),
         (["--model", f"{tmp_path}/empty"], "is no exported model"),
@@ -63,7 +63,7 @@ def test_a_folder_without_a_model_is_an_error(folders: list[Path], tmp_path: Pat
         (["--model", str(folders[1]), "--recipe", "nothing_of_that_name"], "--recipe nothing_of_that_name: no recipe.py"),
     ):
         assert serve.main(argv) == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 def test_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,9 +77,14 @@ def test_bad_rows_are_listed_with_their_lines(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         opened(path, tmp_path / "cache")
     first, *others = str(caught.value).splitlines()
-    told = ("2: no text in it", "4: not a line of JSON (", "5: expected an object in braces, found list", "6: expected an object in braces")
+    endings = (
+        "2: no text in it",
+        "4: not a line of JSON (",
+        "5: expected an object in braces, found list",
+        "6: expected an object in braces",
+    )
     assert first == "4 invalid rows:" and len(others) == 4
-    assert all(line.startswith(f"  {path}:{words}") for line, words in zip(others, told, strict=True))
+    assert all(line.startswith(f"  {path}:{words}") for line, words in zip(others, endings, strict=True))
     assert [place.name for place in (tmp_path / "cache").iterdir()] == [jsonl_dataset.LOCK]
 
 

@@ -90,15 +90,15 @@ def test_a_truncated_row_without_targets_is_dropped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "told"),
+    ("key", "value", "message"),
     [
         ("data.packing", "true", "does not support packing"),
         ("data.too_long", "truncate", "does not support truncation"),
         ("data.sequence_length", "101", "larger than a micro-batch"),
     ],
 )
-def test_settings_that_the_recipe_does_not_support_are_refused(tmp_path: Path, key: str, value: str, told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_settings_that_the_recipe_does_not_support_are_refused(tmp_path: Path, key: str, value: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         length_index.check_batching(tiny.config_in(tmp_path, (key, value)), tiny.RECIPE)
     length_index.check_batching(tiny.config_in(tmp_path), tiny.RECIPE)
 

@@ -173,9 +173,9 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for rank, kind in ((2, UserError), (3, ElsewhereError)):
         monkeypatch.setenv("LOCAL_RANK", str(rank))
-        with pytest.raises(UserError, match=rf"^more processes than GPUs .* has 2, and this is its process number {rank + 1}; ") as told:
+        with pytest.raises(UserError, match=rf"^more processes than GPUs .* has 2, and this is its process number {rank + 1}; ") as caught:
             join((), tmp_path)
-        assert type(told.value) is kind
+        assert type(caught.value) is kind
     assert not dist.is_initialized()
 
 

@@ -69,7 +69,7 @@ def test_the_strategy_follows_config_and_launch_file(tmp_path: Path, asked: str,
 
 
 @pytest.mark.parametrize(
-    ("overrides", "environ", "told"),
+    ("overrides", "environ", "message"),
     [
         ([("parallel.strategy", "ddp")], FSDP, ["parallel.strategy is ddp", "sets FSDP", "configs/ddp.yaml"]),
         ([], {"ACCELERATE_MIXED_PRECISION": "bf16"}, ["mixed_precision: bf16", "train.precision: fp32"]),
@@ -84,11 +84,11 @@ def test_the_strategy_follows_config_and_launch_file(tmp_path: Path, asked: str,
     ],
 )
 def test_an_error_about_a_contradiction_names_both_sides(
-    tmp_path: Path, overrides: list[tuple[str, str]], environ: dict[str, str], told: list[str]
+    tmp_path: Path, overrides: list[tuple[str, str]], environ: dict[str, str], message: list[str]
 ) -> None:
     with pytest.raises(UserError) as caught:
         choose_strategy(config(tmp_path, *overrides), environ)
-    assert [words for words in told if words not in str(caught.value)] == []
+    assert [words for words in message if words not in str(caught.value)] == []
 
 
 def test_a_launch_file_that_agrees_with_the_config_is_accepted(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_adjacent_ranks_form_the_tensor_axis_of_the_mesh(tmp_path: Path, world: 
 
 
 @pytest.mark.parametrize(
-    ("strategy", "size", "overrides", "told"),
+    ("strategy", "size", "overrides", "message"),
     [
         ("hsdp", 4, [], ["hsdp on 4 ranks", "parallel.replicate: 1", "divides 4", "parallel.strategy: fsdp"]),
         ("hsdp", 4, [("parallel.replicate", "3")], ["hsdp on 4 ranks", "parallel.replicate: 3", "divides 4"]),
@@ -161,11 +161,11 @@ def test_adjacent_ranks_form_the_tensor_axis_of_the_mesh(tmp_path: Path, world: 
     ],
 )
 def test_incompatible_settings_are_refused(
-    tmp_path: Path, world: World, strategy: sharding.Strategy, size: int, overrides: list[tuple[str, str]], told: list[str]
+    tmp_path: Path, world: World, strategy: sharding.Strategy, size: int, overrides: list[tuple[str, str]], message: list[str]
 ) -> None:
     with pytest.raises(UserError) as caught:
         sharding.check_plan(strategy, config(tmp_path, *overrides), dataclasses.replace(world, size=size))
-    assert [words for words in told if words not in str(caught.value)] == []
+    assert [words for words in message if words not in str(caught.value)] == []
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -248,12 +248,12 @@ def test_an_existing_target_is_not_changed(runs: dict[str, Path], tmp_path: Path
 
 
 def test_unknown_formats_steps_and_folders_are_refused(runs: dict[str, Path], tmp_path: Path) -> None:
-    for told, arguments in (
+    for message, arguments in (
         (r"--format onnx: the recipe offers plain", (runs["full"], tmp_path / "out", "onnx")),
         (r"has no checkpoint of step 9; existing steps: 3, 2", (runs["full"], tmp_path / "out", None, 9)),
         (r"nowhere contains no valid checkpoint", (tmp_path / "nowhere", tmp_path / "out")),
     ):
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=message):
             export.export(*arguments)
     assert list(tmp_path.iterdir()) == []
 

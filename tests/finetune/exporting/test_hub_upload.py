@@ -64,16 +64,16 @@ def test_subfolders_are_uploaded_and_a_second_upload_is_no_error(hub: Hub, folde
 
 
 @pytest.mark.parametrize(
-    ("name", "token", "away", "told"),
+    ("name", "token", "away", "message"),
     [
         ("me/mine", "hf_wrong", False, "rejects your token (401); run `hf auth login`"),
         ("other/mine", TOKEN, False, "your token has no write access to other/mine (403)"),
         ("me/mine", TOKEN, True, "cannot be reached"),
     ],
 )
-def test_a_refusal_is_reported_and_the_folder_kept(hub: Hub, folder: Path, name: str, token: str, away: bool, told: str) -> None:
+def test_a_refusal_is_reported_and_the_folder_kept(hub: Hub, folder: Path, name: str, token: str, away: bool, message: str) -> None:
     done = run(hub, folder.parent, "-c", PUSH, folder, name, token=token, address="http://127.0.0.1:9" if away else None)
-    assert done.returncode == 2 and done.stderr.startswith(f"error: --push-to-hub {name}: ") and told in done.stderr
+    assert done.returncode == 2 and done.stderr.startswith(f"error: --push-to-hub {name}: ") and message in done.stderr
     assert (
         f"The export in {folder} is complete; upload it with `hf upload {name} {folder}`" in done.stderr and "Traceback" not in done.stderr
     )

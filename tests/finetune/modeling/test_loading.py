@@ -69,7 +69,7 @@ def test_a_demo_model_is_a_source_by_its_name(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "message"),
     [
         (None, "model.source is not set: give a hub name or a folder, as in --model.source"),
         ("./nowhere", r"model.source ./nowhere: no such folder, and not a hub name"),
@@ -78,8 +78,8 @@ def test_a_demo_model_is_a_source_by_its_name(tmp_path: Path, monkeypatch: pytes
         ("gpt2", "no such folder, and not a hub name"),
     ],
 )
-def test_an_impossible_source_is_refused(source: str | None, told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_an_impossible_source_is_refused(source: str | None, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         loading.resolve_source(source, None)
 
 

@@ -69,14 +69,14 @@ def settings(folder: Path, *overrides: tuple[str, str]) -> Config:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "message"),
     [
         ((), "so adapters are needed"),
         ((("model.lora", "{rank: 2, dora: true}"),), "DoRA needs the unquantized weights"),
     ],
 )
-def test_incompatible_settings_are_refused_with_the_reason(tmp_path: Path, overrides: tuple[tuple[str, str], ...], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_incompatible_settings_are_refused_with_the_reason(tmp_path: Path, overrides: tuple[tuple[str, str], ...], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         quantization.check(settings(tmp_path, ("model.quantization", "nf4"), *overrides))
     quantization.check(settings(tmp_path))
 

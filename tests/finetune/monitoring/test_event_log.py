@@ -61,9 +61,9 @@ def test_answers_are_logged_with_their_step(tmp_path: Path, world: World, capsys
     events.answers(2, [("Who?", Answer("Me.\n*You*.")), ("When?", Answer(""))], [None, None])
     events.close()
     assert capsys.readouterr().out.splitlines() == ["step 2: 'Who?' → 'Me.\\n*You*.'", "step 2: 'When?' → ''"]
-    (told,) = read_log(events.log_path)
-    assert (told["event"], told["step"]) == ("sampled", 2)
-    assert told["answers"] == [{"prompt": "Who?", "answer": "Me.\n*You*."}, {"prompt": "When?", "answer": ""}]
+    (event,) = read_log(events.log_path)
+    assert (event["event"], event["step"]) == ("sampled", 2)
+    assert event["answers"] == [{"prompt": "Who?", "answer": "Me.\n*You*."}, {"prompt": "When?", "answer": ""}]
 
 
 def test_audio_answers_are_logged_to_tensorboard(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,8 +80,8 @@ def test_audio_answers_are_logged_to_tensorboard(tmp_path: Path, world: World, c
     )
     events.close()
     assert capsys.readouterr().out.splitlines() == ["step 3: 'Hello.' → samples/1.flac: 1.00 s", "step 3: 'Bye.' → '2 s'"]
-    (told,) = read_log(events.log_path)
-    assert told["answers"][0] == {"prompt": "Hello.", "answer": "1.00 s", "seconds": 1.0, "pace": 12.0, "sound": "samples/1.flac"}
+    (event,) = read_log(events.log_path)
+    assert event["answers"][0] == {"prompt": "Hello.", "answer": "1.00 s", "seconds": 1.0, "pace": 12.0, "sound": "samples/1.flac"}
     board = EventAccumulator(str(tmp_path / "run" / "tracking"))
     board.Reload()
     (sound,), (shown,) = board.Audio("samples/1"), board.Images("samples/1")

@@ -124,9 +124,9 @@ def keep_arguments(keep: Callable[[Tensor], Tensor]) -> Callable[..., None]:
 )
 def test_the_traced_memory_is_that_of_a_real_step(family: str, batch: str, dtype: torch.dtype, lora: bool, how: Recomputing) -> None:
     tensors = BATCHES[batch]()
-    told = predicted(FAMILIES[family], tensors, dtype, lora, how)
-    assert told.kept == pytest.approx(really_kept(FAMILIES[family], tensors, dtype, lora, how), rel=0.10)
-    assert told.flops > 0 and told.peak >= told.blocks > 0
+    estimate = predicted(FAMILIES[family], tensors, dtype, lora, how)
+    assert estimate.kept == pytest.approx(really_kept(FAMILIES[family], tensors, dtype, lora, how), rel=0.10)
+    assert estimate.flops > 0 and estimate.peak >= estimate.blocks > 0
 
 
 def test_the_number_of_cases_is_known() -> None:
@@ -184,7 +184,7 @@ class PaperModel(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("flash", "how", "told"),
+    ("flash", "how", "expected"),
     [
         (False, "none", 34 * SBH + 5 * AS2B),
         (True, "none", 34 * SBH),  # the paper's selective recomputation, which attention without a matrix of scores made needless
@@ -193,7 +193,7 @@ class PaperModel(nn.Module):
         (True, "selective", (2 + 6 + 2 + 2 + 8 + 2) * SBH),
     ],
 )
-def test_the_formulas_of_the_paper_at_8_b(flash: bool, how: Recomputing, told: int) -> None:
+def test_the_formulas_of_the_paper_at_8_b(flash: bool, how: Recomputing, expected: int) -> None:
     with torch.device("meta"):
         model = PaperModel(flash)
     ids = Batch({"ids": torch.zeros(LENGTH, 1, dtype=torch.long)}, {})
@@ -203,4 +203,4 @@ def test_the_formulas_of_the_paper_at_8_b(flash: bool, how: Recomputing, told: i
 
     found = trace_step(model, trim_stacks(model, (PaperLayer,)), (PaperLayer,), of, ids, LENGTH, torch.bfloat16, how)
     leaving = 2 * SBH  # the states after the last layer
-    assert (found.blocks - leaving) / LAYERS == pytest.approx(told, rel=0.003)
+    assert (found.blocks - leaving) / LAYERS == pytest.approx(expected, rel=0.003)

@@ -128,9 +128,9 @@ def test_the_estimate_is_within_bounds_of_the_benchmark(tmp_path: Path) -> None:
             foreseen[case] = estimate_run(config_of(tmp_path, "fsdp", *case, ranks), load_recipe(RECIPE))
         copies, tensor = 2 if strategy == "hsdp" else 1, 2 if strategy.endswith("× 2") else 1
         arrangement = Arrangement(strategy.partition(" ")[0], ranks, copies, tensor)
-        told = estimate_memory(foreseen[case].outline, arrangement, NOTHING, foreseen[case].work.compute)
+        estimate = estimate_memory(foreseen[case].outline, arrangement, NOTHING, foreseen[case].work.compute)
         held = [int(row[column].replace(",", "")) for column in ("lasting", "passing")]
-        assert [told.lasting, told.passing] == pytest.approx(held, rel=0.01), row
+        assert [estimate.lasting, estimate.passing] == pytest.approx(held, rel=0.01), row
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ def test_the_estimate_is_within_bounds_of_real_ranks(tmp_path: Path) -> None:
         config = config_of(tmp_path, each["strategy"], each["words"], each["precision"], each["ranks"])
         foreseen = estimate_run(config, load_recipe(RECIPE))
         arrangement = Arrangement(strategy, each["ranks"], each["copies"], each["tensor"])
-        told = estimate_memory(foreseen.outline, arrangement, NOTHING, foreseen.work.compute)
+        estimate = estimate_memory(foreseen.outline, arrangement, NOTHING, foreseen.work.compute)
         masters, gradients, moments, gathered, whole = (max(counts[column] for counts in each["each"]) for column in range(5))
-        assert (told.masters, told.gradients, told.optimizer) == pytest.approx((masters, gradients, moments), rel=0.01), each
-        assert (told.gathered, told.unreduced) == pytest.approx((gathered, whole), rel=0.05), each
+        assert (estimate.masters, estimate.gradients, estimate.optimizer) == pytest.approx((masters, gradients, moments), rel=0.01), each
+        assert (estimate.gathered, estimate.unreduced) == pytest.approx((gathered, whole), rel=0.05), each

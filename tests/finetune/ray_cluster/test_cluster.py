@@ -29,15 +29,15 @@ def test_addresses_in_ray_s_own_forms_are_accepted(address: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "told"),
+    ("address", "message"),
     [
         ("10.0.0.1", r"'10\.0\.0\.1' is not HOST:PORT"),
         ("head:ray", r"'head:ray' is not HOST:PORT"),
         ("ray://10.0.0.1:10001", r"^ray://10\.0\.0\.1:10001: Ray Client is not supported; .* `ray job submit`"),
     ],
 )
-def test_an_invalid_address_is_refused(address: str, told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_an_invalid_address_is_refused(address: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         cluster.check_address(address)
 
 

@@ -69,9 +69,9 @@ def test_answers_of_a_run_are_in_its_log_its_console_and_tensorboard(
     config = config_in(tmp_path)
     tracked = replace(world, accelerator=type(world.accelerator)(cpu=True, log_with="tensorboard", project_dir=str(config.run.dir)))
     assert training_run.train(tracked, config, RECIPE) == "finished"
-    (told,) = sampled(config, "sampled")
-    assert told["step"] == 60
-    assert {each["prompt"]: each["answer"] for each in told["answers"]} == dict(tiny_runs.CHATS)
+    (event,) = sampled(config, "sampled")
+    assert event["step"] == 60
+    assert {each["prompt"]: each["answer"] for each in event["answers"]} == dict(tiny_runs.CHATS)
     assert "step 60: 'Who are you?' → 'I am a machine.'" in capsys.readouterr().out
     assert not [path for path in (config.run.dir / "cache").iterdir() if path.name.startswith(".") and path.suffix != ".lock"]
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -247,15 +247,15 @@ def test_the_process_does_not_inherit_the_allocator_that_training_chose() -> Non
 
 
 @pytest.mark.parametrize(
-    ("recipe", "overrides", "told"),
+    ("recipe", "overrides", "message"),
     [
         (tiny.RECIPE, (), "cannot answer prompts"),
         (RECIPE, (("sample.every", "null"),), "sample.prompts would never be answered"),
         (RECIPE, (("sample.prompts", "[]"),), "there are no prompts"),
     ],
 )
-def test_samples_that_could_not_be_made_are_refused(tmp_path: Path, recipe: Recipe, overrides: tuple[Any, ...], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_samples_that_could_not_be_made_are_refused(tmp_path: Path, recipe: Recipe, overrides: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         generation_during_training.check(config_in(tmp_path, *overrides), recipe)
     generation_during_training.check(config_in(tmp_path / "none", ("sample.every", "null"), ("sample.prompts", "[]")), recipe)
 

@@ -57,7 +57,7 @@ def test_the_same_run_is_adopted_on_another_strategy(tmp_path: Path, world: Worl
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "message"),
     [
         ([("run.seed", "5")], "order was .*'seed': 0.*, now .*'seed': 5"),
         ([("data.window", "7")], "order was .*'window': 1024.*, now .*'window': 7"),
@@ -69,7 +69,7 @@ def test_the_same_run_is_adopted_on_another_strategy(tmp_path: Path, world: Worl
     ],
 )
 def test_a_checkpoint_of_another_run_is_refused_with_the_difference(
-    tmp_path: Path, world: World, overrides: list[tuple[str, str]], told: str
+    tmp_path: Path, world: World, overrides: list[tuple[str, str]], message: str
 ) -> None:
     tiny.trained(world, tiny.config_in(tmp_path, ("train.steps", "1")))
     tiny.write_rows(tmp_path / "other.jsonl", tiny.texts(8, seed=3))
@@ -80,7 +80,7 @@ def test_a_checkpoint_of_another_run_is_refused_with_the_difference(
     lines = str(caught.value).splitlines()
     assert "step-00000001 belongs to a run with other data, base or order" in lines[0] and len(lines) == 3
     assert lines[2] == "Use the settings and files that it was made with, or choose another --run.dir"
-    assert re.search(told, lines[1])
+    assert re.search(message, lines[1])
 
 
 def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
