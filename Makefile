@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/language tests/finetune/storage/test_model_security.py tests/data_prep/chats tests/data_prep/test_text_any_input.py tests/data_prep/cli/test_text.py tests/data_prep/test_export_audiofolder.py
 
-.PHONY: demo demo-llm test test-all test-next test-gpu-versions mutants check bench gpu-dry bench-check
+.PHONY: demo demo-llm test test-ci test-all test-next test-gpu-versions mutants check bench gpu-dry bench-check
 
 demo: $(STAMP)  ## a small trained model learns a new voice; what came of it in runs/demo/summary.json
 	$(BIN)/python -m recipes.voice_clone.demo
@@ -23,6 +23,9 @@ demo-llm: $(STAMP)  ## a tiny model learns a task from chats; figures in runs/de
 # Tests start several processes themselves: one thread each, or they take each other's cores.
 test: $(STAMP)  ## everything but the slow proofs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test-ci: $(STAMP)  ## the slow proofs that CI runs for every commit: real launches, Ray, the wheel, kills, exact regeneration
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow and ci"
 
 test-all: $(STAMP)  ## the slow proofs too: minutes each, up to 20 GB of memory
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"

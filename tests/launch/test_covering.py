@@ -221,6 +221,8 @@ def read_case(folder: Path, name: str) -> tuple[dict[str, torch.Tensor], dict[st
 HALVED: Case = dict(zip(FACTORS, ("tensor", "full", "several", "none", "fp32", 2, "qwen3"), strict=True))
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 def test_a_plan_that_forgets_the_norms_of_heads_is_caught(sources: Path, tmp_path: Path) -> None:
     """Without an error each rank would train them on its own heads: the copies differ, and none is right."""
     assert HALVED in CASES

@@ -81,6 +81,8 @@ def reach(step: int, run: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 def test_a_short_run_is_whole_and_reported(nodes: Cluster, data: list[object], tmp_path: Path) -> None:
     """One worker, for the time that it takes."""
     output = ended(start(nodes, *data, "--train.steps", 3, "--run.dir", "run", "--storage", tmp_path, "--num-workers", 1))
@@ -101,6 +103,8 @@ def test_two_workers_train_what_two_processes_train(nodes: Cluster, long: list[o
     assert weights(tmp_path / "run") == weights(uninterrupted) and len(weights(tmp_path / "run")) == 2
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 def test_requests_beyond_the_cluster_are_refused_before_anything_is_loaded(
     nodes: Cluster, data: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

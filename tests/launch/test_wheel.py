@@ -51,6 +51,8 @@ def test_the_wheel_runs_outside_the_repository(installed: Path, tmp_path: Path) 
     assert _run(installed, tmp_path, "finetune", "where", "cpu.yaml").strip() == str(installed / "finetune/configs/cpu.yaml")
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 def test_the_wheel_trains_the_debug_config_in_a_fresh_environment(installed: Path, tmp_path: Path) -> None:
     """A fresh virtual environment that has the dependencies and the wheel, and of the repository nothing."""
     home = tmp_path / "venv"

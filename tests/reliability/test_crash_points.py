@@ -59,6 +59,8 @@ def in_pairs(faults: Iterator[Fault]) -> Iterator[list[Fault]]:
         yield pair
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 def test_a_save_killed_at_any_disk_operation_resumes_exactly(whole: Path, tmp_path: Path, world: World) -> None:
     def victim(fault: Fault | None, number: int) -> tuple[Path, list[victims.ForkServerProcess]]:
         folder = tmp_path / str(number)

@@ -87,7 +87,8 @@ def weights(run: Path) -> dict[str, Any]:
     return {name: entry["digest"] for name, entry in entries.items() if name.endswith(".safetensors")}
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [pytest.param(1, marks=pytest.mark.ci), 3])  # test_kill.py has the quick kills
 def test_killed_and_resumed_is_bit_identical(data: list[object], uninterrupted: Path, tmp_path: Path, kills: int) -> None:
     chance, run = random.Random(time.time_ns()), tmp_path / "run"
     reached = kill_at(chance.randint(EVERY + 2, 25), run, 2, data)
@@ -137,8 +138,8 @@ def test_a_signal_saves_and_stops_and_the_run_resumes(data: list[object], uninte
     assert losses(run) == losses(uninterrupted)
 
 
-def test_another_run_in_the_same_folder_is_refused(data: list[object], uninterrupted: Path, tmp_path: Path) -> None:
-    shutil.copytree(uninterrupted, tmp_path / "run")
+def test_another_run_in_the_same_folder_is_refused(data: list[object], tmp_path: Path) -> None:
+    train(1, [*data, "--train.steps", 2], tmp_path / "run")
     before = weights(tmp_path / "run")
     said = refused([*forked(1, data, tmp_path / "run"), "--run.seed", "7"], tmp_path / "witness")
     assert "belongs to a run with other data, base or order" in said and "choose another --run.dir" in said
