@@ -1,11 +1,10 @@
-"""A run whose shards take long to write, on each rank for another time, so that training goes on beside every save."""
+"""A run whose shards take long to write: on each rank for another number of steps, which are taken during the save."""
 
 from __future__ import annotations
 
 import os
 import random
 import threading
-import time
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,10 @@ from finetune.training.step import Training
 from tests import loopback
 from tests.reliability import victims
 
-LONGEST_SECONDS = 0.2
+MOST_STEPS = 2
+"""Steps during a write; a save that is due in the meantime would wait for it."""
+PATIENCE = 3.0
+"""Seconds that a write waits for steps: none come during the save after the last step."""
 
 
 def begin(witness: Path, size: int, argv: list[str]) -> list[ForkServerProcess]:
@@ -39,36 +41,50 @@ def steps_beside(witness: Path, rank: int) -> int:
 def train_rank(rank: int, size: int, port: int, witness: Path, argv: list[str]) -> None:
     victims.become(rank, size, port, witness)
     victims.draw_no_curve()
-    writing = threading.Event()
-    slow_down(writing, random.Random(rank))
-    note_steps(writing, witness / f"beside-{rank}")
+    save = SlowSave()
+    slow_down(save, random.Random(rank))
+    note_steps(save, witness / f"beside-{rank}")
     os._exit(train.main(argv))
 
 
-def slow_down(writing: threading.Event, chance: random.Random) -> None:
+class SlowSave:
+    """Whether a shard is being written, and the steps that began and ended during that."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.is_writing = False
+        self.steps = 0
+
+
+def slow_down(save: SlowSave, chance: random.Random) -> None:
     write = safetensors_shards.write_shard
 
     def slowly(path: Path, parts: Any) -> files.Written:
-        writing.set()
-        time.sleep(chance.uniform(0, LONGEST_SECONDS))
+        steps = chance.randint(0, MOST_STEPS)
+        with save.changed:
+            save.is_writing, save.steps = True, 0
+            save.changed.wait_for(lambda: save.steps >= steps, PATIENCE)
         try:
             return write(path, parts)
         finally:
-            writing.clear()
+            save.is_writing = False
 
     checkpoint.safetensors_shards.write_shard = slowly
 
 
-def note_steps(writing: threading.Event, path: Path) -> None:
-    """A step counts if the write that was going on when it began still was when it had ended."""
+def note_steps(save: SlowSave, path: Path) -> None:
+    """A step counts if the write that was in progress when it began still was when it had ended."""
     step = loop.train_step
 
     def noted(training: Training, turns: list[Any], number: int, *rest: Any) -> dict[str, float]:
-        before = writing.is_set()
+        before = save.is_writing
         numbers = step(training, turns, number, *rest)
-        if before and writing.is_set():
+        if before and save.is_writing:
             with path.open("a") as file:
                 file.write(f"{number}\n")
+            with save.changed:
+                save.steps += 1
+                save.changed.notify_all()
         return numbers
 
     loop.train_step = noted

@@ -1,4 +1,4 @@
-"""Saves that go on beside training's collectives: none waits for the other for ever, and no gradient is another."""
+"""Saves during training, whose collectives run at the same time: no deadlock, and the same gradients."""
 
 from __future__ import annotations
 
