@@ -149,6 +149,8 @@ def test_as_many_processes_start_as_the_command_requests(name: str, processes: i
         assert name != "cpu" or seen["environment"]["CUDA_VISIBLE_DEVICES"] == "-1,-1"
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 def test_two_launchers_form_one_process_group(tmp_path: Path) -> None:
     port = str(free_port())
     world = ["--config_file", str(CONFIGS["two_nodes"]), "--num_processes", "2"]

@@ -13,6 +13,8 @@ from tests.ledger import record
 from tests.reliability import victims
 from tests.reliability.afflictions import Affliction, befallen, begin
 
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
+
 STEPS = 12
 REFUSALS = {
     "rewrite data": "train.jsonl again: its content has changed",

@@ -18,6 +18,8 @@ from tests.finetune import tiny
 from tests.ledger import record
 from tests.reliability import poisoning, victims
 
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
+
 PROMISE = "NaN or infinity in a loss, a gradient or a weight of one of 2 ranks: no rank updates, no checkpoint holds it"
 
 

@@ -115,6 +115,8 @@ def search(histories: int) -> None:
     assert History.saves > histories and History.deaths > histories / 4
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 def test_pruning_never_removes_a_needed_checkpoint() -> None:
     search(150)
 

@@ -91,6 +91,8 @@ def stopped(run: Path, witness: Path, arguments: list[str], request: Affliction 
         assert ending["step"] == before + request.number + 1, "no step was lost, and none was begun"
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 def test_a_stop_request_to_one_rank_stops_all_and_the_run_resumes_exactly(data: list[str], uninterrupted: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     requests = [

@@ -29,6 +29,8 @@ sys.meta_path.insert(0, Broken())
 """
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 def test_imports_silently_without_a_loadable_torchaudio() -> None:
     done = python(
         BROKEN_TORCHAUDIO + "from data_prep.audio_codecs.qwen_tts_import import ensure_torchaudio, import_qwen_tts\n"

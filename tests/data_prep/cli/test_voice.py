@@ -150,6 +150,8 @@ def test_codes_are_kept_for_unchanged_rows(prepared, sample, tmp_path) -> None:
     assert not any("audio_codes" in row for row in clips(out))
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 def test_worker_processes_and_another_order_of_completion_give_the_same_bytes(railway, said, tmp_path, monkeypatch) -> None:
     recordings = tmp_path / "in"
     recordings.mkdir()

@@ -190,6 +190,8 @@ time.sleep(600)
 # --- failure
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 def test_a_failed_generation_is_logged_and_stops_nothing(waiting: tuple[Sampler, Config], capsys: pytest.CaptureFixture[str]) -> None:
     sampler, config = waiting
     sampler._config = config.model_copy(update={"recipe": "nowhere"})
@@ -355,6 +357,8 @@ def test_without_room_they_are_made_on_the_cpu_which_is_reported_once(
     ) in printed
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 def test_samples_that_fail_on_the_gpu_are_generated_again_on_the_cpu(
     on_gpu: tuple[Sampler, list[int], Config], capsys: pytest.CaptureFixture[str]
 ) -> None:

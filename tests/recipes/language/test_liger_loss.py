@@ -42,6 +42,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return json.loads((folder / "found.json").read_text())
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 @needs_liger
 def test_loss_hits_and_gradients_equal_those_of_the_chunked_head(found: Any) -> None:
     assert len(found["heads"]) == 4
@@ -53,17 +55,23 @@ def test_loss_hits_and_gradients_equal_those_of_the_chunked_head(found: Any) -> 
     assert 10 < found["heads"][1]["hits"][0] < 30, "some predictions are right and some are wrong"
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 @needs_liger
 def test_without_targets_loss_and_gradients_are_zero(found: Any) -> None:
     assert found["without_targets"] == [0.0, 0.0, 0.0, 0.0]
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 @needs_liger
 def test_no_gradient_is_computed_for_a_frozen_weight(found: Any) -> None:
     assert found["frozen"]["kept"] == [True, False] and found["frozen"]["hidden"]
     assert found["frozen"]["watched"] == pytest.approx(found["heads"][1]["nll"][0], rel=1e-6)
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 @needs_liger
 @pytest.mark.parametrize("run", ["full", "adapted"])
 def test_training_gives_the_same_losses_and_gradient_norms(found: Any, run: str) -> None:

@@ -23,6 +23,8 @@ def spoken() -> list[tuple[str, Samples]]:
     return [(row["text"], read_audio(make_new_voice.FOLDER / row["audio"], 24_000).samples) for row in rows]
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 def test_the_wer_is_low_for_the_right_texts_and_high_for_others(spoken: list[tuple[str, Samples]]) -> None:
     measure = pocketsphinx_recognizer.load_recognizer()
     assert measure(spoken) < 0.1
