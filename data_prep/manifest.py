@@ -6,6 +6,7 @@ kept.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -34,6 +35,14 @@ AUTO = "auto"
 TOGETHER = "copy the clips into one folder with: python -m data_prep export {} --root FOLDER --as voice --to NEW"
 
 TRAIN, VAL, REJECTS, SUMMARY, RUN = "train.jsonl", "val.jsonl", "rejects.jsonl", "summary.json", "run.json"
+
+
+def training_command(dataset: Path) -> str:
+    """The command that trains on a dataset with audio codes, or on one of its files, quoted for a shell."""
+    train = dataset / TRAIN if dataset.is_dir() else dataset
+    val = dataset / VAL
+    validation = ["--data.val", str(val)] if val.is_file() and val.stat().st_size else []
+    return shlex.join(["python", "-m", "finetune", "train", "--recipe", "voice_clone", "--data.train", str(train), *validation])
 
 
 class Quality(BaseModel):
@@ -165,7 +174,9 @@ def read_rows(path: Path, speaker: str | None = None) -> Iterator[ManifestRow]:
 def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line number, object) of each non-blank line."""
     if not path.is_file():
-        raise UserError(f"{path} does not exist; create it with: python -m data_prep voice RECORDINGS --out {path.parent}")
+        raise UserError(
+            f"{path} does not exist; create it with: python -m data_prep voice RECORDINGS --out {shlex.quote(str(path.parent))}"
+        )
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
@@ -213,5 +224,5 @@ def _parse_row(path: Path, number: int, value: dict[str, Any]) -> ManifestRow:
         first = error.errors()[0]
         raise UserError(f"{path}:{number}: {'.'.join(map(str, first['loc']))}: {first['msg']}; correct or remove the line") from error
     except UserError as error:
-        raise UserError(f"{path}:{number}: audio: {error}; {TOGETHER.format(path)}") from error
+        raise UserError(f"{path}:{number}: audio: {error}; {TOGETHER.format(shlex.quote(str(path)))}") from error
     return row

@@ -6,7 +6,7 @@ import importlib
 import sys
 
 VERBS = {
-    "train": "fine-tune a model (usually through `accelerate launch finetune/train.py`)",
+    "train": "fine-tune a model: on one GPU, with --launch fsdp2 on all of them",
     "ray-train": "fine-tune on the workers of a Ray cluster, which restarts them after a failure",
     "plan": "plan a run before it starts: config, memory, strategy, launch file, problems, first batch",
     "export": "export a checkpoint as a folder that the model's own package loads",

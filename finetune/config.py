@@ -1,11 +1,13 @@
 """Run configuration: typed sections, YAML files, dotted command-line overrides, and validation errors that name file and line.
 
-Precedence: field default < the recipe's config.yaml < each `--config` file in order < `--section.key value`.
+Precedence: field default < the recipe's config.yaml < each `--config` file in order < `--section.key value`. The `lora:` section of a file
+comes directly after that file, and applies only if `model.lora` is set.
 All problems of all sources are reported together, before anything expensive starts. Imports no torch.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, cast
@@ -24,11 +26,14 @@ from pydantic import (
 )
 from typing_extensions import TypeVar
 
+from finetune.config_diff import flatten
 from finetune.config_help import explain, fields
-from finetune.config_sources import Dumper, merge, parse_overrides, read_config_file
+from finetune.config_sources import ConfigSource, Dumper, merge, parse_overrides, read_config_file, split_section
 from finetune.errors import UserError
 from finetune.storage.remote import is_url
 
+OVERLAY = "lora"
+"""Section of a config file whose keys apply only if `model.lora` is set: what LoRA needs otherwise, such as a higher learning rate."""
 LAST_STEP = 10**8 - 1
 """The name of a checkpoint's folder has eight digits."""
 
@@ -88,7 +93,8 @@ class Model(Section):
     revision: str | None = None
     """Commit, tag or branch on the hub; the commit that it resolves to is recorded."""
     lora: Lora | None = None
-    """Train LoRA adapters instead of the weights. If absent: full fine-tuning."""
+    """Train LoRA adapters instead of the weights; `true`: with the defaults. If absent: full fine-tuning. If set, the `lora:` section of
+    the recipe's config.yaml sets the learning rate, and whatever else LoRA needs; a --config file or a flag overrides it."""
     quantization: Literal["nf4"] | None = None
     """Store the weights under the adapters in 4 bits (QLoRA, arXiv:2305.14314): a quarter of bf16's bytes, about 10 % rounding error."""
 
@@ -244,16 +250,62 @@ class Config(Section, Generic[OptionsT]):
 def resolve(recipe: str, options: type[OptionsT], files: Iterable[Path], overrides: Iterable[tuple[str, str]]) -> Config[OptionsT]:
     """Merge all config sources and validate them. Raises `UserError` with every problem, its place and the nearest valid key."""
     model = create_model("Config", __base__=Config, options=(options, Field(default_factory=options)))
-    layers = [*(read_config_file(path) for path in files), parse_overrides(overrides)]
+    sources = read_sources(files, overrides)
+    config = _validate(model, recipe, choose_sources(sources))
+    if config.model.lora is None and any(source.overlay for source in sources):
+        _validate(model, recipe, sources)  # a mistake in a `lora:` section is reported before somebody needs the section
+    return cast("Config[OptionsT]", config)
+
+
+def read_sources(files: Iterable[Path], overrides: Iterable[tuple[str, str]]) -> list[ConfigSource]:
+    """All config sources, the lowest precedence first. The `lora:` section of a file follows the file as an overlay. Raises `UserError`."""
+    sources: list[ConfigSource] = []
+    for path in files:
+        sources += split_section(read_config_file(path), OVERLAY)
+    sources += [parse_overrides([override]) for override in overrides]
+    for source in sources:
+        model = source.values.get("model")
+        if isinstance(model, dict) and isinstance(model.get("lora"), bool):  # true: with the settings of the other sources
+            model["lora"] = {} if model["lora"] else None
+    return sources
+
+
+def choose_sources(sources: list[ConfigSource]) -> list[ConfigSource]:
+    """The sources without the `lora:` sections of files, unless the other sources set `model.lora`."""
+    plain = [source for source in sources if not source.overlay]
+    model = _merge_all(plain).values.get("model")
+    return sources if isinstance(model, dict) and model.get("lora") is not None else plain
+
+
+def describe_overlay(sources: list[ConfigSource]) -> list[str]:
+    """One line for each value that comes from a `lora:` section: the key, the value, and the file and line."""
+    chosen = choose_sources(sources)
+    owners = {key: source for source in chosen for key in flatten(source.values)}
+    return [
+        f"{key}: {value} (because model.lora is set: {source.origins[key]})"
+        for source in chosen
+        if source.overlay
+        for key, value in flatten(source.values).items()
+        if owners[key] is source
+    ]
+
+
+def _merge_all(sources: Iterable[ConfigSource]) -> ConfigSource:
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    for layer in layers:
-        merge(values, layer.values)
-        origins |= layer.origins
+    for source in sources:
+        merge(values, copy.deepcopy(source.values))  # `merge` changes nested sections in place
+        origins |= source.origins
+    return ConfigSource(values, origins)
+
+
+def _validate(model: type[Config], recipe: str, sources: list[ConfigSource]) -> Config:
+    merged = _merge_all(sources)
+    values, origins = merged.values, merged.origins
     if values.setdefault("recipe", recipe) != recipe:
         raise UserError(f"{origins['recipe']} sets recipe: {values['recipe']}, the command line --recipe {recipe}; remove one of them")
     try:
-        return cast("Config[OptionsT]", model(**values))
+        return model(**values)
     except ValidationError as error:
         problems = [explain(problem, model, origins) for problem in error.errors()]
         raise UserError("the configuration has problems:\n  " + "\n  ".join(problems)) from None
@@ -276,7 +328,8 @@ def help_text(options: type[BaseModel] | None) -> str:
     model = Config if options is None else create_model("Config", __base__=Config, options=(options, Field(default_factory=options)))
     lines = [
         "  --recipe NAME              name of a folder under recipes/, or a path",
-        "  --config FILE              YAML that overrides the recipe's config.yaml; repeatable",
+        "  --config FILE              YAML that overrides the recipe's config.yaml; repeatable. Keys in its section `lora:`",
+        "                             apply if model.lora is set",
     ]
     for key, kind, text in fields(model):
         if key not in ("recipe", "options"):

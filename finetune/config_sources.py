@@ -27,6 +27,8 @@ class ConfigSource:
     values: dict[str, Any]
     origins: dict[str, str]
     """Dotted key → its place, as `file:line` or the flag."""
+    overlay: bool = False
+    """Whether it is a section of a file that applies only under a condition."""
 
 
 @dataclass
@@ -134,6 +136,24 @@ def read_config_file(path: Path) -> ConfigSource:
     if not isinstance(values, dict):
         raise UserError(f"{path}:1: expected `section:` with keys under it, found {type(values).__name__}")
     return ConfigSource(values, origins)
+
+
+def split_section(source: ConfigSource, section: str) -> list[ConfigSource]:
+    """A file without one of its top-level sections, and that section, if it is there, as an overlay whose keys are those of a file.
+
+    Raises `UserError` if the section is not a mapping."""
+    if section not in source.values:
+        return [source]
+    values, inside, prefix = dict(source.values), source.values[section], f"{section}."
+    del values[section]
+    if not isinstance(inside, dict):
+        raise UserError(
+            f"{source.origins[section]}: {section} = {inside!r}: expected keys under it, as in `{section}: {{train: {{lr: 1e-4}}}}`, "
+            f"which apply if model.{section} is set"
+        )
+    origins = {key.removeprefix(prefix): place for key, place in source.origins.items() if key.startswith(prefix)}
+    rest = {key: place for key, place in source.origins.items() if key != section and not key.startswith(prefix)}
+    return [ConfigSource(values, rest), ConfigSource(inside, origins, overlay=True)]
 
 
 def load_yaml(text: str, name: str) -> Any:

@@ -24,13 +24,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from finetune.command_lines import export_command, join_words
 from finetune.config import Config
 from finetune.config_sources import Arguments, parse_arguments
 from finetune.errors import UserError, exit_code
 from finetune.ray_cluster import cluster
 from finetune.storage import files
 from finetune.storage.remote import is_url
-from finetune.train import check_config, load_checked_recipe, print_help
+from finetune.train import check_config, load_checked_recipe, print_help, report_overlay
 
 if TYPE_CHECKING:
     from ray.train import Result
@@ -65,13 +66,16 @@ def run(argv: list[str]) -> int:
         return 0
     engine, arguments = split_arguments(arguments)
     config = check_config(arguments)
+    report_overlay(arguments)
     load_checked_recipe(config)
     run_dir = engine.storage.absolute() / config.run.dir
     with cluster.connect(engine.address):
         gpu = cluster.has_resource("GPU") if engine.gpu is None else engine.gpu
         cluster.require_resources(engine.fewest, {"GPU": 1.0} if gpu else {"CPU": 1.0}, f"--num-workers {engine.fewest}")
         cluster.check_same_files(run_dir, list_local_files(config))
-        return report_result(train_on_cluster(engine, gpu, run_dir, [*format_arguments(arguments), f"--run.dir={run_dir}"]), run_dir)
+        return report_result(
+            train_on_cluster(engine, gpu, run_dir, [*format_arguments(arguments), f"--run.dir={run_dir}"]), run_dir, config.recipe
+        )
 
 
 def split_arguments(arguments: Arguments) -> tuple[Engine, Arguments]:
@@ -154,15 +158,16 @@ def train_on_cluster(engine: Engine, gpu: bool, run_dir: Path, arguments: list[s
         ) from None
 
 
-def report_result(result: Result, run_dir: Path) -> int:
+def report_result(result: Result, run_dir: Path, recipe: str) -> int:
     """Print the result of the first worker; returns the exit code. Raises its `UserError`."""
     answer: dict[str, Any] = result.return_value
     if "problem" in answer:
         raise UserError(answer["problem"])
-    print(
-        f"{answer['reason']} at step {answer.get('step')}; next: python -m finetune export {run_dir} --to exports/{run_dir.name}",
-        flush=True,
-    )
+    ended = f"{answer['reason']} at step {answer.get('step')}"
+    if answer["reason"] == "finished":
+        print(f"{ended}; next: {export_command(run_dir, recipe)}", flush=True)
+    else:
+        print(f"{ended}; the same command resumes from the newest checkpoint:\n  {join_words(sys.orig_argv)}", flush=True)
     return 0
 
 

@@ -153,6 +153,8 @@ class Inference:
     the GPU if one is visible to it, else on the CPU. Absent: the config's `sample` section is refused."""
     evaluate: Callable[[Path, list[str]], int] | None = None
     """(run, checkpoint or exported folder; remaining arguments) → exit code, for `finetune eval-voice`. Absent: it makes no voice."""
+    example: tuple[str, ...] = ()
+    """Arguments of `finetune generate` for the command that a run prints after its last step: a text to start with."""
 
 
 def _raise_missing_generate(_: Path, __: list[str]) -> int:
@@ -226,7 +228,12 @@ class Recipe(Generic[OptionsT]):
         if old := [f"{name}=…" for name, function in given.items() if function is not None]:
             now = self.inference
             moved = Inference(
-                generate or now.generate, chat or now.chat, serve or now.serve, sample or now.sample, evaluate or now.evaluate
+                generate or now.generate,
+                chat or now.chat,
+                serve or now.serve,
+                sample or now.sample,
+                evaluate or now.evaluate,
+                now.example,
             )
             object.__setattr__(self, "inference", moved)
             warn_recipe_author(

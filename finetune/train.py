@@ -1,7 +1,10 @@
-"""accelerate launch finetune/train.py --recipe NAME [--config FILE …] [--section.key value …]
+"""python -m finetune train --recipe NAME [--config FILE …] [--section.key value …]      one process, on one GPU or on the CPU
+python -m finetune train --launch fsdp2 --recipe NAME …      a process on each visible GPU, by the launch file configs/fsdp2.yaml
+accelerate launch --config_file configs/fsdp2.yaml finetune/train.py --recipe NAME …      the same by accelerate's own command
 
-Trains a recipe on whatever the launcher started: one process or many, CPU or GPU. The run's folder holds its checkpoints, log and curve;
-the same command again resumes from the newest good checkpoint. `--recipe NAME --help` lists every key.
+The run's folder holds its checkpoints, log and curve; the same command again resumes from the newest good checkpoint.
+`--recipe NAME --help` lists every key. Beside --launch FILE, accelerate's --num_processes, --num_machines, --machine_rank,
+--main_process_ip and --main_process_port work, too.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ import importlib.util
 import os
 from typing import NoReturn
 
-from finetune.config import Config, help_text, resolve
+from finetune import launcher
+from finetune.config import Config, describe_overlay, help_text, read_sources, resolve
 from finetune.config_sources import Arguments, parse_arguments
 from finetune.errors import ElsewhereError, UserError, exit_code
 from finetune.hardware import cuda_allocator
@@ -35,8 +39,13 @@ def run(argv: list[str]) -> int:
     if arguments.help:
         print_help(__doc__, arguments)
         return 0
+    wanted = launcher.take_launch(arguments)
+    if wanted is not None and wanted.starts_processes:
+        return launcher.launch(wanted, list_words(arguments), check_config(arguments).run.dir)
     try:
         config = check_config(arguments)
+        if os.environ.get("RANK", "0") == "0":
+            report_overlay(arguments)
         setting = cuda_allocator.use_expandable_segments(os.environ)  # before torch is imported, as recipes may do
         if setting is not None and os.environ.get("RANK", "0") == "0":
             print(setting, flush=True)
@@ -69,8 +78,27 @@ def resolve_config(arguments: Arguments) -> Config:
     """The config of the recipe, the --config files and the command line. Raises `UserError` for a wrong key or value."""
     if arguments.recipe is None:
         raise UserError("which recipe? give --recipe NAME, for example --recipe voice_clone")
-    folder = find_recipe(arguments.recipe)
-    return resolve(arguments.recipe, load_options(folder), [folder / "config.yaml", *arguments.files], arguments.overrides)
+    return resolve(arguments.recipe, load_options(find_recipe(arguments.recipe)), list_config_files(arguments), arguments.overrides)
+
+
+def list_config_files(arguments: Arguments) -> list[Path]:
+    """The recipe's config.yaml and the --config files, the lowest precedence first."""
+    assert arguments.recipe is not None  # checked by `resolve_config`
+    return [find_recipe(arguments.recipe) / "config.yaml", *arguments.files]
+
+
+def list_words(arguments: Arguments) -> list[str]:
+    """Parsed arguments as words of a command line."""
+    assert arguments.recipe is not None  # checked by `resolve_config`
+    files = [word for path in arguments.files for word in ("--config", str(path))]
+    flags = [[f"--{key}={value}"] if value.startswith("--") else [f"--{key}", value] for key, value in arguments.overrides]
+    return ["--recipe", arguments.recipe, *files, *(word for words in flags for word in words)]
+
+
+def report_overlay(arguments: Arguments) -> None:
+    """Print the keys that the `lora:` section of a config file sets."""
+    for line in describe_overlay(read_sources(list_config_files(arguments), arguments.overrides)):
+        print(line, flush=True)
 
 
 def load_checked_recipe(config: Config) -> Recipe:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from finetune.cli.paths import configs_folder
+from finetune.command_lines import configs_folder
 from finetune.storage import files
 
 Seconds = dict[str, float]

@@ -21,7 +21,7 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"errors", "moved_modules"}),
     frozenset({"storage", "config_sources", "config_help"}),
     frozenset({"config", "config_diff", "hardware"}),
-    frozenset({"recipe"}),
+    frozenset({"recipe", "command_lines", "launcher"}),
     frozenset({"distributed"}),
     frozenset({"modeling"}),
     frozenset({"data", "monitoring"}),

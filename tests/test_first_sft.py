@@ -19,7 +19,7 @@ from tests.recipes.llm_sft import tiny_runs
 
 PAGE = (ROOT / "docs" / "first_sft.md").read_text(encoding="utf-8")
 NEEDS_A_PERSON = "hf auth login"
-STEPS = ["data_prep text", "finetune plan", "finetune/train.py", "finetune export", "finetune generate", "finetune chat", "--push-to-hub"]
+STEPS = ["data_prep text", "finetune plan", "finetune train", "finetune export", "finetune generate", "finetune chat", "--push-to-hub"]
 
 
 def commands() -> list[str]:
@@ -36,7 +36,6 @@ def small(command: str, home: Path) -> list[str]:
         "data/chats": home / "chats",
         "runs/llm_sft": home / "run",
         "exports": home / "exports",
-        "one_gpu": "cpu",
     }
     for name, path in replaced.items():
         command = command.replace(name, str(path))

@@ -10,12 +10,14 @@ Accepts datasets of `data_prep voice` and JSONL files for the official Qwen3-TTS
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from data_prep import manifest
 from data_prep.audio.reader import AudioError
 from data_prep.audio_codecs.interface import Codec, CodeFormat, read_code_format
 from data_prep.audio_codecs.qwen3_tts import RELEASED_FORMAT
@@ -150,7 +152,7 @@ def _read_stored_format(folder: Path) -> CodeFormat:
     if not isinstance(stored, dict) or set(stored) != keys or not all(type(value) is int and value > 0 for value in stored.values()):
         raise UserError(
             f"{folder / STORE / SUMMARY}: code_format {stored!r} has other keys or values than this version writes; "
-            f"run: python -m data_prep codes {folder}"
+            f"run: python -m data_prep codes {shlex.quote(str(folder))}"
         )
     return CodeFormat(**stored)
 
@@ -164,7 +166,7 @@ def _read_summary(folder: Path) -> dict[str, Any]:
 def _check_codec(folder: Path, codec: Codec) -> Iterator[Problem]:
     """Compare with the digest of the tokenizer that `data_prep codes` stored; rows do not contain it."""
     if _read_summary(folder).get("codec_digest") not in (None, codec.digest()):
-        yield Problem("other_codec", f"{STORE}/{SUMMARY}", f"run: python -m data_prep codes {folder} --model {codec.model}")
+        yield Problem("other_codec", f"{STORE}/{SUMMARY}", f"run: {_codes_command(folder, codec.model)}")
 
 
 def _format_problems(problems: list[Problem], kinds: Mapping[str, str], prefix: str) -> Iterator[str]:
@@ -196,12 +198,16 @@ def _format_totals(rows: list[RowFacts]) -> Iterator[str]:
         yield f"{_escape_unprintable(name):<24}{len(clips):>8,} clips{time:>14}"
 
 
+def _codes_command(dataset: Path, model: object, *more: str) -> str:
+    return shlex.join(["python", "-m", "data_prep", "codes", str(dataset), "--model", str(model), *more])
+
+
 def _format_next_command(options: argparse.Namespace, rows: list[RowFacts]) -> str:
     dataset, root = options.dataset, options.root
     if root:
-        return f"next: python -m data_prep export {dataset} --root {root} --as voice --to FOLDER   (copies all clips into one folder)"
+        command = ["data_prep", "export", str(dataset), "--root", str(root), "--as", "voice", "--to", "FOLDER"]
+        return f"next: python -m {shlex.join(command)}   (copies all clips into one folder)"
     if not rows[0].coded:
-        speaker = "" if all(row.speaker for row in rows) else " --speaker NAME"
-        return f"next: python -m data_prep codes {dataset} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base{speaker}"
-    train = dataset / TRAIN if dataset.is_dir() else dataset
-    return f"next: accelerate launch finetune/train.py --recipe voice_clone --data.train {train}"
+        speaker = [] if all(row.speaker for row in rows) else ["--speaker", "NAME"]
+        return f"next: {_codes_command(dataset, 'Qwen/Qwen3-TTS-12Hz-1.7B-Base', *speaker)}"
+    return f"next: {manifest.training_command(dataset)}"

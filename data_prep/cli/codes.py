@@ -26,7 +26,7 @@ from data_prep.dataset import audio_codes
 from data_prep.dataset.audio_codes import STORE, ClipToEncode
 from data_prep.dataset.clip_audio_checks import inspect_clips
 from data_prep.dataset.row_reader import DATASET, find_manifests
-from data_prep.manifest import REJECTS, TRAIN, ManifestRow, Reject
+from data_prep.manifest import REJECTS, ManifestRow, Reject
 from data_prep.parallel import executor
 from data_prep.parallel.process_pool import StopSignal, report_stopped
 from finetune.errors import UserError, exit_code
@@ -209,5 +209,4 @@ def _report_result(
     for one in rejected:
         print(f"rejected {one.row.audio}: {one.reason}: {one.detail}", file=sys.stderr)
     print(f"{len(good)} clips, {frames} frames, {summary['seconds']} s; {encoded} encoded now, {len(rejected)} rejected")
-    train = options.dataset / TRAIN if options.dataset.is_dir() else options.dataset
-    print(f"next: accelerate launch finetune/train.py --recipe voice_clone --data.train {train}")
+    print(f"next: {manifest.training_command(options.dataset)}")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -71,10 +72,10 @@ def _require_fit(checked: CheckResult, options: argparse.Namespace) -> None:
     unfit = UNFIT | (UNFIT_FOR_TRAINING if options.layout in ("qwen", "voice") else set())
     wrong = [problem for problem in checked.problems if problem.kind in unfit]
     if wrong:
-        root = f" --root {options.root}" if options.root else ""
+        command = ["python", "-m", "data_prep", "check", str(options.dataset), *(["--root", str(options.root)] if options.root else [])]
         raise UserError(
             f"{options.dataset} has {len(wrong)} problems, first at {wrong[0].place}: {wrong[0].detail}; "
-            f"list all with: python -m data_prep check {options.dataset}{root}"
+            f"list all with: {shlex.join(command)}"
         )
 
 
@@ -139,4 +140,4 @@ def format_result(exported: ExportResult, to: Path) -> str:
         lines += [f"{len(exported.skipped)} skipped:", *(f"    {one}" for one in exported.skipped[:SHOWN])]
     if len(exported.skipped) > SHOWN:
         lines.append(f"    … and {len(exported.skipped) - SHOWN} more")
-    return "\n".join([*lines, exported.how_to.format(folder=to)])
+    return "\n".join([*lines, exported.how_to.format(folder=to, quoted=shlex.quote(str(to)))])

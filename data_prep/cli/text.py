@@ -1,7 +1,7 @@
 """Turn files of conversations into a chat dataset for fine-tuning.
 
   python -m data_prep text chats.jsonl more/ --out data/chats
-  accelerate launch finetune/train.py --recipe llm_sft --data.train data/chats/train.jsonl
+  python -m finetune train --recipe llm_sft --data.train data/chats/train.jsonl
 
 Reads .jsonl, .json, .csv, .tsv (each also with .gz), .parquet and folders that `datasets` saved, in the shapes messages, ShareGPT, Alpaca
 and prompt/completion. Rejected rows are listed in rejects.jsonl with their location and reason; other unused input (files of other kinds,
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -70,8 +71,9 @@ def _run(argv: list[str]) -> int:
     _check_target(options.out, [*options.sources, *(source.path for source in gathered.sources)])
     summary = write_dataset(gathered, options.out, TextOptions(options.shape, options.val_share, options.val_rows))
     print(row_counts.format_summary(summary))
-    data = f"--data.train {options.out / TRAIN}" + (f" --data.val {options.out / VAL}" if summary["val"] else "")
-    print(f"next: accelerate launch finetune/train.py --recipe llm_sft --model.source Qwen/Qwen3-1.7B {data}")
+    data = ["--data.train", str(options.out / TRAIN), *(["--data.val", str(options.out / VAL)] if summary["val"] else [])]
+    command = ["python", "-m", "finetune", "train", "--recipe", "llm_sft", "--model.source", "Qwen/Qwen3-1.7B", *data]
+    print(f"next: {shlex.join(command)}")
     return 0
 
 

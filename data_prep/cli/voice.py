@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import shlex
 import sys
 import time
 from dataclasses import replace
@@ -210,6 +211,7 @@ def _print_next_steps(summary: duration_summary.Summary, out: Path) -> int:
             f"warning: more speech was rejected than kept; main reasons: {', '.join(reasons[:3])}; see {out / manifest.REJECTS}",
             file=sys.stderr,
         )
-    print(f"report: python -m data_prep report {out}")
-    print(f"next: python -m data_prep codes {out} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base")
+    quoted = shlex.quote(str(out))
+    print(f"report: python -m data_prep report {quoted}")
+    print(f"next: python -m data_prep codes {quoted} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base")
     return 0

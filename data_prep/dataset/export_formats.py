@@ -53,7 +53,7 @@ class ExportResult:
     skipped: list[str]
     """Location and reason of each skipped row."""
     how_to: str
-    """How to use the export; `{folder}` stands for its path."""
+    """How to use the export; `{folder}` stands for its path, `{quoted}` for the same in a command."""
 
 
 def write_ljspeech(items: list[ExportItem], folder: Path) -> ExportResult:
@@ -144,7 +144,7 @@ def write_voice(items: list[ExportItem], folder: Path) -> ExportResult:
         if beside:
             files.write_jsonl(folder / name, (_make_dataset_row(item, places) for item in beside))
     speaker = "" if all(item.row.speaker for item in items) else " --speaker NAME"
-    return ExportResult(items, [], f"next: python -m data_prep codes {{folder}} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base{speaker}")
+    return ExportResult(items, [], f"next: python -m data_prep codes {{quoted}} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base{speaker}")
 
 
 def _make_dataset_row(item: ExportItem, places: Mapping[Path, str]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,7 @@ def find_manifests(given: Path) -> list[Path]:
     if found:
         return found
     if not given.is_dir():
-        raise UserError(f"{given} does not exist; create it with: python -m data_prep voice RECORDINGS --out {given}")
+        raise UserError(f"{given} does not exist; create it with: python -m data_prep voice RECORDINGS --out {shlex.quote(str(given))}")
     raise UserError(f"{given}: no {TRAIN} in it; {_suggest_input(given)}")
 
 
@@ -52,7 +53,7 @@ def _suggest_input(folder: Path) -> str:
     if others:
         return f"it holds {', '.join(others)}: give one of these"
     if any((folder / name).is_file() for name in NAMES):
-        return f"its {NAMES[0]} is read by: python -m data_prep voice {folder} --transcripts --out FOLDER"
+        return f"its {NAMES[0]} is read by: python -m data_prep voice {shlex.quote(str(folder))} --transcripts --out FOLDER"
     return "give a dataset folder, or a JSONL file of {audio, text, …}"
 
 
@@ -74,7 +75,7 @@ def _parse_line(manifest: Path, number: int, line: bytes) -> ManifestLine:
     if "audio" not in value and any(key in value for key in TEXT_KEYS):
         raise UserError(
             f"{manifest}:{number}: a chat row, not a speech row; check and prepare such files with: "
-            f"python -m data_prep text {manifest} --out FOLDER"
+            f"python -m data_prep text {shlex.quote(str(manifest))} --out FOLDER"
         )
     return _parse_row(manifest, number, value)
 

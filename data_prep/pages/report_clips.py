@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,9 @@ class Dataset:
 def read_dataset(folder: Path) -> Dataset:
     """Load a dataset. Raises `UserError` with file and line for missing or invalid data, or a path outside the folder."""
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder; create a dataset with: python -m data_prep voice RECORDINGS --out {folder}")
+        raise UserError(
+            f"{folder} is not a folder; create a dataset with: python -m data_prep voice RECORDINGS --out {shlex.quote(str(folder))}"
+        )
     summary = _read_summary(folder / manifest.SUMMARY)
     kept = [_convert_row(row) for name in (manifest.TRAIN, manifest.VAL) for row in _read_rows(folder / name)]
     return Dataset(folder, summary, kept, list(_read_rejects(folder / manifest.REJECTS)))
@@ -66,7 +69,7 @@ def _read_summary(path: Path) -> Summary:
     try:
         return Summary.model_validate(strict_json.loads(path.read_bytes()))
     except FileNotFoundError:
-        command = f"python -m data_prep voice RECORDINGS --out {path.parent}"
+        command = f"python -m data_prep voice RECORDINGS --out {shlex.quote(str(path.parent))}"
         raise UserError(
             f"{path} does not exist: the folder is not a dataset, or its run is not complete; create it with: {command}"
         ) from None

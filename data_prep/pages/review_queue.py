@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
@@ -35,7 +36,8 @@ def build_queue(dataset: Dataset) -> ReviewQueue:
     }
     if not clips:
         raise UserError(
-            f"{dataset.folder} has no clips with audio; create it with: python -m data_prep voice RECORDINGS --out {dataset.folder}"
+            f"{dataset.folder} has no clips with audio; create it with: "
+            f"python -m data_prep voice RECORDINGS --out {shlex.quote(str(dataset.folder))}"
         )
     return ReviewQueue(clips, find_weaknesses(build_candidate_clips(dataset), list_rules(dataset)))
 

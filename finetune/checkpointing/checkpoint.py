@@ -242,6 +242,12 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted((path for path in folder.glob("step-*") if STEP_FOLDER.fullmatch(path.name)), reverse=True)
 
 
+def read_validation_losses(folder: Path) -> dict[int, float]:
+    """Step → validation loss, of the committed checkpoints that were evaluated at their step."""
+    states = {step_of(path): state for path in list_checkpoints(folder) if (state := _read_state_or_none(path)) is not None}
+    return {step: loss for step, state in states.items() if (loss := state["validation_loss"]) is not None}
+
+
 def link_snapshot(committed: Path, folder: Path) -> Path:
     """Hard-link a checkpoint into `folder` and return that copy, which later saves do not prune."""
     for path in committed.iterdir():

@@ -1,12 +1,13 @@
 """finetune where [recipes|configs|NAME.yaml]: print the paths of the installed recipes and launch files, for use in a command line.
 
-accelerate launch --config_file $(finetune where fsdp2.yaml) -m finetune.train --recipe voice_clone
+accelerate launch --config_file "$(finetune where fsdp2.yaml)" -m finetune.train --recipe voice_clone
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from finetune.command_lines import configs_folder
 from finetune.errors import UserError, exit_code
 
 
@@ -32,9 +33,3 @@ def run(argv: list[str]) -> int:
 
 def recipes_folder() -> Path:
     return Path(__file__).resolve().parents[2] / "recipes"
-
-
-def configs_folder() -> Path:
-    """Folder of the launch files: next to the package in a clone, inside it when installed."""
-    here = Path(__file__).resolve().parents[1]
-    return next(path for path in (here.parent / "configs", here / "configs") if path.is_dir())

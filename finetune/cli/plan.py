@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from finetune.config import Config, on_disk
-from finetune.config_sources import Arguments, Dumper, parse_arguments, parse_overrides, read_config_file
+from finetune.config import Config, choose_sources, on_disk, read_sources
+from finetune.config_sources import Arguments, Dumper, parse_arguments
 from finetune.errors import UserError, exit_code
 from finetune.hardware.gpus import Cluster, make_cluster
 from finetune.recipe import Recipe, find_recipe, load_recipe
 from finetune.storage import files
-from finetune.train import check_config, check_inputs, load_checked_recipe, print_help, resolve_config
+from finetune.train import check_config, check_inputs, list_config_files, list_words, load_checked_recipe, print_help, resolve_config
 from finetune.training import generation_during_training
 
 if TYPE_CHECKING:
@@ -84,25 +84,20 @@ def take_plan_options(arguments: Arguments) -> PlanOptions:
 def print_estimate(config: Config, recipe: Recipe, requested: PlanOptions, arguments: Arguments) -> None:
     """Print the estimate as YAML comments, and write the launch file if `--write` was given."""
     from finetune.planning.estimate import estimate_run
-    from finetune.planning.launch_file import format_launch_file
+    from finetune.planning.launch_file import format_launch_command, format_launch_file
     from finetune.planning.report import format_plan, plan_run
 
     foreseen = estimate_run(config, recipe)
     prospect = plan_run(foreseen, requested.cluster)
     seen = prospect.look(recipe)
     problems = [*startup_errors(config, recipe), *prospect.problems(seen)]
-    command = command_arguments(arguments)
+    words = list_words(arguments)
+    command = format_launch_command(prospect.best, requested.cluster, requested.write, words)
     for line in format_plan(prospect, command, seen, problems):
         print(f"# {line}".rstrip())
     if requested.write is not None:
-        files.write_text(requested.write, format_launch_file(prospect.best, requested.cluster, str(requested.write), command))
+        files.write_text(requested.write, format_launch_file(prospect.best, requested.cluster, requested.write, words))
         print(f"# wrote {requested.write}")
-
-
-def command_arguments(arguments: Arguments) -> str:
-    """The arguments that `train` takes, as a command line without the flags of `plan`."""
-    keys = "".join(f" --{key} {value}" for key, value in arguments.overrides)
-    return f"--recipe {arguments.recipe}{''.join(f' --config {path}' for path in arguments.files)}{keys}"
 
 
 def startup_errors(config: Config, recipe: Recipe) -> Iterator[str]:
@@ -116,10 +111,8 @@ def startup_errors(config: Config, recipe: Recipe) -> Iterator[str]:
 
 def find_origins(arguments: Arguments) -> dict[str, str]:
     """Dotted key → the file and line, or the flag, that sets it. Keys with their default are not included."""
-    assert arguments.recipe is not None  # checked by `resolve_config`
-    files = [find_recipe(arguments.recipe) / "config.yaml", *arguments.files]
-    layers = [*(read_config_file(path) for path in files), parse_overrides(arguments.overrides)]
-    return {key: place for layer in layers for key, place in layer.origins.items()}
+    sources = choose_sources(read_sources(list_config_files(arguments), arguments.overrides))
+    return {key: place for source in sources for key, place in source.origins.items()}
 
 
 def format_config(config: Config, places: dict[str, str]) -> str:

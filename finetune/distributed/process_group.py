@@ -89,7 +89,7 @@ def check_world(size: int, environ: Any) -> None:
     if size != launched:
         raise UserError(
             f"{launched} processes were launched (WORLD_SIZE), but the process group has {size}; "
-            "start with configs/cpu.yaml or configs/fsdp2.yaml"
+            "start with a launch file: --launch cpu or --launch fsdp2"
         )
 
 

@@ -22,6 +22,8 @@ from finetune.storage import files
 
 QUIET_SECONDS = 10.0
 """Seconds between two progress lines if the output is not a terminal."""
+PACE_STEPS = 10
+"""Steps after which the pace and the end of the run are reported. The first logged step is not counted: it compiles and allocates."""
 BAR = "{n_fmt}/{total_fmt} {percentage:3.0f}%|{bar}| {remaining} left{postfix}"
 """tqdm's default format would cut off speed and memory in 80 columns."""
 LARGEST = 3.5e38
@@ -45,6 +47,9 @@ class Events:
         self._listener = listener
         self._accelerator, self._main, self._total = accelerator, accelerator.is_main_process, total
         self._spoke, self._started, self._first = 0.0, time.monotonic(), done
+        self._pace_from: tuple[int, float] | None = None
+        """The first logged step and its time."""
+        self._pace_reported = False
         self.reached = done
         """The last step that was logged."""
         if accelerator.log_with:
@@ -84,6 +89,21 @@ class Events:
             self._spoke = time.monotonic()
             left = (self._spoke - self._started) / max(1, step - self._first) * (self._total - step)
             print(f"step {step}/{self._total}  {text}  {left:.0f} s left", flush=True)
+        self._report_pace(step, time.monotonic())
+
+    def _report_pace(self, step: int, now: float) -> None:
+        """Once, ten steps after the start: seconds per step, and the time at which the run will end."""
+        if self._pace_from is None:
+            self._pace_from = (step, now)
+        elif not self._pace_reported and self._first + PACE_STEPS <= step < self._total:
+            self._pace_reported = True
+            begun, since = self._pace_from
+            each = (now - since) / (step - begun)
+            left = each * (self._total - step)
+            self.say(
+                f"step {step}: {each:.3g} s a step, {format_duration(left)} left: ends {format_end(time.time(), left)}, "
+                "not counting evaluations and saves"
+            )
 
     def evaluation(self, step: int, numbers: dict[str, float]) -> None:
         self._record("evaluation", step, {f"val/{name}": value for name, value in numbers.items()})
@@ -138,6 +158,19 @@ class Events:
         self.note(kind, step, **numbers)
         if self._accelerator.log_with:
             self._accelerator.log(numbers, step=step)
+
+
+def format_duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 3600:.1f} hours" if seconds >= 3600 else f"{seconds / 60:.1f} minutes"
+
+
+def format_end(now: float, left: float) -> str:
+    """The local time in `left` seconds, with the date if that is another day."""
+    today, end = time.localtime(now), time.localtime(now + left)
+    same_day = (today.tm_year, today.tm_yday) == (end.tm_year, end.tm_yday)
+    return time.strftime("at %H:%M" if same_day else "on %Y-%m-%d at %H:%M", end)
 
 
 def _format_answers(step: int, pairs: list[tuple[str, Answer]]) -> dict[str, str]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import yaml
 
+from finetune import command_lines
 from finetune.hardware.gpus import Cluster
 from finetune.planning.memory import Arrangement
 from finetune.planning.parallelism_planner import LayoutEstimate
@@ -11,9 +15,23 @@ from finetune.planning.parallelism_planner import LayoutEstimate
 PORT = 29500
 
 
-def format_launch_file(verdict: LayoutEstimate, cluster: Cluster, name: str, command: str) -> str:
-    """A launch file as YAML; its first line is a comment with the launch command. `name`: path of the file. `command`: the other
-    arguments."""
+def format_launch_command(verdict: LayoutEstimate, cluster: Cluster, file: Path | None, arguments: Sequence[str]) -> str:
+    """The command that trains with this layout. `file`: its launch file; None: one that comes with the package, or no launcher for one
+    process. `arguments`: those of the training. On other machines the same with their --machine_rank; 10.0.0.1 is to be replaced."""
+    words = [*arguments, *list_overrides(verdict)]
+    machine = ["--machine_rank", 0, "--main_process_ip", "10.0.0.1"] if cluster.nodes > 1 else []
+    if file is not None:
+        return command_lines.launch_command(file, machine, words)
+    if cluster.ranks == 1 and not verdict.arrangement.offload:
+        return command_lines.finetune_command("train", *words)
+    several = ["--num_machines", cluster.nodes, *machine, "--main_process_port", PORT] if cluster.nodes > 1 else []
+    shipped = "ddp.yaml" if distributed_type(verdict.arrangement) == "MULTI_GPU" else "fsdp2.yaml"
+    shipped = "fsdp2_offload.yaml" if verdict.arrangement.offload else shipped
+    return command_lines.launch_command(command_lines.launch_file(shipped), ["--num_processes", cluster.ranks, *several], words)
+
+
+def format_launch_file(verdict: LayoutEstimate, cluster: Cluster, file: Path, arguments: Sequence[str]) -> str:
+    """A launch file as YAML; its first line is a comment with the launch command. `arguments`: those of the training."""
     arrangement = verdict.arrangement
     values: dict[str, object] = {
         "compute_environment": "LOCAL_MACHINE",
@@ -34,8 +52,7 @@ def format_launch_file(verdict: LayoutEstimate, cluster: Cluster, name: str, com
             "fsdp_offload_params": arrangement.offload,
             "fsdp_cpu_ram_efficient_loading": False,
         }
-    several = " --machine_rank 0 --main_process_ip 10.0.0.1" if cluster.nodes > 1 else ""
-    first = f"# accelerate launch --config_file {name}{several} finetune/train.py {command}{format_overrides(verdict)}"
+    first = f"# {format_launch_command(verdict, cluster, file, arguments)}"
     again = "# The same on each other machine with its own --machine_rank; the address is that of machine 0.\n" if cluster.nodes > 1 else ""
     return f"{first}\n{again}{yaml.safe_dump(values, sort_keys=False)}"
 
@@ -47,8 +64,8 @@ def distributed_type(arrangement: Arrangement) -> str:
     return "MULTI_GPU" if arrangement.strategy == "ddp" else "FSDP"
 
 
-def format_overrides(verdict: LayoutEstimate) -> str:
-    """Config overrides for this layout, as command-line flags; without those that the launch file implies."""
+def list_overrides(verdict: LayoutEstimate) -> list[str]:
+    """Config overrides for this layout, as words of a command line; without those that the launch file implies."""
     arrangement = verdict.arrangement
     overrides = {
         "parallel.strategy": arrangement.strategy if arrangement.strategy not in ("ddp", "fsdp") else None,
@@ -57,4 +74,4 @@ def format_overrides(verdict: LayoutEstimate) -> str:
         "parallel.offload": "true" if arrangement.offload else None,
         "train.activation_checkpointing": verdict.recomputing if verdict.recomputing != "none" else None,
     }
-    return "".join(f" --{key} {value}" for key, value in overrides.items() if value is not None)
+    return [word for key, value in overrides.items() if value is not None for word in (f"--{key}", str(value))]

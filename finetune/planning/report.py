@@ -13,8 +13,9 @@ from finetune.config import on_disk
 from finetune.errors import UserError
 from finetune.hardware.gpus import EFFICIENCY, Cluster
 from finetune.modeling import optimizers, quantization
+from finetune.monitoring.event_log import format_duration
 from finetune.planning.estimate import DataPreview, RunEstimate, has_weights, preview_data
-from finetune.planning.launch_file import distributed_type, format_overrides
+from finetune.planning.launch_file import distributed_type
 from finetune.planning.memory import GIB, Arrangement, Memory
 from finetune.planning.parallelism_planner import (
     LayoutEstimate,
@@ -140,7 +141,7 @@ def advise_on_memory(prospect: RunPlan) -> str:
 
 
 def format_plan(prospect: RunPlan, command: str, seen: DataPreview | str | None, problems: list[str]) -> Iterator[str]:
-    """The plan, line by line."""
+    """The plan, line by line. `command`: the one that trains like this."""
     yield from describe_run(prospect)
     if isinstance(seen, DataPreview) and not prospect.foreseen.config.train.steps:
         yield describe_data(prospect, seen)
@@ -189,10 +190,6 @@ def describe_data(prospect: RunPlan, found: DataPreview) -> str:
     )
 
 
-def format_duration(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} hours" if seconds >= 3600 else f"{seconds / 60:.1f} minutes"
-
-
 def describe_memory(prospect: RunPlan) -> Iterator[str]:
     """Memory of one GPU, term by term, with bars."""
     best = prospect.best
@@ -213,11 +210,11 @@ def format_bars(memory: Memory) -> Iterator[str]:
 
 
 def describe_strategy(prospect: RunPlan, command: str) -> Iterator[str]:
-    """The chosen strategy, its launch command, and the reasons against the others."""
+    """The chosen strategy, the `command` that trains with it, and the reasons against the others."""
     best, *others = prospect.verdicts
     suffix = ", as configured" if prospect.configured else ""
-    yield f"strategy: {best.arrangement}{suffix}; distributed_type: {distributed_type(best.arrangement)}; --write FILE"
-    yield f"  accelerate launch --config_file FILE finetune/train.py {command}{format_overrides(best)}"
+    yield f"strategy: {best.arrangement}{suffix}; distributed_type: {distributed_type(best.arrangement)}; --write FILE writes a launch file"
+    yield f"  {command}"
     if best.recomputing != prospect.foreseen.work.recomputing:
         yield f"  with activation checkpointing {best.recomputing}: nothing fits with {prospect.foreseen.work.recomputing}"
     for verdict in others:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -15,6 +14,7 @@ from typing import Any
 from finetune import config
 from finetune.checkpointing import checkpoint
 from finetune.checkpointing.remote_copies import download_newest
+from finetune.command_lines import finetune_command
 from finetune.config import Config
 from finetune.data import batching
 from finetune.data.batching import Place, RankBatch
@@ -221,7 +221,7 @@ def describe_too_few_steps(training: Training, path: Path, reached: int) -> str:
     train = training.config.train
     wanted = f"train.steps: {train.steps}" if train.steps else f"train.epochs: {train.epochs}, which are {training.total:,} steps"
     target = ["--step", "N", "--to", "FOLDER", *recipe_arguments(training.config.recipe)]
-    earlier = shlex.join(["python", "-m", "finetune", "export", str(training.config.run.dir), *target])
+    earlier = finetune_command("export", training.config.run.dir, *target)
     return (
         f"{wanted}, but {path} is of step {reached:,} already; give --train.steps {reached} or more, export an earlier step "
         f"({earlier}), or choose another --run.dir"

@@ -6,9 +6,9 @@ Each context manager below owns one concern of the end of a run: the record in `
 from __future__ import annotations
 
 import platform
-import shlex
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from finetune import command_lines
 from finetune.checkpointing import checkpoint
 from finetune.checkpointing.checkpoint import Saver
 from finetune.checkpointing.remote_copies import Copies
@@ -28,9 +29,10 @@ from finetune.monitoring.event_log import Events, Listener, draw_curve, ignore_e
 from finetune.monitoring.heartbeat import Heartbeat, RunFailure
 from finetune.monitoring.loss_spikes import NotFiniteError
 from finetune.monitoring.stop_requests import SignalListener, StopRequests
-from finetune.recipe import Recipe, recipe_arguments
+from finetune.recipe import Recipe
 from finetune.storage import files
 from finetune.training import out_of_memory
+from finetune.training.console_report import describe_result, describe_start, describe_stop
 from finetune.training.generation_during_training import Sampler, bytes_on_gpu
 from finetune.training.loop import fit
 from finetune.training.setup import EXIT_RECORD, build, report_start
@@ -85,6 +87,9 @@ def train(world: World, config: Config, recipe: Recipe, requests: StopRequests |
         events = Events(config.run.dir, world.accelerator, training.total, progress.step, tracker_settings(config), notify)
         report_killed_launch(killed, events, progress.step)
         report_start(training, progress, events)
+        for line in describe_start(training, progress) if world.is_main else ():
+            events.say(line)
+        started = time.monotonic()
         copies.schedule_upload(progress.step)
         saver = Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous, events.say)
         needed = partial(bytes_on_gpu, training.loaded.base, recipe.base_folders, len(config.sample.prompts))
@@ -105,7 +110,13 @@ def train(world: World, config: Config, recipe: Recipe, requests: StopRequests |
             ending.step, ending.reason = progress.step, reason
     if world.is_main:
         save_curve(config.run.dir, events)
-    events.say(f"{reason} at step {progress.step}; next: {export_command(config)}")
+        ended = time.monotonic() - started
+        finished = reason == "finished"
+        lines = (
+            describe_result(training, ended, events.log_path) if finished else describe_stop(config, reason, progress.step, training.total)
+        )
+        for line in lines:
+            events.say(line)
     return reason
 
 
@@ -114,6 +125,9 @@ def warn_of_idle_gpus(world: World) -> None:
     for idle in idle_gpus(world):
         if world.is_main:
             print(f"warning: {idle}", file=sys.stderr, flush=True)
+            if world.size == 1 and (arguments := command_lines.find_own_arguments()) is not None:
+                command = command_lines.finetune_command("train", "--launch", "fsdp2", *arguments)
+                print(f"  to use all of them: {command}", file=sys.stderr, flush=True)
 
 
 def report_killed_launch(accounts: list[str], events: Events, step: int) -> None:
@@ -212,12 +226,6 @@ def save_curve(run_dir: Path, events: Events) -> None:
         draw_curve(events.log_path, run_dir / "loss.png")
     except Exception as error:
         events.say(f"warning: no loss.png ({type(error).__name__}: {error})")
-
-
-def export_command(config: Config) -> str:
-    """The command that exports the run."""
-    target = ["--to", f"exports/{config.run.dir.name}", *recipe_arguments(config.recipe)]
-    return shlex.join(["python", "-m", "finetune", "export", str(config.run.dir), *target])
 
 
 def tracker_settings(config: Config) -> dict[str, Any]:

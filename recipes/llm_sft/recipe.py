@@ -138,7 +138,7 @@ RECIPE = Recipe(
     loss=loss,
     export=export,
     formats=("transformers",),
-    inference=Inference(generate=generation.generate, chat=chat_session.chat, sample=sample),
+    inference=Inference(generate=generation.generate, chat=chat_session.chat, sample=sample, example=("--prompt", "Who are you?")),
     pack=collation.pack,
     pad=collation.pad,
     truncate=collation.truncate,

@@ -1,6 +1,6 @@
 """The voice_clone recipe: trains Qwen3-TTS 12 Hz (0.6B, 1.7B Base) on one or more voices and exports them as named voices.
 
-    accelerate launch finetune/train.py --recipe voice_clone --data.train data/me/train.jsonl
+    python -m finetune train --recipe voice_clone --data.train data/me/train.jsonl
 
 Features: full fine-tuning, with or without the text embedding, or LoRA; several speakers; a language prefix; speaker vectors averaged over
 several reference clips; export for the stock `qwen_tts` package, as named voices (`custom_voice`) or as a base to train on (`base`).
@@ -204,7 +204,7 @@ RECIPE = Recipe(
     loss=loss,
     export=export,
     formats=("custom_voice", "base"),
-    inference=Inference(generate=generate, serve=serve, sample=sample, evaluate=evaluate),
+    inference=Inference(generate=generate, serve=serve, sample=sample, evaluate=evaluate, example=("--text", "Hello, this is my voice.")),
     # The layers of talker and predictor. Embeddings and heads are not adapted: the meaning of a code does not depend on the voice.
     lora_targets=r"talker\.(code_predictor\.)?model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)",
     prepare=prepare,

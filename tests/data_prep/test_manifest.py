@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 
@@ -32,6 +33,18 @@ def test_written_rows_are_read_back_in_order_with_unknown_keys(tmp_path) -> None
     assert path.read_bytes() == first
     assert "你好" in first.decode()
     assert "null" not in first.decode()
+
+
+def test_the_training_command_can_be_pasted_and_names_validation_data_if_there_is_some(tmp_path) -> None:
+    folder = tmp_path / "my $voice"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text("{}")
+    (folder / "val.jsonl").write_text("")
+    start = ["python", "-m", "finetune", "train", "--recipe", "voice_clone", "--data.train"]
+    assert shlex.split(manifest.training_command(folder)) == [*start, str(folder / "train.jsonl")]
+    assert shlex.split(manifest.training_command(folder / "train.jsonl"))[-1] == str(folder / "train.jsonl")
+    (folder / "val.jsonl").write_text("{}")
+    assert shlex.split(manifest.training_command(folder)) == [*start, str(folder / "train.jsonl"), "--data.val", str(folder / "val.jsonl")]
 
 
 def test_unchanged_rows_keep_their_codes_and_changed_rows_lose_them(tmp_path) -> None:

@@ -16,10 +16,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
-from finetune.config import Config, Names, Section, dump, help_text, on_disk, resolve
+from finetune.config import Config, Lora, Names, Section, describe_overlay, dump, help_text, on_disk, read_sources, resolve
 from finetune.config_help import fields
 from finetune.config_sources import UNWRITABLE, parse_arguments
 from finetune.errors import UserError
+from finetune.recipe import find_recipe, load_options
 from tests.finetune.hostile import YAML_PIECES, broken, value_replaced
 
 ROOT = Path(__file__).parents[2]
@@ -128,6 +129,64 @@ def test_a_key_is_explained_and_can_be_set(key: str) -> None:
     assert value_of(config, key) == expected and type(value_of(config, key)) is type(expected)
     arguments = parse_arguments([f"--{key}={text}"])
     assert arguments.overrides == [(key, text)]
+
+
+OVERLAY = "train:\n  lr: 1e-5\ncheckpoint: {every: 300}\nlora:\n  train:\n    lr: 1e-4\n  checkpoint: {every: 30}\n"
+
+
+def test_the_lora_section_of_a_file_applies_if_model_lora_is_set(tmp_path: Path) -> None:
+    recipe = written(tmp_path, OVERLAY)
+    full, lora = resolved(files=(recipe,)), resolved(("model.lora.rank", "4"), files=(recipe,))
+    assert (full.train.lr, full.checkpoint.every, full.model.lora) == (1e-5, 300, None)
+    assert (lora.train.lr, lora.checkpoint.every) == (1e-4, 30)
+    assert "lora" not in type(lora).model_fields and yaml.safe_load(dump(lora)).keys() == yaml.safe_load(dump(full)).keys()
+    again = resolved(files=(recipe, written(tmp_path, dump(lora), "saved.yaml")))
+    assert again.model_dump() == lora.model_dump()
+
+
+def test_a_config_file_and_a_flag_override_the_lora_section_of_the_recipe(tmp_path: Path) -> None:
+    recipe, mine = written(tmp_path, OVERLAY), written(tmp_path, "train: {lr: 7e-5}\nmodel: {lora: true}\n", "mine.yaml")
+    config = resolved(files=(recipe, mine))
+    assert (config.train.lr, config.checkpoint.every) == (7e-5, 30)
+    assert resolved(("train.lr", "3e-5"), ("model.lora", "true"), files=(recipe,)).train.lr == 3e-5
+    assert resolved(files=(recipe, mine, written(tmp_path, OVERLAY, "copy.yaml"))).train.lr == 1e-4, "a section follows its own file"
+
+
+def test_lora_with_its_defaults_is_switched_on_and_off() -> None:
+    on, rank = ("model.lora", "true"), ("model.lora.rank", "8")
+    assert resolved(on).model.lora == Lora()
+    assert resolved(on, rank).model.lora == resolved(rank, on).model.lora == Lora(rank=8)
+    assert resolved(rank, ("model.lora", "false")).model.lora is None
+    assert "model.lora = 5" in problems(("model.lora", "5"))
+
+
+def test_the_values_of_a_lora_section_are_described(tmp_path: Path) -> None:
+    recipe = written(tmp_path, OVERLAY)
+
+    def described(*overrides: tuple[str, str]) -> list[str]:
+        return describe_overlay(read_sources([recipe], overrides))
+
+    assert described() == []
+    assert described(("model.lora", "true"), ("checkpoint.every", "7")) == [f"train.lr: 0.0001 (because model.lora is set: {recipe}:6)"]
+    assert len(described(("model.lora", "true"))) == 2
+
+
+def test_a_mistake_in_a_lora_section_is_reported_with_and_without_lora(tmp_path: Path) -> None:
+    recipe = written(tmp_path, "train: {lr: 1e-5}\nlora:\n  train:\n    lrr: 1\n")
+    for overrides in ((), (("model.lora", "true"),)):
+        assert f"{recipe}:4: unknown key train.lrr; did you mean train.lr?" in problems(*overrides, files=(recipe,))
+    rank = written(tmp_path, "lora: {rank: 8}\n", "rank.yaml")
+    assert f"{rank}:1: unknown key rank; did you mean model.lora.rank?" in problems(files=(rank,))
+    assert "lora = True: expected keys under it" in problems(files=(written(tmp_path, "lora: true\n", "true.yaml"),))
+    assert "--lora.train.lr: unknown key lora" in problems(("lora.train.lr", "1"))
+
+
+@pytest.mark.parametrize(("name", "rate"), [("llm_sft", 2e-4), ("voice_clone", 1e-4)])
+def test_lora_learns_faster_in_each_recipe(name: str, rate: float) -> None:
+    folder = find_recipe(name)
+    full, lora = (resolve(name, load_options(folder), [folder / "config.yaml"], more) for more in ([], [("model.lora", "true")]))
+    assert (full.train.lr, lora.train.lr) == (1e-5, rate)
+    assert lora.checkpoint.every == lora.eval.every, "the best evaluation has a checkpoint"
 
 
 def test_data_may_be_remote_and_copies_must_be() -> None:

@@ -115,7 +115,11 @@ def test_help_lists_the_options_of_the_recipe(tmp_path: Path, capsys: pytest.Cap
     assert train.main(["--help"]) == 0
     general = capsys.readouterr().out
     assert "--options.dropout" in own and "Dropout in each block." in own and "--train.lr " in own
-    assert "--options" not in general and "--train.lr " in general and "accelerate launch finetune/train.py" in general
+    assert (
+        "--options." not in general
+        and "--train.lr " in general
+        and "accelerate launch --config_file configs/fsdp2.yaml finetune/train.py" in general
+    )
 
 
 # --- a whole run
@@ -137,7 +141,11 @@ def test_a_recipe_outside_the_tree_trains_and_exports_without_other_edits(
     assert done.returncode == 0, done.stderr
     assert "my.own-recipe: 13,982 of 13,982 parameters" in done.stdout
     run = tmp_path / "run"
-    assert f"finished at step 2; next: python -m finetune export {run} --to exports/run --recipe {folder}\n" in done.stdout
+    assert "finished at step 2 after " in done.stdout
+    export_command, generate_command = (
+        f"python -m finetune {words} --recipe {folder}\n" for words in (f"export {run} --to exports/run", "generate --model exports/run")
+    )
+    assert done.stdout.endswith(f"next:\n  {export_command}  {generate_command}")
     monkeypatch.chdir(tmp_path)
     assert export.main([str(run), "--to", "out"]) == 2 and "give its folder yourself with --recipe PATH" in capsys.readouterr().err
     named = ["--recipe", str(folder)]
@@ -164,6 +172,34 @@ def test_a_run_writes_log_curve_and_exit_record(
     assert train.main([*argv[:-4], "--train.steps", "3", "--log.trackers", "[]"]) == 0
     events = [(event["event"], event["step"]) for event in read_log(run / "log.jsonl")]
     assert events[-4:] == [("resumed", 2), ("step", 3), ("committed", 3), ("stopped", 3)]
+
+
+LORA_SECTION = "train: {lr: 1e-3, schedule: constant, warmup: 0.0}\nlora:\n  train:\n    lr: 2e-2\n"
+
+
+def test_lora_trains_at_the_rate_of_its_section(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--model.lora true` as a user types it; then full fine-tuning, and LoRA with a rate of the user's own, in other folders."""
+    monkeypatch.setattr("finetune.training.run.draw_curve", lambda *_: None)
+    extra = tmp_path / "extra.yaml"
+    extra.write_text(LORA_SECTION, encoding="utf-8")
+    rates = {}
+    for name, more in (("lora", ["--model.lora", "true"]), ("full", []), ("own", ["--model.lora", "true", "--train.lr", "3e-2"])):
+        argv = [*RECIPE, *inputs(tmp_path, "--log.trackers", "[]", "--config", str(extra)), "--run.dir", str(tmp_path / name), *more]
+        assert train.main(argv) == 0
+        said = capsys.readouterr().out
+        assert (f"train.lr: 0.02 (because model.lora is set: {extra}:4)\n" in said) == (name == "lora")
+        assert ("LoRA of rank 16, alpha 32" in said) == (name != "full")
+        rates[name] = {event["lr"] for event in read_log(tmp_path / name / "log.jsonl") if event["event"] == "step"}
+        assert f"learning rate {max(rates[name]):g}" in said
+    assert rates == {"lora": {0.02}, "full": {0.001}, "own": {0.03}}
+    tiny.let_go(tmp_path / "lora")
+    beside = tmp_path / "lora" / "checkpoints" / "step-00000002" / "config.yaml"
+    again = ["--config", str(beside), "--train.steps", "3", "--run.dir", str(tmp_path / "lora")]
+    assert train.main([*RECIPE, *again]) == 0
+    said = capsys.readouterr().out
+    assert "  train.steps: 2 → 3" in said and "train.lr" not in said, "a saved config.yaml is complete: no section applies after it"
 
 
 def test_the_config_beside_a_checkpoint_starts_the_same_run(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,7 +73,7 @@ def _add_clip(speaker: DatasetSpeaker, row: dict[str, Any], root: Path, ids: Tok
     """Count one row for its speaker."""
     codes = row.get("audio_codes")
     if not isinstance(codes, list):
-        raise UserError(f"the row has no audio_codes; run `python -m data_prep codes {root} --model MODEL` first")
+        raise UserError(f"the row has no audio_codes; run `python -m data_prep codes {shlex.quote(str(root))} --model MODEL` first")
     speaker.clips += 1
     speaker.frames += len(codes)
     speaker.languages[find_language(row, ids) or ""] += 1

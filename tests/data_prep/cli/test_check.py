@@ -70,7 +70,7 @@ def test_the_next_command_for_a_dataset_with_codes_is_training(data: Path, capsy
     write(data / "train.jsonl", *(row(name, audio_codes=CODES) for name in "abc"))
     write(data / "val.jsonl", row("d", audio_codes=CODES))
     assert run(data) == 0
-    assert capsys.readouterr().out.endswith(f"--recipe voice_clone --data.train {data / 'train.jsonl'}\n")
+    assert capsys.readouterr().out.endswith(f"--data.train {data / 'train.jsonl'} --data.val {data / 'val.jsonl'}\n")
 
 
 def test_every_problem_is_counted_and_the_first_places_are_named(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

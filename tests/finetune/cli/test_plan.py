@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -59,6 +60,23 @@ def test_a_plan_writes_its_launch_file(tmp_path: Path, capsys: pytest.CaptureFix
     assert (values["num_processes"], values["distributed_type"]) == (2, "MULTI_GPU")
     assert plan.main(argv) == 2 and "already exists" in capsys.readouterr().err
     assert plan.main(argv_in(tmp_path, "--gpus", "many")) == 2 and "expected a number" in capsys.readouterr().err
+
+
+def test_the_printed_command_can_be_pasted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a LoRA section that decides the learning rate, and values that a shell would split."""
+    extra = tmp_path / "my settings.yaml"
+    extra.write_text("train: {lr: 1e-3}\nlora: {train: {lr: 2e-2}}\n")
+    argv = argv_in(tmp_path, "--config", str(extra), "--model.lora", "{rank: 4}", "--model.revision", "it's")
+    assert plan.main([*argv, "--gpus", "2"]) == plan.main(argv) == 0
+    out = capsys.readouterr().out
+    rates = [line for line in out.splitlines() if line.strip().startswith("lr: ")]
+    assert len(rates) == 2 and all("lr: 0.02 " in line and line.endswith(f"# {extra}:2") for line in rates)
+    several, one = (shlex.split(line[2:]) for line in out.splitlines() if "--recipe" in line and line.startswith("#   "))
+    assert one[:4] == ["python", "-m", "finetune", "train"] and several[:3] == ["accelerate", "launch", "--config_file"]
+    for words in (several, one):
+        arguments = parse_arguments(words[words.index("--recipe") :])
+        assert arguments.recipe == str(tiny.FOLDER) and arguments.files == [extra]
+        assert dict(arguments.overrides).items() >= {"model.lora": "{rank: 4}", "model.revision": "it's"}.items()
 
 
 def test_a_long_value_is_printed_as_valid_yaml(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -111,7 +111,9 @@ def test_leaving_ends_the_group_and_one_can_join_again(tmp_path: Path) -> None:
 def test_a_launcher_that_fell_back_to_lone_processes_is_refused() -> None:
     check_world(1, {})
     check_world(4, {"WORLD_SIZE": "4"})
-    with pytest.raises(UserError, match=r"4 processes were launched \(WORLD_SIZE\), but the process group has 1; start with configs"):
+    with pytest.raises(
+        UserError, match=r"4 processes were launched \(WORLD_SIZE\), but the process group has 1; start with a launch file: --launch"
+    ):
         check_world(1, {"WORLD_SIZE": "4"})
 
 

@@ -11,6 +11,7 @@ import re
 import select
 import struct
 import termios
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +21,7 @@ import soundfile
 from matplotlib.image import imread, imsave
 
 from finetune.distributed.process_group import World, join
-from finetune.monitoring.event_log import Events, draw_curve, read_log
+from finetune.monitoring.event_log import Events, draw_curve, format_duration, format_end, read_log
 from finetune.recipe import Answer
 
 NUMBERS = {"loss": 2.5, "grad_norm": 1.25, "lr": 1e-4, "tokens_per_second": 1000.0, "tokens": 300.0, "memory_gib": 1.5}
@@ -97,8 +98,8 @@ def test_without_a_terminal_progress_is_rare_and_complete(tmp_path: Path, world:
     for step in range(1, 51):
         events.step(step, NUMBERS)
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2, "one at the start and one at the end, or a log of days fills with lines"
-    assert lines[0].startswith("step 1/50  loss 2.5000  1000 tok/s  1.5 GiB  norm 1.250  lr 1.00e-04") and lines[1].endswith("  0 s left")
+    assert len(lines) == 3, "one at the start, the pace, and one at the end, or a log of days fills with lines"
+    assert lines[0].startswith("step 1/50  loss 2.5000  1000 tok/s  1.5 GiB  norm 1.250  lr 1.00e-04") and lines[2].endswith("  0 s left")
 
 
 def test_a_terminal_of_80_columns_shows_a_bar_with_all_that_matters(
@@ -134,6 +135,45 @@ def test_the_remaining_time_counts_from_the_resumed_step(
     monkeypatch.setattr("time.monotonic", lambda: 1020.0)
     events.step(92, NUMBERS)
     assert capsys.readouterr().out.endswith("  80 s left\n"), "two steps took 20 s, eight are left"
+
+
+def test_after_ten_steps_the_pace_and_the_end_are_reported_once(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first step, which compiles, is not counted: 2 s for each of the others, at 14:00 on a summer's day in UTC."""
+    clock = [0.0]
+    monkeypatch.setattr("finetune.monitoring.event_log.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("finetune.monitoring.event_log.time.time", lambda: 1_750_000_000.0)
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    events = opened(tmp_path, world, total=1815, done=5)
+    for step in range(6, 30):
+        clock[0] += 100.0 if step == 6 else 2.0
+        events.step(step, NUMBERS)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "s a step" in line]
+    assert line == "step 15: 2 s a step, 1.0 hours left: ends at 16:06, not counting evaluations and saves"
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_a_run_of_ten_steps_reports_no_pace(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    events = opened(tmp_path, world, total=10)
+    for step in range(1, 11):
+        events.step(step, NUMBERS)
+    assert "s a step" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (59, "59 s"), (90, "1.5 minutes"), (3600, "1.0 hours"), (10**6, "277.8 hours")]
+)
+def test_durations_have_a_readable_unit(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+def test_an_end_on_another_day_has_a_date() -> None:
+    noon = time.mktime((2026, 3, 4, 12, 0, 0, 0, 0, -1))
+    assert format_end(noon, 3600) == "at 13:00"
+    assert format_end(noon, 13 * 3600) == "on 2026-03-05 at 01:00"
 
 
 def test_other_ranks_log_nothing(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

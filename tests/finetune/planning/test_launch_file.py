@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from accelerate.commands import launch
 from accelerate.commands.config.config_args import load_config_from_file
 
 from finetune.config import resolve
 from finetune.distributed.sharding import choose_strategy
 from finetune.hardware.gpus import Cluster, make_cluster
 from finetune.planning.activation_memory import Recomputing
-from finetune.planning.launch_file import format_launch_file, format_overrides
+from finetune.planning.launch_file import format_launch_command, format_launch_file, list_overrides
 from finetune.planning.memory import Arrangement, Memory
 from finetune.planning.parallelism_planner import LayoutEstimate, Seconds
 from recipes.llm_sft.recipe import Options
-from tests.launch.test_configs import PRESET, PROCESSES, ROLL_CALL
+from tests.launch.test_configs import PRESET, PROCESSES, ROLL_CALL, ROOT, Started
 
 ONE, MACHINE, TWO = make_cluster("h100-80gb", 1, 1), make_cluster("h100-80gb", 2, 1), make_cluster("a100-80gb", 8, 2)
 CASES = [
@@ -39,7 +41,7 @@ def verdict(arrangement: Arrangement, recomputing: Recomputing = "none") -> Layo
 
 def written(folder: Path, arrangement: Arrangement, on: Cluster) -> Path:
     path = folder / "mine.yaml"
-    path.write_text(format_launch_file(verdict(arrangement), on, "configs/mine.yaml", "--recipe llm_sft"), encoding="utf-8")
+    path.write_text(format_launch_file(verdict(arrangement), on, Path("configs/mine.yaml"), ["--recipe", "llm_sft"]), encoding="utf-8")
     return path
 
 
@@ -60,13 +62,36 @@ def test_accelerate_reads_the_launch_file(arrangement: Arrangement, on: Cluster,
 
 @pytest.mark.parametrize(("arrangement", "on", "kind"), CASES, ids=[str(case[0]) for case in CASES])
 def test_the_command_sets_the_chosen_strategy(arrangement: Arrangement, on: Cluster, kind: str) -> None:
-    said = format_overrides(verdict(arrangement, "selective")).split()
+    said = list_overrides(verdict(arrangement, "selective"))
     overrides = [(key.removeprefix("--"), value) for key, value in zip(said[::2], said[1::2], strict=True)]
     config = resolve("llm_sft", Options, [], overrides)
     environ = {"ACCELERATE_USE_FSDP": str(kind == "FSDP").lower(), "FSDP_OFFLOAD_PARAMS": str(arrangement.offload).lower()}
     assert choose_strategy(config, environ) == arrangement.strategy
     assert (config.parallel.replicate, config.parallel.tensor) == (arrangement.replicate, arrangement.tensor)
     assert config.parallel.offload == arrangement.offload and config.train.activation_checkpointing == "selective"
+
+
+@pytest.mark.parametrize(("arrangement", "on", "kind"), CASES, ids=[str(case[0]) for case in CASES])
+def test_a_printed_command_starts_the_processes_of_the_plan(
+    arrangement: Arrangement, on: Cluster, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pasted into a shell on a machine with a GPU more than the plan has, with values that a shell would split or expand."""
+    arguments = ["--recipe", "llm_sft", "--model.lora", "{rank: 16}", "--data.train", "my data/$1.jsonl"]
+    printed = shlex.split(format_launch_command(verdict(arrangement), on, None, arguments))
+    if on.ranks == 1:
+        assert printed[:4] == ["python", "-m", "finetune", "train"] and printed[4:] == arguments
+        return
+    assert printed[:2] == ["accelerate", "launch"]
+    args = launch.launch_command_parser().parse_args(printed[2:])
+    started = Started(monkeypatch, on.gpus + 1)
+    launch.launch_command(args)
+    assert started.processes == on.gpus
+    assert started.environment.get("ACCELERATE_USE_FSDP", "false") == str(kind == "FSDP").lower()
+    assert started.environment.get("FSDP_OFFLOAD_PARAMS", "false") == str(arrangement.offload).lower()
+    assert Path(args.training_script).resolve() == ROOT / "finetune" / "train.py"
+    assert args.training_script_args == [*arguments, *list_overrides(verdict(arrangement))]
+    if on.nodes > 1:
+        assert (args.machine_rank, args.main_process_ip, int(args.main_process_port)) == (0, "10.0.0.1", 29500)
 
 
 @pytest.mark.slow

@@ -23,6 +23,17 @@ from finetune.training.step import Training
 from tests.finetune import tiny
 
 
+def test_idle_gpus_come_with_the_command_that_uses_them(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    monkeypatch.setattr("sys.orig_argv", ["python", "-m", "finetune", "train", "--recipe", "llm_sft", "--model.lora", "{rank: 16}"])
+    run.warn_of_idle_gpus(world)
+    warning, command = capsys.readouterr().err.splitlines()
+    assert warning.startswith("warning: 7 of the 8 visible GPUs of ")
+    assert command == "  to use all of them: python -m finetune train --launch fsdp2 --recipe llm_sft --model.lora '{rank: 16}'"
+
+
 def test_a_nan_is_recorded_and_the_save_in_progress_is_committed(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny.config_in(tmp_path, ("checkpoint.every", "2"))
     step = loop.train_step

@@ -1,0 +1,114 @@
+"""Command lines to print for users: quoted for the shell, and valid in a clone and for an installed copy. Imports no torch."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from finetune.recipe import recipe_arguments
+
+PACKAGE = Path(__file__).resolve().parent
+VERBS = ("train", "finetune.train")
+"""Words that mark the command of a training, besides the path of train.py."""
+SCRIPTS = ("finetune", "accelerate", "torchrun", "train.py")
+MODULES = ("finetune", "finetune.train", "accelerate.commands.launch", "torch.distributed.run")
+INTERPRETER_FLAGS = ("-u", "-O", "-B", "-I", "-s", "-E")
+
+
+def join_words(words: Iterable[object]) -> str:
+    """Words as one command line for a shell."""
+    return shlex.join(map(str, words))
+
+
+def finetune_command(verb: str, *words: object) -> str:
+    """A command line of the package."""
+    return join_words(["python", "-m", "finetune", verb, *words])
+
+
+def export_command(run_dir: Path, recipe: str, step: int | None = None) -> str:
+    """The command that exports a run: its newest checkpoint, or that of a step."""
+    chosen = [] if step is None else ["--step", step]
+    return finetune_command("export", run_dir, *chosen, "--to", exported_folder(run_dir), *recipe_arguments(recipe))
+
+
+def exported_folder(run_dir: Path) -> Path:
+    """The folder that printed commands export a run to."""
+    return Path("exports") / run_dir.name
+
+
+def launch_command(config_file: object, launcher: Sequence[object], arguments: Sequence[object]) -> str:
+    """The command that trains on several processes. `launcher`: flags of accelerate. `arguments`: those of the training."""
+    return join_words(["accelerate", "launch", "--config_file", config_file, *launcher, *training_script(), *arguments])
+
+
+def training_script() -> list[str]:
+    """What accelerate starts: train.py of a clone by its path, the module of an installed copy."""
+    return ["-m", "finetune.train"] if is_installed() else [str(shorten_path(PACKAGE / "train.py"))]
+
+
+def is_installed() -> bool:
+    """Whether the package was installed from a wheel: there, the launch files are inside it."""
+    return (PACKAGE / "configs").is_dir()
+
+
+def launch_file(name: str) -> Path:
+    """Path of a shipped launch file, relative to the current folder if it is below."""
+    return shorten_path(configs_folder() / name)
+
+
+def configs_folder() -> Path:
+    """Folder of the launch files: next to the package in a clone, inside it when installed."""
+    return next(path for path in (PACKAGE.parent / "configs", PACKAGE / "configs") if path.is_dir())
+
+
+def shorten_path(path: Path) -> Path:
+    """The path relative to the current folder if it is below, otherwise absolute."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def find_own_command() -> str | None:
+    """The command that started this training, with its launcher; None if it was not started from a command line."""
+    for words in (_words_of_parent(), sys.orig_argv):
+        if _find_arguments(words) is not None:
+            return join_words(_without_interpreter(words))
+    return None
+
+
+def find_own_arguments() -> list[str] | None:
+    """The arguments of this training, without what started it; None if it was not started from a command line."""
+    return _find_arguments(sys.orig_argv)
+
+
+def _find_arguments(words: Sequence[str]) -> list[str] | None:
+    """What follows the training's script, module or verb in a command line; None if it starts no training."""
+    if not words or not Path(words[0]).name.startswith("python"):
+        return None
+    rest = list(itertools.dropwhile(lambda word: word in INTERPRETER_FLAGS, words[1:]))
+    started = rest[1:2] if rest[:1] == ["-m"] else [Path(word).name for word in rest[:1]]
+    if not started or started[0] not in (*SCRIPTS, *MODULES):
+        return None
+    return next((rest[place + 1 :] for place, word in enumerate(rest) if word in VERBS or Path(word).name == "train.py"), None)
+
+
+def _words_of_parent() -> list[str]:
+    """Command line of the parent process, which may be the launcher; empty if it cannot be read."""
+    try:
+        line = Path(f"/proc/{os.getppid()}/cmdline").read_bytes()
+    except OSError:
+        return []
+    return [os.fsdecode(word) for word in line.split(b"\0")[:-1]]
+
+
+def _without_interpreter(words: Sequence[str]) -> Sequence[str]:
+    """`/opt/venv/bin/python /opt/venv/bin/accelerate launch …` as it was typed: `accelerate launch …`."""
+    script = Path(words[1])
+    if script.name not in SCRIPTS or script.suffix:
+        return words
+    found = shutil.which(script.name)
+    return [script.name if found is not None and Path(found) == script else str(script), *words[2:]]

@@ -1,0 +1,99 @@
+"""`finetune train --launch FILE`: accelerate's launcher in this process, with one message at the end instead of its log and traceback.
+
+The ranks are those of `accelerate launch --config_file FILE finetune/train.py`. Imports no torch before the launch.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from finetune import command_lines
+from finetune.config_sources import Arguments, read_config_file
+from finetune.errors import UserError
+from finetune.storage.strict_json import read_object
+
+FLAG = "launch"
+PASSED_ON = ("num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port")
+"""Flags of accelerate that may stand beside --launch."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What --launch and the flags beside it say."""
+
+    file: Path
+    flags: list[str]
+    """Flags of accelerate."""
+
+    @property
+    def starts_processes(self) -> bool:
+        """Whether the file starts other processes at all, or describes a single one."""
+        return bool(self.flags) or str(read_config_file(self.file).values.get("distributed_type")) != "NO"
+
+
+def take_launch(arguments: Arguments) -> Launch | None:
+    """Remove --launch and the flags of accelerate from the arguments; None without --launch. Raises `UserError`."""
+    given = {key: value for key, value in arguments.overrides if key in (FLAG, *PASSED_ON)}
+    if not given:
+        return None
+    if FLAG not in given:
+        raise UserError(f"--{next(iter(given))} needs --{FLAG} FILE, as in --{FLAG} fsdp2 --num_processes 4")
+    arguments.overrides = [(key, value) for key, value in arguments.overrides if key not in given]
+    return Launch(find_launch_file(given[FLAG]), [word for key in PASSED_ON if key in given for word in (f"--{key}", given[key])])
+
+
+def find_launch_file(name: str) -> Path:
+    """A launch file by its path, or the name of a shipped one, with .yaml or without. Raises `UserError`."""
+    folder = command_lines.configs_folder()
+    for path in (Path(name), folder / name, folder / f"{name}.yaml"):
+        if path.is_file():
+            return path
+    known = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
+    raise UserError(f"--{FLAG} {name}: no such file, and no launch file of that name; known are {known}")
+
+
+def launch(wanted: Launch, arguments: Sequence[str], run_dir: Path) -> int:
+    """Train on the processes of a launch file, and wait for them; returns the exit code. `arguments`: those of the training.
+
+    Raises `UserError` if the processes cannot be started.
+    """
+    from accelerate.commands.launch import launch_command, launch_command_parser
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    words = ["--config_file", str(wanted.file), *wanted.flags, *command_lines.training_script(), *arguments]
+    logging.disable(logging.ERROR)  # the launcher logs each signal and each exit code; the ranks say what happened
+    try:
+        launch_command(launch_command_parser().parse_args(words))
+    except SignalException as stop:
+        return 0 if read_reason(run_dir).startswith("stopped") else 128 + int(stop.sigval)
+    except ChildFailedError as failed:
+        return report_failure(failed, run_dir)
+    except ValueError as error:
+        hint = "; without GPUs give --num_processes N" if "Cuda is not available" in str(error) else ""
+        raise UserError(f"--{FLAG} {wanted.file}: {str(error).rstrip('.')}{hint}") from None
+    return 0
+
+
+def report_failure(failed: Exception, run_dir: Path) -> int:
+    """Report the first rank that failed, if it could not do so itself; returns the exit code."""
+    rank, failure = failed.get_first_failure()  # type: ignore[attr-defined]  # a ChildFailedError; importing its class imports torch
+    if failure.exitcode == 2:  # a `UserError`, which the rank has printed
+        return 2
+    how = signal.Signals(-failure.exitcode).name if failure.exitcode < 0 else f"exit code {failure.exitcode}"
+    record = run_dir / "exit.json"
+    raise UserError(
+        f"rank {rank} ended with {how}; the reason is above, or in {record}. The same command resumes from the newest checkpoint"
+    )
+
+
+def read_reason(run_dir: Path) -> str:
+    """Why the run ended, as exit.json says; empty without that file."""
+    try:
+        return str(read_object(run_dir / "exit.json").get("reason"))
+    except (UserError, OSError):
+        return ""

@@ -1,0 +1,89 @@
+"""Commands that are printed can be pasted: quoted, and valid where they are printed."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from finetune import command_lines
+
+ROOT = Path(__file__).parents[2]
+FLAGS = ["--recipe", "voice_clone", "--model.lora", "{rank: 16}", "--data.train", "my data/train.jsonl"]
+
+
+@pytest.fixture
+def without_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_lines, "_words_of_parent", lambda: ["bash"])
+
+
+def test_commands_are_quoted_for_a_shell() -> None:
+    printed = command_lines.export_command(Path("runs/my voice"), "voice_clone", 40)
+    assert printed == "python -m finetune export 'runs/my voice' --step 40 --to 'exports/my voice'"
+    assert shlex.split(command_lines.finetune_command("train", *FLAGS)) == ["python", "-m", "finetune", "train", *FLAGS]
+    outside = command_lines.export_command(Path("runs/me"), "/my recipes/speech")
+    assert outside == "python -m finetune export runs/me --to exports/me --recipe '/my recipes/speech'"
+
+
+def test_a_clone_launches_its_script_and_an_installed_copy_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    printed = command_lines.launch_command(command_lines.launch_file("fsdp2.yaml"), [], FLAGS)
+    start = "accelerate launch --config_file configs/fsdp2.yaml finetune/train.py --recipe voice_clone --model.lora '{rank: 16}' "
+    assert printed == f"{start}--data.train 'my data/train.jsonl'"
+    monkeypatch.chdir(tmp_path)
+    assert f"--config_file {ROOT}/configs/fsdp2.yaml {ROOT}/finetune/train.py --recipe" in command_lines.launch_command(
+        command_lines.launch_file("fsdp2.yaml"), [], FLAGS
+    )
+    package = tmp_path / "site packages" / "finetune"
+    (package / "configs").mkdir(parents=True)
+    monkeypatch.setattr(command_lines, "PACKAGE", package)
+    printed = command_lines.launch_command(command_lines.launch_file("fsdp2.yaml"), ["--num_processes", 2], FLAGS)
+    assert printed.startswith(
+        "accelerate launch --config_file 'site packages/finetune/configs/fsdp2.yaml' --num_processes 2 -m finetune.train"
+    )
+
+
+@pytest.mark.usefixtures("without_launcher")
+@pytest.mark.parametrize(
+    ("words", "typed"),
+    [
+        (["python", "-m", "finetune", "train"], ["python", "-m", "finetune", "train"]),
+        (["/opt/bin/python3.11", "-u", "finetune/train.py"], ["/opt/bin/python3.11", "-u", "finetune/train.py"]),
+        (["/opt/bin/python", "/opt/bin/finetune", "train"], ["/opt/bin/finetune", "train"]),
+        (["python", "-m", "finetune.train"], ["python", "-m", "finetune.train"]),
+    ],
+)
+def test_a_training_finds_its_own_command(words: list[str], typed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "orig_argv", [*words, *FLAGS])
+    assert command_lines.find_own_command() == shlex.join([*typed, *FLAGS])
+    assert command_lines.find_own_arguments() == FLAGS
+
+
+def test_the_command_of_the_launcher_comes_before_that_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = ["/opt/bin/python", "/opt/bin/accelerate", "launch", "--config_file", "a b.yaml", "finetune/train.py", *FLAGS]
+    monkeypatch.setattr(command_lines, "_words_of_parent", lambda: launcher)
+    monkeypatch.setattr(command_lines.shutil, "which", lambda name: f"/opt/bin/{name}")
+    monkeypatch.setattr(sys, "orig_argv", ["/opt/bin/python", "-u", "finetune/train.py", *FLAGS])
+    assert command_lines.find_own_command() == f"accelerate launch --config_file 'a b.yaml' finetune/train.py {shlex.join(FLAGS)}"
+
+
+@pytest.mark.usefixtures("without_launcher")
+@pytest.mark.parametrize(
+    "words", [[], ["python", "-m", "pytest", "train"], ["python", "worker.py", "train"], ["python", "-m", "finetune", "plan"]]
+)
+def test_another_program_is_no_command_of_a_training(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "orig_argv", words)
+    assert command_lines.find_own_command() is None and command_lines.find_own_arguments() is None
+
+
+def test_a_parent_that_runs_something_else_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_lines, "_words_of_parent", lambda: ["python", "queue.py", "python", "-m", "finetune", "train", *FLAGS])
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "finetune", "train", *FLAGS])
+    assert command_lines.find_own_command() == f"python -m finetune train {shlex.join(FLAGS)}"
+    assert command_lines._words_of_parent()[0] == "python"
+
+
+def test_the_parent_of_this_process_is_read() -> None:
+    assert command_lines._words_of_parent(), "a test runner or a shell"
