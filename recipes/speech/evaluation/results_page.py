@@ -94,6 +94,7 @@ def render(evaluation: Evaluation) -> str:
         title=Path(str(evaluation.settings.get("model", "voice"))).name,
         verdicts=result_files.verdicts(evaluation),
         changes=list_changes(evaluation),
+        compared=[evaluation.titles[name] for row in compare_with_base(evaluation)[-1:] for name in (row.base, row.system)],
         tables=[_table(evaluation, group) for group in evaluation.groups],
         worth=similarity_scales(evaluation),
         names=evaluation.names,

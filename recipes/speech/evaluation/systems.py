@@ -48,7 +48,7 @@ class System:
         name = self.name.removesuffix(", zero-shot")
         if self.folder.parent == demo_models.cache():
             name = name.rpartition("-")[0]  # without the digest of its content
-        return f"Base before training: {name}" if self.way == "cloned" else f"Trained voice: {name}"
+        return f"Untrained base: {name}" if self.way == "cloned" else f"Trained voice: {name}"
 
     def request(self, item: Item) -> SpeechRequest:
         """The request for an item."""

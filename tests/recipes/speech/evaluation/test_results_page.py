@@ -65,9 +65,10 @@ def test_without_a_base_the_page_says_that_nothing_was_compared(tmp_path: Path) 
 
 def test_systems_have_names_for_people_and_wrong_words_are_marked(source: str) -> None:
     text = Page(source).text()
-    for name in ("Real recordings", "Trained voice at step 300", "Base before training: base"):
+    assert "before: Untrained base: base; after: Trained voice at step 300." in text
+    for name in ("Real recordings", "Trained voice at step 300", "Untrained base: base"):
         assert name in text
-    cards = [part for part in source.split('<li class="clip">') if "Base before training" in part]
+    cards = [part for part in source.split('<li class="clip">') if "Untrained base" in part]
     marked = '<mark title="instead of: boat">goat</mark> <del title="missing">lost</del> <mark title="not in the text">&lt;/script&gt;'
     assert len(cards) >= TEXTS and all(marked in part for part in cards[-TEXTS:])
     assert "<mark title=" not in "".join(part for part in source.split('<li class="clip">') if "<b>Real recordings</b>" in part)

@@ -111,5 +111,5 @@ def test_systems_have_titles_for_people(tmp_path: Path, monkeypatch: pytest.Monk
     demo = demo_models.cache() / "qwen3-tts-demo-base-0123abcd"
     assert System("step 300", tmp_path, "named", 300).title == "Trained voice at step 300"
     assert System("me-too", tmp_path / "me-too", "named").title == "Trained voice: me-too"
-    assert System(f"{demo.name}, zero-shot", demo, "cloned").title == "Base before training: qwen3-tts-demo-base"
-    assert System("my-base, zero-shot", tmp_path / "my-base", "cloned").title == "Base before training: my-base"
+    assert System(f"{demo.name}, zero-shot", demo, "cloned").title == "Untrained base: qwen3-tts-demo-base"
+    assert System("my-base, zero-shot", tmp_path / "my-base", "cloned").title == "Untrained base: my-base"
