@@ -64,7 +64,7 @@ bench-check: $(STAMP)  ## the ratios that are steady enough, against the committ
 INSTALL := -m pip install --quiet --no-deps --no-build-isolation
 OWN_TORCH := import sys; from importlib.metadata import version; sys.exit("+" in version("torch"))
 
-$(STAMP): pyproject.toml locked/build.txt locked/torch-cpu.txt locked/main.txt locked/cuda.txt
+$(STAMP): pyproject.toml locked/build.txt locked/torch-cpu.txt locked/main.txt locked/cuda.txt locked/similarity.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed; set PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python $(INSTALL) --require-hashes -r locked/build.txt
@@ -73,6 +73,7 @@ $(STAMP): pyproject.toml locked/build.txt locked/torch-cpu.txt locked/main.txt l
 	! $(BIN)/python -c '$(OWN_TORCH)' || $(BIN)/python $(INSTALL) --require-hashes -r locked/cuda.txt
 	$(BIN)/python $(INSTALL) -e .
 	$(BIN)/python -m pip check
+	$(BIN)/python $(INSTALL) --require-hashes --upgrade --target .venv/similarity -r locked/similarity.txt
 	touch $@
 
 $(NEXT): pyproject.toml locked/build.txt locked/torch-cpu.txt locked/next.txt locked/cuda.txt

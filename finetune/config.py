@@ -199,6 +199,8 @@ class Checkpoint(Section):
 class Eval(Section):
     every: int = Field(default=200, ge=1)
     """Optimizer steps between two evaluations on `data.val`; the last step always runs one."""
+    at_start: bool = False
+    """Whether a fresh run evaluates before its first step, so that the log and `loss.png` begin with the loss of the base."""
 
 
 class Sample(Section):

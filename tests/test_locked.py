@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from recipes.speech.evaluation import resemblyzer_encoder
+
 ROOT = Path(__file__).parents[1]
 PINS = {
     "main.txt": "constraints.txt",
@@ -50,10 +52,16 @@ def test_all_that_is_pinned_is_locked() -> None:
     assert set(pins(ROOT / "constraints.txt")) - set(everything) <= {"tzdata"}, "run locked/compile"
 
 
-@pytest.mark.parametrize("name", [*PINS, *OLDEST, "cuda.txt"])
+@pytest.mark.parametrize("name", [*PINS, *OLDEST, "cuda.txt", "similarity.txt"])
 def test_every_entry_has_a_hash(name: str) -> None:
     entries = re.findall(r"^[^#\s].*(?:\n[ ]+.*)*", (ROOT / "locked" / name).read_text(encoding="utf-8"), re.MULTILINE)
     assert entries and all(re.search(r"--hash=sha256:[0-9a-f]{64}", entry) for entry in entries)
+
+
+def test_the_command_for_the_speaker_encoder_names_the_locked_version() -> None:
+    """No extra: it would bring webrtcvad, which needs a C compiler and is used by that package's own code alone."""
+    ((name, version),) = pins(ROOT / "locked" / "similarity.txt").items()
+    assert f"pip install --no-deps {name}=={version}" == resemblyzer_encoder.INSTALL
 
 
 def test_voice_is_speech_and_qwen_tts() -> None:

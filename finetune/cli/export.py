@@ -46,9 +46,11 @@ def run(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     check_hub(arguments)
     from finetune.exporting.export import export  # here, since --help and mistakes in the flags need no torch
+    from finetune.exporting.model_metadata import describe_target
 
     with fetch_and_place(arguments.checkpoint, arguments.step, arguments.to) as (checkpoint, step, target):
-        export(checkpoint, target, arguments.format, step, arguments.dtype, arguments.base, arguments.adapter_only, arguments.recipe)
+        name = arguments.push_to_hub or describe_target(arguments.to)
+        export(checkpoint, target, arguments.format, step, arguments.dtype, arguments.base, arguments.adapter_only, arguments.recipe, name)
         if remote.is_url(arguments.to):
             remote.upload(target, arguments.to, CARD)
         print(f"{arguments.to} is ready")

@@ -24,6 +24,7 @@ from finetune.config import Lora
 from finetune.config_sources import read_config_file
 from finetune.errors import UserError
 from finetune.exporting.card import CARD, encode_card
+from finetune.exporting.model_metadata import README, describe_target, name_model
 from finetune.modeling import loading, lora_adapters, quantization
 from finetune.modeling.loading import Reader
 from finetune.recipe import ExportPlan, Recipe, choose_recipe, find_recipe, load_recipe
@@ -64,10 +65,12 @@ def export(
     moved_base: Path | None = None,
     adapter_only: bool = False,
     recipe: str | None = None,
+    name: str | None = None,
 ) -> Path:
     """Export a checkpoint to `target`, which is also returned. Raises `UserError` before any work is done; a failure leaves no files.
 
-    `recipe`: name or folder of the recipe; by default the one that the checkpoint names.
+    `recipe`: name or folder of the recipe; by default the one that the checkpoint names. `name`: of the model in the examples of its card,
+    such as its name on the hub; by default `target`.
     """
     if target.exists():
         raise UserError(f"--to {target} already exists; choose another folder or remove it")
@@ -79,7 +82,7 @@ def export(
     with safetensors_shards.open_shards(chosen) as (trained, shapes), loading.open_base(base) as read_base:
         check_checkpoint(chosen, state, shapes, base)
         buffers = {name: trained(name, None) for name in state["buffers"]}
-        plan = add_readme(maker.export(base, state["recipe_state"], buffers, form), chosen, state)
+        plan = add_readme(maker.export(base, state["recipe_state"], buffers, form), chosen, state, name or describe_target(target))
         source = Source(state, trained, shapes, read_base, plan, DTYPE_FLAGS[dtype])
         # Only the last parts of the path: a published model must not reveal folders of this machine.
         card = {"recipe": state["recipe"], "format": form, "step": state["step"], "checkpoint": "/".join(chosen.parts[-3:])}
@@ -103,15 +106,16 @@ def check_checkpoint(chosen: Path, state: dict[str, Any], shapes: dict[str, tupl
         raise UserError(f"{chosen}: shapes differ from those of its base ({'; '.join(other[:4])}); choose another checkpoint")
 
 
-def add_readme(plan: ExportPlan, chosen: Path, state: dict[str, Any]) -> ExportPlan:
-    """The plan with a README.md, which the recipe writes from the checkpoint's state and config."""
+def add_readme(plan: ExportPlan, chosen: Path, state: dict[str, Any], name: str) -> ExportPlan:
+    """The plan with a README.md, which the recipe writes from the checkpoint's state and config; its examples use the model's `name`."""
     if plan.readme is None:
-        return plan
+        cards = {README: name_model(plan.files[README], name)} if README in plan.files else {}
+        return replace(plan, files={**plan.files, **cards})
     settings = read_config_file(chosen / "config.yaml").values
     if strange := [name for name in ("model", "data", "train", "options") if not isinstance(settings.get(name), dict)]:
         raise UserError(f"{chosen / 'config.yaml'} has no section {', '.join(strange)}; choose another checkpoint")
     text = plan.readme(state, (chosen / "config.yaml").read_text(encoding="utf-8"))
-    return replace(plan, files={**plan.files, "README.md": text.encode()})
+    return replace(plan, files={**plan.files, README: name_model(text.encode(), name)})
 
 
 def choose_format(recipe: Recipe, form: str | None) -> str:

@@ -28,6 +28,8 @@ BAR = "{n_fmt}/{total_fmt} {percentage:3.0f}%|{bar}| {remaining} left{postfix}"
 """tqdm's default format would cut off speed and memory in 80 columns."""
 LARGEST = 3.5e38
 """Largest loss to plot: the range of fp32. matplotlib cannot scale an axis to some larger numbers."""
+LEAST_TO_SMOOTH = 20
+"""Fewer losses are plotted as they are."""
 
 Listener = Callable[[str, int, dict[str, Any]], None]
 """Called with each event of this rank: kind, step, fields."""
@@ -108,6 +110,10 @@ class Events:
     def evaluation(self, step: int, numbers: dict[str, float]) -> None:
         self._record("evaluation", step, {f"val/{name}": value for name, value in numbers.items()})
         self.say(f"step {step}: validation loss {numbers['loss']:.4f}")
+        if step == self._first:  # an evaluation before the first step says nothing about the time that steps take
+            self._started = time.monotonic()
+            if self._bar is not None:
+                self._bar.unpause()
 
     def answers(self, step: int, pairs: list[tuple[str, Answer]], sounds: list[Path | None]) -> None:
         """Log prompts and the answers of the model of optimizer step `step`, some steps later. `sounds`: paths of the audio files."""
@@ -227,30 +233,60 @@ def _parse_event(line: bytes) -> dict[str, Any] | None:
 
 
 def draw_curve(log_path: Path, picture: Path) -> None:
-    """Write a PNG with training and validation loss over optimizer steps."""
+    """Write a PNG with training and validation loss over optimizer steps, and the learning rate below."""
     from matplotlib.figure import Figure
 
     events = read_log(log_path)
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.add_subplot(xlabel="optimizer step", ylabel="loss")
-    axes.set_title(_drop_surrogates(str(log_path.parent)), parse_math=False)  # a $ in a folder's name would start a formula
-    for kind, key, style in (("step", "loss", "-"), ("evaluation", "val/loss", "o-")):
-        found = [(event["step"], event.get(key)) for event in events if event["event"] == kind]
-        points = [(step, value) for step, value in found if isinstance(value, float) and abs(value) <= LARGEST]
-        if points:
-            axes.plot(*zip(*sorted(points), strict=True), style, label="training" if kind == "step" else "validation", linewidth=1)
+    figure = Figure(figsize=(8, 5.6), layout="constrained")
+    losses, rates = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
+    losses.set_ylabel("loss")
+    losses.set_title(_drop_surrogates(str(log_path.parent)), parse_math=False)  # a $ in a folder's name would start a formula
+    rates.set(xlabel="optimizer step", ylabel="learning rate")
+    training, validation = read_points(events, "step", "loss"), read_points(events, "evaluation", "val/loss")
+    smooth = smooth_values([value for _, value in training])
+    if training:
+        style = {"color": "tab:blue", "linewidth": 1}
+        losses.plot(*zip(*training, strict=True), **style, alpha=0.35 if smooth else 1, label="training")
+    if smooth:
+        losses.plot([step for step, _ in training], smooth, color="tab:blue", linewidth=2, label="training, smoothed")
+    if validation:
+        losses.plot(*zip(*validation, strict=True), "o-", color="tab:orange", linewidth=1.5, markersize=4, label="validation")
+        step, best = min(validation, key=lambda point: point[1])
+        losses.plot([step], [best], "*", color="tab:red", markersize=13, label=f"best validation loss: {best:.4g} at step {step:,}")
+    if points := read_points(events, "step", "lr"):
+        rates.plot(*zip(*points, strict=True), color="gray", linewidth=1)
+        rates.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
     for event in events:
         if event["event"] == "resumed" and (marked := event.get("marked")) and isinstance(marked, list):
             text = ", ".join(_drop_surrogates(str(key)) for key in marked[:2]) + (", …" if len(marked) > 2 else "")
-            axes.axvline(event["step"], color="gray", linestyle=":", linewidth=1)
+            losses.axvline(event["step"], color="gray", linestyle=":", linewidth=1)
             place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "rotation": 90, "va": "top", "ha": "right", "fontsize": 7}
-            axes.annotate(text[:60], (event["step"], 1), **place, parse_math=False)
-    if axes.get_legend_handles_labels()[0]:  # a log without steps: of a finished run that was resumed in a new folder
-        axes.legend()
-    axes.grid(alpha=0.3)
+            losses.annotate(text[:60], (event["step"], 1), **place, parse_math=False)
+    if losses.get_legend_handles_labels()[0]:  # a log without steps: of a finished run that was resumed in a new folder
+        losses.legend()
+    for axes in (losses, rates):
+        axes.grid(alpha=0.3)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     files.write_bytes(picture, buffer.getbuffer())
+
+
+def read_points(events: Sequence[dict[str, Any]], kind: str, key: str) -> list[tuple[int, float]]:
+    """(step, value) of all events of a kind, by step; without values that are not numbers or cannot be plotted."""
+    found = [(event["step"], event.get(key)) for event in events if event["event"] == kind]
+    return sorted((step, value) for step, value in found if isinstance(value, float) and abs(value) <= LARGEST)
+
+
+def smooth_values(values: Sequence[float]) -> list[float]:
+    """Exponential moving average over about a twentieth of the values, corrected for its start; empty for fewer than `LEAST_TO_SMOOTH`."""
+    if len(values) < LEAST_TO_SMOOTH:
+        return []
+    decay = 1 - 2 / (max(10, len(values) // 20) + 1)
+    smoothed, total, weight = [], 0.0, 0.0
+    for value in values:
+        total, weight = decay * total + (1 - decay) * value, decay * weight + (1 - decay)
+        smoothed.append(total / weight)
+    return smoothed
 
 
 def _drop_surrogates(text: str) -> str:

@@ -57,9 +57,9 @@ def fit(
     """
     todo = steps_left(training, progress)
     stop = None
-    if evaluation_due(training, progress):  # a stop interrupted that evaluation in the previous launch
+    if evaluation_due(training, progress):  # of the base, or one that a stop interrupted in the previous launch
         progress, stop = evaluate_or_stop(training, progress, events, requests)
-    if stop is not None:  # all steps are committed; after one more, that evaluation could not be made up for
+    if stop is not None and progress.step:  # all steps are committed; after one more, that evaluation could not be made up for
         requests.remove_stop_file(stop, training.world)
         return progress, stop.reason
     with closing(make_loader(training, training.rows)) as loader:
@@ -132,8 +132,10 @@ def take_step(
 
 def evaluation_due(training: Training, progress: Progress) -> bool:
     """Whether these weights are still to be evaluated. An evaluation that a stop interrupted is due again in the next launch."""
-    if training.val is None or progress.step == 0 or progress.validation_loss is not None:
+    if training.val is None or progress.validation_loss is not None:
         return False
+    if progress.step == 0:
+        return training.config.eval.at_start
     return progress.step % training.config.eval.every == 0 or progress.step == training.total
 
 

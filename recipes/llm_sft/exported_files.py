@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from finetune.checkpointing.checkpoint_metadata import JsonPart, check_recipe_state
-from finetune.config_sources import load_yaml
-from finetune.errors import UserError
+from finetune.exporting.model_metadata import read_base_metadata
 from finetune.recipe import ExportPlan
 from finetune.storage.model_security import CONFIG, cleaned
 from recipes.language.causal_model import find_path, read_config
@@ -52,7 +51,7 @@ def plan_export(base: Path, state: dict[str, Any]) -> ExportPlan:
         keep=lambda name: name != head,
         files=written,
         copy=tuple(name for name in copied if name not in written),
-        readme=partial(model_card, licence=read_licence(base), chats=tokenizer.chat_template is not None),
+        readme=partial(model_card, inherited=read_base_metadata(base), chats=tokenizer.chat_template is not None),
     )
 
 
@@ -96,16 +95,6 @@ def list_copied_files(base: Path, other_template: bool) -> tuple[str, ...]:
     """Names of the base's files to copy; without its chat templates if `other_template` replaces them."""
     patterns = [pattern for pattern in COPIED if not (other_template and "chat_template" in pattern)]
     return tuple(sorted({path.name for pattern in patterns for path in base.glob(pattern)}))
-
-
-def read_licence(base: Path) -> str | None:
-    """The licence in the header of the base's model card; None if there is none, or it cannot be read."""
-    try:
-        _, header, _ = (base / "README.md").read_text(encoding="utf-8").split("---", 2)
-        licence = load_yaml(header, "README.md")["license"]
-    except (OSError, ValueError, KeyError, TypeError, UserError):
-        return None
-    return licence if isinstance(licence, str) else None
 
 
 def _json(value: Any) -> bytes:

@@ -11,6 +11,7 @@ import yaml
 
 from finetune import __version__
 from finetune.config_sources import load_yaml
+from finetune.exporting.model_metadata import THIS_MODEL, make_model_index, render_header
 
 CHAT = """messages = [{"role": "user", "content": "Good day. Who are you?"}]
 inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)"""
@@ -19,29 +20,27 @@ BASE_LICENCE = "The licence of the base applies to this model; it could not be r
 SUPERVISED = {"assistant": "every turn of the assistant", "last": "the assistant's last turn", "everything": "every token"}
 
 
-def model_card(state: dict[str, Any], config: str, licence: str | None, chats: bool) -> str:
-    """The card in Markdown with the hub's YAML header. `state` and `config`: of the checkpoint. `chats`: the model has a chat template."""
+def model_card(state: dict[str, Any], config: str, inherited: dict[str, Any], chats: bool) -> str:
+    """The card in Markdown with the hub's YAML header. `state` and `config`: of the checkpoint. `inherited`: of the base's header (see
+    `read_base_metadata`). `chats`: the model has a chat template."""
     settings = load_yaml(config, "config.yaml")
     table = "\n".join(f"| {key} | {value} |" for key, value in make_table(state, settings).items())
-    return f"""---
-{yaml.safe_dump(make_header(state, licence), sort_keys=False).strip()}
----
-
+    return f"""{render_header(make_header(state, settings, inherited))}
 # {base_name(state).rpartition("/")[2]}, fine-tuned
 
 | | |
 |---|---|
 {table}
 
-{"" if licence else BASE_LICENCE}The terms of the training data apply too.
+{"" if "license" in inherited else BASE_LICENCE}The terms of the training data apply too.
 
 ## Use
 
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-tokenizer = AutoTokenizer.from_pretrained("path/of/this/folder")
-model = AutoModelForCausalLM.from_pretrained("path/of/this/folder")
+tokenizer = AutoTokenizer.from_pretrained("{THIS_MODEL}")
+model = AutoModelForCausalLM.from_pretrained("{THIS_MODEL}")
 {CHAT if chats else TEXT}
 answer = model.generate(**inputs, max_new_tokens=200)
 print(tokenizer.decode(answer[0, inputs["input_ids"].shape[1]:], skip_special_tokens=True))
@@ -71,14 +70,19 @@ def make_table(state: dict[str, Any], settings: dict[str, Any]) -> dict[str, str
     }
 
 
-def make_header(state: dict[str, Any], licence: str | None) -> dict[str, Any]:
+def make_header(state: dict[str, Any], settings: dict[str, Any], inherited: dict[str, Any]) -> dict[str, Any]:
     """Metadata for the hub. It has the base only if that is on the hub, because the hub refuses other names."""
+    loss, data = state["validation_loss"], settings["data"].get("val")
+    measured = loss is not None and data is not None
+    metrics = {"loss": round(loss, 4), "perplexity": round(math.exp(min(loss, 700.0)), 4)} if measured else {}
+    name = base_name(state).rpartition("/")[2] + "-sft"
     return {
-        **({"base_model": state["base"]["source"]} if is_on_hub(state) else {}),
+        **({"base_model": state["base"]["source"], "base_model_relation": "finetune"} if is_on_hub(state) else {}),
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
-        **({"license": licence} if licence else {}),
+        **inherited,
         "tags": ["sft"],
+        **({"model-index": make_model_index(name, "text-generation", {Path(str(data)).name: metrics})} if measured else {}),
     }
 
 

@@ -83,6 +83,7 @@ SETTINGS: dict[str, tuple[str, Any]] = {
     "checkpoint.on_failure": ("continue", "continue"),
     "checkpoint.copy_to": ("s3://bucket/runs/me/", "s3://bucket/runs/me"),
     "eval.every": ("11", 11),
+    "eval.at_start": ("true", True),
     "sample.every": ("50", 50),
     "sample.prompts": ("['Who are you?', 'Good day.']", ("Who are you?", "Good day.")),
     "log.every": ("12", 12),

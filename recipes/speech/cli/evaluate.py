@@ -14,8 +14,10 @@ from pathlib import Path
 from data_prep.audio_codecs.interface import SpeakerEncoder, UnsupportedModelError
 from data_prep.audio_codecs.selection import open_speaker_encoder
 from finetune.errors import UserError
+from finetune.exporting.model_metadata import README, add_metadata
 from finetune.storage import demo_models, files
-from recipes.speech.evaluation import evaluation_texts, intelligibility, result_files, results_page, scoring, speaker_similarity, systems
+from finetune.storage.hub_download import commit_of
+from recipes.speech.evaluation import evaluation_texts, intelligibility, resemblyzer_encoder, result_files, results_page, scoring, systems
 from recipes.speech.evaluation.evaluation_texts import Item
 from recipes.speech.evaluation.results import Evaluation
 from recipes.speech.evaluation.systems import RECORDINGS, System, Take
@@ -43,7 +45,10 @@ class Plan:
 def evaluate(recipe: SpeechRecipe, model: Path, argv: list[str]) -> int:
     """Body of the verb. Raises `UserError` for what cannot be evaluated, before any model is loaded."""
     plan = make_plan(recipe, model, parse(argv))
-    write_documents(run_plan(plan), plan.args.out)
+    evaluation = run_plan(plan)
+    write_documents(evaluation, plan.args.out)
+    if plan.args.card:
+        write_results_into_card(evaluation, plan)
     return 0
 
 
@@ -66,7 +71,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--asr", metavar="MODEL", help="Whisper model for transcripts: a published name or a .pt file, as in data_prep --whisper"
     )
-    parser.add_argument("--speaker-model", metavar="MODEL", help="independent speaker encoder: an x-vector model of transformers")
+    parser.add_argument(
+        "--speaker-model",
+        metavar="MODEL",
+        help="independent speaker encoder: an x-vector model of transformers, or resemblyzer (default: resemblyzer, if it is installed)",
+    )
     parser.add_argument("--limit", type=int, help="maximum number of texts of each set, evenly spaced (default: all)")
     parser.add_argument("--batch", type=int, default=8, help="texts per batch (default %(default)s)")
     parser.add_argument("--greedy", action="store_true", help="always take the most likely token instead of sampling")
@@ -74,6 +83,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--max-seconds", type=float, default=30.0, help="time limit; longer speech is cut off and counted (default %(default)g)"
     )
+    parser.add_argument("--card", action="store_true", help="also write the results into the model card (README.md) of the export")
     parser.add_argument(
         "--out", type=Path, default=Path("evaluation"), metavar="FOLDER", help="folder for the report and the clips (default %(default)s)"
     )
@@ -84,6 +94,8 @@ def make_plan(recipe: SpeechRecipe, model: Path, args: argparse.Namespace) -> Pl
     """Check the arguments, the systems and every row. Raises `UserError`."""
     check_numbers(args)
     check_out(args.out)
+    if args.card:
+        check_card(model)
     speaking = systems.find_systems(recipe, model, args.checkpoints)
     speaking += [systems.untrained_system(recipe, args.base)] if args.base else []
     items = load_items(recipe, speaking, args)
@@ -93,10 +105,12 @@ def make_plan(recipe: SpeechRecipe, model: Path, args: argparse.Namespace) -> Pl
     encoder, notes = find_encoder(recipe, speaking)
     if args.asr is None:
         notes.append("Intelligibility was not measured: no --asr was given.")
+    if args.speaker_model is None and resemblyzer_encoder.find_weights() is not None:
+        args.speaker_model = resemblyzer_encoder.NAME
     if args.speaker_model is None:
         notes.append(
-            f"{speaker_similarity.SPECTRAL} are used because there is no independent speaker encoder; "
-            "--speaker-model microsoft/wavlm-base-plus-sv gives one."
+            f"Similarity by an independent encoder was not measured: run `{resemblyzer_encoder.INSTALL}` (16 MB), "
+            "or give --speaker-model microsoft/wavlm-base-plus-sv."
         )
     return Plan(recipe, model, speaking, items, encoder, [*notes, *describe_gaps(items)], args)
 
@@ -118,6 +132,18 @@ def check_out(out: Path) -> None:
     others = [path.name for path in (out.iterdir() if out.is_dir() else [out] if out.exists() else []) if not OWN.fullmatch(path.name)]
     if others:
         raise UserError(f"--out {out}: contains files that are not of an evaluation ({others[0]}); choose another folder")
+
+
+def check_card(model: Path) -> None:
+    """Raise `UserError` for a model without a model card of its own that can get results."""
+    if systems.is_run(model):
+        raise UserError(f"--card: {model} is a run, which has no model card; export it, and evaluate the export")
+    if commit_of(model) is not None:
+        raise UserError(f"--card: {model} was downloaded from the hub; give the folder of the export to --model")
+    try:
+        add_metadata((model / README).read_text(encoding="utf-8"), {})
+    except (OSError, ValueError, UserError) as error:
+        raise UserError(f"--card: {model / README} cannot be used ({error}); remove --card") from None
 
 
 def load_items(recipe: SpeechRecipe, speaking: Sequence[System], args: argparse.Namespace) -> list[Item]:
@@ -188,6 +214,14 @@ def speak_all(system: System, plan: Plan, out: Path) -> list[Take]:
             if len(takes) % args.batch == 0 or len(takes) == len(plan.items):
                 print(f"{system.name}: {len(takes)} of {len(plan.items)} texts spoken", flush=True)
     return takes
+
+
+def write_results_into_card(evaluation: Evaluation, plan: Plan) -> None:
+    """Add the results to the header of the export's README.md; an earlier evaluation's are replaced."""
+    card = plan.model / README
+    index = result_files.build_model_index(evaluation, plan.args.data.name)
+    files.write_text(card, add_metadata(card.read_text(encoding="utf-8"), {"model-index": index}))
+    print(f"{card}: has the results in the hub's form (model-index)")
 
 
 def write_documents(evaluation: Evaluation, out: Path) -> None:

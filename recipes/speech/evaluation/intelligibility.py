@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import soxr
@@ -37,6 +38,20 @@ class ErrorCounts:
 
 
 @dataclass(frozen=True)
+class AlignedWord:
+    """A word of a normalised transcript beside the expected one."""
+
+    expected: str
+    """Empty: an inserted word."""
+    transcribed: str
+    """Empty: a missing word."""
+
+    @property
+    def wrong(self) -> bool:
+        return self.expected != self.transcribed
+
+
+@dataclass(frozen=True)
 class Transcription:
     """A recogniser's output for one clip."""
 
@@ -59,6 +74,21 @@ def count_errors(expected: str, transcript: str, language: str) -> ErrorCounts |
         characters=len(expected),
         wrong_characters=by_character.substitutions + by_character.deletions + by_character.insertions,
     )
+
+
+def align_words(expected: str, transcript: str, language: str) -> list[AlignedWord]:
+    """The words of both texts after normalisation, in the alignment that WER counts; empty if the expected text is."""
+    import jiwer
+
+    expected, transcript = normalize(expected, language), normalize(transcript, language)
+    if not expected:
+        return []
+    found, aligned = jiwer.process_words(expected, transcript), list[AlignedWord]()
+    for part in found.alignments[0]:
+        right = found.references[0][part.ref_start_idx : part.ref_end_idx]
+        own = found.hypotheses[0][part.hyp_start_idx : part.hyp_end_idx]
+        aligned += [AlignedWord(*pair) for pair in zip_longest(right, own, fillvalue="")]
+    return aligned
 
 
 def clips_wer(model: Any, clips: Iterable[tuple[str, Samples]], language: str) -> float:

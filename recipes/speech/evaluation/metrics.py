@@ -11,7 +11,7 @@ import numpy as np
 
 from recipes.speech.evaluation.audio_measures import AudioMeasures
 from recipes.speech.evaluation.evaluation_texts import Item
-from recipes.speech.evaluation.intelligibility import ErrorCounts
+from recipes.speech.evaluation.intelligibility import AlignedWord, ErrorCounts
 
 Part = tuple[float, float]
 """(numerator, denominator) that one clip adds to a metric."""
@@ -36,6 +36,8 @@ class ScoredClip:
     transcript: str | None = None
     """None: no Whisper was used, or it failed."""
     errors: ErrorCounts | None = None
+    words: Sequence[AlignedWord] = ()
+    """The transcript beside the text; empty without a transcript."""
     similarities: Mapping[str, float | None] = field(default_factory=dict)
     """By encoder; None for a clip without a speaker vector."""
 

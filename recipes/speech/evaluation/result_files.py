@@ -7,6 +7,7 @@ from typing import Any
 
 from data_prep.pages.report_charts import format_number
 from finetune import __version__
+from finetune.exporting.model_metadata import make_model_index
 from recipes.speech.evaluation.metrics import ScoredClip, metric_value
 from recipes.speech.evaluation.results import (
     SET_TITLES,
@@ -41,6 +42,20 @@ def render_markdown(evaluation: Evaluation) -> str:
     notes = [*describe_pace_drifts(evaluation), *evaluation.notes]
     parts += ["## Notes", "\n".join(f"- {note}" for note in notes)] if notes else []
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def build_model_index(evaluation: Evaluation, data: str) -> list[dict[str, Any]]:
+    """The results of the last trained voice in the form of a model card on the hub. `data`: name of the evaluated texts."""
+    system = [system for system in evaluation.systems if system.way == "named"][-1]
+    results = {
+        f"{data}, {group} texts": {
+            metric.key: round(value, 4)
+            for metric in evaluation.metrics
+            if metric.better and (value := metric_value(metric, evaluation.of(system.name, group))) is not None
+        }
+        for group in evaluation.groups
+    }
+    return make_model_index(system.name, "text-to-speech", results)
 
 
 def verdicts(evaluation: Evaluation) -> list[str]:

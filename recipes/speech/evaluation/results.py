@@ -38,6 +38,11 @@ class Evaluation:
         return [*([RECORDINGS] if self.clips.get(RECORDINGS) else []), *(system.name for system in self.systems)]
 
     @property
+    def titles(self) -> dict[str, str]:
+        """Name of a system → what the page calls it."""
+        return {RECORDINGS: "Real recordings", **{system.name: system.title for system in self.systems}}
+
+    @property
     def metrics(self) -> list[Metric]:
         """The metrics that have a value for at least one system."""
         every = [clip for clips in self.clips.values() for clip in clips]

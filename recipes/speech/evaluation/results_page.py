@@ -16,9 +16,11 @@ from data_prep.pages.report_templates import make_environment, read_style
 from recipes.speech.evaluation import result_files
 from recipes.speech.evaluation.curves import Plot, make_plot
 from recipes.speech.evaluation.evaluation_texts import Item
-from recipes.speech.evaluation.metrics import Metric, ScoredClip, metric_value
+from recipes.speech.evaluation.intelligibility import AlignedWord
+from recipes.speech.evaluation.metrics import Metric, ScoredClip, Verdict, metric_value
 from recipes.speech.evaluation.results import (
     SET_TITLES,
+    Comparison,
     Evaluation,
     checkpoint_curve,
     compare_with_base,
@@ -46,6 +48,8 @@ class ClipCard:
     missing: str
     """Why there is no player."""
     transcript: str | None
+    words: Sequence[AlignedWord]
+    """The transcript beside the text, word by word; empty without a transcript."""
     figures: str
     ended: bool
 
@@ -56,6 +60,22 @@ class TextClips:
 
     item: Item
     cards: list[ClipCard]
+
+
+@dataclass(frozen=True)
+class MetricChange:
+    """One metric on one set of texts before and after training."""
+
+    metric: str
+    texts: str
+    """The set, and the number of texts that both systems spoke."""
+    recordings: str
+    before: str
+    after: str
+    change: str
+    """With ▲ for a higher value and ▼ for a lower one."""
+    interval: str
+    verdict: Verdict
 
 
 @dataclass(frozen=True)
@@ -72,18 +92,42 @@ def render(evaluation: Evaluation) -> str:
     page = make_environment(TEMPLATE.parent).get_template(TEMPLATE.name)
     return page.render(
         title=Path(str(evaluation.settings.get("model", "voice"))).name,
-        verdicts=[sentence.split("**") for sentence in result_files.verdicts(evaluation)],
+        verdicts=result_files.verdicts(evaluation),
+        changes=list_changes(evaluation),
+        compared=[evaluation.titles[name] for row in compare_with_base(evaluation)[-1:] for name in (row.base, row.system)],
         tables=[_table(evaluation, group) for group in evaluation.groups],
         worth=similarity_scales(evaluation),
         names=evaluation.names,
         plots=build_plots(evaluation),
         text_clips=choose_texts(evaluation),
         texts=len({clip.item.key for clips in evaluation.clips.values() for clip in clips}),
-        compared=bool(compare_with_base(evaluation)),
+        titles=evaluation.titles,
+        systems=[evaluation.titles[name] for name in evaluation.names],
         notes=[*describe_pace_drifts(evaluation), *evaluation.notes],
         settings=[(key, "–" if value is None else str(value)) for key, value in evaluation.settings.items()],
         shown=result_files.format_value,
         style=read_style(),
+    )
+
+
+def list_changes(evaluation: Evaluation) -> list[MetricChange]:
+    """Before and after training, by metric and set of texts, of the last checkpoint; without metrics that are always zero."""
+    rows = compare_with_base(evaluation)
+    return [_describe_change(evaluation, row) for row in rows if row.system == rows[-1].system and (row.before or row.after)]
+
+
+def _describe_change(evaluation: Evaluation, row: Comparison) -> MetricChange:
+    found, shown = row.difference, result_files.format_value
+    arrow = "▲ " if found.change > 0 else "▼ " if found.change < 0 else ""
+    return MetricChange(
+        metric=f"{row.metric.title} ({row.metric.unit})",
+        texts=f"{row.group}, {found.texts}",
+        recordings=shown(metric_value(row.metric, evaluation.of(RECORDINGS, row.group))),
+        before=shown(row.before),
+        after=shown(row.after),
+        change=arrow + shown(found.change),
+        interval=f"{shown(found.low)} to {shown(found.high)}",
+        verdict=found.verdict,
     )
 
 
@@ -124,7 +168,7 @@ def _card(name: str, clip: ScoredClip, room: int, metrics: Sequence[Metric]) -> 
         if (value := metric_value(metric, [clip])) is not None
     ]
     if not len(samples):
-        return ClipCard(name, "", "", "the model generated no audio", clip.transcript, " · ".join(figures), clip.ended)
+        return ClipCard(name, "", "", "the model generated no audio", clip.transcript, clip.words, " · ".join(figures), clip.ended)
     player = make_data_uri("audio/flac", encode_flac(Audio(samples, MASTER_RATE)))
     picture = make_data_uri("image/png", draw_spectrogram(samples))
     full = len(player) > room
@@ -134,13 +178,15 @@ def _card(name: str, clip: ScoredClip, room: int, metrics: Sequence[Metric]) -> 
         picture,
         f"the page has no room for more audio; the file is {clip.path}" if full else "",
         clip.transcript,
+        clip.words,
         " · ".join(figures),
         clip.ended,
     )
 
 
 def _table(evaluation: Evaluation, group: str) -> MetricTable:
-    return MetricTable(SET_TITLES[group], result_files.column_titles(evaluation), result_files.table_rows(evaluation, group))
+    rows = [(evaluation.titles[name], cells) for name, cells in result_files.table_rows(evaluation, group)]
+    return MetricTable(SET_TITLES[group], result_files.column_titles(evaluation), rows)
 
 
 def _plot(evaluation: Evaluation, group: str, metric: Metric) -> Plot | None:

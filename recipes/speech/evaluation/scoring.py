@@ -15,6 +15,7 @@ from data_prep.audio_codecs.interface import SpeakerEncoder
 from finetune.errors import UserError
 from recipes.speech.evaluation import audio_measures, intelligibility, speaker_similarity
 from recipes.speech.evaluation.evaluation_texts import Item
+from recipes.speech.evaluation.intelligibility import AlignedWord
 from recipes.speech.evaluation.metrics import ScoredClip
 from recipes.speech.evaluation.speaker_similarity import SimilarityEncoder, SpeakerClipVectors
 from recipes.speech.evaluation.systems import RECORDINGS, Take
@@ -31,9 +32,10 @@ class ScoringModels:
 
 
 def load_encoders(base: SpeakerEncoder | None, independent: str | None) -> list[SimilarityEncoder]:
-    """The model's own encoder if a base is given, and an independent one. Raises `UserError` for a model that is no speaker encoder."""
+    """The model's own encoder if a base is given, and an independent one by its name. Raises `UserError` for a model that is no speaker
+    encoder."""
     own = [speaker_similarity.load_own_encoder(base)] if base is not None else []
-    return [*own, speaker_similarity.mfcc_encoder() if independent is None else speaker_similarity.load_independent_encoder(independent)]
+    return own if independent is None else [*own, speaker_similarity.load_independent_encoder(independent)]
 
 
 def load_scoring_models(items: Sequence[Item], encoders: Sequence[SimilarityEncoder], asr: str | None) -> ScoringModels:
@@ -88,14 +90,17 @@ def score_all(takes: Mapping[str, Sequence[Take]], models: ScoringModels) -> dic
 def score(take: Take, models: ScoringModels, real_seconds: float | None) -> ScoredClip:
     """All measures of one clip."""
     samples = read_clip(take.path)
-    transcript, errors = None, None
+    transcript, errors, words = None, None, list[AlignedWord]()
     if models.asr is not None:
         language = intelligibility.choose_language(models.asr, take.item.language)
         found = intelligibility.transcribe(models.asr, samples, language)
         transcript = None if found.problem else found.text
-        errors = None if transcript is None else intelligibility.count_errors(take.item.text, transcript, language)
+        if transcript is not None:
+            errors = intelligibility.count_errors(take.item.text, transcript, language)
+            words = intelligibility.align_words(take.item.text, transcript, language)
     similarities = {encoder.name: _similarity(encoder, voices, samples, take.item) for encoder, voices in models.encoders}
-    return ScoredClip(take.item, take.path, audio_measures.measure(samples), take.ended, real_seconds, transcript, errors, similarities)
+    sound = audio_measures.measure(samples)
+    return ScoredClip(take.item, take.path, sound, take.ended, real_seconds, transcript, errors, words, similarities)
 
 
 def describe_failures(scored: Mapping[str, Sequence[ScoredClip]], models: ScoringModels) -> list[str]:

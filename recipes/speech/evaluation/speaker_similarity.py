@@ -26,6 +26,8 @@ from data_prep.audio_codecs.model_resolver import resolve_model
 from data_prep.clips.speaker_similarity import LONGEST_SECONDS
 from finetune.errors import UserError
 from finetune.storage.model_security import Kind, admit, load_pickled_weights
+from recipes.speech.evaluation import resemblyzer_encoder
+from recipes.speech.evaluation.resemblyzer_encoder import GeneralizedEndToEndEncoder
 
 Vector = NDArray[np.float32]
 PICKLED = "pytorch_model.bin"
@@ -60,17 +62,22 @@ def load_own_encoder(encoder: SpeakerEncoder) -> SimilarityEncoder:
 def mfcc_encoder() -> SimilarityEncoder:
     """Mean and standard deviation of 20 mel-frequency cepstral coefficients over time: the timbre of a voice, without trained weights.
 
-    It separates low from high and dull from bright voices, but also different rooms; it does not replace a trained speaker encoder.
+    It separates low from high and dull from bright voices, but also different rooms; it does not replace a trained speaker encoder. It is
+    for clips of several speakers: with one, the standardized vectors have a mean of zero, and a cosine to it means nothing.
     """
     return SimilarityEncoder(SPECTRAL, mfcc_statistics)
 
 
 def load_independent_encoder(name: str) -> SimilarityEncoder:
-    """A speaker verification model of transformers (an x-vector head, as in microsoft/wavlm-base-plus-sv): a folder or a hub name.
+    """A speaker verification model of transformers (an x-vector head, as in microsoft/wavlm-base-plus-sv): a folder or a hub name; or
+    `resemblyzer`, if that package is installed.
 
     Raises `UserError` for anything else.
     """
     import torch
+
+    if name == resemblyzer_encoder.NAME:
+        return load_resemblyzer_encoder()
 
     try:
         extractor, model = load_speaker_model(resolve_model("--speaker-model", name, SPEAKER_MODEL_FILES))
@@ -88,6 +95,14 @@ def load_independent_encoder(name: str) -> SimilarityEncoder:
         return found.float().numpy().copy()
 
     return SimilarityEncoder(Path(name).name, vector)
+
+
+def load_resemblyzer_encoder() -> SimilarityEncoder:
+    """The speaker encoder of the package resemblyzer. Raises `UserError` if it is not installed or its weights cannot be read."""
+    weights = resemblyzer_encoder.find_weights()
+    if weights is None:
+        raise UserError(f"--speaker-model resemblyzer: the package is not installed; run `{resemblyzer_encoder.INSTALL}`")
+    return SimilarityEncoder(resemblyzer_encoder.NAME, GeneralizedEndToEndEncoder(weights).embed, resemblyzer_encoder.SHORTEST_SECONDS)
 
 
 def load_speaker_model(folder: Path) -> tuple[Any, Any]:

@@ -19,7 +19,7 @@ from finetune.errors import UserError
 from finetune.exporting import export
 from finetune.exporting.card import CARD
 from finetune.modeling import loading
-from finetune.storage import files
+from finetune.storage import demo_models, files
 from finetune.storage.strict_json import read_object
 from recipes.speech.evaluation.evaluation_texts import Item
 from recipes.speech.voice import SpeechRecipe, SpeechRequest, SpeechSampling, VoiceFolder
@@ -39,6 +39,16 @@ class System:
     """By the name of a speaker of the model, or by cloning the item's reference clip."""
     step: int | None = None
     """Step of a checkpoint; None for an exported folder."""
+
+    @property
+    def title(self) -> str:
+        """What the page calls it."""
+        if self.step is not None:
+            return f"Trained voice at step {self.step}"
+        name = self.name.removesuffix(", zero-shot")
+        if self.folder.parent == demo_models.cache():
+            name = name.rpartition("-")[0]  # without the digest of its content
+        return f"Untrained base: {name}" if self.way == "cloned" else f"Trained voice: {name}"
 
     def request(self, item: Item) -> SpeechRequest:
         """The request for an item."""

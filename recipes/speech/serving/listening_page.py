@@ -32,6 +32,8 @@ TRAINED = "as trained"
 """Choice of the language of the speaker's training data."""
 HIGHEST_TEMPERATURE = 1.5
 HEAD = '<h1 class="head">Overtone</h1><p class="head">Listen to a voice, or compare two voices on the same text.</p>'
+SPEAK_LATER = "Speak: record or upload a reference clip first"
+"""Text of the button while no model can speak without a clip."""
 EXAMPLE = "The morning train leaves at seven, and it is never late."
 
 
@@ -71,6 +73,12 @@ class Controls:
     def only_clones(self, model: str) -> bool:
         """Whether a model has no speaker by name."""
         return self.voices(model) == [CLIP]
+
+    def choose_sides(self) -> tuple[str, str]:
+        """The models of both sides at the start: the first two that speak without a clip. The first model if there is none, and no second
+        model if there is one."""
+        named = [model for model in self.speech.models if not self.only_clones(model)]
+        return (named or list(self.speech.models))[0], (*named[:2], NOBODY, NOBODY)[1]
 
     async def speak(
         self,
@@ -184,19 +192,21 @@ def build_page(controls: Controls) -> gradio.Blocks:
     import gradio
 
     models = list(controls.speech.models)
+    first, second = controls.choose_sides()
+    waiting = controls.only_clones(first)
     room = controls.speech.room
     with gradio.Blocks(title="Overtone", analytics_enabled=False) as page:
         gradio.HTML(HEAD)
-        text = gradio.Textbox(EXAMPLE, label="Text", lines=2, elem_id="text", max_length=controls.limits.chars)
+        text = gradio.Textbox(EXAMPLE[: controls.limits.chars], label="Text", lines=2, elem_id="text", max_length=controls.limits.chars)
         with gradio.Row():
             chosen = [
-                _side_inputs(gradio, controls, "A", models, models[0]),
-                _side_inputs(gradio, controls, "B", [NOBODY, *models], (*models, NOBODY)[1]),
+                _side_inputs(gradio, controls, "A", models, first),
+                _side_inputs(gradio, controls, "B", [NOBODY, *models], second),
             ]
-        clip = _reference_inputs(gradio, controls.only_clones(models[0]))
+        clip = _reference_inputs(gradio, waiting)
         chosen_settings = setting_inputs(gradio, controls)
         with gradio.Row():
-            speak = gradio.Button("Speak", variant="primary", elem_id="speak", scale=5)
+            speak = gradio.Button(SPEAK_LATER if waiting else "Speak", variant="primary", elem_id="speak", scale=5, interactive=not waiting)
             stop = gradio.Button("Stop", elem_id="stop", scale=1)
         with gradio.Row(equal_height=False):
             cards = [gradio.HTML(elem_id="result-a"), gradio.HTML(elem_id="result-b")]
@@ -205,8 +215,17 @@ def build_page(controls: Controls) -> gradio.Blocks:
             [speak.click, text.submit], controls.speak, inputs, cards, api_name="speak", concurrency_limit=room + 1, show_progress="hidden"
         )
         stop.click(None, cancels=[speaking])
+        if waiting:
+            clip[0].change(_enable_speaking, clip[:1], speak, show_progress="hidden", api_name="enable_speaking")
     page.queue(max_size=room + 1)
     return page
+
+
+def _enable_speaking(clip: str | None) -> Any:
+    """The button that speaks: enabled once there is a clip to clone."""
+    import gradio
+
+    return gradio.Button(SPEAK_LATER if clip is None else "Speak", interactive=clip is not None)
 
 
 def _side_inputs(gradio: Any, controls: Controls, name: str, models: Sequence[str], first: str) -> list[Any]:
@@ -240,7 +259,9 @@ def setting_inputs(gradio: Any, controls: Controls) -> list[Any]:
     with gradio.Accordion("Settings", open=False), gradio.Row():
         language = gradio.Dropdown([TRAINED, *languages], value=TRAINED, label="Language")
         first = next(iter(controls.speech.models.values()))
-        temperature = gradio.Slider(0.1, HIGHEST_TEMPERATURE, first.default_temperature, step=0.05, label="Temperature")
+        temperature = gradio.Slider(
+            0.1, HIGHEST_TEMPERATURE, min(max(first.default_temperature, 0.1), HIGHEST_TEMPERATURE), step=0.05, label="Temperature"
+        )
         seed = gradio.Number(0, precision=0, label="Seed")
         greedy = gradio.Checkbox(not first.samples_by_default, label="Greedy: always take the most likely token")
     return [language, temperature, greedy, seed]

@@ -14,6 +14,7 @@ from pydantic import Field
 from data_prep.audio_codecs import qwen3_tts_speaker_encoder
 from finetune.checkpointing.checkpoint_metadata import JsonPart, check_recipe_state
 from finetune.errors import UserError
+from finetune.exporting.model_metadata import read_base_metadata
 from finetune.recipe import ExportPlan
 from finetune.storage import files
 
@@ -80,7 +81,7 @@ def make_plan(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kin
         files={
             "config.json": files.json_bytes(edit_config(qwen3_tts_speaker_encoder.read_base_config(base), state, kind)),
             VOICES: files.json_bytes(state),
-            "README.md": write_model_card(state, kind).encode(),
+            "README.md": write_model_card(state, kind, read_base_metadata(base)).encode(),
         },
         copy=list_files_to_copy(base),
     )

@@ -9,13 +9,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from data_prep import __main__
+from data_prep.pages.report_page import render_page
 from tests.data_prep.conftest import MARKUP
+from tests.data_prep.example_clips import clip, dataset
 from tests.data_prep.page import Page
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -157,3 +160,23 @@ def test_a_browser_shows_the_report_without_an_error_or_a_request(made, scheme, 
         ]
     assert troubles == []
     assert [url for url in requests if not url.startswith("data:")] == [made.as_uri()[:40]]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="NO BROWSER: install Debian's chromium to see the report in one")
+def test_long_lists_have_pages(browser, tmp_path) -> None:
+    clips = [replace(clip(f"c{at:02d}", snr_db=20.0 + at), source=f"{at:02d}.wav") for at in range(60)]
+    (tmp_path / "report.html").write_text(render_page(dataset(tmp_path, clips, [])), encoding="utf-8")
+    with browser.new_context(viewport={"width": 400, "height": 800}) as context:
+        view = context.new_page()
+        view.goto((tmp_path / "report.html").as_uri())
+        rows, cards = view.locator("table.sortable tbody tr:visible"), view.locator("#worst + p + ol li:visible")
+        pagers = view.locator(".pager")
+        assert (rows.count(), cards.count()) == (50, 8) and pagers.first.text_content() == "Previous1 to 50 of 60Next"
+        pagers.first.get_by_text("Next").click()
+        assert rows.count() == 10 and pagers.first.get_by_text("Next").is_disabled()
+        view.locator("table.sortable thead button").first.click()
+        assert rows.count() == 50 and rows.first.locator("th").text_content() == "00.wav", "sorting shows the first page"
+        last = view.locator("#worst + p + ol li").last.get_attribute("id")
+        view.evaluate(f"location.hash = '{last}'")
+        view.locator(f"#{last}").wait_for(state="visible")
+        assert cards.count() == 4 and view.evaluate("document.documentElement.scrollWidth") <= 400

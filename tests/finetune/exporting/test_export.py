@@ -21,10 +21,12 @@ from finetune import config as config_of
 from finetune import recipe
 from finetune.checkpointing import checkpoint, safetensors_shards
 from finetune.checkpointing.safetensors_shards import TensorEntry, TensorShard
+from finetune.cli.export import main as export_main
 from finetune.config import Lora
 from finetune.distributed.process_group import join, leave
 from finetune.errors import UserError
-from finetune.exporting import export
+from finetune.exporting import export, hub_upload
+from finetune.exporting.model_metadata import THIS_MODEL
 from finetune.modeling import loading, lora_adapters
 from finetune.recipe import ExportPlan
 from finetune.storage import files
@@ -165,6 +167,20 @@ def test_the_card_names_the_origin_of_the_model(runs: dict[str, Path], tmp_path:
     assert (card["recipe"], card["format"], card["step"]) == (str(tiny.FOLDER), "plain", 2)
     assert card["lora"]["rank"] == 3 and card["data"]["rows"] == 20 and card["base"]["source"] == str(base_of(runs["lora"]))
     assert card["weights"] == {"model.safetensors": files.digest(target / "model.safetensors")}
+
+
+def test_the_example_in_the_card_names_the_model_as_it_was_typed(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned(monkeypatch, files={"README.md": f"load {THIS_MODEL}".encode()})
+    monkeypatch.setattr(hub_upload, "check_repository", lambda _: None)
+    monkeypatch.setattr(hub_upload, "push", lambda *_: "https://hub/me/voice")
+    monkeypatch.chdir(tmp_path)
+    hub = ("--push-to-hub", "me/voice")
+    for target, more, name in (("exports/me", (), "exports/me"), (str(tmp_path / "me"), (), "me"), ("pushed", hub, "me/voice")):
+        Path("exports").mkdir(exist_ok=True)
+        assert export_main([str(runs["full"]), "--to", target, *more]) == 0
+        assert Path(target, "README.md").read_text() == f"load {name}"
 
 
 def test_files_and_folders_of_the_base_are_copied(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,14 +14,16 @@ import termios
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
+from matplotlib.figure import Figure
 from matplotlib.image import imread, imsave
 
 from finetune.distributed.process_group import World, join
-from finetune.monitoring.event_log import Events, draw_curve, format_duration, format_end, read_log
+from finetune.monitoring.event_log import Events, draw_curve, format_duration, format_end, read_log, smooth_values
 from finetune.recipe import Answer
 
 NUMBERS = {"loss": 2.5, "grad_norm": 1.25, "lr": 1e-4, "tokens_per_second": 1000.0, "tokens": 300.0, "memory_gib": 1.5}
@@ -176,6 +178,18 @@ def test_an_end_on_another_day_has_a_date() -> None:
     assert format_end(noon, 13 * 3600) == "on 2026-03-05 at 01:00"
 
 
+def test_the_remaining_time_excludes_the_evaluation_before_the_first_step(
+    tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.monotonic", lambda: 1000.0)
+    events = opened(tmp_path, world, total=10)
+    monkeypatch.setattr("time.monotonic", lambda: 1600.0)
+    events.evaluation(0, {"loss": 5.0})
+    monkeypatch.setattr("time.monotonic", lambda: 1620.0)
+    events.step(2, NUMBERS)
+    assert capsys.readouterr().out.endswith("  80 s left\n")
+
+
 def test_other_ranks_log_nothing(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(world.accelerator), "is_main_process", property(lambda _: False))
     events = opened(tmp_path, world)
@@ -240,10 +254,42 @@ def test_the_curve_is_a_picture_of_the_losses(tmp_path: Path, world: World) -> N
     events.evaluation(39, {"loss": 0.5})
     draw_curve(events.log_path, tmp_path / "two.png")
     data = (tmp_path / "one.png").read_bytes()
-    assert data.startswith(b"\x89PNG\r\n\x1a\n") and imread(tmp_path / "one.png").shape[:2] == (540, 960)
+    assert data.startswith(b"\x89PNG\r\n\x1a\n") and imread(tmp_path / "one.png").shape[:2] == (672, 960)
     colours = np.unique((imread(tmp_path / "one.png")[..., :3] * 255).astype(int).reshape(-1, 3), axis=0)
     assert any(blue > red + 60 for red, _, blue in colours), "the line of the training loss"
     assert ink(tmp_path / "two.png") > ink(tmp_path / "one.png") + 100, "the validation loss is drawn as well"
+
+
+def figure_of(monkeypatch: pytest.MonkeyPatch, log: Path, picture: Path) -> Any:
+    """The figure that `draw_curve` saves."""
+    figures: list[Any] = []
+    savefig = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *rest, **named: (figures.append(figure), savefig(figure, *rest, **named))[1])
+    draw_curve(log, picture)
+    return figures[-1]
+
+
+def test_the_curve_begins_with_the_base_marks_the_best_and_has_the_learning_rate_below(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = opened(tmp_path, world)
+    events.evaluation(0, {"loss": 6.0})
+    for step in range(1, 41):
+        events.step(step, {**NUMBERS, "loss": 5.0 + (-1) ** step, "lr": 1e-5 * step})
+    for step, loss in ((10, 2.0), (20, 1.0), (40, 1.5)):
+        events.evaluation(step, {"loss": loss})
+    losses, rates = figure_of(monkeypatch, events.log_path, tmp_path / "loss.png").axes
+    lines = {line.get_label(): line.get_xydata().tolist() for line in losses.get_lines()}
+    assert lines["validation"] == [[0, 6.0], [10, 2.0], [20, 1.0], [40, 1.5]]
+    assert lines["best validation loss: 1 at step 20"] == [[20, 1.0]]
+    assert len(lines["training"]) == 40 and all(abs(value - 5.0) < 0.2 for _, value in lines["training, smoothed"][20:])
+    assert rates.get_ylabel() == "learning rate" and rates.get_lines()[0].get_xydata()[-1].tolist() == [40, pytest.approx(4e-4)]
+
+
+def test_few_losses_are_not_smoothed_and_many_keep_their_level() -> None:
+    assert smooth_values([3.0] * 19) == [] and smooth_values([3.0] * 400) == pytest.approx([3.0] * 400)
+    falling = smooth_values([float(value) for value in range(400, 0, -1)])
+    assert falling == sorted(falling, reverse=True) and falling[0] == 400 and 1 < falling[-1] < 20
 
 
 def test_a_run_without_a_step_has_a_curve_without_a_line(tmp_path: Path, world: World, recwarn: pytest.WarningsRecorder) -> None:

@@ -52,6 +52,35 @@ def of_kind(run: Path, kind: str) -> list[int]:
     return [event["step"] for event in read_log(run / "log.jsonl") if event["event"] == kind]
 
 
+def test_the_base_is_evaluated_before_the_first_step_without_changing_a_number(tmp_path: Path, world: World) -> None:
+    val = str(tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(5, seed=5)))
+    found = {}
+    for name in ("true", "false"):
+        chosen = (("data.val", val), ("eval.at_start", name), ("eval.every", "3"), ("options.dropout", "0.3"))
+        config = tiny.config_in(tmp_path / name, *chosen)
+        training, progress = tiny.built(world, config)
+        fitted(training, progress, world)
+        log = [event for event in read_log(config.run.dir / "log.jsonl") if event["event"] in ("step", "evaluation")]
+        found[name] = [(event["event"], event["step"], event.get("loss"), event.get("val/loss")) for event in log]
+    (first, *rest) = found["true"]
+    assert first[:2] == ("evaluation", 0) and first[3] > rest[-1][3] and rest == found["false"], "bit by bit, with dropout"
+    training, progress = tiny.built(
+        world, tiny.config_in(tmp_path / "true", ("data.val", val), ("eval.at_start", "true"), ("train.steps", "8"))
+    )
+    fitted(training, progress, world)
+    assert of_kind(tmp_path / "true" / "run", "evaluation").count(0) == 1, "a resumed run starts where it was"
+
+
+def test_a_stop_during_the_first_evaluation_leaves_a_checkpoint(tmp_path: Path, world: World) -> None:
+    val = tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(5, seed=5))
+    config = tiny.config_in(tmp_path, ("data.val", str(val)), ("eval.at_start", "true"))
+    requests = StopRequests()
+    requests.record_signal("SIGTERM")
+    progress, reason = fitted(*tiny.built(world, config), world, requests)
+    assert (progress.step, reason) == (1, "stopped by SIGTERM on rank 0")
+    assert checkpoint.find(config.run.dir).name == "step-00000001" and 0 not in of_kind(config.run.dir, "evaluation")
+
+
 @pytest.mark.parametrize("asynchronous", ["true", "false"])
 def test_the_loop_logs_evaluates_and_saves_at_its_intervals(tmp_path: Path, world: World, asynchronous: str) -> None:
     val = tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(5, seed=5))

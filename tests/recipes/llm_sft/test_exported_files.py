@@ -128,20 +128,3 @@ def test_the_end_of_turn_is_added_to_the_generation_config(tmp_path: Path) -> No
         (base / "generation_config.json").write_text(json.dumps({"eos_token_id": enough}))
         plan = exported_files.plan_export(base, STATE)
         assert "generation_config.json" not in plan.files and "generation_config.json" in plan.copy
-
-
-@pytest.mark.parametrize(
-    ("text", "licence"),
-    [
-        ("---\nlicense: apache-2.0\ntags: [x]\n---\n# Base\n", "apache-2.0"),
-        ("# Base\n", None),
-        ("---\n[broken\n---\n", None),
-        ("---\njust words\n---\n", None),
-        ("---\nlicense: [a, b]\n---\n", None),
-        (None, None),
-    ],
-)
-def test_the_licence_is_read_from_the_card_of_the_base(tmp_path: Path, text: str | None, licence: str | None) -> None:
-    if text is not None:
-        (tmp_path / "README.md").write_text(text)
-    assert exported_files.read_licence(tmp_path) == licence

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from huggingface_hub import ModelCard
 
 from finetune.config import dump, resolve
 from recipes.llm_sft.model_card import model_card
@@ -23,9 +24,13 @@ STATE: dict[str, Any] = {
 }
 
 
-def card(tmp_path: Path, licence: str | None = "apache-2.0", chats: bool = True, **changes: Any) -> str:
+LICENSED = {"license": "apache-2.0", "language": ["en"]}
+
+
+def card(tmp_path: Path, inherited: dict[str, Any] = LICENSED, chats: bool = True, **changes: Any) -> str:
     given = (("data.train", str(tmp_path / "secret place" / "chats.jsonl")), ("train.lr", "2e-5"), ("run.dir", str(tmp_path / "run")))
-    return model_card({**STATE, **changes}, dump(resolve("llm_sft", RECIPE.Options, [], given)), licence, chats)
+    given += (("data.val", str(tmp_path / "secret place" / "held_out.jsonl")),)
+    return model_card({**STATE, **changes}, dump(resolve("llm_sft", RECIPE.Options, [], given)), inherited, chats)
 
 
 def header(text: str) -> dict[str, Any]:
@@ -48,13 +53,19 @@ def test_the_card_has_base_data_metrics_and_settings(tmp_path: Path) -> None:
     ):
         assert line in text, line
     assert str(tmp_path) not in text and "secret place" not in text
-    assert header(text)["license"] == "apache-2.0" and header(text)["base_model"] == "Qwen/Qwen3-1.7B-Base"
+    found = ModelCard(text).data
+    assert (found.license, found.language, found.base_model, found.library_name) == (
+        *("apache-2.0", ["en"], "Qwen/Qwen3-1.7B-Base", "transformers"),
+    )
+    assert found.eval_results is not None and found.model_name == "Qwen3-1.7B-Base-sft"
+    results = [(one.dataset_name, one.metric_type, one.metric_value) for one in found.eval_results]
+    assert results == [("held_out.jsonl", "loss", 0.5), ("held_out.jsonl", "perplexity", 1.6487)]
 
 
 def test_unknown_values_are_reported_as_unknown(tmp_path: Path) -> None:
-    text = card(tmp_path, licence=None, chats=False, validation_loss=None)
+    text = card(tmp_path, inherited={}, chats=False, validation_loss=None)
     assert "| Validation loss | not measured at this step |" in text and "it could not be read from the base's model card" in text
-    assert "license" not in header(text) and "apply_chat_template" not in text
+    assert not {"license", "model-index"} & header(text).keys() and "apply_chat_template" not in text
 
 
 def test_a_base_in_a_folder_is_not_in_the_metadata_for_the_hub(tmp_path: Path) -> None:

@@ -10,13 +10,15 @@ import numpy as np
 from data_prep.audio.waveform import Audio, encode_flac
 from recipes.speech.evaluation.audio_measures import AudioMeasures
 from recipes.speech.evaluation.evaluation_texts import SEEN, UNSEEN, Item
-from recipes.speech.evaluation.intelligibility import ErrorCounts
+from recipes.speech.evaluation.intelligibility import AlignedWord, ErrorCounts
 from recipes.speech.evaluation.metrics import ScoredClip
 from recipes.speech.evaluation.results import Evaluation
 from recipes.speech.evaluation.systems import RECORDINGS, System
 
 MARKUP = "</script><img src=x onerror=alert(1)>"
 BASE = "base, zero-shot"
+WRONG = [AlignedWord("boat", "goat"), AlignedWord("lost", ""), AlignedWord("", MARKUP)]
+"""A substituted, a missing and an inserted word."""
 TEXTS = 12
 STEPS = {"step 100": 0.9, "step 200": 0.7, "step 300": 0.5}
 """How long the clips of each checkpoint last, against the recordings: faster with every one, as shifted labels make them."""
@@ -40,6 +42,7 @@ def clips(folder: Path, name: str, stretch: float, wrong: int, like: float) -> l
             real_seconds=2.0,
             transcript=f"text {at}",
             errors=ErrorCounts(10, wrong, 50, wrong),
+            words=[AlignedWord("text", "text"), *WRONG[:wrong]],
             similarities={"own encoder": like + 0.01 * at},
         )
         for at in range(TEXTS)

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import ModelCard
 
 from finetune import __main__ as verbs
 from finetune.errors import UserError
 from finetune.exporting.card import CARD
-from recipes.speech.cli.evaluate import find_encoder
+from recipes.speech.cli.evaluate import check_card, find_encoder, make_plan, parse
+from recipes.speech.evaluation import resemblyzer_encoder
 from recipes.speech.evaluation.systems import RECORDINGS, System
 from recipes.voice_clone.inference import synthesizer
 from tests.data_prep.page import Page
@@ -42,8 +44,11 @@ def voice(fresh: Any, export: Any, nano: Path, tmp_path_factory: pytest.TempPath
     return command
 
 
-def test_rows_are_evaluated_into_three_files(voice: Voice, nano: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_are_evaluated_into_three_files(
+    voice: Voice, nano: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     command = voice(tmp_path / "all", *ROWS, NEW)
+    monkeypatch.setattr(resemblyzer_encoder, "find_weights", lambda: None)
     seen = write_corpus(tmp_path / "seen", [ROWS[0], {**ROWS[0], "text": "Boats, boats."}]).train
     assert verbs.main([*command, "--base", str(nano), "--seen", str(seen)]) == 0
     out = tmp_path / "all" / "evaluation"
@@ -51,17 +56,38 @@ def test_rows_are_evaluated_into_three_files(voice: Voice, nano: Path, tmp_path:
     found = json.loads((out / "evaluation.json").read_text())
     assert list(found["figures"]) == [RECORDINGS, "me", "nano, zero-shot"]
     assert found["figures"]["me"]["unseen"]["texts"] == 2 and found["figures"]["me"]["seen"]["texts"] == 2, "one of --data, one of --seen"
-    assert set(found["similarity"]) == {"own encoder", "MFCC statistics"}
+    assert set(found["similarity"]) == {"own encoder"}, "no artefact in place of an independent encoder that is not installed"
     assert found["similarity"]["own encoder"]["another speaker"] < 1
     assert len(list((out / "clips").rglob("*.flac"))) == 8
     assert {row["base"] for row in found["compared"]} == {"nano, zero-shot"}
     notes = "\n".join(found["notes"])
     assert (
-        "no --asr was given" in notes and "1 of 4 texts have no recording" in notes and "there is no independent speaker encoder" in notes
+        "no --asr was given" in notes
+        and "1 of 4 texts have no recording" in notes
+        and "Similarity by an independent encoder was not measured: run `pip install" in notes
     )
     assert len(Page((out / "evaluation.html").read_text()).all("audio")) == 3 + 4 + 4
     assert "| me | 2 |" in (out / "evaluation.md").read_text()
     assert "me: 4 of 4 texts spoken" in capsys.readouterr().out
+
+
+def test_an_installed_encoder_is_the_default(voice: Voice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = voice(tmp_path / "default", *ROWS[:1])
+    model, rest = Path(command[2]), command[5:]
+    monkeypatch.setattr(resemblyzer_encoder, "find_weights", lambda: tmp_path / "pretrained.pt")
+    plan = make_plan(synthesizer.SPEECH, model, parse(rest))
+    assert plan.args.speaker_model == "resemblyzer" and not [note for note in plan.notes if "independent encoder" in note]
+    named = make_plan(synthesizer.SPEECH, model, parse([*rest, "--speaker-model", "my/model"]))
+    assert named.args.speaker_model == "my/model"
+
+
+def test_only_an_export_with_a_model_card_gets_results(tmp_path: Path) -> None:
+    run, other = tmp_path / "run", tmp_path / "snapshots" / ("0" * 40)
+    (run / "checkpoints").mkdir(parents=True)
+    other.mkdir(parents=True)
+    for model, message in ((run, "is a run, which has no model card"), (other, "was downloaded from the hub"), (tmp_path, "No such file")):
+        with pytest.raises(UserError, match=f"--card: .*{message}"):
+            check_card(model)
 
 
 def test_an_evaluation_replaces_an_incomplete_one(voice: Voice, tmp_path: Path) -> None:
@@ -70,7 +96,11 @@ def test_an_evaluation_replaces_an_incomplete_one(voice: Voice, tmp_path: Path) 
     (out / "clips" / "old").mkdir(parents=True)
     (out / "export-100").mkdir()
     (out / "clips" / "old" / "1.flac").touch()
-    assert verbs.main(command) == 0
+    assert verbs.main([*command, "--card"]) == 0
+    card = ModelCard((Path(command[2]) / "README.md").read_text()).data
+    assert card.model_name == "me" and card.eval_results is not None and card.pipeline_tag == "text-to-speech"
+    found = {one.metric_type: one.metric_value for one in card.eval_results if one.dataset_name == "train.jsonl, all texts"}
+    assert found == {"clipping": 0.0, "runaways": 100.0}
     assert not (out / "clips" / "old").exists() and not (out / "export-100").exists()
     assert json.loads((out / "evaluation.json").read_text())["clips"]
 
@@ -200,4 +230,4 @@ def test_transcripts_and_an_independent_encoder_are_used(voice: Voice, babbler: 
     wrong, words = (sum(clip["errors"][key] for clip in clips) for key in ("wrong_words", "words"))
     assert words == 8 and found["figures"]["me"]["all"]["wer"] == pytest.approx(100 * wrong / words)
     assert found["figures"][RECORDINGS]["all"]["wer"] > 0
-    assert "tiny-sv" in found["similarity"] and not [note for note in found["notes"] if "no independent speaker encoder" in note]
+    assert "tiny-sv" in found["similarity"] and not [note for note in found["notes"] if "independent encoder" in note]

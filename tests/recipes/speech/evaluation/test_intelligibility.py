@@ -75,3 +75,14 @@ def test_an_unknown_model_name_is_refused_before_loading() -> None:
 def test_the_wer_of_several_texts_weighs_words_equally() -> None:
     said = "one two three four five six seven eight nine"
     assert intelligibility.transcripts_wer([(said, said), ("cat", "dog")], "german") == 0.1
+
+
+def test_words_are_aligned_as_the_word_error_rate_counts_them() -> None:
+    aligned = intelligibility.align_words("She counted the old boats.", "he counted old boats again", "english")
+    assert [(one.expected, one.transcribed) for one in aligned] == [
+        *(("she", "he"), ("counted", "counted"), ("the", ""), ("old", "old"), ("boats", "boats"), ("", "again"))
+    ]
+    errors = intelligibility.count_errors("She counted the old boats.", "he counted old boats again", "english")
+    assert errors is not None and sum(one.wrong for one in aligned) == errors.wrong_words == 3
+    assert intelligibility.align_words("?!", "hello", "english") == []
+    assert [one.transcribed for one in intelligibility.align_words("One.", "", "english")] == [""]

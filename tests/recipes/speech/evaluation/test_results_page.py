@@ -40,7 +40,7 @@ def test_every_clip_has_a_player_and_a_spectrogram(source: str) -> None:
     text = page.text()
     for expected in (
         MARKUP,
-        "better than",
+        "Did training help?",
         "Speaking rate",
         "cut off at the time limit",
         "A note.",
@@ -48,6 +48,30 @@ def test_every_clip_has_a_player_and_a_spectrogram(source: str) -> None:
         *STEPS,
     ):
         assert expected in text
+
+
+def test_the_table_on_top_compares_before_and_after(source: str) -> None:
+    page = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", source.partition("<tbody>")[2].partition("</tbody>")[0]))
+    assert page.startswith(" WER (%) unseen, 6 0 30 10 ▼ −20 −20 to −20 better ")
+    assert "Similarity, own encoder (cosine) unseen, 6 0.825 0.525 0.725 ▲ 0.2 0.2 to 0.2 better " in page
+    assert "Not ended (%) unseen, 6 0 16.7 0 ▼ −16.7 " in page and "no clear difference" in page and "Clipped" not in page
+
+
+def test_without_a_base_the_page_says_that_nothing_was_compared(tmp_path: Path) -> None:
+    whole = evaluation(tmp_path, ["step 200"])
+    alone = replace(whole, systems=whole.systems[:1], clips={name: clips for name, clips in whole.clips.items() if name != BASE})
+    assert "there is no base to compare with (--base FOLDER)" in results_page.render(alone)
+
+
+def test_systems_have_names_for_people_and_wrong_words_are_marked(source: str) -> None:
+    text = Page(source).text()
+    assert "before: Untrained base: base; after: Trained voice at step 300." in text
+    for name in ("Real recordings", "Trained voice at step 300", "Untrained base: base"):
+        assert name in text
+    cards = [part for part in source.split('<li class="clip">') if "Untrained base" in part]
+    marked = '<mark title="instead of: boat">goat</mark> <del title="missing">lost</del> <mark title="not in the text">&lt;/script&gt;'
+    assert len(cards) >= TEXTS and all(marked in part for part in cards[-TEXTS:])
+    assert "<mark title=" not in "".join(part for part in source.split('<li class="clip">') if "<b>Real recordings</b>" in part)
 
 
 def test_the_page_has_no_requests_and_no_scripts(source: str) -> None:

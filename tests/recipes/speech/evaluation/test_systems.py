@@ -12,8 +12,10 @@ import soundfile
 
 from finetune.errors import UserError
 from finetune.exporting.card import CARD
+from finetune.storage import demo_models
 from recipes.speech.evaluation import systems
 from recipes.speech.evaluation.evaluation_texts import Item
+from recipes.speech.evaluation.systems import System
 from recipes.speech.voice import SpeechSampling
 from recipes.voice_clone.inference.synthesizer import SPEECH
 from tests.finetune import tiny
@@ -102,3 +104,12 @@ def test_a_real_model_speaks_all_items_into_files(untrained: Path, tmp_path: Pat
 
 def test_a_name_is_converted_to_a_folder_name() -> None:
     assert systems.slug("Step 100, zero/shot…") == "step-100-zero-shot"
+
+
+def test_systems_have_titles_for_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    demo = demo_models.cache() / "qwen3-tts-demo-base-0123abcd"
+    assert System("step 300", tmp_path, "named", 300).title == "Trained voice at step 300"
+    assert System("me-too", tmp_path / "me-too", "named").title == "Trained voice: me-too"
+    assert System(f"{demo.name}, zero-shot", demo, "cloned").title == "Untrained base: qwen3-tts-demo-base"
+    assert System("my-base, zero-shot", tmp_path / "my-base", "cloned").title == "Untrained base: my-base"

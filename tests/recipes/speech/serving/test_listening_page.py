@@ -19,6 +19,8 @@ from recipes.speech.serving.listening_page import (
     TRAINED,
     Controls,
     Player,
+    _enable_speaking,
+    build_page,
     make_player,
     render_card,
     render_sides,
@@ -91,6 +93,36 @@ def test_a_model_without_named_voices_only_clones(controls: Controls, monkeypatc
     with_voices("custom_voice", "me")
     assert controls.voices("base") == [CLIP] and controls.only_clones("base")
     assert controls.voices("custom_voice") == ["me"] and not controls.only_clones("custom_voice")
+
+
+def test_the_page_starts_with_models_that_speak_without_a_clip(controls: Controls, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first click must not be an error: of a text that is too long, a voice without a clip, or a temperature beyond the slider."""
+    import gradio
+
+    def start(**voices: list[str]) -> tuple[str, str, bool]:
+        monkeypatch.setattr(controls, "voices", lambda model: voices.get(model, []))
+        monkeypatch.setattr(controls.speech, "models", dict.fromkeys(voices, model))
+        return (*controls.choose_sides(), controls.only_clones(controls.choose_sides()[0]))
+
+    model = next(iter(controls.speech.models.values()))
+    assert start(one=["anna"]) == ("one", NOBODY, False)
+    assert start(base=[CLIP], one=["anna"]) == ("one", NOBODY, False)
+    assert start(base=[CLIP], one=["anna"], two=["bert", CLIP]) == ("one", "two", False)
+    assert start(base=[CLIP]) == ("base", NOBODY, True)
+    monkeypatch.setattr(controls, "limits", Limits(chars=10, seconds=1.0))
+    monkeypatch.setattr(model, "exported", replace(model.exported, generation={"do_sample": True, "temperature": 9.0}))
+    page = build_page(controls)
+    parts = {block.elem_id: block for block in page.blocks.values() if isinstance(block, gradio.components.Component) and block.elem_id}
+    assert not parts["speak"].interactive and "reference clip first" in parts["speak"].value and parts["text"].value == "The mornin"
+    assert [block.value for block in page.blocks.values() if isinstance(block, gradio.Slider)] == [1.5]
+    monkeypatch.setattr(controls.speech, "models", {"one": model})
+    monkeypatch.setattr(controls, "voices", lambda _: ["anna"])
+    ready = {block.elem_id: block for block in build_page(controls).blocks.values() if getattr(block, "elem_id", None)}
+    assert ready["speak"].interactive and ready["speak"].value == "Speak" and ready["voice-a"].value == "anna"
+
+
+def test_the_button_is_enabled_by_a_clip() -> None:
+    assert _enable_speaking("clip.wav").interactive and not _enable_speaking(None).interactive
 
 
 def test_bad_requests_are_refused_before_speech_is_generated(controls: Controls, tmp_path: Path) -> None:

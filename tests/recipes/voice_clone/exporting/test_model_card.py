@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
+from huggingface_hub import ModelCard
 
 from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
+from finetune.exporting.model_metadata import THIS_MODEL
 from finetune.storage import demo_models
 from recipes.voice_clone.exporting.model_card import write_model_card
 from recipes.voice_clone.model.sampling_settings import CONFIG
@@ -37,7 +38,7 @@ def state(name: str, revision: str | None = None) -> dict[str, Any]:
     ],
 )
 def test_the_card_states_consent_data_and_base(kind: str, call: str) -> None:
-    card = write_model_card(state("Qwen/Qwen3-TTS-12Hz-0.6B-Base"), kind)
+    card = write_model_card(state("Qwen/Qwen3-TTS-12Hz-0.6B-Base"), kind, {})
     for text in (
         "only with the consent of each of them",
         "the speech is synthetic",
@@ -51,8 +52,8 @@ def test_the_card_states_consent_data_and_base(kind: str, call: str) -> None:
 
 
 def test_only_the_card_of_a_base_mentions_in_context_cloning() -> None:
-    assert "**not** trained for in-context cloning" in write_model_card(state("Qwen/Base"), "base").replace("\n", " ")
-    assert "ref_text" not in write_model_card(state("Qwen/Base"), "custom_voice")
+    assert "**not** trained for in-context cloning" in write_model_card(state("Qwen/Base"), "base", {}).replace("\n", " ")
+    assert "ref_text" not in write_model_card(state("Qwen/Base"), "custom_voice", {})
 
 
 @pytest.mark.parametrize("kind", ["custom_voice", "base"])
@@ -66,19 +67,28 @@ def test_the_code_in_the_card_runs(kind: str, fresh: Any, export: Any, tmp_path:
     monkeypatch.chdir(tmp_path)
     import_qwen_tts()
     found: dict[str, Any] = {}
-    exec(code.replace("path/of/this/folder", str(folder)), found)
+    exec(code.replace(THIS_MODEL, str(folder)), found)
     (wave,) = found["waves"]
     assert found["rate"] == 24000 and len(wave) in range(1920, 9 * 1920) and np.isfinite(wave).all()
 
 
-@pytest.mark.parametrize(("revision", "shown"), [(None, "Qwen/Base"), ("abc", "Qwen/Base@abc")])
-def test_the_yaml_header_has_the_base(revision: str | None, shown: str) -> None:
-    card = write_model_card(state("Qwen/Base", revision), "base")
-    assert yaml.safe_load(card.split("---")[1])["base_model"] == shown
+@pytest.mark.parametrize("revision", [None, "abc"])
+def test_the_header_is_valid_on_the_hub(revision: str | None) -> None:
+    card = write_model_card(state("Qwen/Base", revision), "base", {"license": "apache-2.0", "language": ["en", "zh"]})
+    found = ModelCard(card).data
+    assert (found.base_model, found.license, found.library_name, found.pipeline_tag, found.language) == (
+        *("Qwen/Base", "apache-2.0", "qwen-tts", "text-to-speech", ["de"]),
+    )
+    assert ("Base: Qwen/Base@abc." in card) == (revision == "abc")
+
+
+def test_a_base_in_a_folder_is_not_in_the_header() -> None:
+    found = ModelCard(write_model_card(state("my-base"), "base", {})).data
+    assert found.base_model is None and found.license is None
 
 
 def test_a_model_trained_from_a_demo_model_has_its_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_models, "HERE", tmp_path)
-    assert "demo model" not in write_model_card(state("toy"), "base")
+    assert "demo model" not in write_model_card(state("toy"), "base", {})
     (tmp_path / "toy.zip").touch()
-    assert "**demo model toy: knows only a few hundred words and synthetic voices" in write_model_card(state("toy"), "base")
+    assert "**demo model toy: knows only a few hundred words and synthetic voices" in write_model_card(state("toy"), "base", {})

@@ -1,0 +1,75 @@
+"""Metadata in the model card (README.md) of an export, in the hub's form: a YAML header with license, languages, base and results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from finetune.config_sources import load_yaml
+from finetune.errors import UserError
+
+README = "README.md"
+THIS_MODEL = "path/of/this/folder"
+"""In the examples of a card: replaced by the name of the exported model."""
+KEPT_KEYS = ("license", "license_name", "license_link", "language")
+"""Keys of the base's header that are also true of a model trained from it."""
+
+
+def read_base_metadata(base: Path) -> dict[str, Any]:
+    """The `KEPT_KEYS` in the header of the base's model card; empty if there is none, or it cannot be read."""
+    try:
+        _, header, _ = (base / README).read_text(encoding="utf-8").split("---", 2)
+        found = load_yaml(header, README)
+    except (OSError, ValueError, UserError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {key: value for key in KEPT_KEYS if _is_text(value := found.get(key))}
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value))
+
+
+def render_header(metadata: Mapping[str, Any]) -> str:
+    """The YAML header of a card, without keys that have no value."""
+    known = {key: value for key, value in metadata.items() if value}
+    return f"---\n{yaml.safe_dump(known, sort_keys=False, allow_unicode=True).strip()}\n---\n"
+
+
+def make_model_index(model: str, task: str, results: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
+    """Results in the hub's form. `task`: a pipeline tag of the hub. `results`: name of the data → type of the metric → value."""
+    entries = [
+        {
+            "task": {"type": task},
+            "dataset": {"type": "private", "name": dataset},
+            "metrics": [{"type": kind, "value": value} for kind, value in metrics.items()],
+        }
+        for dataset, metrics in results.items()
+    ]
+    return [{"name": model, "results": entries}]
+
+
+def add_metadata(card: str, metadata: Mapping[str, Any]) -> str:
+    """A card with more keys in its header, which replace those of the same name. Raises `UserError` for a card without a header."""
+    before, mark, rest = card.partition("---\n")
+    header, end, text = rest.partition("\n---\n")
+    if before.strip() or not mark or not end:
+        raise UserError("it does not begin with a YAML header; export the model again")
+    found = load_yaml(header, README)
+    return render_header({**found, **metadata}) + text
+
+
+def name_model(card: bytes, model: str) -> bytes:
+    """The card with the model's own name in its examples."""
+    return card.replace(THIS_MODEL.encode(), model.encode())
+
+
+def describe_target(target: Path | str) -> str:
+    """The name of an export in its card: a relative path as it was given, otherwise only the last part, since a published card must not
+    reveal folders of this machine."""
+    absolute = "://" in str(target) or str(target).startswith(("/", "~"))
+    return str(target).rstrip("/").rpartition("/")[2] if absolute else str(target)
