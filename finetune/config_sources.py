@@ -147,7 +147,8 @@ def _compose(text: str, name: str) -> yaml.Node | None:
         node: yaml.Node | None = yaml.compose(text, Loader=Yaml12)
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UserError(f"{name}{line}: not readable as YAML: {one_line(error)}") from None
+        problem = ": ".join(filter(None, [error.context, error.problem]))  # without their marks: the place is in front
+        raise UserError(f"{name}{line}: not readable as YAML: {one_line(problem)}") from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two: "\\UFFFFFFFF", which is not a Unicode character
         raise UserError(f"{name}: not readable as YAML: {one_line(error)}") from None
     return node
@@ -199,6 +200,14 @@ def parse_overrides(overrides: Iterable[tuple[str, str]]) -> ConfigSource:
         merge(values, value)
         origins[key] = f"--{key}"
     return ConfigSource(values, origins)
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested sections as dotted keys with values."""
+    leaves: dict[str, Any] = {}
+    for name, value in values.items():
+        leaves |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) and value else {f"{prefix}{name}": value}
+    return leaves
 
 
 def merge(into: dict[str, Any], values: Any) -> None:
