@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
+
+from finetune import __version__
 
 VERBS = {
     "train": "fine-tune a model: on one GPU, with --launch fsdp2 on all of them",
@@ -16,6 +19,7 @@ VERBS = {
     "serve": "serve exported models: a web page and an API",
     "check": "verify all checkpoints of a run",
     "where": "print the paths of the installed recipes and launch files",
+    "schema": "print the JSON schema of the config, for editors",
 }
 
 MODULES = {
@@ -31,10 +35,15 @@ MODULES = {
 def main(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print("usage: finetune VERB …\n\n" + "\n".join(f"  {verb:<10} {text}" for verb, text in VERBS.items()))
-        print("\n`finetune VERB --help` describes a verb.")
+        print("\n`finetune VERB --help` describes a verb, `finetune --version` prints the version.")
+        return 0
+    if argv[0] == "--version":
+        print(f"overtone {__version__}")
         return 0
     if argv[0] not in VERBS:
-        print(f"error: unknown verb {argv[0]!r}; verbs are {', '.join(VERBS)}", file=sys.stderr)
+        near = difflib.get_close_matches(argv[0], VERBS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"verbs are {', '.join(VERBS)}"
+        print(f"error: unknown verb {argv[0]!r}; {hint}", file=sys.stderr)
         return 2
     module = importlib.import_module(MODULES.get(argv[0], f"finetune.cli.{argv[0]}"))
     return int(module.main(argv[1:]))

@@ -8,7 +8,7 @@ All problems of all sources are reported together, before anything expensive sta
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, cast
 
@@ -16,6 +16,7 @@ import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PlainValidator,
@@ -50,11 +51,15 @@ def _url(value: str) -> str:
     return value.rstrip("/")
 
 
+def _list_of_one(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
 FilePath = Annotated[Path, Field(strict=False)]
-DataFile = Annotated[Path | str, PlainValidator(_path_or_url)]
+DataFile = Annotated[Path | str, PlainValidator(_path_or_url, json_schema_input_type=str)]
 """A string is a URL."""
 Url = Annotated[str, AfterValidator(_url)]
-Names = Annotated[tuple[str, ...], Field(strict=False)]
+Names = Annotated[tuple[str, ...], Field(strict=False), BeforeValidator(_list_of_one, json_schema_input_type=str | tuple[str, ...])]
 
 
 class Section(BaseModel):
@@ -101,7 +106,8 @@ class Model(Section):
 
 class Data(Section):
     train: DataFile | None = None
-    """Training data as JSONL; paths in it are relative to the file. A URL (s3://bucket/train.jsonl) is downloaded to the run's cache."""
+    """Training data as JSONL; paths in it are relative to the file. A URL (s3://bucket/train.jsonl, hf://datasets/me/voice/train.jsonl) is
+    downloaded to the run's cache."""
     val: DataFile | None = None
     """Validation data as JSONL, or its URL."""
     window: int = Field(default=1024, ge=1)
@@ -214,8 +220,12 @@ class Sample(Section):
 class Log(Section):
     every: int = Field(default=1, ge=1)
     """Optimizer steps between two log lines."""
-    trackers: Annotated[tuple[Literal["tensorboard", "wandb", "trackio"], ...], Field(strict=False)] = ("tensorboard",)
-    """Experiment trackers (through accelerate) that also receive the metrics; log.jsonl is always written."""
+    trackers: Annotated[
+        tuple[Literal["tensorboard", "wandb", "trackio"], ...],
+        Field(strict=False),
+        BeforeValidator(_list_of_one, json_schema_input_type=str | tuple[str, ...]),
+    ] = ("tensorboard",)
+    """Experiment trackers (through accelerate) that also receive the metrics, one or a list; log.jsonl is always written."""
 
 
 OptionsT = TypeVar("OptionsT", bound=BaseModel, default=BaseModel, covariant=True)
@@ -251,7 +261,7 @@ class Config(Section, Generic[OptionsT]):
 
 def resolve(recipe: str, options: type[OptionsT], files: Iterable[Path], overrides: Iterable[tuple[str, str]]) -> Config[OptionsT]:
     """Merge all config sources and validate them. Raises `UserError` with every problem, its place and the nearest valid key."""
-    model = create_model("Config", __base__=Config, options=(options, Field(default_factory=options)))
+    model = make_config_class(options)
     sources = read_sources(files, overrides)
     config = _validate(model, recipe, choose_sources(sources))
     if config.model.lora is None and any(source.overlay for source in sources):
@@ -325,15 +335,28 @@ def dump(config: Config) -> str:
     return yaml.dump(config.model_dump(mode="json"), Dumper=Dumper, sort_keys=False, allow_unicode=True)
 
 
-def help_text(options: type[BaseModel] | None) -> str:
-    """One line for each config key, including those of the recipe's `options` if given."""
-    model = Config if options is None else create_model("Config", __base__=Config, options=(options, Field(default_factory=options)))
+def make_config_class(options: type[OptionsT]) -> type[Config[OptionsT]]:
+    """`Config` with the options of a recipe."""
+    return cast("type[Config[OptionsT]]", create_model("Config", __base__=Config, options=(options, Field(default_factory=options))))
+
+
+def help_text(options: type[BaseModel] | None, own: Mapping[str, Any]) -> str:
+    """One line for each config key, by section, including those of the recipe's `options` if given. `own`: the recipe's config.yaml, as
+    dotted keys with values, which replace the defaults."""
+    model = Config if options is None else make_config_class(options)
     lines = [
         "  --recipe NAME              name of a folder under recipes/, or a path",
         "  --config FILE              YAML that overrides the recipe's config.yaml; repeatable. Keys in its section `lora:`",
         "                             apply if model.lora is set",
     ]
+    sections: set[str] = set()
     for key, kind, text in fields(model):
-        if key not in ("recipe", "options"):
-            lines.append(f"  --{key:<24} {text} ({kind})")
+        section = key.partition(".")[0]
+        if key in ("recipe", "options"):
+            continue
+        if section not in sections:
+            sections.add(section)
+            lines += ["", f"{section}: {model.model_fields[section].description}"]
+        default = f"{kind.partition(', default ')[0]}, default of this recipe {own[key]}" if key in own else kind
+        lines.append(f"  --{key:<24} {text} ({default})")
     return "\n".join(lines)

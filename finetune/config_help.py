@@ -34,11 +34,50 @@ def explain(problem: ErrorDetails, model: type[BaseModel], origins: dict[str, st
     return f"{place}: {key} = {problem['input']!r}: {problem['msg']}"
 
 
+SYNONYMS = {
+    **dict.fromkeys(("learning_rate", "max_learning_rate"), "train.lr"),
+    **dict.fromkeys(("num_train_epochs", "num_epochs"), "train.epochs"),
+    **dict.fromkeys(("max_steps", "num_steps", "total_steps"), "train.steps"),
+    **dict.fromkeys(("batch_size", "global_batch_size", "train_batch_size"), "train.global_batch_tokens"),
+    **dict.fromkeys(("per_device_train_batch_size", "micro_batch_size"), "train.micro_tokens"),
+    "gradient_accumulation_steps": "train.global_batch_tokens",
+    **dict.fromkeys(("gradient_checkpointing", "use_gradient_checkpointing"), "train.activation_checkpointing"),
+    **dict.fromkeys(("warmup_ratio", "warmup_steps"), "train.warmup"),
+    **dict.fromkeys(("lr_scheduler_type", "lr_scheduler", "scheduler"), "train.schedule"),
+    **dict.fromkeys(("max_grad_norm", "gradient_clipping", "grad_clip"), "train.clip"),
+    "adam_beta1": "train.beta1",
+    "adam_beta2": "train.beta2",
+    **dict.fromkeys(("bf16", "fp16", "mixed_precision", "torch_dtype", "dtype"), "train.precision"),
+    **dict.fromkeys(("optim", "optimizer_type"), "train.optimizer"),
+    "torch_compile": "train.compile",
+    **dict.fromkeys(("output_dir", "logging_dir"), "run.dir"),
+    **dict.fromkeys(("model_name_or_path", "model_id", "base_model", "init_model_path"), "model.source"),
+    **dict.fromkeys(("lora_r", "lora_rank", "peft_r"), "model.lora.rank"),
+    "lora_alpha": "model.lora.alpha",
+    "lora_dropout": "model.lora.dropout",
+    "lora_target_modules": "model.lora.targets",
+    "load_in_4bit": "model.quantization",
+    **dict.fromkeys(("dataset_name", "train_file", "train_jsonl", "dataset_path"), "data.train"),
+    **dict.fromkeys(("eval_file", "validation_file", "eval_jsonl"), "data.val"),
+    **dict.fromkeys(("max_length", "max_seq_length", "max_seq_len"), "data.sequence_length"),
+    **dict.fromkeys(("save_steps", "save_freq", "checkpoint_every"), "checkpoint.every"),
+    "save_total_limit": "checkpoint.keep",
+    "eval_steps": "eval.every",
+    "logging_steps": "log.every",
+    **dict.fromkeys(("report_to", "tracker"), "log.trackers"),
+    "speaker_name": "options.speaker",
+}
+"""Names of other trainers → the key here that sets the same, or the nearest to it."""
+
+
 def _nearest(model: type[BaseModel], location: list[str]) -> str | None:
-    """A close match in the same section, otherwise a close match in any section, otherwise a distant match in the same section."""
+    """A close match in the same section, otherwise in any section, otherwise the key for a name of another trainer, otherwise a distant
+    match in the same section."""
     siblings = {name: ".".join([*location[:-1], name]) for name in _known_keys(model, location[:-1])}
     anywhere = {key.rpartition(".")[2]: key for key, *_ in reversed(list(fields(model)))}
-    for keys, cutoff in ((siblings, 0.8), (anywhere, 0.8), (siblings, 0.5)):
+    known = {key for key, *_ in fields(model)}
+    synonyms = {name: key for name, key in SYNONYMS.items() if key in known}
+    for keys, cutoff in ((siblings, 0.8), (anywhere, 0.8), (synonyms, 0.9), (siblings, 0.5)):
         if near := difflib.get_close_matches(location[-1], keys, n=1, cutoff=cutoff):
             return keys[near[0]]
     return None

@@ -167,7 +167,8 @@ def _compose(text: str, name: str) -> yaml.Node | None:
         node: yaml.Node | None = yaml.compose(text, Loader=Yaml12)
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UserError(f"{name}{line}: not readable as YAML: {one_line(error)}") from None
+        problem = ": ".join(filter(None, [error.context, error.problem]))  # without their marks: the place is in front
+        raise UserError(f"{name}{line}: not readable as YAML: {one_line(problem)}") from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two: "\\UFFFFFFFF", which is not a Unicode character
         raise UserError(f"{name}: not readable as YAML: {one_line(error)}") from None
     return node

@@ -32,6 +32,11 @@ def exit_code(verb: Callable[[list[str]], int], argv: list[str]) -> int:
         return 2
 
 
+def format_count(number: int, noun: str) -> str:
+    """A number with its noun: `1 row`, `3,789 rows`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def printable(text: str) -> str:
     """The text with terminal control characters escaped, since a message may quote the content of an untrusted file."""
     return "".join(each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in text)

@@ -299,6 +299,12 @@ def load_options(folder: Path) -> type[BaseModel]:
     return _read_options_file(folder) or load_recipe(folder).Options
 
 
+def load_argument_help(folder: Path) -> dict[str, Callable[[], object]]:
+    """`HELP` of the recipe's `arguments.py`: verb → a function that prints the options which the recipe adds to it. Empty without that
+    file, which lets `finetune generate --help` work without torch, as `recipe.py` may import it."""
+    return dict(_import(folder, "arguments").HELP) if (folder / "arguments.py").is_file() else {}
+
+
 def _read_options_file(folder: Path) -> type[BaseModel] | None:
     found = getattr(_import(folder, "options"), "Options", None) if (folder / "options.py").is_file() else None
     return found if isinstance(found, type) and issubclass(found, BaseModel) else None

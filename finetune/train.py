@@ -21,12 +21,20 @@ from typing import NoReturn
 
 from finetune import launcher
 from finetune.config import Config, describe_overlay, help_text, read_sources, resolve
-from finetune.config_sources import Arguments, parse_arguments
+from finetune.config_diff import flatten
+from finetune.config_sources import Arguments, parse_arguments, read_config_file
 from finetune.errors import ElsewhereError, UserError, exit_code
 from finetune.hardware import cuda_allocator
 from finetune.recipe import Recipe, find_recipe, load_options, load_recipe
 from finetune.storage import remote
+from finetune.storage.model_resolver import is_hub_name
 from finetune.training import generation_during_training
+
+EXAMPLES = """
+examples:
+  python -m finetune train --recipe {recipe} --data.train data/me/train.jsonl --data.val data/me/val.jsonl --run.dir runs/me
+  python -m finetune train --recipe {recipe} --config mine.yaml --train.lr 5e-6 --model.lora.rank 16
+  python -m finetune plan --recipe {recipe} --gpus 8                  memory, time and problems, before anything runs"""
 
 
 def main(argv: list[str]) -> int:
@@ -49,6 +57,8 @@ def run(argv: list[str]) -> int:
         setting = cuda_allocator.use_expandable_segments(os.environ)  # before torch is imported, as recipes may do
         if setting is not None and os.environ.get("RANK", "0") == "0":
             print(setting, flush=True)
+        if os.environ.get("RANK", "0") == "0":
+            print(f"loading torch and the recipe {config.recipe} …", flush=True)
         recipe = load_checked_recipe(config)
     except UserError as error:
         if os.environ.get("LOCAL_RANK", "0") == "0":
@@ -63,8 +73,10 @@ def run(argv: list[str]) -> int:
 
 def print_help(about: str | None, arguments: Arguments) -> None:
     """Print what a verb does, `about`, and every config key; with --recipe also those of the recipe."""
-    options = load_options(find_recipe(arguments.recipe)) if arguments.recipe else None
-    print(f"{about}\n{help_text(options)}")
+    folder = find_recipe(arguments.recipe) if arguments.recipe else None
+    own = flatten(read_config_file(folder / "config.yaml").values) if folder and (folder / "config.yaml").is_file() else {}
+    print(f"{about}\n{help_text(load_options(folder) if folder else None, own)}")
+    print(EXAMPLES.format(recipe=arguments.recipe or "voice_clone"))
 
 
 def check_config(arguments: Arguments) -> Config:
@@ -127,6 +139,8 @@ def check_inputs(config: Config) -> None:
         if isinstance(path, str):
             remote.find_file(path)
         elif path is not None and not path.is_file():
+            if is_hub_name(str(path)) and not path.suffix:
+                raise UserError(f"{key}: {path} does not exist; for a dataset on the hub write hf://datasets/{path}/{key[5:]}.jsonl")
             raise UserError(
                 f"{key}: {path} does not exist (looked from {Path.cwd()}); `python -m data_prep voice RECORDINGS --out FOLDER` "
                 "makes it, or `python -m data_prep text CHATS --out FOLDER`"

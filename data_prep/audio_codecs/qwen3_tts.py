@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from data_prep.audio.waveform import MASTER_RATE, Samples
 from data_prep.audio_codecs.interface import CodecError, CodeFormat, Codes
-from data_prep.audio_codecs.model_resolver import resolve_model
 from data_prep.audio_codecs.qwen_tts_import import CODEC, CODEC_FOLDER, import_qwen_tts
 from data_prep.parallel.devices import disable_tf32
 from finetune.errors import UserError
 from finetune.storage import files
+from finetune.storage.model_resolver import resolve_model
 from finetune.storage.model_security import admit, check_config, require_safetensors
 
 SAMPLES_PER_FRAME = 1920

@@ -12,10 +12,10 @@ from typing import Generic, TypeVar
 
 from data_prep.audio_codecs import qwen3_tts, qwen3_tts_speaker_encoder
 from data_prep.audio_codecs.interface import Codec, SpeakerEncoder, UnsupportedModelError
-from data_prep.audio_codecs.model_resolver import resolve_model
 from data_prep.audio_codecs.qwen_tts_import import CODEC, CODEC_FOLDER, VOICE_MODEL
 from finetune.errors import UserError
 from finetune.storage.hub_download import commit_of
+from finetune.storage.model_resolver import resolve_model
 from finetune.storage.model_security import CONFIG, cleaned, shorten
 
 Part = TypeVar("Part")

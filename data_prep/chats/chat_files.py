@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from finetune.errors import UserError
+from finetune.storage.model_resolver import resolve_dataset
 from finetune.storage.strict_json import one_line, read_object
 
 LINES, DOCUMENT, COMMAS, TABS, PARQUET, DATASET = "jsonl", "json", "csv", "tsv", "parquet", "dataset"
@@ -18,6 +20,10 @@ KINDS = {".jsonl": LINES, ".ndjson": LINES, ".json": DOCUMENT, ".csv": COMMAS, "
 GZIP = ".gz"
 COMPRESSED = {GZIP, ".zst", ".xz", ".bz2", ".lz4", ".br", ".zip"}
 KNOWN = f"known are {', '.join(KINDS)}, all but the last also with {GZIP}, and folders that `datasets` saved"
+HUB_FILES = tuple(f"*{suffix}{packed}" for suffix in KINDS for packed in ("", GZIP))
+"""Files that are downloaded from a dataset on the hub."""
+OTHER_SPLITS = re.compile(r"(^|[/_.-])(test|validation|valid|dev|val|eval)([-_./]|$)")
+"""Matches the path of a file, in a dataset on the hub, that is not training data."""
 AGAIN = "that had been read already"
 
 
@@ -65,6 +71,23 @@ class _Search:
     seen: set[str] = field(default_factory=set)
     """Real paths seen so far: stops link loops, and reads a file with two names once."""
     skipped: Counter[str] = field(default_factory=Counter)
+
+
+def download_chats(dataset: str) -> list[Path]:
+    """The path itself, if it exists or is not a hub name; or the training files of a dataset on the hub, downloaded. Files of other splits
+    are reported and not read. Raises `UserError`."""
+    folder = resolve_dataset("source", dataset, HUB_FILES)
+    if folder == Path(dataset):
+        return [folder]
+    found = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    other = [name for name in found if OTHER_SPLITS.search(name)]
+    if other:
+        print(f"{dataset}: not read, since they are not of the training split: {', '.join(other)}", flush=True)
+    if not (training := [path for name, path in found.items() if name not in other]):
+        raise UserError(
+            f"source {dataset}: the dataset on the hub has no training files; download the files to read, and give their folder"
+        )
+    return training
 
 
 def find_sources(places: list[Path]) -> FoundSources:

@@ -12,6 +12,7 @@ from typing import Any
 from data_prep.chats.chat_files import format_counts
 from data_prep.chats.conversation_formats import ChatRow
 from data_prep.manifest import REJECTS, VAL
+from finetune.errors import format_count
 from finetune.storage.strict_json import one_line
 
 MADE_BY = "data_prep text"
@@ -84,16 +85,16 @@ def make_summary(tally: RowCounts, skipped: Counter[str], val_share: float, val_
 def format_summary(summary: dict[str, Any]) -> str:
     """The summary for the terminal."""
     found = [
-        f"{summary['read']:,} rows read ({format_counts(summary['shapes'])}): {summary['train']:,} to train on, "
+        f"{format_count(summary['read'], 'row')} read ({format_counts(summary['shapes'])}): {summary['train']:,} to train on, "
         f"{summary['val']:,} to validate on, {summary['rejected']:,} rejected",
         *_format_sources(summary),
         *_format_reasons(summary["reasons"]),
     ]
     if summary["keys_left_out"]:
-        keys = _join_shown([f"{key} ({count:,} rows)" for key, count in summary["keys_left_out"].items()])
+        keys = _join_shown([f"{key} ({format_count(count, 'row')})" for key, count in summary["keys_left_out"].items()])
         found.append(f"  unused keys, dropped: {keys}")
     if summary["answers_without_leading_line_breaks"]:
-        found.append(f"  leading line breaks removed from answers in {summary['answers_without_leading_line_breaks']:,} rows")
+        found.append(f"  leading line breaks removed from answers in {format_count(summary['answers_without_leading_line_breaks'], 'row')}")
     return "\n".join([*found, *_explain_no_validation(summary)])
 
 

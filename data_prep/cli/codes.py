@@ -29,7 +29,7 @@ from data_prep.dataset.row_reader import DATASET, find_manifests
 from data_prep.manifest import REJECTS, ManifestRow, Reject
 from data_prep.parallel import executor
 from data_prep.parallel.process_pool import StopSignal, report_stopped
-from finetune.errors import UserError, exit_code
+from finetune.errors import UserError, exit_code, format_count
 from finetune.storage import demo_models, files
 
 
@@ -208,5 +208,6 @@ def _report_result(
     files.write_json(folder / STORE / manifest.RUN, {"encoded": encoded, "reused": len(good) - encoded})
     for one in rejected:
         print(f"rejected {one.row.audio}: {one.reason}: {one.detail}", file=sys.stderr)
-    print(f"{len(good)} clips, {frames} frames, {summary['seconds']} s; {encoded} encoded now, {len(rejected)} rejected")
+    made = f"{format_count(len(good), 'clip')}, {format_count(frames, 'frame')}, {summary['seconds']} s"
+    print(f"{made}; {encoded} encoded now, {len(rejected)} rejected")
     print(f"next: {manifest.training_command(options.dataset)}")

@@ -26,7 +26,7 @@ from data_prep.dataset.duration_summary import format_clock
 from data_prep.dataset.export_formats import FORMATS, ExportItem, ExportResult
 from data_prep.dataset.row_checks import RowFacts
 from data_prep.dataset.row_reader import DATASET, ROOT, find_manifests, read_manifest_lines
-from finetune.errors import UserError, exit_code
+from finetune.errors import UserError, exit_code, format_count
 from finetune.storage import files
 
 UNFIT = {"not_json", "bad_row", "outside", "no_file", "unreadable", "empty", "nan", "silent", "truncated"}
@@ -135,7 +135,7 @@ def write_export(items: list[ExportItem], layout: str, to: Path) -> ExportResult
 
 def format_result(exported: ExportResult, to: Path) -> str:
     """Summary for the terminal."""
-    lines = [f"{to}: {len(exported.items):,} clips, {format_clock(sum(item.seconds for item in exported.items))}"]
+    lines = [f"{to}: {format_count(len(exported.items), 'clip')}, {format_clock(sum(item.seconds for item in exported.items))}"]
     if exported.skipped:
         lines += [f"{len(exported.skipped)} skipped:", *(f"    {one}" for one in exported.skipped[:SHOWN])]
     if len(exported.skipped) > SHOWN:

@@ -1,11 +1,13 @@
 """Turn files of conversations into a chat dataset for fine-tuning.
 
   python -m data_prep text chats.jsonl more/ --out data/chats
+  python -m data_prep text HuggingFaceH4/no_robots --out data/chats
   python -m finetune train --recipe llm_sft --data.train data/chats/train.jsonl
 
-Reads .jsonl, .json, .csv, .tsv (each also with .gz), .parquet and folders that `datasets` saved, in the shapes messages, ShareGPT, Alpaca
-and prompt/completion. Rejected rows are listed in rejects.jsonl with their location and reason; other unused input (files of other kinds,
-unknown keys) is counted in the summary. The same files in the same order give byte-identical output.
+Sources are files, folders, and names of datasets on the hub, of which the training split is read. Reads .jsonl, .json, .csv, .tsv (each
+also with .gz), .parquet and folders that `datasets` saved, in the shapes messages, ShareGPT, Alpaca and prompt/completion. Rejected rows
+are listed in rejects.jsonl with their location and reason; other unused input (files of other kinds, unknown keys) is counted in the
+summary. The same files in the same order give byte-identical output.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ def main(argv: list[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     """The argument parser."""
     options = argparse.ArgumentParser(prog="data_prep text", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("sources", type=Path, nargs="+", help="files or folders of conversations")
+    options.add_argument("sources", nargs="+", help="files or folders of conversations, or hub names of datasets (owner/name)")
     options.add_argument("--out", type=Path, required=True, help=f"output folder for {TRAIN}, {VAL}, {REJECTS}, {SUMMARY}")
     exclusive = options.add_mutually_exclusive_group()
     exclusive.add_argument(
@@ -67,8 +69,9 @@ def parser() -> argparse.ArgumentParser:
 def _run(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     _check_split_options(options)
-    gathered = chat_files.find_sources(options.sources)
-    _check_target(options.out, [*options.sources, *(source.path for source in gathered.sources)])
+    places = [path for source in options.sources for path in chat_files.download_chats(source)]
+    gathered = chat_files.find_sources(places)
+    _check_target(options.out, [*places, *(source.path for source in gathered.sources)])
     summary = write_dataset(gathered, options.out, TextOptions(options.shape, options.val_share, options.val_rows))
     print(row_counts.format_summary(summary))
     data = ["--data.train", str(options.out / TRAIN), *(["--data.val", str(options.out / VAL)] if summary["val"] else [])]

@@ -61,7 +61,9 @@ def _add_text_options(options: argparse.ArgumentParser) -> None:
     """Options for the source of the text, the speaker and the language."""
     text = options.add_mutually_exclusive_group(required=True)
     text.add_argument(
-        "--whisper", metavar="NAME", help="transcribe with Whisper: tiny … large-v3, a .pt file, faster-whisper:NAME, or whisper-demo-en"
+        "--whisper",
+        metavar="NAME",
+        help="Whisper model: tiny … large-v3, a .pt file, a hub name, faster-whisper:NAME, or whisper-demo-en",
     )
     text.add_argument("--transcripts", action="store_true", help=f"use the transcripts next to the recordings: {FORMS}")
     who = options.add_mutually_exclusive_group()
@@ -147,6 +149,8 @@ def _check_options(options: argparse.Namespace) -> None:
 def _list_tasks(options: argparse.Namespace) -> list[RecordingTask]:
     """The recordings with their speakers and, with --transcripts, their transcripts."""
     speaker = None if options.speaker_from == "folder" else options.speaker or options.recordings.resolve().name
+    if options.speaker is not None and (name := manifest.parse_speaker(options.speaker)) != options.speaker:
+        print(f"--speaker {options.speaker}: the rows name this speaker {name!r}, since names of speakers are in lower case", flush=True)
     sources = find_recordings(options.recordings, speaker, skip=options.out)
     if not options.transcripts:
         return [RecordingTask(source, None) for source in sources]

@@ -12,6 +12,7 @@ from data_prep.audio.waveform import MASTER_RATE
 from data_prep.manifest import ManifestRow, Reject
 from data_prep.pipeline.one_recording import PreparedRecording
 from data_prep.segmentation.vad import Region
+from finetune.errors import format_count
 
 
 class RecordingDurations(BaseModel):
@@ -127,9 +128,11 @@ def make_summary(
 def format_summary(summary: Summary) -> str:
     """The summary as a table for the terminal."""
     lines = [
-        _format_line("input", summary.input_seconds, f"{summary.recordings} recordings", summary),
-        _format_line("kept", summary.kept_seconds, f"{summary.clips} clips: {summary.train} train, {summary.val} val", summary),
-        _format_line("rejected", summary.rejected_seconds, f"{summary.rejected} pieces", summary),
+        _format_line("input", summary.input_seconds, format_count(summary.recordings, "recording"), summary),
+        _format_line(
+            "kept", summary.kept_seconds, f"{format_count(summary.clips, 'clip')}: {summary.train} train, {summary.val} val", summary
+        ),
+        _format_line("rejected", summary.rejected_seconds, format_count(summary.rejected, "piece"), summary),
     ]
     for reason, count in sorted(summary.rejected_by_reason.items(), key=lambda item: (-item[1], item[0])):
         lines.append(_format_line(f"  {reason}", summary.rejected_seconds_by_reason[reason], f"{count} pieces", summary))

@@ -12,6 +12,7 @@ from datetime import timedelta
 
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.pipeline.one_recording import PreparedRecording
+from finetune.errors import format_count
 
 REASONS = 4
 """Rejection reasons shown; more do not fit on a line."""
@@ -64,7 +65,7 @@ class RecordingProgress:
 
 def describe_result(recording: PreparedRecording) -> str:
     """Outcome of a recording, for the progress line."""
-    return f"rejected, {recording.refused}: {recording.detail}" if recording.refused else f"{len(recording.clips)} clips"
+    return f"rejected, {recording.refused}: {recording.detail}" if recording.refused else format_count(len(recording.clips), "clip")
 
 
 def format_progress(done: float, total: float, elapsed: float, reasons: Counter[str]) -> str:

@@ -19,7 +19,7 @@ from data_prep.audio.waveform import SPEECH_RATE, Audio
 from data_prep.parallel.devices import restore_thread_count
 from data_prep.segmentation.segment import TextUnit, WhisperScores
 from data_prep.segmentation.vad import Region
-from data_prep.transcription import decoding_windows, demo_whisper, faster_whisper_engine, whisper_languages
+from data_prep.transcription import decoding_windows, demo_whisper, faster_whisper_engine, hub_whisper, whisper_languages
 from data_prep.transcription.decoding_windows import Pack, sum_seconds
 from finetune.errors import UserError
 from finetune.hardware import sdpa_backends
@@ -37,7 +37,8 @@ WORD_TOLERANCE = 0.4
 
 
 def digest_weights(name: str) -> str:
-    """SHA-256 of the weights called `name` (a published name, or a path to a .pt file), without loading or downloading them."""
+    """SHA-256 of the weights called `name` (a published name, a path to a .pt file, or a hub name), without loading them. Only those of a
+    hub name are downloaded for it."""
     import whisper
 
     if demo_whisper.is_demo_name(name):
@@ -46,7 +47,12 @@ def digest_weights(name: str) -> str:
         return files.digest(Path(name))
     if name in whisper._MODELS:
         return whisper._MODELS[name].split("/")[-2]
-    raise UserError(f"--whisper {name}: neither a file nor one of {demo_whisper.NAME}, {', '.join(whisper.available_models())}")
+    if hub_whisper.is_transformers_whisper(name):
+        return hub_whisper.digest_weights(name)
+    raise UserError(
+        f"--whisper {name}: neither a file nor one of {demo_whisper.NAME}, {', '.join(whisper.available_models())}, nor a hub name "
+        "(owner/model)"
+    )
 
 
 def fetch_weights(name: str) -> Path:
@@ -62,6 +68,8 @@ def fetch_weights(name: str) -> Path:
         return demo_whisper.fetch_checkpoint()
     if Path(name).is_file():
         return Path(name)
+    if name not in whisper._MODELS and hub_whisper.is_transformers_whisper(name):
+        return hub_whisper.find_weights(name)[0]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whisper"
     try:
         return Path(str(whisper._download(whisper._MODELS[name], str(folder), in_memory=False)))
@@ -73,20 +81,24 @@ def fetch_weights(name: str) -> Path:
 
 
 def load_whisper(name: str, device: str) -> Any:
-    """The model, from a .pt file or by its published name (downloaded once to ~/.cache/whisper). Raises `UserError`."""
+    """The model, from a .pt file, by its published name (downloaded once to ~/.cache/whisper), or in the format of transformers from a
+    folder or the hub. Raises `UserError`."""
     import whisper
 
     if faster_whisper_engine.is_faster_whisper(name):
         return faster_whisper_engine.load_model(name, device)
     path = fetch_weights(name)
     sdpa_backends.disable_cudnn()
+    converted = hub_whisper.read_checkpoint(name) if path.suffix == ".safetensors" else None
     try:
-        checkpoint = load_pickled_weights(path)
+        checkpoint = converted or load_pickled_weights(path)
         model = whisper.Whisper(whisper.ModelDimensions(**checkpoint["dims"]))
         model.load_state_dict(checkpoint["model_state_dict"])
     except Exception as error:  # an invalid file fails in many ways
         raise UserError(f"--whisper {name}: not a Whisper checkpoint ({type(error).__name__}: {error})") from error
-    if path != Path(name) and name in whisper._ALIGNMENT_HEADS:  # alignment heads of a custom file are unknown: Whisper uses the upper half
+    if converted is not None:
+        hub_whisper.set_alignment_heads(model, converted["alignment_heads"], name)
+    elif path != Path(name) and name in whisper._ALIGNMENT_HEADS:  # unknown for a custom file: Whisper uses the upper half
         model.set_alignment_heads(whisper._ALIGNMENT_HEADS[name])
     return model.to(device)
 

@@ -1,6 +1,7 @@
-"""python -m finetune chat --model FOLDER …
+"""python -m finetune chat --model MODEL …
 
-Starts a conversation with an exported model in this terminal. The folder names its recipe; add --help for the options of that recipe.
+Starts a conversation with an exported model in this terminal: a folder, or a hub name (owner/model). The model names its recipe, which has
+further options; they are listed below, those of one recipe with --recipe NAME --help.
 """
 
 from __future__ import annotations

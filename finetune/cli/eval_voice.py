@@ -1,14 +1,15 @@
-"""python -m finetune eval-voice --model RUN|FOLDER --data ROWS.jsonl …
+"""python -m finetune eval-voice --model MODEL --data ROWS.jsonl …
 
-Measures how good a voice is: intelligibility, speaker similarity and pace, and whether training helped.
-Takes a run, one of its checkpoints, or an exported folder. Give --model and --help for the options of its recipe.
+Measures how good a voice is: intelligibility, speaker similarity and pace, and whether training helped. Takes a run, one of its
+checkpoints, an exported folder, or a hub name (owner/model). The model names its recipe, which has further options; they are listed below,
+those of one recipe with --recipe NAME --help.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from finetune.cli.generate import find_recipe_name, parse_model_arguments
+from finetune.cli.generate import ModelArguments, find_model, find_recipe_name, parse_model_arguments
 from finetune.errors import UserError, exit_code
 from finetune.exporting.card import CARD
 from finetune.recipe import find_recipe, load_recipe
@@ -24,19 +25,20 @@ def run(argv: list[str]) -> int:
     if given is None:
         return 0
     model = given.models[-1]
-    name = find_recipe_of_model(model, given.recipe)
+    folder, name = find_evaluated(model, given)
     evaluate = load_recipe(find_recipe(name)).inference.evaluate
     if evaluate is None:
         raise UserError(f"--model {model}: the recipe {name} has no evaluation of voices")
-    return evaluate(model, given.rest)
+    return evaluate(folder, given.rest)
 
 
-def find_recipe_of_model(model: Path, given: str | None) -> str:
-    """The recipe of a run, a checkpoint or an exported folder, or the one `given` with --recipe. Raises `UserError` if there is none."""
-    if not model.is_dir():
-        raise UserError(f"--model {model}: no such folder; give a run, one of its checkpoints, or an exported folder")
-    if given is not None or (model / CARD).is_file():
-        return find_recipe_name(model, given)
+def find_evaluated(model: str, given: ModelArguments) -> tuple[Path, str]:
+    """The folder of a run, a checkpoint or an exported model, and its recipe. Raises `UserError` if there is none."""
+    folder = Path(model)
+    if not folder.is_dir() or (folder / CARD).is_file():
+        return find_model(model, given.recipe, given.rest)
+    if given.recipe is not None:
+        return folder, given.recipe
     from finetune.checkpointing import checkpoint
 
-    return find_recipe_name(checkpoint.find(model), None)
+    return folder, find_recipe_name(checkpoint.find(folder), None)

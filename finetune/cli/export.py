@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from finetune.cli.arguments import check_run_exists, parse_arguments
 from finetune.errors import UserError, exit_code
 from finetune.exporting import hub_upload
 from finetune.exporting.card import CARD
@@ -39,11 +40,13 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--step", type=int, help="step of the checkpoint to export (default: the newest)")
     parser.add_argument("--dtype", choices=("bf16", "fp32"), help="type of the weights (default: as in the base model)")
     parser.add_argument("--adapter-only", action="store_true", help="export only the LoRA adapter, in peft's format, without the base")
-    parser.add_argument("--base", type=Path, metavar="FOLDER", help="folder of the base model, if it was moved after the training")
+    parser.add_argument("--base", type=Path, metavar="MODEL", help="folder or hub name of the base model, if it was moved after training")
     parser.add_argument("--recipe", metavar="PATH", help="folder of the recipe, if the recipe is not part of this package")
     parser.add_argument("--push-to-hub", metavar="NAME", help="upload the export to this repository of the Hugging Face Hub")
     parser.add_argument("--private", action="store_true", help="with --push-to-hub: make the repository private if it is created")
-    arguments = parser.parse_args(argv)
+    arguments = parse_arguments(parser, argv)
+    if isinstance(arguments.checkpoint, Path):
+        check_run_exists(arguments.checkpoint)
     check_hub(arguments)
     from finetune.exporting.export import export  # here, since --help and mistakes in the flags need no torch
     from finetune.exporting.model_metadata import describe_target

@@ -1,19 +1,27 @@
-"""python -m finetune generate --model FOLDER …
+"""python -m finetune generate --model MODEL …
 
-Generates speech or text with an exported model. The folder names its recipe; add --help for the options of that recipe.
+Generates speech or text with an exported model: a folder, or a hub name (owner/model). The model names its recipe, which has further
+options; they are listed below, those of one recipe with --recipe NAME --help.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from finetune.errors import UserError, exit_code
 from finetune.exporting.card import CARD
-from finetune.recipe import choose_recipe, find_recipe, load_recipe
-from finetune.storage import demo_models, files
+from finetune.recipe import built_in_recipes, choose_recipe, find_recipe, load_argument_help, load_recipe
+from finetune.storage import files
+from finetune.storage.hub_download import commit_of
+from finetune.storage.model_resolver import resolve_model
 from finetune.storage.strict_json import read_object
+
+INFERENCE = {"generate": "generate", "chat": "chat", "serve": "serve", "eval-voice": "evaluate"}
+"""Verb → the function of a recipe's `inference` that it calls."""
 
 
 def main(argv: list[str]) -> int:
@@ -33,8 +41,8 @@ def run(argv: list[str]) -> int:
 class ModelArguments:
     """The command line of a verb that works with models."""
 
-    models: list[Path]
-    """One or more, as given on the command line."""
+    models: list[str]
+    """One or more, as given on the command line: folders, names of demo models, or names on the hub."""
     recipe: str | None
     """If given, it overrides the name in the models' own files."""
     rest: list[str]
@@ -52,10 +60,9 @@ def parse_model_arguments(verb: str, about: str | None, argv: list[str]) -> Mode
     )
     parser.add_argument(
         "--model",
-        type=demo_models.as_folder,
         action="append",
-        metavar="FOLDER",
-        help="an exported folder; or a run or a checkpoint, which is exported first; or the name of a demo model",
+        metavar="MODEL",
+        help="an exported folder; or a run or a checkpoint, which is exported first; or a hub name (owner/model) or a demo model",
     )
     parser.add_argument("--recipe", help="for a folder that another tool wrote, or a recipe that does not come with the package")
     arguments, rest = parser.parse_known_args(argv)
@@ -63,8 +70,36 @@ def parse_model_arguments(verb: str, about: str | None, argv: list[str]) -> Mode
         return ModelArguments(arguments.model, arguments.recipe, rest)
     if {"-h", "--help"} & set(rest):
         parser.print_help()
+        if arguments.recipe is not None:
+            print_recipe_help(verb, arguments.recipe)
+        else:
+            print_help_of_recipes(verb)
         return None
-    raise UserError("which model? give --model FOLDER: a run, or what `python -m finetune export RUN --to FOLDER` made")
+    raise UserError(
+        "which model? give --model MODEL: a run, what `python -m finetune export RUN --to FOLDER` made, or its hub name (owner/model)"
+    )
+
+
+def print_recipe_help(verb: str, name: str) -> None:
+    """Print the options that a recipe adds to a verb. Raises `UserError` for a recipe without this verb."""
+    folder = find_recipe(name)
+    print_help = load_argument_help(folder).get(verb)
+    if print_help is None:
+        use = getattr(load_recipe(folder).inference, INFERENCE[verb])
+        if use is None:
+            raise UserError(f"--recipe {name}: this recipe has no `{verb}`")
+        print_help = partial(use, [Path("MODEL")] if verb == "serve" else Path("MODEL"), ["--help"])
+    print(f"\noptions of the recipe {name}:\n", flush=True)
+    with contextlib.suppress(SystemExit):  # argparse exits after printing its help
+        print_help()
+
+
+def print_help_of_recipes(verb: str) -> None:
+    """Print the options that the built-in recipes add to a verb, of those that can say so without torch."""
+    for name in built_in_recipes():
+        if verb in load_argument_help(find_recipe(name)):
+            print_recipe_help(verb, name)
+    print(f"\noptions of one recipe: finetune {verb} --recipe NAME --help")
 
 
 def choose_model(verb: str, about: str | None, argv: list[str]) -> tuple[Path, str, list[str]] | None:
@@ -72,8 +107,26 @@ def choose_model(verb: str, about: str | None, argv: list[str]) -> tuple[Path, s
     given = parse_model_arguments(verb, about, argv)
     if given is None:
         return None
-    model = locate_model(given.models[-1])
-    return model, find_recipe_name(model, given.recipe), given.rest
+    return *find_model(given.models[-1], given.recipe, given.rest), given.rest
+
+
+def find_model(model: str, recipe: str | None, rest: list[str]) -> tuple[Path, str]:
+    """A --model as the folder that `ensure_exported` takes, and the name of its recipe.
+
+    Of a model on the hub, the file that names the recipe is downloaded first, and the weights are not if `rest` only requests help. Raises
+    `UserError` if there is no such model, and if it names no recipe.
+    """
+    folder = resolve_model("--model", model, [CARD, "config.json"])
+    if not (folder / CARD).is_file() and commit_of(folder) is not None and recipe is None:
+        raise UserError(
+            f"--model {model}: the repository contains no {CARD}, so it was not exported by this package; name its recipe, as in "
+            f"--recipe {' or --recipe '.join(built_in_recipes())}"
+        )
+    located = locate_model(folder)
+    name = find_recipe_name(located, recipe)
+    if commit_of(folder) is not None and not {"-h", "--help"} & set(rest):
+        return resolve_model("--model", model, revision=commit_of(folder)), name
+    return located, name
 
 
 def locate_model(given: Path) -> Path:

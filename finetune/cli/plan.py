@@ -22,7 +22,7 @@ import yaml
 
 from finetune.config import Config, choose_sources, on_disk, read_sources
 from finetune.config_sources import Arguments, Dumper, parse_arguments
-from finetune.errors import UserError, exit_code
+from finetune.errors import UserError, exit_code, format_count
 from finetune.hardware.gpus import Cluster, make_cluster
 from finetune.recipe import Recipe, find_recipe, load_recipe
 from finetune.storage import files
@@ -54,7 +54,7 @@ def run(argv: list[str]) -> int:
         print_help(__doc__, arguments)
         return 0
     if SHOW_BATCH in argv or SETTINGS in argv:
-        config = check_config(arguments)
+        config = check_config(arguments) if SHOW_BATCH in argv else resolve_config(arguments)  # the config alone needs no data
         recipe = load_checked_recipe(config) if SHOW_BATCH in argv or generation_during_training.is_configured(config) else None
         print(format_config(config, find_origins(arguments)))
         if SHOW_BATCH in argv and recipe is not None:
@@ -162,7 +162,7 @@ def format_first_batch(config: Config, recipe: Recipe, world: World) -> Iterator
     assert rows is not None
     yield from describe_dropped(rows)
     micro = micro_batches(Order.of(config), rows.lengths, epoch=0, window=0)[0]
-    yield f"\nthe first micro-batch: {len(micro.ids)} of {len(rows):,} rows, {micro.tokens:,} positions"
+    yield f"\nthe first micro-batch: {len(micro.ids)} of {format_count(len(rows), 'row')}, {micro.tokens:,} positions"
     loader = Loader(rows, recipe, rank=0, size=1)
     for row in micro.ids:
         yield f"\n── {rows.where(row)}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from finetune.cli.arguments import check_run_exists, parse_arguments
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
 
@@ -20,7 +21,9 @@ def main(argv: list[str]) -> int:
 def run(argv: list[str]) -> int:
     parser = argparse.ArgumentParser("finetune check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
-    return check(parser.parse_args(argv).run)
+    run_dir: Path = parse_arguments(parser, argv).run
+    check_run_exists(run_dir)
+    return check(run_dir)
 
 
 def check(run_dir: Path) -> int:

@@ -27,11 +27,11 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune.data.row_problems import RowProblem, format_row_problems
 from finetune.errors import UserError
 from finetune.storage import files, strict_json
 
 Ids = NDArray[np.int64]
-SHOWN_PROBLEMS = 10
 COLUMNS = 8
 """Columns of the index: byte offset, bytes, positions, line number and checksum of a row; offset, bytes and checksum of its sample."""
 FORMAT = 3
@@ -311,7 +311,7 @@ class Scanned(NamedTuple):
     entries: bytes
     """int64 [rows, COLUMNS]; offsets of samples are relative to the first one of this block."""
     samples: bytes
-    problems: list[str]
+    problems: list[RowProblem]
     left_out: dict[str, list[int]]
     cut: int
 
@@ -331,7 +331,7 @@ def blocks_of(file: IO[bytes]) -> Iterator[Block]:
 
 def scan_block(measure: Measure, path: Path, block: Block) -> Scanned:
     """Measure each row of a block. Exceptions other than `UserError` are bugs of the recipe, and get a note with the row's place."""
-    entries, samples, problems = array("q"), io.BytesIO(), list[str]()
+    entries, samples, problems = array("q"), io.BytesIO(), list[RowProblem]()
     left_out: dict[str, list[int]] = {}
     offset, cut = block.offset, 0
     for line, raw in enumerate(io.BytesIO(block.raw), start=block.line):
@@ -339,7 +339,7 @@ def scan_block(measure: Measure, path: Path, block: Block) -> Scanned:
             try:
                 found = measure(strict_json.loads_object(raw))
             except UserError as error:
-                problems.append(f"{path}:{line}: {error}")
+                problems.append(RowProblem(line, str(error)))
             except Exception as error:
                 error.add_note(f"while reading {path}:{line}")
                 raise
@@ -361,7 +361,7 @@ class _Whole:
     def __init__(self, path: Path, cache: Path) -> None:
         self.entries, self.digest, self.left_out = array("q"), hashlib.sha256(), dict[str, list[int]]()
         self.bytes = self.cut = 0
-        self._path, self._cache, self._problems = path, cache, list[str]()
+        self._path, self._cache, self._problems = path, cache, list[RowProblem]()
 
     def samples(self, scanned: Iterator[Scanned]) -> Iterator[bytes]:
         """The samples of each block, up to the first invalid row. Raises `UserError` listing invalid rows, if there are no rows, and if the
@@ -377,8 +377,8 @@ class _Whole:
                 yield found.samples
             reports.advance(self.bytes / max(size, self.bytes, 1))
         if self._problems:
-            more = f"\n  … and {len(self._problems) - SHOWN_PROBLEMS} more" if len(self._problems) > SHOWN_PROBLEMS else ""
-            raise UserError(f"{len(self._problems)} invalid rows:\n  " + "\n  ".join(self._problems[:SHOWN_PROBLEMS]) + more)
+            rows = len(self.entries) // COLUMNS + sum(map(len, self.left_out.values())) + len(self._problems)
+            raise UserError(format_row_problems(self._path, self._problems, rows))
         if not self.entries:
             raise UserError(f"{self._path}: no rows; there is nothing to train on{_describe_dropped(self.left_out)}")
 

@@ -15,9 +15,10 @@ from typing import Any
 
 from finetune.config import Config
 from finetune.data import index_workers, sample_cache
-from finetune.data.jsonl_dataset import SHOWN_PROBLEMS, Measured, Rows, build_index, open_rows
+from finetune.data.jsonl_dataset import Measured, Rows, build_index, open_rows
+from finetune.data.row_problems import SHOWN_PROBLEMS
 from finetune.distributed.process_group import World, run_on_all, run_on_main
-from finetune.errors import UserError
+from finetune.errors import UserError, format_count
 from finetune.recipe import Loaded, Recipe, Sample, find_recipe
 from finetune.storage import files, remote
 
@@ -142,7 +143,7 @@ def describe_dropped(rows: Rows) -> list[str]:
     for reason, left_out in rows.left_out.items():
         more = ", …" if len(left_out) > SHOWN_PROBLEMS else ""
         shown = ", ".join(map(str, left_out[:SHOWN_PROBLEMS]))
-        lines.append(f"{rows.path}: dropped {len(left_out):,} of {total:,} rows, {reason} (lines {shown}{more})")
+        lines.append(f"{rows.path}: dropped {len(left_out):,} of {format_count(total, 'row')}, {reason} (lines {shown}{more})")
     if rows.cut:
-        lines.append(f"{rows.path}: truncated {rows.cut:,} of {total:,} rows")
+        lines.append(f"{rows.path}: truncated {rows.cut:,} of {format_count(total, 'row')}")
     return lines

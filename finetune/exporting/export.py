@@ -127,13 +127,16 @@ def choose_format(recipe: Recipe, form: str | None) -> str:
 def find_base(state: dict[str, Any], inside: tuple[str, ...], moved: Path | None = None) -> Path:
     """Folder of the base model that the checkpoint was trained on, verified by its digests. Raises `UserError` for any other base.
 
-    `moved`: its current folder, if it was moved. `inside`: `Recipe.base_folders`.
+    `moved`: its current folder or hub name, if it was moved. `inside`: `Recipe.base_folders`.
     """
     known = state["base"]
-    try:
-        base = loading.resolve_source(str(moved) if moved else known["source"], known["revision"])
-    except UserError as error:
-        raise UserError(f"base model of this checkpoint: {error}; if it was moved, give its folder with --base FOLDER") from None
+    if moved is not None:  # in another repository, the recorded commit does not exist
+        base = loading.resolve_source(str(moved), known["revision"] if str(moved) == known["source"] else None, option="--base")
+    else:
+        try:
+            base = loading.resolve_source(known["source"], known["revision"])
+        except UserError as error:
+            raise UserError(f"base model of this checkpoint: {error}; if it was moved, give its folder with --base FOLDER") from None
     found = loading.file_digests(base, inside)
     changed = checkpoint.list_changed_files(known["files"], found)
     if changed or (digest := loading.content_digest(found)) != known["digest"]:

@@ -18,6 +18,7 @@ from torch.nn import functional
 from finetune.config import Config
 from finetune.distributed.sharding import local_shard, shard_rows_like
 from finetune.errors import UserError
+from finetune.modeling.bitsandbytes_import import import_bitsandbytes
 
 BLOCK = 256
 """Values of a row that share one scale: the block size of bitsandbytes' kernels."""
@@ -123,12 +124,8 @@ def sharded_state(whole: Tensor, state: dict[str, Any]) -> dict[str, Tensor]:
 
 def check(config: Config) -> None:
     """Raises `UserError` if `adamw_8bit` is set and bitsandbytes is missing."""
-    if config.train.optimizer != "adamw_8bit":
-        return
-    try:
-        import bitsandbytes  # noqa: F401 - only to check that it is installed
-    except ImportError as error:
-        raise UserError(f"train.optimizer: adamw_8bit needs bitsandbytes: pip install 'overtone[qlora]' ({error})") from None
+    if config.train.optimizer == "adamw_8bit":
+        import_bitsandbytes("train.optimizer: adamw_8bit")
 
 
 def check_layout(name: str, parameter: Tensor) -> None:

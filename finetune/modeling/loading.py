@@ -18,12 +18,8 @@ from finetune.distributed.sharding import local_shard, plain_name
 from finetune.errors import UserError
 from finetune.modeling import quantization
 from finetune.modeling.lora_adapters import init_adapter, init_magnitudes, is_adapter, is_magnitude, layer_of
-from finetune.storage import demo_models, files
-from finetune.storage.hub_download import download
-
-HUB_PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "README.md", "LICENSE"]
-"""Files that are downloaded from a hub repository: data only, never code or pickled weights."""
-
+from finetune.storage import files
+from finetune.storage.model_resolver import MODEL_FILES, resolve_model
 
 SHAPING = frozenset({".safetensors", ".json", ".jinja", ".model", ".txt", ".codes", ".tiktoken"})
 """Types of files that loaders of transformers read: weights, configs, tokenizers, chat templates."""
@@ -31,29 +27,15 @@ DESCRIBING = ("README*", "LICENSE*", "NOTICE*", "USE_POLICY*", "*.index.json", "
 """Files of these types that affect nothing: documents, weight indexes, records of how a base was trained."""
 
 
-def resolve_source(source: str | None, revision: str | None, patterns: list[str] = HUB_PATTERNS) -> Path:
-    """Local folder of a base model: `source` itself if it is a folder, a demo model by its name, otherwise a snapshot from the hub of the
-    files that match `patterns`.
-
-    Raises `UserError` if it is none of these or cannot be downloaded.
-    """
+def resolve_source(source: str | None, revision: str | None, patterns: Sequence[str] = MODEL_FILES, option: str = "model.source") -> Path:
+    """Local folder of a base model, as `resolve_model` finds it. Raises `UserError`, in the name of `option`, if there is none, and for a
+    folder without a config.json."""
     if source is None:
         raise UserError("model.source is not set: give a hub name or a folder, as in --model.source Qwen/Qwen3-TTS-12Hz-0.6B-Base")
-    folder = Path(source)
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise UserError(f"model.source {source}: the folder contains no config.json, so it is not a model")
-        return folder.resolve()
-    if demo_models.is_shipped(source):
-        return demo_models.folder_of(source)
-    if source.startswith((".", "/")) or source.count("/") != 1:
-        raise UserError(f"model.source {source}: no such folder, and not a hub name (owner/model){demo_models.listing()}")
-    try:
-        return download(source, revision, patterns)
-    except Exception as error:  # the hub client raises a dozen unrelated types for "not there" and "no network"
-        raise UserError(
-            f"model.source {source}: no such folder, and the download from the hub failed: {type(error).__name__}: {error}"
-        ) from error
+    folder = resolve_model(option, source, patterns, revision)
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{option} {source}: the folder contains no config.json, so it is not a model")
+    return folder.resolve() if Path(source).is_dir() else folder
 
 
 def file_digests(folder: Path, inside: Iterable[str] = ()) -> dict[str, str]:

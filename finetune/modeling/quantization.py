@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from finetune.config import Config
 from finetune.errors import UserError
+from finetune.modeling.bitsandbytes_import import import_bitsandbytes
 
 BLOCK = 64
 """Weights that share one scale."""
@@ -66,10 +67,7 @@ def check(config: Config) -> None:
             f"model.quantization: nf4 needs torch 2.12 or newer; fully_shard of torch {torch.__version__} cannot shard quantized weights "
             "(pytorch#177844); install a newer torch, or remove model.quantization and use model.lora only"
         )
-    try:
-        import bitsandbytes  # noqa: F401 - only to check that it is installed
-    except ImportError as error:
-        raise UserError(f"model.quantization: nf4 needs bitsandbytes: pip install 'overtone[qlora]' ({error})") from None
+    import_bitsandbytes("model.quantization: nf4")
 
 
 def weight_of(name: str) -> str | None:

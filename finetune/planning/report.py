@@ -10,7 +10,7 @@ from typing import Any
 
 from finetune.checkpointing import disk_space
 from finetune.config import on_disk
-from finetune.errors import UserError
+from finetune.errors import UserError, format_count
 from finetune.hardware.gpus import EFFICIENCY, Cluster
 from finetune.modeling import optimizers, quantization
 from finetune.monitoring.event_log import format_duration
@@ -172,7 +172,7 @@ def describe_run(prospect: RunPlan) -> Iterator[str]:
         f"{EFFICIENCY:.0%} of its {prospect.cluster.gpu.speed:g} dense bf16 TFLOPS and there is no padding"
     )
     if train.steps:
-        yield f"{train.steps:,} steps: {format_duration(train.steps * best.seconds.total)}"
+        yield f"{format_count(train.steps, 'step')}: {format_duration(train.steps * best.seconds.total)}"
 
 
 def checkpoint_size(foreseen: RunEstimate) -> int:
@@ -185,8 +185,9 @@ def describe_data(prospect: RunPlan, found: DataPreview) -> str:
     train = prospect.foreseen.config.train
     steps = max(1, round(found.positions * train.epochs / train.global_batch_tokens))
     return (
-        f"about {steps:,} steps, {format_duration(steps * prospect.best.seconds.total)}: {train.epochs} epochs of about "
-        f"{found.positions:,.0f} positions, estimated from {found.looked_at} of {found.rows:,} rows"
+        f"about {format_count(steps, 'step')}, {format_duration(steps * prospect.best.seconds.total)}: "
+        f"{format_count(train.epochs, 'epoch')} of about {found.positions:,.0f} positions, "
+        f"estimated from {found.looked_at} of {format_count(found.rows, 'row')}"
     )
 
 

@@ -44,11 +44,6 @@ def listing() -> str:
     return f" nor a demo model ({', '.join(names())})" if names() else ""
 
 
-def as_folder(given: str) -> Path:
-    """The folder of a demo model, or `given` as a path; used as argparse type."""
-    return folder_of(given) if is_shipped(given) else Path(given)
-
-
 def warning_entry(model: str) -> dict[str, str]:
     """Entry of a run's summary with the warning for a demo model; empty for other models."""
     return {"demo_model": WARNING.format(name=model)} if is_shipped(model) else {}

@@ -26,6 +26,23 @@ def download(name: str, revision: str | None, patterns: list[str]) -> Path:
     return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
 
 
+def download_dataset(name: str, patterns: list[str]) -> Path:
+    """Download the files of a dataset repository that match `patterns`, at its newest commit; returns their folder.
+
+    Raises the exceptions of huggingface_hub.
+    """
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(name, repo_type="dataset", allow_patterns=patterns, ignore_patterns=["dataset_info*.json", ".*"]))
+
+
 def commit_of(folder: Path) -> str | None:
     """The commit of a downloaded folder, 40 hexadecimal digits; None for any other folder."""
     return folder.name if folder.parent.name == "snapshots" and COMMIT.fullmatch(folder.name) else None
+
+
+def display_name(folder: Path) -> str:
+    """The name of a model's folder, for people: of a downloaded one that of its repository, since its folder is named after the commit."""
+    if commit_of(folder) is not None and folder.parent.parent.name.startswith("models--"):
+        return folder.parent.parent.name.rpartition("--")[2]
+    return folder.resolve().name

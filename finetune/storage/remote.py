@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 URL = re.compile(r"[a-z][a-z0-9+.-]*://.+")
-CONTENT = ("ETag", "etag", "e_tag", "md5Hash", "checksum", "generation", "version_id")
+CONTENT = ("ETag", "etag", "e_tag", "md5Hash", "checksum", "generation", "version_id", "blob_id")
 """Keys of a file's info that change with its content. If there is none, the modification times (`TIMES`) are used."""
 TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
 BLOCK_BYTES = 2**22

@@ -30,6 +30,9 @@ def loads(raw: str | bytes) -> Any:
         value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_float)
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
+    except json.JSONDecodeError as error:
+        line = f"line {error.lineno}, " if "\n" in text.strip() else ""
+        raise ValueError(f"{error.msg.removesuffix(' at')} at {line}column {error.colno}") from None
     if text.count("[") + text.count("{") > DEEPEST and is_deep(value):
         raise ValueError(TOO_DEEP)
     if not isinstance(raw, bytes) or ("\\u" in text and HALF.search(text)):  # the decoder rejects all other lone surrogates

@@ -17,7 +17,7 @@ from finetune.data.batching import Order
 from finetune.data.jsonl_dataset import Rows, discard_other_indexes
 from finetune.distributed import activation_checkpointing, sharding, tensor_parallel
 from finetune.distributed.process_group import World, run_on_all, run_on_main
-from finetune.errors import UserError
+from finetune.errors import UserError, format_count
 from finetune.modeling import loading, optimizers, quantization
 from finetune.modeling.compilation import compile_blocks, decide_compilation, fixed_positions
 from finetune.modeling.trained_parameters import choose_trained
@@ -47,8 +47,10 @@ def build(
     on_claim(run_on_main(world, lambda: claim_folder(config.run.dir)))
     disk_space.check_shared(config.run.dir, world)
     local = length_index.download_data(config, world)
+    announce(world, f"preparing the base model {config.model.source} …")
     base_files = run_on_main(world, lambda: prepare_base(config, local, recipe))
     loaded = run_on_all(world, lambda: load_shape(config, local, recipe))
+    announce(world, f"reading the rows of {config.data.train} …")
     rows, val = open_data(config, local, recipe, loaded, world)
     run_on_all(world, lambda: choose_trained_with_room(loaded, recipe, config))
     total = config.train.steps or batching.count_steps(Order.of(config), rows.lengths, config.train.epochs)
@@ -57,6 +59,7 @@ def build(
     activation_checkpointing.wrap_blocks(loaded.model, loaded.blocks, config.train.activation_checkpointing)
     layout = sharding.shard(loaded.model, loaded.blocks, strategy, config, world, loaded.tensor_plans)
     home = sharding.choose_home(config, world)
+    announce(world, "loading the weights …")
     run_on_all(world, lambda: loading.materialise(loaded.model, loaded.base, loaded.buffers, world.device, config.run.seed, home))
     sharding.check_sharding(loaded.model, loaded.blocks, layout, world, home, loaded.tensor_plans)
     verify_model(loaded, config, recipe, world)
@@ -67,6 +70,12 @@ def build(
     identity = identify_run(config, rows, base_files, loaded)
     training = Training(world, config, recipe, loaded, loaded.model, strategy, optimizer, rows, val, total, identity, fixed)
     return training, resume(training)
+
+
+def announce(world: World, stage: str) -> None:
+    """Print what takes time from here on, on one rank."""
+    if world.is_main:
+        print(stage, flush=True)
 
 
 def check(config: Config, recipe: Recipe, world: World) -> sharding.Strategy:
@@ -159,7 +168,7 @@ def report_start(training: Training, progress: Progress, events: Events) -> None
     start = f"resuming from step {progress.step}" if progress.step else f"a fresh start in {config.run.dir}"
     events.say(
         f"{config.recipe}: {trained:,} of {everything:,} parameters train, {training.strategy} on {world.size} × {world.device.type}, "
-        f"{config.train.precision}; {len(training.rows):,} rows, {training.total:,} steps; {start}"
+        f"{config.train.precision}; {format_count(len(training.rows), 'row')}, {format_count(training.total, 'step')}; {start}"
     )
     accounts = [text for rows in (training.rows, training.val) if rows is not None for text in length_index.describe_dropped(rows)]
     balance = idle_ranks.suggest_sizes(Order.of(config), training.rows.lengths, world.data_size)

@@ -18,8 +18,12 @@ def is_plain_text(row: dict[str, Any]) -> bool:
 def read_messages(row: dict[str, Any]) -> tuple[list[dict[str, Any]], int]:
     """All messages of a row, and the index of the first that may be learned. Raises `UserError`, which names a malformed message."""
     parts: list[Any] = [row["messages"]] if "messages" in row else [row.get("prompt"), row.get("completion")]
+    if {"audio", "audio_codes"} & row.keys():
+        raise UserError(f"the row is a clip of speech; use --recipe voice_clone for speech, or give rows with {ACCEPTED_FORMS}")
     if not all(isinstance(part, list) and part for part in parts):
-        raise UserError(f"expected {ACCEPTED_FORMS}; found {', '.join(f'{key}: {value!r:.30}' for key, value in row.items()) or 'no key'}")
+        # Values of other keys are not shown: they differ in each row, and the mistake is the same.
+        shown = [f"{key}: {value!r:.30}" if key in ("messages", "prompt", "completion") else key for key, value in row.items()]
+        raise UserError(f"expected {ACCEPTED_FORMS}; found {', '.join(shown) or 'no key'}")
     messages = [_check_message(number, message) for number, message in enumerate(message for part in parts for message in part)]
     return messages, len(parts[0]) if len(parts) == 2 else 0
 

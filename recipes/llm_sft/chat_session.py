@@ -5,7 +5,6 @@ python -m finetune chat --model exports/mine
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +12,13 @@ import torch
 
 from finetune.errors import UserError
 
-from .generation import Decoding, LoadedModel, add_decoding_arguments, generate_answer, load_model, make_decoding, tokenize_prompt
-
-RESET, EXIT = "/reset", "/exit"
+from .arguments import EXIT, RESET, make_chat_parser
+from .generation import Decoding, LoadedModel, generate_answer, load_model, make_decoding, tokenize_prompt
 
 
 def chat(folder: Path, argv: list[str]) -> int:
     """Body of the verb: read a line, answer it with the whole conversation as context, until /exit or the end of the input."""
-    parser = argparse.ArgumentParser(
-        prog="python -m finetune chat --model FOLDER",
-        description=f"Chat with an exported model. {RESET} starts a new conversation, {EXIT} ends the program.",
-    )
-    add_decoding_arguments(parser)
-    arguments = parser.parse_args(argv)
+    arguments = make_chat_parser().parse_args(argv)
     decoding = make_decoding(arguments)
     loaded = load_model(folder)
     if loaded.tokenizer.chat_template is None:

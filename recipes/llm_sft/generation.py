@@ -24,6 +24,8 @@ from recipes.language.stop_tokens import find_stop_ids
 from recipes.language.token_offsets import begin_ids, encode_text
 from recipes.language.tokenizer import load_tokenizer
 
+from .arguments import make_generate_parser
+
 SAMPLE_TOKENS = 128
 """Longest answer during training, when the model may run on one core beside the training."""
 
@@ -66,7 +68,7 @@ class GeneratedAnswer:
 
 def generate(folder: Path, argv: list[str]) -> int:
     """Body of the verb: check the arguments, load the model, print the answers. Raises `UserError` for a prompt that cannot be answered."""
-    arguments = parse_arguments(argv)
+    arguments = make_generate_parser().parse_args(argv)
     decoding = make_decoding(arguments)
     prompts = read_prompts(arguments)
     loaded = load_model(folder)
@@ -88,25 +90,6 @@ def sample(folder: Path, prompts: list[str]) -> list[str]:
     loaded = load_model(folder)
     rows = [make_row(prompt, None, loaded.tokenizer) for prompt in prompts]
     return [generate_answer(loaded, tokenize_prompt(row, loaded.tokenizer), Decoding(SAMPLE_TOKENS)).text for row in rows]
-
-
-def parse_arguments(argv: list[str]) -> argparse.Namespace:
-    """The verb's own arguments."""
-    parser = argparse.ArgumentParser(prog="python -m finetune generate --model FOLDER", description="Generate text with an exported model.")
-    prompt = parser.add_mutually_exclusive_group(required=True)
-    prompt.add_argument("--prompt", help="question to answer; for a model without a chat template, text to continue")
-    prompt.add_argument("--prompt-file", type=Path, help="file with one prompt per line: text, or JSON with messages as in training data")
-    add_decoding_arguments(parser)
-    return parser.parse_args(argv)
-
-
-def add_decoding_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `generate` and `chat` share."""
-    parser.add_argument("--system", help="system message at the beginning of each chat")
-    parser.add_argument("--max-new-tokens", type=int, default=512, help="most tokens of an answer (default %(default)s)")
-    parser.add_argument("--temperature", type=float, help="sample with this temperature (default: always take the most likely token)")
-    parser.add_argument("--top-p", type=float, help="sample from the most likely tokens with this total probability")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the sampling (default %(default)s)")
 
 
 def make_decoding(arguments: argparse.Namespace) -> Decoding:

@@ -9,7 +9,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
 
 TOKEN = "hf_right"
 COMMIT = "0123456789" * 4
@@ -29,6 +33,19 @@ class Hub(ThreadingHTTPServer):
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
+    def add(self, name: str, folder: Path) -> None:
+        """A repository with the files of a folder."""
+        self.repositories[name] = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def point_client_at(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the hub's client in this process use `hub`, with its cache in `home`."""
+    for name, value in (("ENDPOINT", hub.address), ("HF_HUB_CACHE", str(home / "hub")), ("HF_HUB_DISABLE_XET", True)):
+        monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
+    template = hub.address + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.file_download.HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+
 
 @contextmanager
 def opened() -> Iterator[Hub]:
@@ -47,11 +64,18 @@ class _Answer(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self._take()
-        if self.path.startswith("/api/models/"):
-            name = "/".join(self.path.removeprefix("/api/models/").split("/")[:2])
+        if self.path.startswith(("/api/models/", "/api/datasets/")):
+            _, _, kind, owner, model, *rest = self.path.partition("?")[0].split("/")
+            name = f"{owner}/{model}" if kind == "models" else f"datasets/{owner}/{model}"
+            if rest[:1] == ["tree"]:
+                folder = "/".join(rest[2:])
+                inside = [path for path in self.server.repositories[name] if path.startswith(f"{folder}/" if folder else "")]
+                above = {parent.as_posix() for path in inside for parent in PurePosixPath(path).parents} - {".", folder}
+                folders = [{"type": "directory", "path": path, "size": 0, "oid": "0" * 40} for path in sorted(above)]
+                return self._give(200, [*folders, *(self._describe(name, path) for path in inside)])
             held = self.server.repositories.get(name)
             listed = {"id": name, "sha": COMMIT, "siblings": [{"rfilename": path} for path in held or ()]}
-            return self._give(404, {"error": f"no {name}"}) if held is None else self._give(200, listed)
+            return self._give(404, {"error": f"no {name}"}, "RepoNotFound") if held is None else self._give(200, listed)
         return self._give_file()
 
     def do_HEAD(self) -> None:
@@ -63,7 +87,7 @@ class _Answer(BaseHTTPRequestHandler):
         name, _, rest = self.path.lstrip("/").partition("/resolve/")
         data = self.server.repositories.get(name, {}).get(rest.partition("/")[2])
         if data is None:
-            return self._give(404, {"error": f"no {self.path}"})
+            return self._give(404, {"error": f"no {self.path}"}, "EntryNotFound")
         self.send_response(200)
         self.send_header("ETag", f'"{hashlib.sha256(data).hexdigest()}"')
         self.send_header("X-Repo-Commit", COMMIT)
@@ -81,6 +105,9 @@ class _Answer(BaseHTTPRequestHandler):
             return self._create(json.loads(body))
         if self.path == "/api/validate-yaml":
             return self._give(200, {"errors": [], "warnings": []})
+        if self.path.startswith("/api/datasets/"):
+            name, wanted = "/".join(self.path.split("/")[2:5]), parse_qs(body.decode())["paths"]
+            return self._give(200, [self._describe(name, path) for path in wanted if path in self.server.repositories[name]])
         name, _, action = self.path.removeprefix("/api/models/").partition("/main")[0].rpartition("/")
         if action == "preupload":
             asked = json.loads(body)["files"]
@@ -97,6 +124,11 @@ class _Answer(BaseHTTPRequestHandler):
         self.server.private.setdefault(name, bool(asked.get("private")) or asked.get("visibility") == "private")
         return self._give(200, {"url": f"{self.server.address}/{name}", "name": name, "id": name})
 
+    def _describe(self, name: str, path: str) -> dict[str, Any]:
+        """A file as the hub lists it."""
+        data = self.server.repositories[name][path]
+        return {"type": "file", "path": path, "size": len(data), "oid": hashlib.sha1(data, usedforsecurity=False).hexdigest()}
+
     def _commit(self, name: str, lines: list[dict[str, Any]]) -> None:
         for line in lines:
             if line["key"] == "file":
@@ -108,9 +140,11 @@ class _Answer(BaseHTTPRequestHandler):
         self.server.asked.append(f"{self.command} {self.path}")
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
-    def _give(self, status: int, value: Any) -> None:
+    def _give(self, status: int, value: Any, code: str = "") -> None:
         data = json.dumps(value).encode()
         self.send_response(status)
+        if code:
+            self.send_header("X-Error-Code", code)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()

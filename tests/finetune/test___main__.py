@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from finetune import __version__
 from finetune.__main__ import VERBS, main
 
 ROOT = Path(__file__).parents[2]
@@ -24,9 +25,16 @@ def test_help_lists_the_verbs(argv: list[str], capsys: pytest.CaptureFixture[str
     assert all(f"  {verb}" in out for verb in VERBS) and len(VERBS) >= 4
 
 
-def test_an_unknown_verb_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_verb_names_the_nearest_or_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tarin", "--recipe", "x"]) == 2
-    assert capsys.readouterr().err == f"error: unknown verb 'tarin'; verbs are {', '.join(VERBS)}\n"
+    assert capsys.readouterr().err == "error: unknown verb 'tarin'; did you mean train?\n"
+    assert main(["frobnicate"]) == 2
+    assert capsys.readouterr().err == f"error: unknown verb 'frobnicate'; verbs are {', '.join(VERBS)}\n"
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"overtone {__version__}\n"
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -47,4 +55,4 @@ def test_the_exit_code_of_the_verb_is_that_of_the_process() -> None:
 
 def test_arguments_reach_the_verb_unchanged() -> None:
     done = finetune("generate", "--model", "a folder with spaces")
-    assert done.returncode == 2 and "--model a folder with spaces is no exported model" in done.stderr
+    assert done.returncode == 2 and "--model a folder with spaces: no such folder, and not a hub name" in done.stderr

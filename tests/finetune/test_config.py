@@ -198,7 +198,7 @@ def test_data_may_be_remote_and_copies_must_be() -> None:
         on_disk(config.data.train)
     message = problems(("checkpoint.copy_to", "/mnt/share"), ("data.train", "5"))
     assert "for a mounted folder file:///mnt/share" in message and "expected a path, or a URL" in message
-    assert resolved(files=()).checkpoint.copy_to is None and "path | str | null" in help_text(None)
+    assert resolved(files=()).checkpoint.copy_to is None and "path | str | null" in help_text(None, {})
 
 
 def test_fp16_is_refused_with_the_reason() -> None:
@@ -300,6 +300,8 @@ def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_lists_and_sections_on_the_command_line() -> None:
+    assert resolved(("log.trackers", "wandb"), ("options.names", "a b")).log.trackers == ("wandb",)
+    assert "log.trackers.0 = 'wanbd'" in problems(("log.trackers", "wanbd"))
     config = resolved(("log.trackers", "[]"), ("model.lora", "{rank: 3, alpha: 6}"), ("options.names", "[a, 'b c']"))
     assert config.log.trackers == ()
     assert config.model.lora is not None and (config.model.lora.rank, config.model.lora.alpha) == (3, 6)
@@ -337,12 +339,12 @@ def test_a_dump_of_another_recipe_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_help_lists_every_key_with_its_default() -> None:
-    lines = help_text(Options).splitlines()
+    lines = help_text(Options, {}).splitlines()
     for key in [*KEYS, "options.depth", "options.names"]:
-        assert sum(line.strip().split()[0] == f"--{key}" for line in lines) == 1, key
+        assert sum(line.split()[:1] == [f"--{key}"] for line in lines) == 1, key
     assert any("--train.lr " in line and "(float, default 1e-05)" in line for line in lines)
     assert any("cosine | constant" in line for line in lines)
-    assert "--options" not in help_text(None)
+    assert "--options" not in help_text(None, {})
 
 
 def test_a_config_can_not_be_changed_afterwards() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.config import Names, Section, resolve
-from finetune.config_help import fields
+from finetune.config import Config, Names, Section, resolve
+from finetune.config_help import SYNONYMS, fields
 from finetune.errors import UserError
 
 
@@ -56,6 +56,26 @@ def test_every_problem_at_once_with_place_and_nearest_key(tmp_path: Path) -> Non
     ):
         assert line in printed
     assert len(printed.splitlines()) == 10
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("train.learning_rate", "train.lr"),
+        ("learning_rate", "train.lr"),
+        ("train.num_train_epochs", "train.epochs"),
+        ("per_device_train_batch_size", "train.micro_tokens"),
+        ("model.lora_alpha", "model.lora.alpha"),
+        ("output_dir", "run.dir"),
+    ],
+)
+def test_a_name_of_another_trainer_leads_to_the_key_here(key: str, near: str) -> None:
+    assert f"--{key}: unknown key {key}; did you mean {near}?" in problems((key, "1"))
+
+
+def test_every_name_of_another_trainer_leads_to_a_key_that_exists() -> None:
+    known = {key for key, *_ in fields(Config)} | {"options.speaker"}
+    assert len(SYNONYMS) >= 40 and {*SYNONYMS.values()} <= known
 
 
 def test_the_reported_place_is_that_of_the_deciding_source(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from finetune.config_diff import flatten
 from finetune.config_sources import merge, parse_arguments, read_config_file
 from finetune.errors import UserError
 
@@ -64,3 +65,7 @@ def test_the_command_line_is_split() -> None:
     ):
         with pytest.raises(UserError, match=re.escape(message)):
             parse_arguments(argv)
+
+
+def test_sections_become_dotted_keys() -> None:
+    assert flatten({"a": {"b": 1, "c": {"d": [2]}}, "e": {}}) == {"a.b": 1, "a.c.d": [2], "e": {}}

@@ -108,6 +108,15 @@ for argv in (["--help"], {voice} + ["--help"], {voice} + ["--train.lrr", "1"], {
     assert lines == ["not imported 0", "not imported 0", "not imported 2", "not imported 2"], done.stderr
 
 
+def test_help_shows_the_defaults_of_the_recipe_by_section_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train.main(["--recipe", "voice_clone", "--help"]) == 0
+    printed = capsys.readouterr().out
+    (epochs,) = [line for line in printed.splitlines() if line.startswith("  --train.epochs ")]
+    assert epochs.endswith("(int, default of this recipe 10)")
+    assert "\n\ntrain: Optimization.\n  --train.epochs " in printed and "\n\noptions: " in printed
+    assert "python -m finetune train --recipe voice_clone --data.train" in printed
+
+
 def test_help_lists_the_options_of_the_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = shutil.copytree(tiny.FOLDER, tmp_path / "mine")
     assert train.main(["--recipe", str(folder), "--help"]) == 0
@@ -140,6 +149,9 @@ def test_a_recipe_outside_the_tree_trains_and_exports_without_other_edits(
     done = fork_server.run_command(ROOT / "finetune" / "train.py", *argv, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "my.own-recipe: 13,982 of 13,982 parameters" in done.stdout
+    stages = [line for line in done.stdout.splitlines() if line.endswith(" …")]
+    assert [stage.split(" ")[0] for stage in stages] == ["loading", "preparing", "reading", "loading"], "what takes time is announced"
+    assert done.stdout.startswith(f"loading torch and the recipe {folder} …\n")
     run = tmp_path / "run"
     assert "finished at step 2 after " in done.stdout
     export_command, generate_command = (

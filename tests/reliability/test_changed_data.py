@@ -19,7 +19,7 @@ STEPS = 12
 REFUSALS = {
     "rewrite data": "train.jsonl again: its content has changed",
     "replace data": "train.jsonl again: its content has changed",
-    "truncate data": "1 invalid rows:",
+    "truncate data": "1 invalid row:",
 }
 """What the next start says."""
 NAMES = (*REFUSALS, "damage samples", "truncate samples")

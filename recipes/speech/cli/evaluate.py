@@ -15,8 +15,9 @@ from data_prep.audio_codecs.interface import SpeakerEncoder, UnsupportedModelErr
 from data_prep.audio_codecs.selection import open_speaker_encoder
 from finetune.errors import UserError
 from finetune.exporting.model_metadata import README, add_metadata
-from finetune.storage import demo_models, files
+from finetune.storage import files
 from finetune.storage.hub_download import commit_of
+from finetune.storage.model_resolver import resolve_model
 from recipes.speech.evaluation import evaluation_texts, intelligibility, resemblyzer_encoder, result_files, results_page, scoring, systems
 from recipes.speech.evaluation.evaluation_texts import Item
 from recipes.speech.evaluation.results import Evaluation
@@ -55,21 +56,22 @@ def evaluate(recipe: SpeechRecipe, model: Path, argv: list[str]) -> int:
 def parse(argv: list[str]) -> argparse.Namespace:
     """The verb's own arguments."""
     parser = argparse.ArgumentParser(
-        prog="python -m finetune eval-voice --model FOLDER", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m finetune eval-voice --model MODEL", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True, metavar="ROWS.jsonl", help="texts to speak, with recordings or without")
     parser.add_argument("--checkpoints", metavar="all|STEP,STEP", help="checkpoints of a run (default: its newest)")
     parser.add_argument(
         "--base",
-        type=demo_models.as_folder,
-        metavar="FOLDER",
-        help="the Base model before training, to compare with; it clones each row's ref_audio",
+        metavar="MODEL",
+        help="the Base model before training, a folder or a hub name, to compare with; it clones each row's ref_audio",
     )
     parser.add_argument("--seen", type=Path, metavar="TRAIN.jsonl", help="training data; texts are then reported as seen or unseen")
     parser.add_argument("--reference", type=Path, metavar="CLIP", help="reference clip for rows without ref_audio")
     parser.add_argument("--speaker", help="speaker of rows without a speaker")
     parser.add_argument(
-        "--asr", metavar="MODEL", help="Whisper model for transcripts: a published name or a .pt file, as in data_prep --whisper"
+        "--asr",
+        metavar="MODEL",
+        help="Whisper model for transcripts, as in data_prep --whisper: a published name, a .pt file, a hub name",
     )
     parser.add_argument(
         "--speaker-model",
@@ -97,7 +99,7 @@ def make_plan(recipe: SpeechRecipe, model: Path, args: argparse.Namespace) -> Pl
     if args.card:
         check_card(model)
     speaking = systems.find_systems(recipe, model, args.checkpoints)
-    speaking += [systems.untrained_system(recipe, args.base)] if args.base else []
+    speaking += [systems.untrained_system(recipe, resolve_model("--base", args.base))] if args.base else []
     items = load_items(recipe, speaking, args)
     if args.asr is not None:
         intelligibility.check_whisper(args.asr)

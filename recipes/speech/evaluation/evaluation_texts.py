@@ -9,7 +9,7 @@ from typing import Any
 
 from data_prep import manifest
 from data_prep.clips.measurements import WORD
-from finetune.data.jsonl_dataset import SHOWN_PROBLEMS
+from finetune.data.row_problems import RowProblem, format_row_problems
 from finetune.errors import UserError
 from finetune.storage import files
 from finetune.storage.strict_json import loads_object
@@ -62,7 +62,7 @@ def read_items(data: Path, speaker: str | None, reference: Path | None, check: C
 
 def visit_rows(path: Path, visit: Callable[[dict[str, Any]], None]) -> None:
     """Call `visit` with each row of a JSONL file. Raises one `UserError` with the file and line of each row for which `visit` does."""
-    problems, rows = [], 0
+    problems, rows = list[RowProblem](), 0
     try:
         lines = path.open("rb")
     except OSError as error:
@@ -75,10 +75,9 @@ def visit_rows(path: Path, visit: Callable[[dict[str, Any]], None]) -> None:
             try:
                 visit(loads_object(line))
             except UserError as error:
-                problems.append(f"{path}:{number}: {error}")
+                problems.append(RowProblem(number, str(error)))
     if problems:
-        more = f"\n  … and {len(problems) - SHOWN_PROBLEMS} more" if len(problems) > SHOWN_PROBLEMS else ""
-        raise UserError(f"{len(problems)} bad rows:\n  " + "\n  ".join(problems[:SHOWN_PROBLEMS]) + more)
+        raise UserError(format_row_problems(path, problems, rows))
     if not rows:
         raise UserError(f"{path} has no rows; `python -m data_prep voice RECORDINGS --out FOLDER` makes some")
 

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from data_prep.audio.librosa_import import import_librosa
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Samples
 from data_prep.audio_codecs.interface import SpeakerEncoder
-from data_prep.audio_codecs.model_resolver import resolve_model
 from data_prep.clips.speaker_similarity import LONGEST_SECONDS
 from finetune.errors import UserError
+from finetune.storage.model_resolver import resolve_model
 from finetune.storage.model_security import Kind, admit, load_pickled_weights
 from recipes.speech.evaluation import resemblyzer_encoder
 from recipes.speech.evaluation.resemblyzer_encoder import GeneralizedEndToEndEncoder

@@ -20,6 +20,7 @@ from finetune.exporting import export
 from finetune.exporting.card import CARD
 from finetune.modeling import loading
 from finetune.storage import demo_models, files
+from finetune.storage.hub_download import display_name
 from finetune.storage.strict_json import read_object
 from recipes.speech.evaluation.evaluation_texts import Item
 from recipes.speech.voice import SpeechRecipe, SpeechRequest, SpeechSampling, VoiceFolder
@@ -74,7 +75,7 @@ def find_systems(recipe: SpeechRecipe, model: Path, steps: str | None) -> list[S
         if steps is not None:
             raise UserError(f"--checkpoints {steps}: {model} is one exported model; give the folder of a run to --model")
         recipe.inspect(model)
-        return [System(model.name, model, "named")]
+        return [System(display_name(model), model, "named")]
     return [System(f"step {checkpoint.step_of(path)}", path, "named", checkpoint.step_of(path)) for path in _find_checkpoints(model, steps)]
 
 
@@ -87,7 +88,7 @@ def untrained_system(recipe: SpeechRecipe, base: Path) -> System:
     """The base before training, which clones clips. Raises `UserError` for a model that cannot clone."""
     if not recipe.inspect(base).can_clone:
         raise UserError(f"--base {base}: this model cannot clone a clip; give the Base model from which training started")
-    return System(f"{base.name}, zero-shot", base, "cloned")
+    return System(f"{display_name(base)}, zero-shot", base, "cloned")
 
 
 def check_item(recipe: SpeechRecipe, system: System, item: Item) -> None:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 from data_prep.pages import web_server
 from finetune.errors import UserError
+from finetune.storage.hub_download import display_name
+from finetune.storage.model_resolver import resolve_model
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -50,7 +52,7 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: lis
     from recipes.speech.serving.openai_api import Limits
     from recipes.speech.serving.uploaded_clips import Clips
 
-    exports = inspect_folders(inspect, [*folders, *([args.base] if args.base else [])])
+    exports = inspect_folders(inspect, [*folders, *([resolve_model("--base", args.base)] if args.base else [])])
     address, policy = Address(args.host, args.port), load_access_policy(args.host, args.token_file)
     web_server.require_free_port(address.port, address.host)
     with ExitStack() as opened:
@@ -69,8 +71,8 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: lis
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """The verb's own arguments."""
-    parser = argparse.ArgumentParser(prog="python -m finetune serve --model FOLDER", description="Serve exported voices.")
-    parser.add_argument("--base", type=Path, help="base model, or any other, to compare the voices with")
+    parser = argparse.ArgumentParser(prog="python -m finetune serve --model MODEL", description="Serve exported voices.")
+    parser.add_argument("--base", metavar="MODEL", help="base model, or any other, to compare the voices with: a folder or a hub name")
     parser.add_argument("--host", default=web_server.LOOPBACK, help="address to listen on (default %(default)s: only this machine)")
     parser.add_argument("--port", type=int, default=7861, help="port to listen on (default %(default)s)")
     parser.add_argument("--token-file", type=Path, help="file with a token that clients must send; or set OVERTONE_TOKEN")
@@ -100,7 +102,7 @@ def inspect_folders(inspect: Callable[[Path], VoiceFolder], folders: Sequence[Pa
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder; `python -m finetune export RUN --to {folder}` makes one")
-        exported, name = inspect(folder), folder.resolve().name
+        exported, name = inspect(folder), display_name(folder)
         if name in found:
             raise UserError(f"{folder} and {found[name].folder} would both have the name {name}; rename one of the folders")
         found[name] = exported

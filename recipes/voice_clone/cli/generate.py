@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from finetune.errors import UserError
+from finetune.errors import UserError, format_count
 from finetune.storage import files
 from recipes.speech.serving.audio_encoding import wav_header
 
@@ -145,7 +145,7 @@ def print_file_summary(
     """Print what the folder contains; `generated` counts the lines spoken by this run."""
     seconds = sum(row["seconds"] for row in rows.values())
     kept = f", {len(lines) - generated} of them from an earlier run" if generated < len(lines) else ""
-    print(f"{out}: {len(lines)} wavs{kept}, {seconds:.1f} s of speech; {output_folder.MANIFEST} lists them")
+    print(f"{out}: {format_count(len(lines), 'wav')}{kept}, {seconds:.1f} s of speech; {output_folder.MANIFEST} lists them")
     cut = [line.place for line in lines if not rows[line.number]["ended"]]
     if cut:
         print(f"{len(cut)} were cut off at --max-seconds {sampling.max_seconds:g} because the model did not end them: {', '.join(cut)}")
@@ -164,37 +164,42 @@ def parse(argv: list[str]) -> argparse.Namespace:
     """Parse the arguments of the command. Raises `UserError` for numbers out of range."""
     defaults = SamplingSettings()
     parser = argparse.ArgumentParser(
-        prog="python -m finetune generate --model FOLDER", description="Generate speech with an exported voice."
+        prog="python -m finetune generate --model MODEL",
+        description="Generate speech with an exported voice.",
+        epilog="examples:\n  python -m finetune generate --model runs/voice_clone --text 'Hello, this is my voice.' --out hello.wav\n"
+        "  python -m finetune generate --model exports/me --text-file lines.txt --out wavs/",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    text = parser.add_mutually_exclusive_group(required=True)
+    in_out, voice, decoding = (parser.add_argument_group(title) for title in ("text and output", "voice", "sampling"))
+    text = in_out.add_mutually_exclusive_group(required=True)
     text.add_argument("--text", help="text to speak")
     text.add_argument(
         "--text-file", type=Path, metavar="FILE", help='a file with one text per line, or a .jsonl of {"text", "speaker", "language"}'
     )
-    parser.add_argument("--speaker", help="speaker of the model (default: the only one, if it has one)")
-    parser.add_argument("--language", help="language name, ISO code or auto (default: the language that the speaker was trained in)")
-    parser.add_argument("--reference", type=Path, help="clip of a voice to clone instead of --speaker (base exports only)")
-    parser.add_argument(
+    voice.add_argument("--speaker", help="speaker of the model (default: the only one, if it has one)")
+    voice.add_argument("--language", help="language name, ISO code or auto (default: the language that the speaker was trained in)")
+    voice.add_argument("--reference", type=Path, help="clip of a voice to clone instead of --speaker (base exports only)")
+    voice.add_argument(
         "--reference-text",
         help="transcript of the clip: a released base then continues the style of the clip; exports were not trained for this",
     )
-    parser.add_argument(
+    in_out.add_argument(
         "--out", type=Path, help="wav file to write, or - for stdout; with --text-file a folder (default: speech.wav, or wavs)"
     )
-    parser.add_argument(
+    in_out.add_argument(
         "--stream", action="store_true", help="write the audio while it is generated, for example to a player: --out - | ffplay -"
     )
-    parser.add_argument("--batch", type=int, default=8, help="texts of --text-file per batch (default 8)")
-    parser.add_argument("--greedy", action="store_true", help="always take the most likely code instead of sampling")
-    parser.add_argument("--seed", type=int, default=defaults.seed, help="random seed of the sampling")
+    in_out.add_argument("--batch", type=int, default=8, help="texts of --text-file per batch (default 8)")
+    decoding.add_argument("--greedy", action="store_true", help="always take the most likely code instead of sampling")
+    decoding.add_argument("--seed", type=int, default=defaults.seed, help="random seed of the sampling")
     for name, help_text in SAMPLING_HELP.items():
         kind = int if name.endswith("top_k") else float
         default = f"(default: from the model's {CONFIG}, else {STOCK[name]})"
-        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help=f"{help_text} {default}")
-    parser.add_argument(
+        decoding.add_argument(f"--{name.replace('_', '-')}", type=kind, help=f"{help_text} {default}")
+    decoding.add_argument(
         "--max-seconds", type=float, default=defaults.max_seconds, help="cut the speech off here if the model has not ended it"
     )
-    parser.add_argument("--streamed-text", action="store_true", help="feed the text token by token; training feeds the whole text first")
+    decoding.add_argument("--streamed-text", action="store_true", help="feed the text token by token; training feeds the whole text first")
     args = parser.parse_args(argv)
     args.out = args.out or Path("speech.wav" if args.text_file is None else "wavs")
     check_numbers(args)

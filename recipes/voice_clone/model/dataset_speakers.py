@@ -15,7 +15,7 @@ from recipes.speech.evaluation.evaluation_texts import visit_rows
 
 from ..options import Options
 from .model_configs import FRAME_RATE
-from .sequence_layout import TokenIds, find_language, find_speaker_name
+from .sequence_layout import TokenIds, check_is_speech, find_language, find_speaker_name
 
 RESERVED_ROWS = 72
 """Rows at the end of the codec embedding that are reserved for new speakers: 3000 … 3071 of 3072 in the released models."""
@@ -26,6 +26,9 @@ class DatasetSpeaker:
     """One speaker, as found in the training data."""
 
     name: str
+    """In lower case."""
+    spellings: Counter[str] = field(default_factory=Counter)
+    """Names in the rows, as they are written there."""
     clips: int = 0
     frames: int = 0
     languages: Counter[str] = field(default_factory=Counter)
@@ -60,8 +63,11 @@ def collect_speakers(config: Config[Options], ids: TokenIds) -> list[DatasetSpea
     speakers: dict[str, DatasetSpeaker] = {}
 
     def add_row(row: dict[str, Any]) -> None:
+        check_is_speech(row)
         name = find_speaker_name(row, default)
-        _add_clip(speakers.setdefault(name, DatasetSpeaker(name)), row, root, ids)
+        speaker = speakers.setdefault(name, DatasetSpeaker(name))
+        speaker.spellings[str(row.get("speaker") or default)] += 1
+        _add_clip(speaker, row, root, ids)
 
     visit_rows(train, add_row)
     if val is not None:
@@ -83,6 +89,15 @@ def _add_clip(speaker: DatasetSpeaker, row: dict[str, Any], root: Path, ids: Tok
         speaker.own_clips.append((len(codes) / FRAME_RATE, files.resolve_under(root, row["audio"])))
     else:
         raise UserError("the row has neither audio nor ref_audio, so there is no clip to compute the speaker vector from; add one of them")
+
+
+def describe_renamed(speakers: list[DatasetSpeaker]) -> list[str]:
+    """A sentence for each speaker whose name in the rows is not the one in the model."""
+    return [
+        f"speaker {spelling!r} is called {speaker.name!r} in the model, whose names are in lower case"
+        for speaker in speakers
+        for spelling in sorted({*speaker.spellings} - {speaker.name})
+    ]
 
 
 def _require_trained(name: str, trained: dict[str, DatasetSpeaker]) -> None:

@@ -119,6 +119,7 @@ def read_row(row: dict[str, Any], processor: SpeechProcessor) -> Sample:
     """Row with `text`, `speaker`, `audio_codes` and optionally `language` → the tensors of `lay_out_clip`. Raises `UserError` for a bad
     row."""
     ids = processor.ids
+    check_is_speech(row)
     language = find_language(row, ids) if processor.use_language else None
     text, codes = tokenize_text(row.get("text"), processor), check_codes(row.get("audio_codes"), ids)
     sample = lay_out_clip(text, codes, find_speaker_index(row, processor), None if language is None else ids.languages[language], ids)
@@ -199,6 +200,19 @@ def flat_positions(mask: Tensor) -> Tensor:
 def format_prompt(text: str) -> str:
     """The chat turn in which the model was trained to speak `text`."""
     return f"<|im_start|>assistant\n{text}<|im_end|>\n<|im_start|>assistant\n"
+
+
+CHAT_KEYS = frozenset({"messages", "prompt", "completion", "conversations"})
+"""Keys of rows for language models."""
+
+
+def check_is_speech(row: dict[str, Any]) -> None:
+    """Raise `UserError` for a row of a chat, which belongs to another recipe."""
+    if found := sorted(CHAT_KEYS & row.keys()):
+        raise UserError(
+            f"the row is a chat (it has {', '.join(found)}), and voice_clone trains on speech; use --recipe llm_sft for chats, or give the "
+            "train.jsonl that `python -m data_prep voice` and `codes` made"
+        )
 
 
 def tokenize_text(text: Any, processor: SpeechProcessor) -> list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,13 @@ from torch import Tensor, nn
 from data_prep.audio.waveform import AudioError, read_audio_unchanged
 from data_prep.audio_codecs import qwen3_tts_speaker_encoder
 from finetune.config import Config, on_disk
-from finetune.data.jsonl_dataset import SHOWN_PROBLEMS
+from finetune.data.row_problems import SHOWN_PROBLEMS
 from finetune.errors import UserError
 from finetune.modeling.loading import resolve_source
 from finetune.storage import files, remote
 
 from ..options import Options
-from .dataset_speakers import DatasetSpeaker, assign_embedding_rows, collect_speakers, make_recipe_state
+from .dataset_speakers import DatasetSpeaker, assign_embedding_rows, collect_speakers, describe_renamed, make_recipe_state
 from .sequence_layout import TokenIds
 
 SAMPLE_RATE = 24000
@@ -57,6 +58,8 @@ def prepare(config: Config[Options]) -> None:
     base = resolve_source(config.model.source, config.model.revision)
     model_config = qwen3_tts_speaker_encoder.read_base_config(base)
     speakers = collect_speakers(config, TokenIds.from_config(model_config))
+    for sentence in describe_renamed(speakers):
+        print(sentence, file=sys.stderr, flush=True)
     references = {speaker.name: speaker.select_references(options.references) for speaker in speakers}
     train = on_disk(config.data.train)
     assert train is not None  # `collect_speakers` has read it

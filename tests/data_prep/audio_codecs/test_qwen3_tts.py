@@ -92,7 +92,7 @@ def test_a_folder_without_a_supported_codec_is_refused(tmp_path) -> None:
     (tmp_path / "speech_tokenizer" / "config.json").write_text('{"model_type": "mimi"}')
     with pytest.raises(UserError, match="model_type 'mimi' is not the 12 Hz speech tokenizer of Qwen3-TTS"):
         find_codec(str(tmp_path))
-    with pytest.raises(UserError, match="--model nowhere: there is no such folder"):
+    with pytest.raises(UserError, match="--model nowhere: no such folder"):
         find_codec("nowhere")
 
 

@@ -40,8 +40,8 @@ def test_everything_that_is_not_used_is_reported() -> None:
         "  skipped: 3 .txt",
         "  rejected 1: an empty completion",
         "  rejects.jsonl lists each rejected row with its location and reason",
-        "  unused keys, dropped: id (2 rows), a name (1 rows)",
-        "  leading line breaks removed from answers in 1 rows",
+        "  unused keys, dropped: id (2 rows), a name (1 row)",
+        "  leading line breaks removed from answers in 1 row",
     ]
 
 

@@ -319,7 +319,7 @@ def test_bad_lines_stop_before_anything_is_changed(line, message, data, nano, ca
 
 def test_bad_requests_name_the_thing(data, nano, tmp_path, capsys) -> None:
     assert run(data, tmp_path / "absent") == 2
-    assert "absent: there is no such folder" in capsys.readouterr().err
+    assert "absent: no such folder" in capsys.readouterr().err
     assert run(tmp_path, nano) == 2
     assert "no train.jsonl in it; give a dataset folder" in capsys.readouterr().err
     assert run(data, nano, "--batch-seconds", 0) == 2

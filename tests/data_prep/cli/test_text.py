@@ -16,7 +16,9 @@ from data_prep.chats import chat_files
 from data_prep.cli import text
 from finetune.storage import files
 from tests.data_prep.chats.test_conversation_reader import write
+from tests.finetune import fake_hub
 
+SPLITS = (("train", 0), ("test", 100))
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -37,6 +39,28 @@ def run(*arguments: object) -> int:
 
 def everything(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_a_dataset_on_the_hub_is_read_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files_of = {f"data/{split}-00000.jsonl": write(tmp_path / "rows.jsonl", chats(20, start)).read_bytes() for split, start in SPLITS}
+    with fake_hub.opened() as hub:
+        fake_hub.point_client_at(hub, tmp_path / "hf", monkeypatch)
+        hub.repositories["datasets/me/chats"] = files_of | {
+            "README.md": b"# chats",
+            "load.py": b"raise SystemExit",
+            "dataset_infos.json": b"{}",
+        }
+        assert run("me/chats", "--out", tmp_path / "out", "--val-share", "0") == 0
+        assert run("me/none", "--out", tmp_path / "none") == 2
+    printed = capsys.readouterr()
+    assert "me/chats: not read, since they are not of the training split: data/test-00000.jsonl\n" in printed.out
+    rows = lines(tmp_path / "out" / "train.jsonl")
+    assert [row["messages"] for row in rows] == [row["messages"] for row in chats(20)]
+    assert rows[0]["source"] == "train-00000.jsonl:1"
+    assert "source me/none: no such file or folder, and the download from the hub failed: the hub has no such repository" in printed.err
+    assert not list((tmp_path / "hf").rglob("*.py"))
 
 
 def test_every_row_is_kept_or_rejected_with_place_and_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -231,7 +231,7 @@ def test_an_unsuitable_model_is_refused_before_any_recording_is_processed(
     for wrong, message in (
         (custom, f"--speaker-check {custom}: {custom} is not a Qwen3-TTS Base model"),
         (recordings, f"--speaker-check {recordings}: {recordings / 'config.json'}: no model there"),
-        ("nowhere", "--speaker-check nowhere: there is no such folder"),
+        ("nowhere", "--speaker-check nowhere: no such folder"),
     ):
         assert run(recordings, "--out", out, "--speaker-check", wrong) == 2
         assert message in capsys.readouterr().err

@@ -37,7 +37,7 @@ def test_without_a_terminal_each_recording_has_a_line_and_estimates_are_correcte
             refuse_recording(RecordingSource(Path("b.wav"), "b.wav", "bb", "me"), "silent", "all of it", 1200 * MASTER_RATE), 600.0, []
         )
     first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("[1/2] a.wav: 1 clips · 0:10:00 of about 0:20:00, ")
+    assert first.startswith("[1/2] a.wav: 1 clip · 0:10:00 of about 0:20:00, ")
     assert first.endswith("· rejected for: noisy 1")
     assert second.startswith("[2/2] b.wav: rejected, silent: all of it · 0:30:00 of about 0:30:00, ")
     assert "0:00:00 left" in second

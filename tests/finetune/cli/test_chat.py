@@ -34,5 +34,5 @@ def test_other_arguments_are_passed_to_the_recipe(folder: Path, monkeypatch: pyt
 
 def test_a_missing_model_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert chat.main(["--help"]) == 0
-    assert "--model FOLDER" in capsys.readouterr().out
+    assert "--model MODEL" in capsys.readouterr().out
     assert chat.main([]) == 2

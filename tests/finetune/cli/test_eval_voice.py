@@ -47,4 +47,4 @@ def test_a_missing_model_is_an_error(argv: list[str], message: str, capsys: pyte
 
 def test_help_without_a_model_is_the_verbs_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert eval_voice.main(["--help"]) == 0
-    assert "--model FOLDER" in capsys.readouterr().out
+    assert "--model MODEL" in capsys.readouterr().out

@@ -84,6 +84,6 @@ def test_a_run_generates_through_an_export_in_its_cache(tmp_path: Path, capsys: 
 
 def test_a_missing_model_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert generate.main([]) == 2
-    assert "which model? give --model FOLDER" in capsys.readouterr().err
+    assert "which model? give --model MODEL" in capsys.readouterr().err
     assert generate.main(["--help"]) == 0
-    assert "--model FOLDER" in capsys.readouterr().out
+    assert "--model MODEL" in capsys.readouterr().out

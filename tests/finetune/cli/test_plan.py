@@ -147,6 +147,14 @@ def test_help_and_settings_come_without_torch(tmp_path: Path) -> None:
         assert ("--show-batch" in done.stdout) == (more == ["--help"]) and "steps" in done.stdout
 
 
+def test_settings_need_no_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan.main(["--recipe", "voice_clone", "--settings", "--data.train", str(tmp_path / "none.jsonl")]) == 0
+    assert plan.main(["--recipe", "voice_clone", "--settings"]) == 0
+    assert "\ntrain:" in capsys.readouterr().out
+    assert plan.main(["--recipe", "voice_clone", "--show-batch"]) == 2
+    assert "no training data" in capsys.readouterr().err
+
+
 def test_the_verb_runs_as_a_command(tmp_path: Path) -> None:
     done = fork_server.run_command("-m", "finetune", "plan", *argv_in(tmp_path, "--settings"))
     assert done.returncode == 0 and done.stdout.startswith(f"recipe: {tiny.FOLDER}"), done.stderr

@@ -55,7 +55,7 @@ def test_a_folder_without_a_model_is_an_error(folders: list[Path], tmp_path: Pat
     (tmp_path / "empty").mkdir()
     (folders[1] / CARD).write_text(json.dumps({"recipe": "llm_sft"}))
     for argv, message in (
-        ([], "which model? give --model FOLDER"),
+        ([], "which model? give --model MODEL"),
         (["--model", f"{tmp_path}/missing"], f"--model {tmp_path}/missing: no such folder"),
         (["--model", f"{tmp_path}/empty"], "is no exported model"),
         (["--model", str(folders[0]), "--model", str(folders[1])], "models of different recipes"),
@@ -68,4 +68,4 @@ def test_a_folder_without_a_model_is_an_error(folders: list[Path], tmp_path: Pat
 
 def test_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert serve.main(["--help"]) == 0
-    assert "--model FOLDER" in capsys.readouterr().out
+    assert "--model MODEL" in capsys.readouterr().out

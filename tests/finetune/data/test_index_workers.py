@@ -92,7 +92,7 @@ def test_a_process_that_cannot_be_started_again_is_reported(tmp_path: Path, monk
 
 def test_bad_rows_and_exceptions_of_the_recipe_name_their_place(tmp_path: Path) -> None:
     path = tiny.write_rows(tmp_path / "rows.jsonl", [*tiny.texts(20), "x", *tiny.texts(20), "y"])
-    with pytest.raises(UserError, match=r"(?s)^2 invalid rows:.*rows\.jsonl:21: text must hold.*rows\.jsonl:42: text must hold"):
+    with pytest.raises(UserError, match=r"(?s)^2 invalid rows:.*rows\.jsonl:21: text must hold.* \(2 rows: lines 21, 42\)$"):
         made(path, tmp_path / "cache", 2)
     path = tiny.write_rows(tmp_path / "rows.jsonl", [*tiny.texts(20), "fault", *tiny.texts(20)])
     with pytest.raises(RuntimeError, match=r"(?s)Traceback.*KeyError: 'a fault'.*while reading .*rows\.jsonl:21"):

@@ -79,7 +79,7 @@ def test_bad_rows_are_listed_with_their_lines(tmp_path: Path) -> None:
     first, *others = str(caught.value).splitlines()
     endings = (
         "2: no text in it",
-        "4: not a line of JSON (",
+        "4: not a line of JSON (Expecting value at column 1)",
         "5: expected an object in braces, found list",
         "6: expected an object in braces",
     )
@@ -91,7 +91,10 @@ def test_bad_rows_are_listed_with_their_lines(tmp_path: Path) -> None:
 def test_many_bad_rows_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("{}\n" * 25)
-    with pytest.raises(UserError, match=r"(?s)^25 invalid rows:.*:10: no text in it\n  … and 15 more$"):
+    with pytest.raises(UserError, match=r"^\S+rows\.jsonl: all 25 rows: no text in it$"):
+        opened(path, tmp_path / "cache")
+    path.write_text("{}\n" * 25 + '{"text": "fine"}\n')
+    with pytest.raises(UserError, match=r"^25 invalid rows:\n  \S+rows\.jsonl:1: no text in it \(25 rows: lines 1, 2, .*, 10, …\)$"):
         opened(path, tmp_path / "cache")
 
 

@@ -13,7 +13,7 @@ from huggingface_hub import RepoUrl
 from finetune.errors import UserError
 from finetune.exporting import hub_upload
 from tests.finetune import fake_hub, fork_server, tiny
-from tests.finetune.fake_hub import TOKEN, Hub
+from tests.finetune.fake_hub import COMMIT, TOKEN, Hub
 
 PUSH = """
 import sys
@@ -55,6 +55,8 @@ def test_the_verb_exports_and_then_uploads_all_of_it(hub: Hub, tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{out} is ready\nuploaded to {hub.address}/me/tiny\n"
     assert hub.repositories["me/tiny"] == {path.name: path.read_bytes() for path in out.iterdir()} and hub.private["me/tiny"]
+    done = run(hub, tmp_path, "-m", "finetune", "generate", "--model", "me/tiny", "--recipe", tiny.FOLDER)
+    assert (done.returncode, done.stdout) == (0, f"{COMMIT} says nothing\n"), done.stderr
 
 
 def test_subfolders_are_uploaded_and_a_second_upload_is_no_error(hub: Hub, folder: Path) -> None:

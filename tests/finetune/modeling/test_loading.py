@@ -96,8 +96,8 @@ def test_a_failed_download_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_only_data_is_fetched() -> None:
-    assert not any(pattern.endswith((".py", ".bin", ".pt", ".pkl", "*")) for pattern in loading.HUB_PATTERNS)
-    assert "*.safetensors" in loading.HUB_PATTERNS and "*.json" in loading.HUB_PATTERNS
+    assert not any(pattern.endswith((".py", ".bin", ".pt", ".pkl", "*")) for pattern in loading.MODEL_FILES)
+    assert "*.safetensors" in loading.MODEL_FILES and "*.json" in loading.MODEL_FILES
 
 
 def test_the_digest_follows_every_byte_and_name_of_weights_and_config(tmp_path: Path) -> None:

@@ -63,10 +63,6 @@ def test_a_part_of_a_missing_model_is_named(toy: Path) -> None:
         demo_models.folder_of("toy")
 
 
-def test_an_option_takes_a_name_or_a_folder(toy: Path) -> None:
-    assert demo_models.as_folder("toy") == demo_models.folder_of("toy") and demo_models.as_folder("exports/me") == Path("exports/me")
-
-
 def test_the_same_folder_gives_the_same_archive(toy: Path) -> None:
     first = demo_models.pack(toy)
     (toy / "README.md").touch()

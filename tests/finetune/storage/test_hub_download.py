@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.modeling.loading import HUB_PATTERNS
-from finetune.storage.hub_download import commit_of, download
+from finetune.storage.hub_download import commit_of, display_name, download
+from finetune.storage.model_resolver import MODEL_FILES
 from tests.finetune import fake_hub, fork_server
 from tests.finetune.fake_hub import COMMIT
 
@@ -54,4 +54,10 @@ def test_a_pattern_that_may_match_code_is_refused(pattern: str) -> None:
 def test_only_a_snapshot_of_the_hub_has_a_commit(tmp_path: Path) -> None:
     assert commit_of(tmp_path / "snapshots" / COMMIT) == COMMIT
     assert commit_of(tmp_path / COMMIT) is None and commit_of(tmp_path / "snapshots" / "main") is None
-    assert HUB_PATTERNS
+    assert MODEL_FILES
+
+
+def test_a_download_is_shown_by_the_name_of_its_repository(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    assert display_name(tmp_path / "models--me--my-voice" / "snapshots" / COMMIT) == "my-voice"
+    assert display_name(tmp_path / "mine") == "mine" and display_name(tmp_path / "snapshots" / COMMIT) == COMMIT

@@ -13,6 +13,7 @@ from fsspec.implementations.local import LocalFileSystem
 from finetune.errors import UserError
 from finetune.storage import files, remote
 from finetune.storage.remote import is_url, name_of
+from tests.finetune import fake_hub
 
 CONTENT = {"a.bin": b"\x00" * 5000, "deep/er/b.txt": b"text", "manifest.json": b"{}"}
 
@@ -172,6 +173,19 @@ def test_files_that_a_downloaded_file_names_are_downloaded_once(place: str, tmp_
 
 
 # --- what a person can mend
+
+
+def test_a_dataset_on_the_hub_is_read_by_its_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files_of = {"train.jsonl": b'{"audio": "clips/1.flac"}', "clips/1.flac": b"fLaC"}
+    url = "hf://datasets/me/voice/train.jsonl"
+    with fake_hub.opened() as hub:
+        fake_hub.point_client_at(hub, tmp_path / "hf", monkeypatch)
+        hub.repositories["datasets/me/voice"] = files_of
+        assert remote.find_file(url) == remote.find_file(url), "the identity is that of the content"
+        fetched = remote.fetch(url, tmp_path / "cache")
+        remote.fetch_missing(fetched, [fetched.parent / "clips" / "1.flac"])
+        assert set(remote.list_files("hf://datasets/me/voice")) == {*files_of}
+    assert {name: (fetched.parent / name).read_bytes() for name in files_of} == files_of
 
 
 def test_invalid_urls_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

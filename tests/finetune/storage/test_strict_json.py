@@ -44,7 +44,9 @@ def test_values_are_those_of_json() -> None:
         (b'{"a": "\0"}', "Invalid control character"),
         ("1" * 5000, "digits"),
         (b'"\xff"', "codec can't decode byte 0xff"),
-        ("", "Expecting value"),
+        ("", "^Expecting value at column 1$"),
+        ('{"a": "b', "^Unterminated string starting at column 7$"),
+        ('{"a": 1,\n"b"}', "^Expecting ':' delimiter at line 2, column 4$"),
     ],
 )
 def test_values_that_json_cannot_keep_are_refused(raw: str | bytes, message: str) -> None:

@@ -187,7 +187,7 @@ def test_a_folder_has_one_run_and_it_sweeps_what_a_killed_one_left(tmp_path: Pat
 
 def test_bad_rows_of_either_file_stop_the_run(tmp_path: Path, world: World) -> None:
     bad = tiny.write_rows(tmp_path / "val.jsonl", ["fine", "x"])
-    with pytest.raises(UserError, match=r"1 invalid rows:\s+.*val\.jsonl:2: text must hold"):
+    with pytest.raises(UserError, match=r"1 invalid row:\s+.*val\.jsonl:2: text must hold"):
         tiny.built(world, tiny.config_in(tmp_path, ("data.val", str(bad))))
     long = tiny.write_rows(tmp_path / "long.jsonl", ["y" * 101])
     with pytest.raises(UserError, match=r"long\.jsonl:1: 101 positions do not fit train\.micro_tokens: 100"):

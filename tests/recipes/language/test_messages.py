@@ -33,7 +33,8 @@ def test_three_forms_are_accepted() -> None:
     ("row", "message"),
     [
         ({}, "expected .*found no key"),
-        ({"text": "Oslo?"}, "found text: 'Oslo.'"),
+        ({"text": "Oslo?", "audio": "a.flac"}, "the row is a clip of speech; use --recipe voice_clone"),
+        ({"text": "Oslo?"}, "found text$"),
         ({"messages": []}, "found messages: "),
         ({"messages": "Oslo?"}, "found messages: 'Oslo.'"),
         ({"prompt": [ASKED]}, "found prompt: "),

@@ -12,6 +12,7 @@ import torch
 from finetune.cli import generate
 from finetune.errors import UserError
 from recipes.llm_sft import generation
+from recipes.llm_sft.arguments import make_generate_parser
 from recipes.llm_sft.generation import Decoding, LoadedModel
 from tests.recipes.llm_sft import tiny_runs
 
@@ -95,7 +96,7 @@ def test_sampling_depends_on_seed_temperature_and_top_p(loaded: LoadedModel) -> 
     [("", 0.0, 1.0), ("--temperature 0.7", 0.7, 1.0), ("--top-p 0.9", 1.0, 0.9), ("--temperature 0", 0, 1)],
 )
 def test_generation_is_greedy_by_default(argv: str, temperature: float, top_p: float) -> None:
-    decoding = generation.make_decoding(generation.parse_arguments(["--prompt", "x", *argv.split()]))
+    decoding = generation.make_decoding(make_generate_parser().parse_args(["--prompt", "x", *argv.split()]))
     assert (decoding.temperature, decoding.top_p) == (temperature, top_p)
 
 

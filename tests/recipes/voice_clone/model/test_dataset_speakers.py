@@ -14,6 +14,7 @@ from recipes.voice_clone.model.dataset_speakers import (
     DatasetSpeaker,
     assign_embedding_rows,
     collect_speakers,
+    describe_renamed,
     make_recipe_state,
     shorten_source,
 )
@@ -92,9 +93,22 @@ def test_a_bad_row_is_reported_with_its_line(row: dict[str, Any], message: str, 
 
 
 def test_all_bad_rows_are_counted(tmp_path: Path, corpus: Any) -> None:
-    with pytest.raises(UserError, match="12 bad rows") as caught:
+    with pytest.raises(UserError, match="all 12 rows: the row has no speaker"):
         collect(tmp_path, corpus, [{"text": "a"}] * 12)
-    assert str(caught.value).endswith("… and 2 more")
+
+
+def test_chats_are_one_message_that_names_the_recipe(tmp_path: Path, corpus: Any) -> None:
+    chat = {"messages": [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."}]}
+    with pytest.raises(UserError) as caught:
+        collect(tmp_path, corpus, [chat] * 3)
+    assert str(caught.value).startswith(f"{tmp_path / 'train.jsonl'}: all 3 rows: the row is a chat (it has messages), and voice_clone")
+    assert "use --recipe llm_sft" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_name_in_capitals_is_reported(tmp_path: Path, corpus: Any) -> None:
+    row = {"audio": "low.flac", "text": "a", "audio_codes": CODES}
+    speakers = collect(tmp_path, corpus, [{**row, "speaker": "Anna"}, {**row, "speaker": "anna"}, {**row, "speaker": "bert"}])
+    assert describe_renamed(speakers) == ["speaker 'Anna' is called 'anna' in the model, whose names are in lower case"]
 
 
 def test_a_speaker_only_in_the_validation_data_is_refused(tmp_path: Path, corpus: Any) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 
-from data_prep.audio_codecs.model_resolver import resolve_model
 from finetune.errors import UserError
 from finetune.storage import demo_models
+from finetune.storage.model_resolver import resolve_dataset, resolve_model
 
 
 def test_a_local_folder_is_used_directly(tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_a_local_folder_is_used_directly(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["nowhere", "./some/where", "/absent/folder", "a/b/c", "~/models"])
 def test_a_value_that_is_neither_a_folder_nor_a_hub_name_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match=f"--of {name}: there is no such folder, and it is not a name"):
+    with pytest.raises(UserError, match=f"--of {name}: no such folder, and not a hub name"):
         resolve_model("--of", name, ["*.json"])
 
 
@@ -39,7 +39,9 @@ def test_a_failed_download_is_reported_with_the_alternative(monkeypatch: pytest.
         raise OSError("no route")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", hub)
-    with pytest.raises(UserError, match=r"--model owner/name: .* download from the model hub failed .*no route.*give its folder"):
+    with pytest.raises(
+        UserError, match=r"--model owner/name: .* download from the hub failed: OSError: no route; check the network, or give"
+    ):
         resolve_model("--model", "owner/name", ["*.json"])
 
 
@@ -53,3 +55,14 @@ def test_a_demo_model_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_
     assert (resolve_model("--model", "toy", ["*.json"]) / "README.md").read_text() == "# toy\n"
     with pytest.raises(UserError, match=r"nor a demo model \(toy\)"):
         resolve_model("--model", "tiy", ["*.json"])
+
+
+def test_a_dataset_is_a_path_or_is_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def hub(name: str, repo_type: str, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
+        return str(tmp_path / "none") if name == "me/empty" else str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", hub)
+    assert resolve_dataset("source", "me/chats", ["*.jsonl"]) == tmp_path
+    assert resolve_dataset("source", str(tmp_path / "rows.jsonl"), ["*.jsonl"]) == tmp_path / "rows.jsonl"
+    with pytest.raises(UserError, match=r"source me/empty: the dataset on the hub has none of the files \*.jsonl"):
+        resolve_dataset("source", "me/empty", ["*.jsonl"])

@@ -1,0 +1,121 @@
+"""Whisper models in the format of transformers, from a folder or the hub, as weights of openai-whisper: only the names of layers differ.
+
+Fine-tuned Whisper models are published in this format. `pytorch_model.bin` is not read: a model needs safetensors.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from data_prep.transcription.faster_whisper_engine import PREFIX
+from finetune.errors import UserError
+from finetune.storage import files
+from finetune.storage.model_resolver import is_hub_name, resolve_model
+from finetune.storage.model_security import CONFIG, Kind, check_config, require_safetensors
+from finetune.storage.strict_json import read_object
+
+KIND = Kind("a Whisper model of transformers", frozenset({"whisper"}))
+GENERATION = "generation_config.json"
+PATTERNS = (CONFIG, GENERATION, "*.safetensors", "*.safetensors.index.json")
+NAMES = (
+    (r"^model\.", ""),
+    (r"\.layers\.", ".blocks."),
+    (r"\.self_attn_layer_norm\.", ".attn_ln."),
+    (r"\.encoder_attn_layer_norm\.", ".cross_attn_ln."),
+    (r"\.final_layer_norm\.", ".mlp_ln."),
+    (r"\.self_attn\.", ".attn."),
+    (r"\.encoder_attn\.", ".cross_attn."),
+    (r"\.q_proj\.", ".query."),
+    (r"\.k_proj\.", ".key."),
+    (r"\.v_proj\.", ".value."),
+    (r"\.out_proj\.", ".out."),
+    (r"\.fc1\.", ".mlp.0."),
+    (r"\.fc2\.", ".mlp.2."),
+    (r"^encoder\.layer_norm\.", "encoder.ln_post."),
+    (r"^decoder\.layer_norm\.", "decoder.ln."),
+    (r"\.embed_positions\.weight$", ".positional_embedding"),
+    (r"\.embed_tokens\.", ".token_embedding."),
+)
+"""Part of a name in transformers → the part in openai-whisper."""
+SIZES = {
+    "n_mels": "num_mel_bins", "n_audio_ctx": "max_source_positions", "n_audio_state": "d_model", "n_audio_head": "encoder_attention_heads",
+    "n_audio_layer": "encoder_layers", "n_vocab": "vocab_size", "n_text_ctx": "max_target_positions", "n_text_state": "d_model",
+    "n_text_head": "decoder_attention_heads", "n_text_layer": "decoder_layers",
+}  # fmt: skip
+"""Dimension of openai-whisper → key of config.json."""
+VOCABULARIES = (51864, 51865, 51866)
+"""Sizes of the English, the multilingual and the newer multilingual vocabulary, whose tokens openai-whisper knows."""
+
+
+def is_transformers_whisper(name: str) -> bool:
+    """Whether a model name is a folder, or a name on the hub."""
+    return not name.startswith(PREFIX) and (Path(name).is_dir() or is_hub_name(name))
+
+
+def find_weights(name: str) -> list[Path]:
+    """The files of the weights of a model, the largest first; those of a model on the hub are downloaded. Raises `UserError`."""
+    folder = resolve_model("--whisper", name, PATTERNS)
+    require_safetensors(folder, "--whisper")
+    return sorted(folder.glob("*.safetensors"), key=lambda path: (-path.stat().st_size, path.name))
+
+
+def digest_weights(name: str) -> str:
+    """SHA-256 of the files of the weights, joined by commas."""
+    return ",".join(files.digest(path) for path in find_weights(name))
+
+
+def read_checkpoint(name: str) -> dict[str, Any]:
+    """`dims`, `model_state_dict` and `alignment_heads` (pairs of layer and head, or None) as in a checkpoint of openai-whisper. Raises
+    `UserError`."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    weights = find_weights(name)
+    folder = weights[0].parent
+    try:
+        config = check_config(folder, KIND)
+    except UserError as error:
+        raise UserError(f"--whisper {name}: {error}") from None
+    if missing := [key for key in SIZES.values() if not isinstance(config.get(key), int)]:
+        raise UserError(f"--whisper {name}: {folder / CONFIG} has no number {missing[0]}; download the model again")
+    dims = {size: config[key] for size, key in SIZES.items()}
+    if dims["n_vocab"] not in VOCABULARIES:
+        raise UserError(f"--whisper {name}: its vocabulary of {dims['n_vocab']} tokens is not one of Whisper's; give another model")
+    try:
+        tensors = {name: tensor.float() for path in weights for name, tensor in load_file(path).items()}
+    except SafetensorError as error:
+        raise UserError(f"--whisper {name}: {folder} has damaged weights ({error}); download the model again") from error
+    tensors.pop("proj_out.weight", None)  # tied to the embedding
+    generation = read_object(folder / GENERATION) if (folder / GENERATION).is_file() else {}
+    return {
+        "dims": dims,
+        "model_state_dict": {translate_name(key): value for key, value in tensors.items()},
+        "alignment_heads": generation.get("alignment_heads"),
+    }
+
+
+def translate_name(name: str) -> str:
+    """The name of a tensor in openai-whisper."""
+    for pattern, replacement in NAMES:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def set_alignment_heads(model: Any, heads: Any, name: str) -> None:
+    """Set which attention heads align words with time: pairs of layer and head. None: openai-whisper uses the upper half of the layers.
+
+    Raises `UserError` for heads that the model does not have.
+    """
+    import torch
+
+    if heads is None:
+        return
+    mask = torch.zeros(model.dims.n_text_layer, model.dims.n_text_head, dtype=torch.bool)
+    try:
+        for layer, head in heads:
+            mask[layer, head] = True
+    except (IndexError, TypeError, ValueError) as error:
+        raise UserError(f"--whisper {name}: alignment_heads in {GENERATION} do not fit the model ({error}); download it again") from error
+    model.register_buffer("alignment_heads", mask.to_sparse(), persistent=False)

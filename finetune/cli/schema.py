@@ -1,0 +1,48 @@
+"""python -m finetune schema [--recipe NAME] > FILE
+
+Prints the JSON schema of a run's config, with which editors complete keys, show their documentation and mark mistakes. With --recipe it
+includes the options of that recipe. In an editor with a YAML language server, this first line of a config selects it:
+
+    # yaml-language-server: $schema=FILE
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from finetune.cli.arguments import parse_arguments
+from finetune.config import Config, make_config_class
+from finetune.errors import exit_code
+from finetune.recipe import find_recipe, load_options
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+OVERLAY = {"type": "object", "description": "Keys of this config that apply if model.lora is set, as in `lora: {train: {lr: 1.0e-4}}`."}
+"""Schema of the section `lora`, which is merged into the config before it is validated."""
+
+
+def main(argv: list[str]) -> int:
+    return exit_code(run, argv)
+
+
+def run(argv: list[str]) -> int:
+    """Print the schema; returns the exit code."""
+    parser = argparse.ArgumentParser("finetune schema", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", metavar="NAME", help="include the options of this recipe (default: options may have any key)")
+    print(json.dumps(make_schema(parse_arguments(parser, argv).recipe), indent=1, ensure_ascii=False))
+    return 0
+
+
+def make_schema(recipe: str | None) -> dict[str, Any]:
+    """The JSON schema of a config file. A file may set any subset of the keys, `recipe` included. Raises `UserError` for an unknown
+    recipe."""
+    model = Config if recipe is None else make_config_class(load_options(find_recipe(recipe)))
+    schema = model.model_json_schema()
+    schema["properties"].setdefault("lora", OVERLAY)
+    schema["$defs"]["Model"]["properties"]["lora"]["anyOf"].insert(0, {"type": "boolean"})  # `lora: true` stands for the defaults
+    schema.pop("required", None)  # a file overrides defaults, and --recipe names the recipe
+    if recipe is None:
+        schema["properties"]["options"] = {"type": "object", "description": "Options of the recipe."}
+    return {"$schema": DIALECT, "title": "Config of an Overtone run", **{key: value for key, value in schema.items() if key != "title"}}

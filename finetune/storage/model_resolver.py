@@ -1,0 +1,76 @@
+"""Finds the folder of a model that is given as a path, as the name of a demo model, or as a name on the Hugging Face Hub.
+
+Every flag and config key that takes a model uses it, so a name works everywhere in the same way, and errors differ only in the flag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from finetune.errors import UserError
+from finetune.storage import demo_models
+from finetune.storage.hub_download import download, download_dataset
+
+MODEL_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "README.md", "LICENSE")
+"""Files that are downloaded from a hub repository: data only, never code or pickled weights."""
+LEADING_MARKS = (".", "/", "~")
+"""First characters of a path, with which no hub name begins."""
+
+
+def resolve_model(option: str, model: str, patterns: Sequence[str] = MODEL_FILES, revision: str | None = None) -> Path:
+    """The given folder; or, for the name of a demo model, its unpacked folder; or, for a name on the hub, the folder into which its files
+    that match `patterns` are downloaded, at the commit to which `revision` (default: main) resolves.
+
+    Raises `UserError`, in the name of the flag or config key `option`, if `model` is none of them or the download fails.
+    """
+    if Path(model).is_dir():
+        return Path(model)
+    if demo_models.is_shipped(model):
+        return demo_models.folder_of(model)
+    if not is_hub_name(model):
+        raise UserError(f"{option} {model}: no such folder, and not a hub name (owner/model){demo_models.listing()}")
+    try:
+        folder = download(model, revision, [*patterns])
+    except Exception as error:  # the hub client raises a dozen unrelated types for "not there", "no access" and "no network"
+        raise UserError(
+            f"{option} {model}: no such folder, and the download from the hub failed: {_explain_failure(error, model, revision)}"
+        ) from error
+    if not folder.is_dir():
+        raise UserError(f"{option} {model}: the repository on the hub has none of the files {', '.join(patterns)}, so it is not a model")
+    return folder
+
+
+def resolve_dataset(option: str, dataset: str, patterns: Sequence[str]) -> Path:
+    """The given file or folder; or, for the name of a dataset on the hub, the folder into which its files that match `patterns` are
+    downloaded. Raises `UserError`, in the name of the flag `option`."""
+    if Path(dataset).exists() or not is_hub_name(dataset):
+        return Path(dataset)
+    try:
+        folder = download_dataset(dataset, [*patterns])
+    except Exception as error:  # as in `resolve_model`
+        raise UserError(
+            f"{option} {dataset}: no such file or folder, and the download from the hub failed: {_explain_failure(error, dataset, None)}"
+        ) from error
+    if not folder.is_dir():
+        raise UserError(f"{option} {dataset}: the dataset on the hub has none of the files {', '.join(patterns)}")
+    return folder
+
+
+def is_hub_name(model: str) -> bool:
+    """Whether `model` has the form owner/model, and is neither an existing file or folder nor a path that begins with `LEADING_MARKS`."""
+    return model.count("/") == 1 and not model.startswith(LEADING_MARKS) and all(model.split("/")) and not Path(model).exists()
+
+
+def _explain_failure(error: Exception, model: str, revision: str | None) -> str:
+    """Why a download failed, and what to do."""
+    from huggingface_hub import constants, errors
+
+    if isinstance(error, errors.GatedRepoError):
+        return f"its owner must admit you: accept the terms at {constants.ENDPOINT}/{model}, and run `hf auth login`"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return "the hub has no such repository, or it is private; check the name, or log in with `hf auth login`"
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"it has no revision {revision}; check the commit, tag or branch"
+    reason = " ".join(str(error).split())
+    return f"{type(error).__name__}: {reason}; check the network, or give the folder of a copy from a machine with a network"
