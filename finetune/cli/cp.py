@@ -5,6 +5,7 @@ Copy a recipe, its config, or a launch file, to change it:
   python -m finetune cp voice_clone                 the recipe's code and configs, to ./voice_clone; train it with --recipe ./voice_clone
   python -m finetune cp voice_clone/config.yaml     its config, to ./voice_clone.yaml; use it with --recipe voice_clone --config FILE
   python -m finetune cp fsdp2.yaml                  a launch file for `accelerate launch --config_file`, to ./fsdp2.yaml
+  python -m finetune cp slurm.sh                    a batch script for SLURM, to ./slurm.sh
 """
 
 from __future__ import annotations
@@ -51,21 +52,28 @@ def copy(name: str, target: Path | None) -> str:
     print(f"{path}: a copy of {source}")
     if file:
         return f"python -m finetune train --recipe {recipe} --config {shlex.quote(str(path))} --data.train FILE"
+    if path.suffix == ".sh":
+        return f"sbatch {shlex.quote(str(path))} --recipe RECIPE --data.train FILE"
     return f"accelerate launch --config_file {shlex.quote(str(path))} -m finetune.train --recipe RECIPE --data.train FILE"
 
 
 def find_file(recipe: str, file: str) -> Path | None:
-    """The YAML file that the two parts of a name mean; None if there is none."""
+    """The config (recipe and file) or launch file that a name means; None if there is none."""
     if file:
         known = {path.name: path for path in (recipes_folder() / recipe).glob("*.yaml")} if recipe in built_in_recipes() else {}
         return known.get(file)
-    return {path.name: path for path in configs_folder().glob("*.yaml")}.get(recipe)
+    return launch_files().get(recipe)
+
+
+def launch_files() -> dict[str, Path]:
+    """Launch files and batch scripts by their names."""
+    return {path.name: path for path in sorted([*configs_folder().glob("*.yaml"), *configs_folder().glob("cluster/*.sh")])}
 
 
 def list_names() -> list[str]:
     """All names that can be copied."""
     configs = [f"{path.parent.name}/{path.name}" for name in built_in_recipes() for path in sorted((recipes_folder() / name).glob("*.yaml"))]
-    return [*built_in_recipes(), *configs, *sorted(path.name for path in configs_folder().glob("*.yaml"))]
+    return [*built_in_recipes(), *configs, *sorted(launch_files())]
 
 
 def require_absent(target: Path) -> Path:

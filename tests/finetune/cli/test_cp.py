@@ -47,6 +47,7 @@ def test_a_config_and_a_launch_file_are_copied(tmp_path: Path, monkeypatch: pyte
         ("voice_clone/config.yaml", "voice_clone.yaml", "--recipe voice_clone --config voice_clone.yaml"),
         ("llm_sft/debug.yaml", "debug.yaml", "--recipe llm_sft --config debug.yaml"),
         ("fsdp2.yaml", "fsdp2.yaml", "accelerate launch --config_file fsdp2.yaml"),
+        ("slurm.sh", "slurm.sh", "sbatch slurm.sh --recipe RECIPE"),
     ):
         assert cp.main([name]) == 0 and command in capsys.readouterr().out
         assert (tmp_path / file).stat().st_size > 100
