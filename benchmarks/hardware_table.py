@@ -26,8 +26,9 @@ COLUMNS = ("model", "training", "added to the recipe's config", "one GPU", "memo
 NOTE = (
     "The smallest type of GPU that `python -m finetune plan --recipe … --model.source … --gpus 1 --gpu TYPE` calls large enough, and the "
     "peak of its memory; with eight, the strategy that it recommends. `*`: with full activation checkpointing, which plan turns on where "
-    "nothing fits without it; add `--train.activation_checkpointing full`. With `{offload}` and smaller micro-batches, less memory is enough."
-).replace("{offload}", "--parallel.offload true")
+    "nothing fits without it; add `--train.activation_checkpointing full`. With `--parallel.offload true` and smaller micro-batches, less "
+    "memory is enough."
+)
 QWEN3 = {"model_type": "qwen3", "vocab_size": 151936, "head_dim": 128, "num_key_value_heads": 8, "max_position_embeddings": 40960}
 SMALL_CHAT = QWEN3 | {
     "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28, "num_attention_heads": 16, "tie_word_embeddings": True,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,13 +49,19 @@ def copy(name: str, target: Path | None) -> str:
         raise UserError(f"unknown name {name!r}; valid names are {', '.join(list_names())}")
     path = require_absent(target or Path(f"{recipe}.yaml" if source.name == "config.yaml" else source.name))
     with files.explain_write_errors(path.parent):
-        files.write_bytes(files.make_folder(path.parent) / path.name, source.read_bytes())
+        files.write_text(files.make_folder(path.parent) / path.name, keep_schema(source))
     print(f"{path}: a copy of {source}")
     if file:
         return f"python -m finetune train --recipe {recipe} --config {shlex.quote(str(path))} --data.train FILE"
     if path.suffix == ".sh":
         return f"sbatch {shlex.quote(str(path))} --recipe RECIPE --data.train FILE"
     return f"accelerate launch --config_file {shlex.quote(str(path))} -m finetune.train --recipe RECIPE --data.train FILE"
+
+
+def keep_schema(source: Path) -> str:
+    """The text of a config; where it names its JSON schema relative to its own folder, the path becomes absolute."""
+    text = source.read_text(encoding="utf-8")
+    return re.sub(r"(?m)^(# yaml-language-server: \$schema=)([\w.-]+)$", lambda line: f"{line[1]}{source.parent / line[2]}", text)
 
 
 def find_file(recipe: str, file: str) -> Path | None:
@@ -72,8 +79,9 @@ def launch_files() -> dict[str, Path]:
 
 def list_names() -> list[str]:
     """All names that can be copied."""
-    configs = [f"{path.parent.name}/{path.name}" for name in built_in_recipes() for path in sorted((recipes_folder() / name).glob("*.yaml"))]
-    return [*built_in_recipes(), *configs, *sorted(launch_files())]
+    recipes = built_in_recipes()
+    configs = [f"{name}/{path.name}" for name in recipes for path in sorted((recipes_folder() / name).glob("*.yaml"))]
+    return [*recipes, *configs, *sorted(launch_files())]
 
 
 def require_absent(target: Path) -> Path:
@@ -109,8 +117,8 @@ def needed_files(recipe: Path) -> set[Path]:
             modules.add(module)
             pending.extend(imported_files(recipe, module))
     folders = {module.parent for module in modules}
-    data = {path.relative_to(recipe) for folder in folders for path in (recipe / folder).iterdir() if path.is_file() and path.suffix != ".py"}
-    return modules | data
+    beside = [path for folder in folders for path in (recipe / folder).iterdir() if path.is_file() and path.suffix != ".py"]
+    return modules | {path.relative_to(recipe) for path in beside}
 
 
 def imported_files(recipe: Path, module: Path) -> Iterator[Path]:

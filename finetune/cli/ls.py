@@ -59,8 +59,7 @@ def run(argv: list[str]) -> int:
         "runs",
         ("run", "recipe", "state", "step", "best validation loss", "size"),
         [
-            (str(one.folder), one.recipe, one.state + (f" ({one.reason})" if one.reason else ""), describe_step(one), describe_loss(one))
-            + (describe_bytes(one.bytes),)
+            (str(one.folder), one.recipe, describe_state(one), describe_step(one), describe_loss(one), describe_bytes(one.bytes))
             for one in runs
         ],
     )
@@ -96,6 +95,10 @@ def summarize_export(folder: Path) -> ExportSummary:
     facts = read_json(folder / CARD)
     recipe, form, source = (value if isinstance(value := facts.get(key), str) else "" for key in ("recipe", "format", "checkpoint"))
     return ExportSummary(folder, recipe, form, source, count_bytes(folder))
+
+
+def describe_state(run: RunSummary) -> str:
+    return f"{run.state} ({run.reason})" if run.reason else run.state
 
 
 def describe_step(run: RunSummary) -> str:

@@ -107,5 +107,6 @@ def test_sigterm_saves_and_requeues_and_the_job_resumes(tmp_path: Path) -> None:
     assert submit(tmp_path, env, *arguments).wait(400) == 0, (tmp_path / "slurm.log").read_text()
     assert json.loads((tmp_path / "run" / "exit.json").read_text())["reason"] == "finished"
     starts = [event for event in read_log(log) if event["event"] in ("started", "resumed")]
-    assert [(event["event"], event["world"]) for event in starts] == [("started", 2), ("resumed", 2)] and starts[1]["step"] == record["step"]
+    assert [(event["event"], event["world"]) for event in starts] == [("started", 2), ("resumed", 2)]
+    assert starts[1]["step"] == record["step"]
     assert len((tmp_path / "requeued").read_text().splitlines()) == 1

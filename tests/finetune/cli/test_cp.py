@@ -55,7 +55,16 @@ def test_a_config_and_a_launch_file_are_copied(tmp_path: Path, monkeypatch: pyte
     assert (tmp_path / "some where" / "launch.yaml").is_file() and "'some where/launch.yaml'" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["voice", "voice_clone/recipe.py", "voice_clone/../llm_sft/config.yaml", "../pyproject.toml", "/etc/passwd", ""])
+def test_a_copied_config_still_finds_its_schema(tmp_path: Path) -> None:
+    source = tmp_path / "config.yaml"
+    source.write_text("# yaml-language-server: $schema=config.schema.json\nrun:\n  dir: runs/a  # $schema=kept.json\n")
+    text = cp.keep_schema(source)
+    assert text == source.read_text().replace("$schema=config", f"$schema={tmp_path}/config")
+
+
+@pytest.mark.parametrize(
+    "name", ["voice", "voice_clone/recipe.py", "voice_clone/../llm_sft/config.yaml", "../pyproject.toml", "/etc/passwd", ""]
+)
 def test_an_unknown_name_lists_the_known_ones(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cp.main([name]) == 2
     message = capsys.readouterr().err

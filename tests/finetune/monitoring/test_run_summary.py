@@ -26,9 +26,7 @@ def write_log(run: Path, *events: dict[str, Any]) -> Path:
 
 def write_status(run: Path, **changed: Any) -> None:
     known = {"host": platform.node(), "boot": vital_signs.boot_id(), "process": os.getpid(), "time": time.time()} | changed
-    vital_signs.write_status(
-        run, RankStatus(rank=0, ranks=1, step=3, peak_gib=1.0, gpu_peak_gib=None, out_of_memory_kills=None, **known)
-    )
+    vital_signs.write_status(run, RankStatus(rank=0, ranks=1, step=3, peak_gib=1.0, gpu_peak_gib=None, out_of_memory_kills=None, **known))
 
 
 def step(number: int, kind: str = "step", **facts: Any) -> dict[str, Any]:
@@ -86,7 +84,8 @@ def test_a_live_process_is_a_running_run(tmp_path: Path) -> None:
 def test_a_killed_process_is_a_failed_run(tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    for changed in ({"process": gone.pid}, {"process": 0}, {"process": 2**70}, {"host": "another", "time": time.time() - 2 * SILENT_SECONDS}):
+    silent = {"host": "another", "time": time.time() - 2 * SILENT_SECONDS}
+    for changed in ({"process": gone.pid}, {"process": 0}, {"process": 2**70}, silent):
         write_status(tmp_path, **changed)
         assert find_state(tmp_path) == ("failed", "killed without a record"), changed
 
