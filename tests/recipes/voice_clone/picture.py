@@ -22,6 +22,7 @@ def take(url: str, text: str) -> bytes:
         browser = tools.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
         view = browser.new_page(viewport={"width": 1000, "height": 700}, device_scale_factor=1.5)
         view.goto(url)
+        view.wait_for_function("document.querySelector('#model-b input')?.value")  # before that, gradio would reset the text
         view.locator("#text textarea").fill(text)
         if view.locator("#model-b input").input_value() == NOBODY:  # one model: its last voice beside its first
             choose_option(view, "#model-b", -1)
