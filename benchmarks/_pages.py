@@ -13,6 +13,9 @@ sys.path.insert(0, str(HERE.parent))
 from finetune.storage import files  # noqa: E402 - the line before makes it importable
 
 TRIALS, END_OF_TRIALS = "<!-- trials: written by benchmarks/_pages.py -->", "<!-- end of trials -->"
+HARDWARE, END_OF_HARDWARE = "<!-- hardware: written by benchmarks/_pages.py -->", "<!-- end of hardware -->"
+HARDWARE_COLUMNS = ("model", "training", "one GPU", "eight GPUs")
+"""The columns of hardware_table.md that README.md shows."""
 HEAD = """# Benchmarks
 
 `make bench` writes this page; the command above each table writes that table alone. Each ratio comes from one run on one machine. Most were
@@ -42,6 +45,15 @@ def with_trials(guide: str) -> str:
     return _between(guide, TRIALS, END_OF_TRIALS, (HERE / "results" / "data_preparation.md").read_text(encoding="utf-8").strip())
 
 
+def with_hardware(readme: str) -> str:
+    """README.md with the table of the GPUs that the models need."""
+    text = (HERE / "results" / "hardware_table.md").read_text(encoding="utf-8")
+    head, rule, *rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+    chosen = [head.index(name) for name in HARDWARE_COLUMNS]
+    table = "\n".join(f"| {' | '.join(row[at] for at in chosen)} |" for row in (head, rule, *rows))
+    return _between(readme, HARDWARE, END_OF_HARDWARE, table)
+
+
 def _between(page: str, begin: str, end: str, text: str) -> str:
     before, _, rest = page.partition(begin)
     _, _, after = rest.partition(end)
@@ -55,3 +67,4 @@ def _rewrite(path: Path, change: Callable[[str], str]) -> None:
 if __name__ == "__main__":
     files.write_text(HERE.parent / "docs" / "benchmarks.md", page())
     _rewrite(HERE.parent / "docs" / "data-preparation.md", with_trials)
+    _rewrite(HERE.parent / "README.md", with_hardware)

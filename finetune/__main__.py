@@ -18,6 +18,8 @@ VERBS = {
     "eval-voice": "evaluate a voice: intelligibility, speaker similarity, speaking rate; and the effect of training",
     "serve": "serve exported models: a web page and an API",
     "check": "verify all checkpoints of a run",
+    "ls": "list runs with their state, step and best loss; exports; recipes",
+    "cp": "copy a recipe, its config or a launch file, to change it",
     "where": "print the paths of the installed recipes and launch files",
     "schema": "print the JSON schema of the config, for editors",
 }

@@ -28,6 +28,10 @@ def own_voice() -> list[str]:
     return next(block for block in blocks() if "data_prep voice" in block[0])
 
 
+def training_commands(recipe: str) -> list[str]:
+    return [line for block in blocks() for line in block if f"--recipe {recipe} " in line and "finetune plan" not in line]
+
+
 def small(command: str, home: Path) -> list[str]:
     """The same command on small things: one recording of the sample with its transcript, a tiny model, two steps, its own folders."""
     replaced = {
@@ -63,6 +67,12 @@ def test_the_five_commands_run_in_order(tmp_path: Path) -> None:
     assert soundfile.info(tmp_path / "hello.wav").frames > 0
 
 
+def test_the_command_for_several_gpus_trains_the_same() -> None:
+    alone, launched = training_commands("voice_clone")  # tests/launch starts real processes with this launch file
+    prefix = "accelerate launch --config_file configs/fsdp2.yaml finetune/train.py"
+    assert alone == own_voice()[2] and launched == alone.replace("python -m finetune train", prefix)
+
+
 def test_the_commands_for_chats_are_those_that_a_test_runs() -> None:
     prepare, train, export, chat = next(block for block in blocks() if "data_prep text" in block[0])
     page = (ROOT / "docs" / "first_sft.md").read_text(encoding="utf-8").splitlines()  # tests/test_first_sft.py runs its commands
@@ -78,7 +88,7 @@ def test_the_commands_to_listen_stand_on_the_pages_of_their_verbs() -> None:
 
 
 def test_the_make_targets_exist() -> None:
-    targets = [line.split("#")[0].split()[1] for line in blocks()[0]]
+    targets = [line.split("#")[0].split()[1] for line in next(block for block in blocks() if block[0].startswith("make "))]
     assert targets == ["demo", "demo-llm", "test"]
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert all(re.search(rf"^{target}:", makefile, flags=re.MULTILINE) for target in targets)
@@ -103,4 +113,5 @@ def test_the_measured_tables_are_those_of_the_benchmarks() -> None:
     assert (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8") == _pages.page(), "run benchmarks/_pages.py"
     guide = (ROOT / "docs" / "data-preparation.md").read_text(encoding="utf-8")
     assert _pages.with_trials(guide) == guide, "run benchmarks/_pages.py"
+    assert _pages.with_hardware(README) == README and README.count("Qwen3-TTS-12Hz-1.7B-Base |") == 2, "run benchmarks/_pages.py"
     assert all(table.read_text(encoding="utf-8").strip() in _pages.page() for table in made)

@@ -75,6 +75,8 @@ class Caller:
     """Names in lower case."""
     address: str
     """Client address; empty if unknown."""
+    path: str = ""
+    """Decoded path of the request."""
 
 
 def make_json_response(rejected: RequestError) -> Response:
@@ -99,7 +101,7 @@ def add_request_guard(
             return
         try:
             headers = read_headers(scope)
-            admit(Caller(headers, (scope.get("client") or ("",))[0]))
+            admit(Caller(headers, (scope.get("client") or ("",))[0], scope["path"]))
             route = find_route(routes, scope["method"], scope["path"])
             kept = {**scope, "headers": _encode_headers(headers), "query_string": _filter_query(route, scope.get("query_string", b""))}
             passed = await _check_body(route, kept, headers, receive)

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from finetune.storage import files
 
 if TYPE_CHECKING:
     import gradio
+    import uvicorn
     from fastapi import FastAPI
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -119,8 +120,10 @@ def _raise_interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def run_server(app: FastAPI, host: str, port: int, announcement: str) -> None:
-    """Print the announcement and serve; blocks until SIGTERM or Ctrl-C."""
+def run_server(
+    app: FastAPI, host: str, port: int, announcement: str, make_server: Callable[[uvicorn.Config], uvicorn.Server] | None = None
+) -> None:
+    """Print the announcement and serve; blocks until SIGTERM or Ctrl-C. `make_server`: by default uvicorn's own."""
     import uvicorn
 
     config = uvicorn.Config(
@@ -130,4 +133,4 @@ def run_server(app: FastAPI, host: str, port: int, announcement: str) -> None:
     listening.listen()  # before the announcement: clients that connect now wait instead of being refused
     print(announcement, flush=True)
     with suppress(KeyboardInterrupt):  # uvicorn shuts down cleanly on either signal, then raises it again
-        uvicorn.Server(config).run(sockets=[listening])
+        (make_server or uvicorn.Server)(config).run(sockets=[listening])

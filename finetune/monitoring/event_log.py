@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -62,6 +63,8 @@ class Events:
             accelerator.init_trackers("tracking", config=settings, init_kwargs={"wandb": place})
         on_terminal = self._main and sys.stderr.isatty()
         self._bar = tqdm(total=total, initial=done, bar_format=BAR, dynamic_ncols=True) if on_terminal else None
+        if accelerator.log_with and any(tracker.name == "tensorboard" for tracker in accelerator.trackers):
+            self.say(f"curves: {shlex.join(['tensorboard', '--logdir', str(run_dir)])}")
 
     def resumed(self, step: int, changes: Sequence[Change], facts: dict[str, Any]) -> None:
         """Report that the run resumes from optimizer step `step`, with the differences between its configuration and the checkpoint's: on

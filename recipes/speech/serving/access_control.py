@@ -81,15 +81,16 @@ class _Failures:
 class AccessControl:
     """Owns the record of wrong tokens by client: an IPv4 address, or an IPv6 /64 network, because one machine can use a whole network."""
 
-    def __init__(self, policy: AccessPolicy, clock: Callable[[], float] = time.monotonic) -> None:
-        self._policy, self._clock = policy, clock
+    def __init__(self, policy: AccessPolicy, clock: Callable[[], float] = time.monotonic, public: frozenset[str] = frozenset()) -> None:
+        """`public`: paths that need no token."""
+        self._policy, self._clock, self._public = policy, clock, public
         self._failures: OrderedDict[str, _Failures] = OrderedDict()
 
     def admit(self, caller: Caller) -> None:
         """Raises `RequestError` for a request without the token. After too many wrong tokens, it reports how long to wait;
         until then no token is compared."""
         require_own_site(caller.headers, self._policy.local)
-        if self._policy.token is None:
+        if self._policy.token is None or caller.path in self._public:
             return
         token, client, now = read_token(caller.headers.get("authorization", "")), client_of(caller.address), self._clock()
         failures = self._failures.get(client)

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from recipes.speech.serving.access_control import AccessPolicy
+    from recipes.speech.serving.metrics import ServerMetrics
     from recipes.speech.serving.openai_api import Limits
     from recipes.speech.serving.request_queue import SpeechQueue
     from recipes.speech.serving.uploaded_clips import Clips
@@ -49,6 +51,8 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: lis
     args = parse(argv)
     require_packages()
     from recipes.speech.serving.access_control import load_access_policy
+    from recipes.speech.serving.draining_server import DrainingServer
+    from recipes.speech.serving.metrics import ServerMetrics
     from recipes.speech.serving.openai_api import Limits
     from recipes.speech.serving.uploaded_clips import Clips
 
@@ -61,10 +65,17 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: lis
         opened.callback(clips.close)
         speech = load_models(exports, args.queue)
         opened.callback(speech.close)
-        app = build_app(speech, Limits(args.max_chars, args.max_seconds), policy, clips)
+        metrics = ServerMetrics(speech.metrics)
+        app = build_app(speech, Limits(args.max_chars, args.max_seconds), policy, clips, metrics)
         protection = ", protected by a token" if policy.token else ""
         announcement = f"serve: {address.url}{protection}   API: {address.url}/v1   (stop with Ctrl-C)"
-        web_server.run_server(app, address.host, address.port, announcement)
+        make_server = partial(
+            DrainingServer,
+            is_busy=lambda: speech.pending + metrics.open_calls > 0,
+            refuse_new=speech.refuse_new,
+            drain_seconds=args.drain_seconds,
+        )
+        web_server.run_server(app, address.host, address.port, announcement, make_server)
     print("serve: stopped", flush=True)
     return 0
 
@@ -81,10 +92,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--max-seconds", type=float, default=60.0, help="maximum duration of speech; longer speech is cut off (default %(default)g)"
     )
+    parser.add_argument(
+        "--drain-seconds", type=float, default=25.0, help="longest time after SIGTERM to complete waiting requests (default %(default)g)"
+    )
     args = parser.parse_args(argv)
     web_server.require_port(args.port)
-    for option in ("queue", "max_chars", "max_seconds"):
-        if getattr(args, option) < (0 if option == "queue" else 1):
+    for option in ("queue", "max_chars", "max_seconds", "drain_seconds"):
+        if not getattr(args, option) >= (0 if option in ("queue", "drain_seconds") else 1):
             raise UserError(f"--{option.replace('_', '-')} {getattr(args, option):g} is too small; omit the option to use the default")
     return args
 
@@ -120,7 +134,7 @@ def load_models(exports: Mapping[str, VoiceFolder], room: int) -> SpeechQueue:
     return SpeechQueue(models, room)
 
 
-def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: Clips) -> FastAPI:
+def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: Clips, metrics: ServerMetrics) -> FastAPI:
     """API and page in one app with access control."""
     import gradio
     from fastapi import FastAPI
@@ -128,22 +142,28 @@ def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: 
 
     from data_prep.pages.gradio_routes import add_files, list_page_routes
     from data_prep.pages.request_guard import add_request_guard
-    from recipes.speech.serving import openai_api, uploads
+    from recipes.speech.serving import draining_server, openai_api, uploads
     from recipes.speech.serving.access_control import AccessControl
     from recipes.speech.serving.api_errors import to_refusal
     from recipes.speech.serving.listening_page import STYLE, Controls, build_page
+    from recipes.speech.serving.metrics import count_responses
 
     warnings.filterwarnings("ignore", module="gradio")  # it calls deprecated functions of its dependencies
     page = build_page(Controls(speech, limits, clips))
-    routes = (*openai_api.ROUTES, *uploads.ROUTES, *list_page_routes(page, clips.find))
+    routes = (*openai_api.ROUTES, *draining_server.ROUTES, *uploads.ROUTES, *list_page_routes(page, clips.find))
     middleware = [
+        Middleware(count_responses, metrics=metrics),
         Middleware(web_server.add_security_headers),
         Middleware(
-            add_request_guard, routes=routes, admit=AccessControl(policy).admit, answer=lambda rejected: to_refusal(rejected).response()
+            add_request_guard,
+            routes=routes,
+            admit=AccessControl(policy, public=frozenset({draining_server.HEALTH})).admit,
+            answer=lambda rejected: to_refusal(rejected).response(),
         ),
     ]
     app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None, lifespan=clips.sweeping)
     openai_api.add_to(app, speech, limits)
+    app.include_router(draining_server.status_routes(speech, metrics))
     app.include_router(uploads.upload_routes(clips))
     add_files(app, clips.find)
     return gradio.mount_gradio_app(

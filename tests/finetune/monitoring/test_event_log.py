@@ -82,7 +82,7 @@ def test_audio_answers_are_logged_to_tensorboard(tmp_path: Path, world: World, c
         3, [("Hello.", spoken), ("Bye.", Answer("2 s", numbers={"seconds": 2.0}))], [tmp_path / "run" / "samples" / "1.flac", None]
     )
     events.close()
-    assert capsys.readouterr().out.splitlines() == ["step 3: 'Hello.' → samples/1.flac: 1.00 s", "step 3: 'Bye.' → '2 s'"]
+    assert capsys.readouterr().out.splitlines()[1:] == ["step 3: 'Hello.' → samples/1.flac: 1.00 s", "step 3: 'Bye.' → '2 s'"]
     (event,) = read_log(events.log_path)
     assert event["answers"][0] == {"prompt": "Hello.", "answer": "1.00 s", "seconds": 1.0, "pace": 12.0, "sound": "samples/1.flac"}
     board = EventAccumulator(str(tmp_path / "run" / "tracking"))
@@ -299,19 +299,20 @@ def test_a_run_without_a_step_has_a_curve_without_a_line(tmp_path: Path, world: 
     assert ink(tmp_path / "empty.png") > 100
 
 
-def test_a_tracker_gets_the_same_numbers(tmp_path: Path) -> None:
+def test_a_tracker_gets_the_same_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     from finetune.distributed.process_group import leave
 
-    world = join(("tensorboard",), tmp_path / "run")
-    events = Events(tmp_path / "run", world.accelerator, 2, 0, {"train.lr": 1e-4, "recipe": "tests", "train.steps": 2})
+    world = join(("tensorboard",), tmp_path / "my run")
+    events = Events(tmp_path / "my run", world.accelerator, 2, 0, {"train.lr": 1e-4, "recipe": "tests", "train.steps": 2})
     events.step(1, NUMBERS)
     events.step(2, {**NUMBERS, "loss": 1.5})
     events.evaluation(2, {"loss": 1.75})
     events.close()
     leave()
-    (folder,) = {path.parent for path in (tmp_path / "run" / "tracking").glob("events.out.tfevents.*")}
+    assert f"curves: tensorboard --logdir '{tmp_path}/my run'\n" in capsys.readouterr().out, "it can be pasted"
+    (folder,) = {path.parent for path in (tmp_path / "my run" / "tracking").glob("events.out.tfevents.*")}
     seen = EventAccumulator(str(folder)).Reload()
     assert [(event.step, event.value) for event in seen.Scalars("loss")] == [(1, 2.5), (2, 1.5)]
     assert [(event.step, event.value) for event in seen.Scalars("val/loss")] == [(2, 1.75)]

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
+
+from recipes.speech.serving.listening_page import NOBODY
 
 MOST = 200_000
 """Bytes of the picture."""
@@ -20,7 +22,12 @@ def take(url: str, text: str) -> bytes:
         browser = tools.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
         view = browser.new_page(viewport={"width": 1000, "height": 700}, device_scale_factor=1.5)
         view.goto(url)
+        view.wait_for_function("document.querySelector('#model-b input')?.value")  # before that, gradio would reset the text
         view.locator("#text textarea").fill(text)
+        if view.locator("#model-b input").input_value() == NOBODY:  # one model: its last voice beside its first
+            choose_option(view, "#model-b", -1)
+            view.wait_for_function("document.querySelector('#voice-b input').value")
+            choose_option(view, "#voice-b", -1)
         view.locator("#speak").click()
         view.wait_for_selector("#result-b audio", timeout=300_000)
         view.evaluate("document.querySelectorAll('.result audio').forEach(one => one.currentTime = one.duration * 0.4)")
@@ -30,6 +37,11 @@ def take(url: str, text: str) -> bytes:
         assert bottom is not None
         clip = {"x": 0, "y": 0, "width": 1000, "height": bottom["y"] + bottom["height"] + 16}
         return view.screenshot(full_page=True, clip=clip)
+
+
+def choose_option(view: Page, dropdown: str, at: int) -> None:
+    view.locator(f"{dropdown} input").click()
+    view.locator(f"{dropdown} [role=option]").nth(at).click()
 
 
 def small(picture: bytes) -> bytes:

@@ -90,6 +90,20 @@ def test_requests_need_the_right_token() -> None:
     assert read_token("Basic \xe9") == "" and read_token(basic("a:b")) == "a:b"
 
 
+def test_a_public_path_needs_no_token_but_stays_closed_to_other_sites() -> None:
+    control = AccessControl(AccessPolicy(SECRET, local=True), ManualClock(), public=frozenset({"/health"}))
+    control.admit(Caller({"host": "127.0.0.1:7861"}, "192.0.2.1", "/health"))
+    for headers, path, code in (
+        ({"host": "127.0.0.1:7861"}, "/metrics", 401),
+        ({"host": "127.0.0.1:7861"}, "/health/", 401),
+        ({"host": "attacker.example"}, "/health", 400),
+        ({"host": "127.0.0.1:7861", "origin": "http://attacker.example"}, "/health", 403),
+    ):
+        with pytest.raises(RequestError) as caught:
+            control.admit(Caller(headers, "192.0.2.1", path))
+        assert caught.value.status_code == code
+
+
 def test_wrong_tokens_delay_only_their_client_and_longer_each_time() -> None:
     clock = ManualClock()
     control = AccessControl(AccessPolicy(SECRET, local=False), clock)

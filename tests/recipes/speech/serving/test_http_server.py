@@ -172,6 +172,21 @@ def test_unusual_requests_are_answered_with_a_message(served: Served) -> None:
     assert served.ask("/gradio_api/queue/data?session_hash=unknown")[0] == 400
 
 
+def test_health_and_metrics_are_those_of_the_requests(served: Served) -> None:
+    served.client().audio.speech.create(model="tuned", voice="bert", input=HELLO, response_format="pcm")
+    served.ask("/v1/audio/speech", b"{}", Content_Type="application/json")
+    status, headers, answer = served.ask("/health")
+    assert (status, json.loads(answer)) == (200, {"status": "ok"})
+    status, headers, answer = served.ask("/metrics")
+    assert status == 200 and headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = {key: float(value) for key, _, value in (line.rpartition(" ") for line in answer.decode().splitlines()) if key[:1] != "#"}
+    done = found['overtone_speech_requests_total{model="tuned",outcome="completed"}']
+    assert done >= 1 and found['overtone_speech_time_to_first_audio_seconds_count{model="tuned"}'] >= done
+    assert found['overtone_speech_audio_seconds_total{model="tuned"}'] >= 1.04 * done - 0.01 and found["overtone_speech_queue_depth"] == 0
+    assert found['overtone_http_requests_total{method="POST",path="/v1/audio/speech",status="400"}'] >= 1
+    assert found["overtone_http_speech_responses_open"] == 0
+
+
 def test_sigterm_ends_the_server_and_removes_its_files(served: Served) -> None:
     """Must run after the other tests of this server."""
     assert served.process.stdout is not None
@@ -226,6 +241,7 @@ def test_a_server_that_is_ended_while_loading_leaves_no_files(tmp_path: Path) ->
         (["--port", "70000"], "--port 70000: expected a port from 1 to 65535"),
         (["--queue", "-1"], "--queue -1 is too small"),
         (["--max-chars", "0"], "--max-chars 0 is too small"),
+        (["--drain-seconds", "nan"], "--drain-seconds nan is too small"),
     ],
 )
 def test_bad_options_are_refused_before_a_model_is_loaded(
@@ -269,6 +285,24 @@ def test_help_imports_no_torch() -> None:
 
 
 @pytest.mark.slow
+def test_sigterm_completes_the_request_in_progress(exports: dict[str, Path], tmp_path: Path) -> None:
+    with server([exports["tuned"]], tmp_path / "tmp", "--max-seconds", "8", "--drain-seconds", "600") as served:
+        say = {"model": "tuned", "voice": "anna", "input": HELLO, "response_format": "pcm"}
+        with served.client().audio.speech.with_streaming_response.create(**say) as streamed:
+            chunks = streamed.iter_bytes()
+            heard = len(next(chunks))
+            served.process.send_signal(signal.SIGTERM)
+            while served.ask("/health")[0] == 200:
+                time.sleep(0.05)
+            status, _, answer = served.ask("/v1/audio/speech", json.dumps(say).encode(), Content_Type="application/json")
+            assert status == 503 and "shutting down" in json.loads(answer)["error"]["message"]
+            heard += sum(map(len, chunks))
+        assert heard / 48000 == pytest.approx(8, abs=0.2), "all of the speech arrived"
+        assert served.process.wait(60) == 0 and served.process.stdout is not None
+        assert served.process.stdout.read().endswith("serve: stopped\n")
+
+
+@pytest.mark.slow
 def test_a_server_with_a_token_admits_other_machines(exports: dict[str, Path], tmp_path: Path) -> None:
     """It also has no queue, so a second request is refused until the first has ended."""
     import openai
@@ -277,7 +311,8 @@ def test_a_server_with_a_token_admits_other_machines(exports: dict[str, Path], t
     with server(
         [exports["tuned"]], tmp_path / "tmp", "--host", "0.0.0.0", "--queue", "0", "--max-seconds", "20", OVERTONE_TOKEN=SECRET
     ) as served:
-        for path in ("/", "/theme.css", "/v1/models"):
+        assert served.ask("/health")[0] == 200, "probes send no token"
+        for path in ("/", "/theme.css", "/v1/models", "/metrics"):
             status, headers, _ = served.ask(path)
             assert status == 401 and headers["www-authenticate"].startswith("Basic")
             assert served.ask(path, Authorization=basic("wrong"))[0] == 401

@@ -20,6 +20,8 @@ CHUNK = np.zeros(10, np.float32)
 class HeldVoice:
     """Generates a chunk for each release of `go`, up to five; fails on the text `bad`."""
 
+    rate = 20
+
     def __init__(self) -> None:
         self.go, self.spoken, self.most, self._now = threading.Semaphore(0), [], 0, 0
         self.begun = threading.Semaphore(0)
@@ -92,6 +94,7 @@ def test_a_full_queue_refuses_the_next_request_and_serves_the_others() -> None:
         assert speech.pending == 3
         with pytest.raises(QueueFullError, match=r"Queue full \(3 pending\)"):
             await all_of(speech, "d")
+        assert speech.metrics["m"].outcomes["queue_full"] == 1
         for _ in range(15):
             voice.go.release()
         assert await asyncio.gather(*waiting) == [5, 5, 5]
@@ -114,7 +117,7 @@ def test_generation_stops_when_the_client_disconnects() -> None:
         waiting[0].cancel()  # while it waits in the queue
         with pytest.raises(asyncio.CancelledError):
             await waiting[0]
-        assert speech.pending == 1
+        assert speech.pending == 1 and speech.metrics["m"].outcomes["cancelled"] == 2
         for _ in range(7):
             voice.go.release()
         assert await waiting[1] == 5
@@ -129,8 +132,26 @@ def test_an_error_fails_only_its_own_request() -> None:
         with pytest.raises(ValueError, match="bad text"):
             await all_of(speech, "bad")
         assert await all_of(speech, "good") == 5
+        metrics = speech.metrics["m"]
+        assert (metrics.outcomes["failed"], metrics.outcomes["completed"]) == (1, 1)
+        assert metrics.audio_seconds == 5 * len(CHUNK) / HeldVoice.rate and sum(metrics.first_audio_counts) == 1
 
     run(scenario)
+
+
+def test_a_draining_queue_refuses_new_requests_and_serves_the_others() -> None:
+    async def scenario(speech: SpeechQueue, voice: HeldVoice) -> None:
+        waiting = [asyncio.create_task(all_of(speech, text)) for text in "ab"]
+        await asyncio.sleep(0)  # each task runs to its first wait
+        speech.refuse_new()
+        with pytest.raises(ServerClosedError, match="shutting down"):
+            await all_of(speech, "c")
+        for _ in range(10):
+            voice.go.release()
+        assert await asyncio.gather(*waiting) == [5, 5]
+        assert speech.metrics["m"].outcomes == {"completed": 2, "shutting_down": 1, "cancelled": 0, "failed": 0, "queue_full": 0}
+
+    assert run(scenario).spoken == [*"aaaaabbbbb", "closed"]
 
 
 def test_closing_the_server_fails_the_current_request() -> None:

@@ -1,0 +1,144 @@
+"""Summary of a run from the files in its folder: recipe, state, step, lowest validation loss, and size. Needs no torch, and only reads.
+
+The folder may come from anywhere: a file that cannot be read, or that holds something else, counts as missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import platform
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from finetune.config import LAST_STEP
+from finetune.errors import UserError
+from finetune.monitoring import vital_signs
+from finetune.monitoring.vital_signs import RankStatus
+from finetune.storage import strict_json
+
+LOG, EXIT_RECORD, CHECKPOINTS = "log.jsonl", "exit.json", "checkpoints"
+LONGEST_LINE = 2**20
+"""Bytes of a line of the log that are read; longer ones are no metrics."""
+LARGEST_JSON = 2**26
+"""Bytes of the largest JSON document to read."""
+SILENT_SECONDS = 60.0
+"""A process on another machine is considered dead if it has not written its status for this long."""
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One line of `finetune ls`."""
+
+    folder: Path
+    recipe: str
+    """Empty if no checkpoint says it."""
+    state: str
+    """`running`, `finished`, `stopped`, `failed`, or `no record`."""
+    reason: str
+    """What `exit.json` says about a run that stopped or failed; or that a process was killed."""
+    step: int
+    """The last optimizer step that was logged."""
+    total: int | None
+    """Optimizer steps of the whole run."""
+    best_loss: float | None
+    """Lowest validation loss."""
+    best_step: int | None
+    bytes: int
+    """Size of the folder."""
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is that of a run: it has a log or checkpoints."""
+    return (folder / LOG).is_file() or (folder / CHECKPOINTS).is_dir()
+
+
+def summarize_run(folder: Path) -> RunSummary:
+    """The summary of a run's folder."""
+    step, total, best = 0, None, None
+    for event in read_metrics(folder / LOG):
+        if event["event"] in ("started", "resumed"):
+            step, total = event["step"], read_count(event.get("total"))  # a run that starts again in its folder logs from step 0
+        elif event["event"] == "evaluation":
+            loss = event.get("val/loss")
+            if isinstance(loss, float) and math.isfinite(loss) and (best is None or loss < best[0]):
+                best = (loss, event["step"])
+        step = max(step, event["step"])
+    state, reason = find_state(folder)
+    newest = max((path.name for path in (folder / CHECKPOINTS).glob("step-*")), default="")
+    recipe = read_json(folder / CHECKPOINTS / newest / "state.json").get("recipe") if newest else None
+    loss, at = best or (None, None)
+    return RunSummary(folder, recipe if isinstance(recipe, str) else "", state, reason, step, total, loss, at, count_bytes(folder))
+
+
+def read_metrics(log: Path) -> Iterator[dict[str, Any]]:
+    """Events of a log in their order: the starts and ends of launches, the steps and the evaluations."""
+    try:
+        stream = log.open("rb")
+    except OSError:
+        return
+    with stream:
+        while line := stream.readline(LONGEST_LINE):
+            try:
+                event = strict_json.loads_object(line)
+            except UserError:
+                continue  # a partial last line, or a line that a person wrote
+            if isinstance(event.get("event"), str) and read_count(event.get("step")) is not None:
+                yield event
+
+
+def read_count(value: Any) -> int | None:
+    """The value if it is a number of steps."""
+    return value if type(value) is int and 0 <= value <= LAST_STEP else None
+
+
+def find_state(folder: Path) -> tuple[str, str]:
+    """(state, reason) of a run; see `RunSummary`."""
+    if (folder / EXIT_RECORD).is_file():
+        reason = read_json(folder / EXIT_RECORD).get("reason")
+        reason = reason if isinstance(reason, str) else "its exit.json cannot be read"
+        if reason == "finished":
+            return "finished", ""
+        return ("stopped" if reason.startswith("stopped by ") else "failed"), reason.removeprefix("stopped ")
+    statuses = vital_signs.read_all_statuses(folder)
+    if any(map(is_alive, statuses)):
+        return "running", ""
+    return ("failed", "killed without a record") if statuses else ("no record", "")
+
+
+def is_alive(status: RankStatus) -> bool:
+    """Whether the process of a status record probably still runs."""
+    if status.host != platform.node() or status.boot != vital_signs.boot_id():
+        return abs(time.time() - status.time) < SILENT_SECONDS
+    try:
+        os.kill(max(0, status.process), 0)  # 0, like a negative number, would be a group of processes
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # of another user
+        return True
+    return status.process > 0
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A small JSON document; empty if it cannot be read."""
+    with contextlib.suppress(OSError, UserError):
+        if path.stat().st_size <= LARGEST_JSON:
+            return strict_json.read_object(path)
+    return {}
+
+
+def count_bytes(folder: Path) -> int:
+    """Size of all files in a folder. A file with several names (hard links) counts once; symbolic links are not followed."""
+    seen, total = set[tuple[int, int]](), 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # removed meanwhile, as an old checkpoint
+                found = os.lstat(Path(place) / name)
+                if (found.st_dev, found.st_ino) not in seen:
+                    seen.add((found.st_dev, found.st_ino))
+                    total += found.st_size
+    return total

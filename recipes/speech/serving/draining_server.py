@@ -1,0 +1,66 @@
+"""The HTTP server that completes its requests after SIGTERM, and the route that reports its state to load balancers, `GET /health`."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import time
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+from fastapi import APIRouter
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from data_prep.pages.request_guard import Route
+from recipes.speech.serving.metrics import MEDIA_TYPE, ServerMetrics
+from recipes.speech.serving.request_queue import SpeechQueue
+
+HEALTH = "/health"
+ROUTES = (Route("GET", HEALTH), Route("GET", "/metrics"))
+POLL_SECONDS = 0.1
+
+
+class DrainingServer(uvicorn.Server):
+    """After SIGTERM it refuses new speech and completes the requests in the queue, for at most `drain_seconds`; meanwhile it answers other
+    requests, so that a load balancer reads its state. Ctrl-C ends the server, and the wait, at once."""
+
+    def __init__(self, config: uvicorn.Config, is_busy: Callable[[], bool], refuse_new: Callable[[], None], drain_seconds: float) -> None:
+        """`is_busy`: whether a request is not yet complete. `refuse_new`: called once, when draining starts."""
+        super().__init__(config)
+        self._is_busy, self._refuse_new, self._drain_seconds = is_busy, refuse_new, drain_seconds
+        self._terminated = False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._terminated = self._terminated or sig == signal.SIGTERM
+        super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._terminated:
+            await self._drain()
+        await super().shutdown(sockets)
+
+    async def _drain(self) -> None:
+        self._refuse_new()
+        if not self._is_busy():
+            return
+        print(f"serve: completing the requests in the queue, for at most {self._drain_seconds:g} s (Ctrl-C stops at once)", flush=True)
+        deadline = time.monotonic() + self._drain_seconds
+        while self._is_busy() and time.monotonic() < deadline and not self.force_exit:
+            await asyncio.sleep(POLL_SECONDS)
+
+
+def status_routes(speech: SpeechQueue, metrics: ServerMetrics) -> APIRouter:
+    """`/health`: 200 while new requests are accepted, then 503. `/metrics`: in Prometheus' format."""
+    router = APIRouter()
+
+    @router.api_route(HEALTH, methods=["GET", "HEAD"])
+    async def health() -> Response:
+        return JSONResponse({"status": "draining"}, 503) if speech.draining else JSONResponse({"status": "ok"})
+
+    @router.get("/metrics")
+    async def read_metrics() -> Response:
+        return PlainTextResponse(metrics.render(speech.pending, speech.room), media_type=MEDIA_TYPE)
+
+    return router
