@@ -27,7 +27,7 @@ from finetune.config import Config
 from finetune.data import batching
 from finetune.distributed import process_group, sharding
 from finetune.distributed.process_group import World
-from finetune.hardware.gpus import Cluster, Gpu
+from finetune.hardware.gpu_specs import Cluster, Gpu
 from finetune.planning.memory import Arrangement, outline_model
 from finetune.planning.parallelism_planner import HOP, Work, estimate_communication, estimate_tensor_traffic
 from finetune.storage import files

@@ -21,7 +21,7 @@ from finetune.config import Config, resolve
 from finetune.data import batching, sample_cache
 from finetune.data.batching import Order, RankBatch
 from finetune.distributed.sharding import choose_strategy
-from finetune.hardware.gpus import GPUS, make_cluster
+from finetune.hardware.gpu_specs import GPUS, make_cluster
 from finetune.planning.activation_memory import Recomputing
 from finetune.planning.estimate import estimate_run
 from finetune.planning.memory import Arrangement

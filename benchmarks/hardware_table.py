@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import _table
 from finetune.config import resolve
-from finetune.hardware.gpus import GPUS, make_cluster
+from finetune.hardware.gpu_specs import GPUS, make_cluster
 from finetune.planning.estimate import RunEstimate, estimate_run
 from finetune.planning.report import plan_run
 from finetune.recipe import find_recipe, load_recipe

@@ -54,7 +54,7 @@ ALLOWED_JSON: dict[str, str] = {
     "recipes/llm_sft/tiny_checkpoint.py": OURS,
     "recipes/voice_clone/demo/comparison_clips.py": OURS,
     "recipes/voice_clone/demo/final_results.py": OURS,
-    "recipes/voice_clone/model/speaker_embeddings.py": OURS,
+    "recipes/voice_clone/model/speaker_vectors.py": OURS,
     "recipes/voice_clone/model/tiny_checkpoint.py": OURS,
     **{
         f"recipes/voice_clone/studio/{name}.py": STUDIO
@@ -124,8 +124,8 @@ def test_imports_go_one_way() -> None:
             "recipes.demo_runner imports recipes.a.recipe",
         ),
         (
-            {"recipes/speech/voice.py": "from recipes.a import recipe", "recipes/a/recipe.py": "from recipes.speech import voice"},
-            "recipes.speech.voice imports recipes.a.recipe",
+            {"recipes/speech/interface.py": "from recipes.a import recipe", "recipes/a/recipe.py": "from recipes.speech import interface"},
+            "recipes.speech.interface imports recipes.a.recipe",
         ),
         ({"finetune/attic.py": ""}, "finetune.attic: no place in ORDER"),
     ],

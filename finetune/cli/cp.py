@@ -17,7 +17,8 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from finetune.cli.paths import configs_folder, recipes_folder
+from finetune.cli.paths import recipes_folder
+from finetune.command_lines import configs_folder
 from finetune.errors import UserError, exit_code
 from finetune.recipe import built_in_recipes
 from finetune.storage import files

@@ -23,7 +23,7 @@ import yaml
 from finetune.config import Config, choose_sources, on_disk, read_sources
 from finetune.config_sources import Arguments, Dumper, parse_arguments
 from finetune.errors import UserError, exit_code, format_count
-from finetune.hardware.gpus import Cluster, make_cluster
+from finetune.hardware.gpu_specs import Cluster, make_cluster
 from finetune.recipe import Recipe, find_recipe, load_recipe
 from finetune.storage import files
 from finetune.train import check_config, check_inputs, list_config_files, list_words, load_checked_recipe, print_help, resolve_config

@@ -22,7 +22,7 @@ from finetune.config import Config
 from finetune.distributed import activation_checkpointing
 from finetune.distributed.process_group import World
 from finetune.errors import UserError
-from finetune.hardware.gpus import EFFICIENCY, GPUS
+from finetune.hardware.gpu_specs import EFFICIENCY, GPUS
 from finetune.recipe import Loaded, Recipe
 
 SECONDS = 60.0

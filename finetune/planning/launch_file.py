@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from finetune import command_lines
-from finetune.hardware.gpus import Cluster
+from finetune.hardware.gpu_specs import Cluster
 from finetune.planning.memory import Arrangement
 from finetune.planning.parallelism_planner import LayoutEstimate
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from finetune.distributed.data_parallel import split_into_buckets
-from finetune.hardware.gpus import EFFICIENCY, Cluster
+from finetune.hardware.gpu_specs import EFFICIENCY, Cluster
 from finetune.planning.activation_memory import Activations, Recomputing
 from finetune.planning.memory import (
     FRAGMENTS,

@@ -11,7 +11,7 @@ from typing import Any
 from finetune.checkpointing import disk_space
 from finetune.config import on_disk
 from finetune.errors import UserError, format_count
-from finetune.hardware.gpus import EFFICIENCY, Cluster
+from finetune.hardware.gpu_specs import EFFICIENCY, Cluster
 from finetune.modeling import optimizers, quantization
 from finetune.monitoring.event_log import format_duration
 from finetune.planning.estimate import DataPreview, RunEstimate, has_weights, preview_data

@@ -35,7 +35,7 @@ def load(config: Config[Options]) -> Loaded:
     from finetune.modeling.loading import resolve_source
 
     from .model.sequence_layout import TokenIds
-    from .model.speaker_embeddings import load_speaker_vectors
+    from .model.speaker_vectors import load_speaker_vectors
 
     base = resolve_source(config.model.source, config.model.revision)
     model_config, speakers = read_base_config(base), load_speaker_vectors(config)
@@ -103,7 +103,7 @@ def sketch(config: Config[Options]) -> Sketch:
 def make_plan_processor(config: Config[Options], base: Path, ids: TokenIds) -> SpeechProcessor:
     """The processor for the speakers in the data. Checks that their reference clips are usable, without running the speaker encoder."""
     from .model.dataset_speakers import collect_speakers
-    from .model.speaker_embeddings import check_reference_clips
+    from .model.speaker_vectors import check_reference_clips
 
     options = config.options
     speakers = collect_speakers(config, ids)
@@ -144,13 +144,13 @@ def loss(model: nn.Module, batch: Batch) -> dict[str, Term]:
 
 def prepare(config: Config[Options]) -> None:
     """Find the speakers in the data and store their vectors in the run's cache."""
-    from .model import speaker_embeddings
+    from .model import speaker_vectors
 
-    speaker_embeddings.prepare(config)
+    speaker_vectors.prepare(config)
     if config.sample.prompts:
         from recipes.speech.evaluation import training_samples
 
-        state = speaker_embeddings.load_speaker_vectors(config).state
+        state = speaker_vectors.load_speaker_vectors(config).state
         training_samples.check_prompts(config.sample.prompts, [speaker["name"] for speaker in state["speakers"]])
 
 

@@ -52,7 +52,7 @@ def import_voice_clone() -> None:
     """What the recipe imports inside its functions."""
     import recipes.voice_clone.model.qwen3_tts_model
     import recipes.voice_clone.model.sequence_layout
-    import recipes.voice_clone.model.speaker_embeddings  # noqa: F401
+    import recipes.voice_clone.model.speaker_vectors  # noqa: F401
 
     import_qwen_tts()
 

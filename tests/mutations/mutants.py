@@ -210,14 +210,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "data_prep/audio/waveform.py",
         '_probe_whole(path).model_copy(update={"offset": 0.0})',
         "_probe_whole(path)",
-        "tests/recipes/voice_clone/model/test_speaker_embeddings.py::test_the_vector_of_a_file_equals_that_of_the_stock_package",
+        "tests/recipes/voice_clone/model/test_speaker_vectors.py::test_the_vector_of_a_file_equals_that_of_the_stock_package",
         "a reference clip's offset is subtracted, and a speaker's vector is not the stock package's",
     ),
     Mutant(
-        "recipes/voice_clone/model/speaker_embeddings.py",
+        "recipes/voice_clone/model/speaker_vectors.py",
         'SAMPLE_RATE, quality="HQ")',
         'SAMPLE_RATE, quality="VHQ")',
-        "tests/recipes/voice_clone/model/test_speaker_embeddings.py::test_the_vector_of_a_file_equals_that_of_the_stock_package",
+        "tests/recipes/voice_clone/model/test_speaker_vectors.py::test_the_vector_of_a_file_equals_that_of_the_stock_package",
         "a reference clip of another rate gives another vector than in the stock package",
     ),
     Mutant(

@@ -22,7 +22,7 @@ from recipes.speech.evaluation import evaluation_texts, intelligibility, resembl
 from recipes.speech.evaluation.evaluation_texts import Item
 from recipes.speech.evaluation.results import Evaluation
 from recipes.speech.evaluation.systems import RECORDINGS, System, Take
-from recipes.speech.voice import SpeechRecipe, SpeechSampling
+from recipes.speech.interface import SpeechRecipe, SpeechSampling
 
 JSON, MARKDOWN, PAGE, CLIPS = "evaluation.json", "evaluation.md", "evaluation.html", "clips"
 OWN = re.compile(r"evaluation\.(json|md|html)|clips|export-\d+|\..*")

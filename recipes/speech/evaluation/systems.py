@@ -23,7 +23,7 @@ from finetune.storage import demo_models, files
 from finetune.storage.hub_download import display_name
 from finetune.storage.strict_json import read_object
 from recipes.speech.evaluation.evaluation_texts import Item
-from recipes.speech.voice import SpeechRecipe, SpeechRequest, SpeechSampling, VoiceFolder
+from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling, VoiceFolder
 
 RECORDINGS = "real recordings"
 """Name of the system that consists of the speaker's own recordings."""

@@ -12,7 +12,7 @@ from data_prep.pages.report_audio import draw_spectrogram
 from finetune.errors import UserError
 from finetune.recipe import Answer
 from recipes.speech.evaluation import audio_measures
-from recipes.speech.voice import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling
+from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling
 
 MAX_SECONDS = 12.0
 """Time limit. Samples may be generated on one core beside the run, and speech that is longer than this usually never ends."""

@@ -23,12 +23,12 @@ from finetune.storage.model_resolver import resolve_model
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from recipes.speech.interface import VoiceFolder
     from recipes.speech.serving.access_control import AccessPolicy
     from recipes.speech.serving.metrics import ServerMetrics
     from recipes.speech.serving.openai_api import Limits
     from recipes.speech.serving.request_queue import SpeechQueue
     from recipes.speech.serving.uploaded_clips import Clips
-    from recipes.speech.voice import VoiceFolder
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ import numpy as np
 from data_prep.audio.waveform import Audio, encode_flac
 from data_prep.pages.report_audio import draw_spectrogram, make_data_uri
 from finetune.errors import UserError
+from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.speech.serving.openai_api import LARGEST_SEED, Limits
 from recipes.speech.serving.request_queue import QueueFullError, ServerClosedError, SpeechQueue
 from recipes.speech.serving.uploaded_clips import Clips
-from recipes.speech.voice import SpeechRequest, SpeechSampling
 
 if TYPE_CHECKING:
     import gradio

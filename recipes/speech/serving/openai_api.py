@@ -23,11 +23,11 @@ from starlette.types import Receive, Scope, Send
 
 from data_prep.pages.request_guard import LARGEST_JSON, Route
 from finetune.errors import UserError
+from recipes.speech.interface import SpeechRequest, SpeechSampling, Voice
 from recipes.speech.serving import audio_encoding
 from recipes.speech.serving.api_errors import Refusal, to_refusal, validation_refusal
 from recipes.speech.serving.audio_encoding import FORMATS, AudioEncoder
 from recipes.speech.serving.request_queue import QueueFullError, ServerClosedError, SpeechQueue
-from recipes.speech.voice import SpeechRequest, SpeechSampling, Voice
 
 LARGEST_SEED = 2**63 - 1
 ROUTES = (Route("GET", "/v1/.*"), Route("POST", "/v1/.*", largest=LARGEST_JSON, check=lambda value: value))

@@ -15,7 +15,7 @@ import numpy as np
 from recipes.speech.serving.metrics import ModelMetrics
 
 if TYPE_CHECKING:
-    from recipes.speech.voice import SpeechRequest, SpeechSampling, Voice
+    from recipes.speech.interface import SpeechRequest, SpeechSampling, Voice
 
 Piece = np.ndarray | Exception | None
 """A chunk of samples [n], an error, or None at the end."""

@@ -20,7 +20,7 @@ from finetune.errors import UserError, format_count
 from finetune.storage import files
 from recipes.speech.serving.audio_encoding import wav_header
 
-from ..inference.exported_model import ExportedModel
+from ..inference.exported_metadata import ExportedModel
 from ..inference.synthesizer import Request, SpeechWithCodes, Synthesizer, check_request
 from ..model.sampling_settings import CONFIG, STOCK, SamplingSettings, is_valid
 from . import output_folder, text_inputs

@@ -18,7 +18,7 @@ import soundfile
 
 from finetune.storage import files, strict_json
 
-from ..inference.exported_model import ExportedModel
+from ..inference.exported_metadata import ExportedModel
 from ..inference.synthesizer import Request, SpeechWithCodes
 from ..model.sampling_settings import SamplingSettings
 from .text_inputs import TextLine

@@ -21,11 +21,11 @@ from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
 from finetune.errors import UserError
 from finetune.hardware import sdpa_backends
 from finetune.storage import files
-from recipes.speech.voice import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling
+from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling
 
 from ..model.model_configs import FRAME_RATE
 from ..model.sampling_settings import STOCK, SamplingSettings
-from .exported_model import ExportedModel
+from .exported_metadata import ExportedModel
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,7 +89,7 @@ def check_length(exported: ExportedModel, text: str) -> None:
 class Synthesizer:
     """Owns a loaded model, on the GPU in bf16 if there is one; `close` frees its memory. Not thread-safe.
 
-    Implements `recipes.speech.voice.Voice`.
+    Implements `recipes.speech.interface.Voice`.
     """
 
     def __init__(self, exported: ExportedModel) -> None:
@@ -244,7 +244,7 @@ class Synthesizer:
 
     def _encode_reference(self, reference: Path) -> tuple[Tensor, Tensor]:
         """The speaker vector [H] and the codes [T, codebooks] of a clip."""
-        from ..model.speaker_embeddings import SAMPLE_RATE, read_reference_clip
+        from ..model.speaker_vectors import SAMPLE_RATE, read_reference_clip
 
         key = files.digest(reference)
         if key not in self._encoded_clips:
@@ -289,7 +289,7 @@ def open_synthesizer(folder: Path) -> Synthesizer:
 
 @dataclass(frozen=True)
 class ExportedVoice:
-    """An exported folder or a released model, as evaluation and serving use it. Implements `recipes.speech.voice.VoiceFolder`."""
+    """An exported folder or a released model, as evaluation and serving use it. Implements `recipes.speech.interface.VoiceFolder`."""
 
     exported: ExportedModel
 

@@ -15,7 +15,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 
 from finetune.config import resolve
 from finetune.distributed.sharding import choose_strategy
-from finetune.hardware.gpus import Cluster, make_cluster
+from finetune.hardware.gpu_specs import Cluster, make_cluster
 from finetune.planning.activation_memory import Recomputing
 from finetune.planning.launch_file import format_launch_command, format_launch_file, list_overrides
 from finetune.planning.memory import Arrangement, Memory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from finetune.hardware.gpus import Cluster, Gpu, make_cluster
+from finetune.hardware.gpu_specs import Cluster, Gpu, make_cluster
 from finetune.planning.activation_memory import Activations, Recomputing
 from finetune.planning.memory import GIB, Arrangement, Outline, ParameterOutline, Unit
 from finetune.planning.parallelism_planner import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from finetune.errors import UserError
-from finetune.hardware.gpus import Cluster, Gpu, make_cluster
+from finetune.hardware.gpu_specs import Cluster, Gpu, make_cluster
 from finetune.planning.estimate import RunEstimate, estimate_run
 from finetune.planning.memory import GIB, ParameterOutline, Unit, estimate_memory
 from finetune.planning.report import RunPlan, format_bars, format_plan, plan_run

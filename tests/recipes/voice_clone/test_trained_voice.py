@@ -19,7 +19,7 @@ from finetune.storage import demo_models, files
 from recipes.speech.evaluation import intelligibility, speaker_similarity, systems
 from recipes.speech.evaluation.evaluation_texts import Item
 from recipes.speech.evaluation.scoring import read_clip
-from recipes.speech.voice import SpeechSampling
+from recipes.speech.interface import SpeechSampling
 from recipes.voice_clone.demo import pipeline
 from recipes.voice_clone.inference.synthesizer import SPEECH
 from recipes.voice_clone.model import qwen3_tts_model

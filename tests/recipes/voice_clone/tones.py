@@ -15,8 +15,8 @@ import numpy as np
 import soundfile
 
 from finetune.errors import UserError
+from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling
 from recipes.speech.serving.http_server import serve
-from recipes.speech.voice import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling
 
 RATE, FRAME_RATE, FILE = 24_000, 20.0, "tones.json"
 FRAME = round(RATE / FRAME_RATE)

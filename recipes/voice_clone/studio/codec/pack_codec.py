@@ -17,7 +17,7 @@ from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER as TOKENIZER
 from finetune.errors import UserError, exit_code
 from finetune.storage import demo_models, files
 from recipes.voice_clone.studio import recognizers
-from recipes.voice_clone.studio.codec import codebooks, codec_model, decoder, encoder, measure_codec, train_codec
+from recipes.voice_clone.studio.codec import codebooks, codec_model, decoder_training, encoder_training, measure_codec, train_codec
 from recipes.voice_clone.studio.corpus.make_corpus import FOLDER as CORPUS
 from recipes.voice_clone.studio.corpus.voices import VOICES
 from recipes.voice_clone.studio.resumable_training import restore_parameters
@@ -58,8 +58,8 @@ def assemble_model(folder: Path) -> tuple[Any, dict[str, int]]:
             )
     model = codec_model.build_model(seed=0)
     steps = {
-        "encoder": restore_parameters(folder / "encoder", encoder.select_parameters(model)),
-        "wave": restore_parameters(folder / "wave", decoder.select_parameters(model)),
+        "encoder": restore_parameters(folder / "encoder", encoder_training.select_parameters(model)),
+        "wave": restore_parameters(folder / "wave", decoder_training.select_parameters(model)),
     }
     codec_model.round_to_fp16(model)
     codec_model.fill_codebooks(model, codebooks.load(folder / "books.safetensors"))

@@ -26,8 +26,8 @@ from data_prep.audio_codecs.qwen3_tts import load_codec
 from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER as TOKENIZER
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
-from recipes.voice_clone.studio.codec import codebooks, codec_model, decoder, encoder
-from recipes.voice_clone.studio.codec.decoder import EncodedClip
+from recipes.voice_clone.studio.codec import codebooks, codec_model, decoder_training, encoder_training
+from recipes.voice_clone.studio.codec.decoder_training import EncodedClip
 from recipes.voice_clone.studio.codec.training_clips import CodecClip, draw_gains, make_clip
 from recipes.voice_clone.studio.corpus.grammar import Split
 from recipes.voice_clone.studio.corpus.make_corpus import FOLDER as CORPUS
@@ -54,8 +54,8 @@ def main(argv: list[str]) -> int:
         raise UserError(f"--wave-steps {options.wave_steps}: must be at least 1")
     train = load_clips(options.corpus, "train", PER_VOICE)
     model, coded = train_encoder_side(options.folder, train, load_clips(options.corpus, "held_out", HELD_OUT), options.seed)
-    decoder.train_front(model, coded, options.folder / "front", options.seed + 2, FRONT_STEPS)
-    decoder.train_wave(model, coded, options.folder / "wave", options.seed + 3, options.wave_steps)
+    decoder_training.train_front(model, coded, options.folder / "front", options.seed + 2, FRONT_STEPS)
+    decoder_training.train_wave(model, coded, options.folder / "wave", options.seed + 3, options.wave_steps)
     print(f"next: python -m recipes.voice_clone.studio.codec.pack_codec {options.folder}")
     return 0
 
@@ -69,12 +69,12 @@ def train_encoder_side(folder: Path, train: Sequence[CodecClip], held_out: Seque
         codebooks.save(codebooks.fit_codebooks(torch.cat(vectors), seed), path)
     books = codebooks.load(path)
     model = codec_model.build_model(seed)
-    encoder.train_encoder(model, train, books, folder / "encoder", seed + 1, ENCODER_STEPS)
+    encoder_training.train_encoder(model, train, books, folder / "encoder", seed + 1, ENCODER_STEPS)
     codec_model.round_to_fp16(model.encoder)
     codec_model.fill_codebooks(model, books)
-    decoder.initialize_decoder(model, books.project(vectors[0]).std(0), seed)
+    decoder_training.initialize_decoder(model, books.project(vectors[0]).std(0), seed)
     if not (folder / "coder").exists():
-        found = encoder.measure_error(model, held_out, books)
+        found = encoder_training.measure_error(model, held_out, books)
         files.write_json(folder / "encoder.json", found)
         print(f"relative squared error on held-out clips: {found}", flush=True)
         codec_model.write_folder(model, folder / "coder" / TOKENIZER)

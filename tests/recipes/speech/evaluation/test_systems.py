@@ -16,7 +16,7 @@ from finetune.storage import demo_models
 from recipes.speech.evaluation import systems
 from recipes.speech.evaluation.evaluation_texts import Item
 from recipes.speech.evaluation.systems import System
-from recipes.speech.voice import SpeechSampling
+from recipes.speech.interface import SpeechSampling
 from recipes.voice_clone.inference.synthesizer import SPEECH
 from tests.finetune import tiny
 

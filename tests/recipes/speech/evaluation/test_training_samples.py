@@ -13,7 +13,7 @@ from matplotlib.image import imread
 
 from finetune.errors import UserError
 from recipes.speech.evaluation import training_samples
-from recipes.speech.voice import SpeechRequest, SpeechResult
+from recipes.speech.interface import SpeechRequest, SpeechResult
 from recipes.voice_clone.recipe import RECIPE
 
 

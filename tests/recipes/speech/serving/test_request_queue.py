@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.speech.serving.request_queue import QueueFullError, ServerClosedError, SpeechQueue
-from recipes.speech.voice import SpeechRequest, SpeechSampling
 
 CHUNK = np.zeros(10, np.float32)
 

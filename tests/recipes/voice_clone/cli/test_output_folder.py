@@ -11,7 +11,7 @@ import pytest
 
 from recipes.voice_clone.cli import output_folder
 from recipes.voice_clone.cli.text_inputs import TextLine
-from recipes.voice_clone.inference.exported_model import ExportedModel
+from recipes.voice_clone.inference.exported_metadata import ExportedModel
 from recipes.voice_clone.inference.synthesizer import Request, SpeechWithCodes
 from recipes.voice_clone.model.sampling_settings import SamplingSettings
 

@@ -19,7 +19,7 @@ from finetune.errors import UserError
 from recipes.voice_clone.inference import reference_package
 from recipes.voice_clone.inference.synthesizer import Request, Synthesizer, open_synthesizer
 from recipes.voice_clone.model.sampling_settings import CONFIG, SamplingSettings
-from recipes.voice_clone.model.speaker_embeddings import SAMPLE_RATE, read_reference_clip
+from recipes.voice_clone.model.speaker_vectors import SAMPLE_RATE, read_reference_clip
 
 GREEDY = SamplingSettings(greedy=True, max_seconds=1.2)
 MOST = {"max_new_tokens": GREEDY.max_frames + 1}

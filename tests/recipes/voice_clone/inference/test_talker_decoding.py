@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from recipes.voice_clone.inference import reference_package
-from recipes.voice_clone.inference.exported_model import ExportedModel
+from recipes.voice_clone.inference.exported_metadata import ExportedModel
 from recipes.voice_clone.inference.prompt_embeddings import PromptEmbedder, PromptEmbeddings, VoiceConditioning
 from recipes.voice_clone.inference.talker_decoding import DecodedCodes, DecodingSession, TalkerDecoder
 from recipes.voice_clone.model.sequence_layout import tokenize_text

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from recipes.voice_clone.studio.codec import codec_model, decoder, features
+from recipes.voice_clone.studio.codec import codec_model, decoder_training, features
 from recipes.voice_clone.studio.codec.codebooks import Codebooks
-from recipes.voice_clone.studio.codec.decoder import EncodedClip
+from recipes.voice_clone.studio.codec.decoder_training import EncodedClip
 from recipes.voice_clone.studio.codec.training_clips import CodecClip
 
 
@@ -20,7 +20,7 @@ def coded(clips: list[CodecClip], books: Codebooks) -> list[EncodedClip]:
 
 
 def test_an_excerpt_has_audio_features_and_codes_of_the_same_frames(coded: list[EncodedClip], books: Codebooks) -> None:
-    for cut in decoder.draw_excerpts(coded, 6, 9, np.random.default_rng(0)):
+    for cut in decoder_training.draw_excerpts(coded, 6, 9, np.random.default_rng(0)):
         assert torch.equal(books.encode(books.project(cut.features.vectors(cut.gain))), cut.codes)
         assert cut.wave.shape == (9 * 1920,)
         power = features.compute_mel_power(cut.wave)[8:]  # the first spectra depend on sound before the excerpt
@@ -29,9 +29,9 @@ def test_an_excerpt_has_audio_features_and_codes_of_the_same_frames(coded: list[
 
 def test_the_front_loss_is_zero_for_features_one_step_early(coded: list[EncodedClip]) -> None:
     cut = coded[0].cut(2, 12)
-    target = decoder.make_front_target(cut.features, cut.gain)
+    target = decoder_training.make_front_target(cut.features, cut.gain)
     early = torch.nn.functional.pad(target[1:], (0, 62, 0, 1)).T
-    assert float(decoder.compute_front_loss(early[None], target[None])) == pytest.approx(0, abs=1e-9)
+    assert float(decoder_training.compute_front_loss(early[None], target[None])) == pytest.approx(0, abs=1e-9)
     assert 0.3 < target[:, :64].std() < 3
 
 
@@ -39,13 +39,15 @@ def test_the_wave_loss_is_smallest_for_the_audio_itself(coded: list[EncodedClip]
     wave = torch.stack([one.cut(2, 11).wave for one in coded[:4]])
     shifted, softer = wave.roll(3, 1), 0.5 * wave
     noisy = wave + 0.05 * torch.randn(wave.shape, generator=torch.Generator().manual_seed(0))
-    same, *others = (float(decoder.compute_wave_loss(other, wave)) for other in (wave, shifted, softer, noisy, torch.zeros_like(wave)))
+    same, *others = (
+        float(decoder_training.compute_wave_loss(other, wave)) for other in (wave, shifted, softer, noisy, torch.zeros_like(wave))
+    )
     assert same < min(others)
     assert others[0] < others[1] < others[3]
 
 
 def test_codebooks_and_unused_projections_are_not_trained(model: object) -> None:
-    free = decoder.select_parameters(model)
+    free = decoder_training.select_parameters(model)
     assert "pre_transformer.input_proj.weight" in free
     assert not any("_codebook" in name or name.startswith("quantizer.rvq_first.input_proj") for name in free)
     assert any(name.startswith("quantizer.rvq_rest.output_proj") for name in free)
@@ -60,11 +62,11 @@ def test_decoder_training_learns_and_resumes_bit_for_bit(
     for name, front_stops, wave_stops in (("whole", (None,), (None,)), ("parts", (4, None), (2, None))):
         for until in front_stops:
             model = _ready(books, spread)
-            decoder.train_front(model, coded, tmp_path / f"{name}-front", 0, 12, until)
+            decoder_training.train_front(model, coded, tmp_path / f"{name}-front", 0, 12, until)
         for until in wave_stops:
             model = _ready(books, spread)
-            decoder.train_front(model, coded, tmp_path / f"{name}-front", 0, 12)  # the state that a resumed run finds
-            loss = decoder.train_wave(model, coded, tmp_path / f"{name}-wave", 1, 4, until, compiled=False)
+            decoder_training.train_front(model, coded, tmp_path / f"{name}-front", 0, 12)  # the state that a resumed run finds
+            loss = decoder_training.train_wave(model, coded, tmp_path / f"{name}-wave", 1, 4, until, compiled=False)
         found.append(model.decoder.state_dict())
     one, other = found
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -74,5 +76,5 @@ def test_decoder_training_learns_and_resumes_bit_for_bit(
 def _ready(books: Codebooks, spread: torch.Tensor) -> object:
     model = codec_model.build_model(0)
     codec_model.fill_codebooks(model, books)
-    decoder.initialize_decoder(model, spread, 0)
+    decoder_training.initialize_decoder(model, spread, 0)
     return model

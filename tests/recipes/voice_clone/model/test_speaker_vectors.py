@@ -16,7 +16,7 @@ from data_prep.audio_codecs import qwen3_tts_speaker_encoder
 from finetune.errors import UserError
 from finetune.storage import remote
 from recipes.voice_clone.inference import reference_package
-from recipes.voice_clone.model import speaker_embeddings
+from recipes.voice_clone.model import speaker_vectors
 from recipes.voice_clone.model.dataset_speakers import DatasetSpeaker
 from recipes.voice_clone.recipe import RECIPE
 
@@ -25,13 +25,13 @@ from recipes.voice_clone.recipe import RECIPE
 def encoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
     """The clips that were encoded."""
     clips: list[Path] = []
-    read = speaker_embeddings.read_reference_clip
+    read = speaker_vectors.read_reference_clip
 
     def record(path: Path) -> np.ndarray:
         clips.append(path)
         return read(path)
 
-    monkeypatch.setattr(speaker_embeddings, "read_reference_clip", record)
+    monkeypatch.setattr(speaker_vectors, "read_reference_clip", record)
     yield clips
 
 
@@ -43,7 +43,7 @@ def test_the_vector_is_the_mean_of_the_stock_encoder(nano: Path, tmp_path: Path,
     tts = reference_package.load(nano).model
     waves = [soundfile.read(tmp_path / "data" / name, dtype="float32")[0] for name in ("high.flac", "low.flac")]
     expected = torch.stack([tts.extract_speaker_embedding(wave, 24000) for wave in waves]).mean(0)
-    found = speaker_embeddings.load_speaker_vectors(config).vectors
+    found = speaker_vectors.load_speaker_vectors(config).vectors
     assert found.shape == (1, 32) and found.dtype == torch.float32
     torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-5)
 
@@ -51,17 +51,17 @@ def test_the_vector_is_the_mean_of_the_stock_encoder(nano: Path, tmp_path: Path,
 def test_reference_clips_of_remote_data_are_downloaded(nano: Path, tmp_path: Path, corpus: Any, rows_of: Any) -> None:
     here = corpus(tmp_path / "data", rows_of({"Anna": "high.flac", "Bert": "low.flac"})).config(nano)
     RECIPE.prepare(here)
-    expected = speaker_embeddings.load_speaker_vectors(here).vectors
+    expected = speaker_vectors.load_speaker_vectors(here).vectors
     cache = tmp_path / "other" / "cache" / "elsewhere"
     fetched = remote.fetch(f"file://{here.data.train}", cache)
     moved = {"data": here.data.model_copy(update={"train": fetched}), "run": here.run.model_copy(update={"dir": tmp_path / "other"})}
     there = here.model_copy(update=moved)
     RECIPE.prepare(there)
-    assert speaker_embeddings.load_speaker_vectors(there).vectors.equal(expected)
+    assert speaker_vectors.load_speaker_vectors(there).vectors.equal(expected)
     (tmp_path / "data").rename(tmp_path / "gone")
     (tmp_path / "other" / "cache" / "speakers.safetensors").unlink()
     RECIPE.prepare(there)
-    assert speaker_embeddings.load_speaker_vectors(there).vectors.equal(expected)
+    assert speaker_vectors.load_speaker_vectors(there).vectors.equal(expected)
 
 
 def test_different_voices_get_different_vectors(fresh: Any) -> None:
@@ -77,10 +77,10 @@ def test_other_rates_and_stereo_are_resampled(rate: int, nano: Path, tmp_path: P
 
     soundfile.write(tmp_path / "a.wav", tone(24000), 24000, subtype="FLOAT")
     soundfile.write(tmp_path / "b.wav", np.stack([tone(rate), tone(rate)], axis=1), rate, subtype="FLOAT")
-    assert len(speaker_embeddings.read_reference_clip(tmp_path / "b.wav")) == pytest.approx(48000, abs=1)
+    assert len(speaker_vectors.read_reference_clip(tmp_path / "b.wav")) == pytest.approx(48000, abs=1)
     encoder = qwen3_tts_speaker_encoder.load_encoder(nano)
     a, b = (
-        torch.from_numpy(qwen3_tts_speaker_encoder.embed_clip(encoder, speaker_embeddings.read_reference_clip(tmp_path / name)))
+        torch.from_numpy(qwen3_tts_speaker_encoder.embed_clip(encoder, speaker_vectors.read_reference_clip(tmp_path / name)))
         for name in ("a.wav", "b.wav")
     )
     assert (a - b).norm() < 0.05 * a.norm()
@@ -102,7 +102,7 @@ def test_the_vector_of_a_file_equals_that_of_the_stock_package(
     soundfile.write(tmp_path / "clip.flac", sound, rate, subtype="PCM_16")
     assert abs(soundfile.read(tmp_path / "clip.flac")[0].mean()) > 1e-3
     (theirs,) = stock_model.create_voice_clone_prompt(ref_audio=str(tmp_path / "clip.flac"), x_vector_only_mode=True)
-    ours = speaker_embeddings.compute_mean_vector(qwen3_tts_speaker_encoder.load_encoder(nano), [tmp_path / "clip.flac"])
+    ours = speaker_vectors.compute_mean_vector(qwen3_tts_speaker_encoder.load_encoder(nano), [tmp_path / "clip.flac"])
     torch.testing.assert_close(ours, theirs.ref_spk_embedding, rtol=0, atol=1e-6)
 
 
@@ -112,7 +112,7 @@ def test_vectors_are_computed_once_and_again_after_a_change(
     made = corpus(tmp_path / "data", rows_of({"Anna": "high.flac", "Bert": "low.flac"}))
     config = made.config(nano)
     RECIPE.prepare(config)
-    first = speaker_embeddings.load_speaker_vectors(config)
+    first = speaker_vectors.load_speaker_vectors(config)
     assert [path.name for path in encoded] == ["high.flac", "low.flac"]
     encoded.clear()
     RECIPE.prepare(config)
@@ -120,12 +120,12 @@ def test_vectors_are_computed_once_and_again_after_a_change(
 
     made.train.write_text(made.train.read_text() + made.train.read_text().splitlines()[0] + "\n")
     RECIPE.prepare(config)  # more clips of the same reference: new numbers, same vectors
-    assert encoded == [] and torch.equal(speaker_embeddings.load_speaker_vectors(config).vectors, first.vectors)
-    assert speaker_embeddings.load_speaker_vectors(config).state["speakers"][0]["clips"] == 3 and first.state["speakers"][0]["clips"] == 2
+    assert encoded == [] and torch.equal(speaker_vectors.load_speaker_vectors(config).vectors, first.vectors)
+    assert speaker_vectors.load_speaker_vectors(config).state["speakers"][0]["clips"] == 3 and first.state["speakers"][0]["clips"] == 2
 
     soundfile.write(tmp_path / "data" / "low.flac", np.random.RandomState(0).randn(24000) * 0.1, 24000)
     RECIPE.prepare(config)
-    changed = speaker_embeddings.load_speaker_vectors(config).vectors
+    changed = speaker_vectors.load_speaker_vectors(config).vectors
     assert len(encoded) == 2 and torch.equal(changed[0], first.vectors[0]) and not torch.equal(changed[1], first.vectors[1])
 
 
@@ -134,7 +134,7 @@ def test_the_cache_key_depends_on_the_encoder_only(nano: Path, tmp_path: Path) -
     for name, folder in (("talker.codec_head.weight", "same"), ("speaker_encoder.fc.bias", "other")):
         (tmp_path / folder).mkdir()
         save_file({**tensors, name: tensors[name] + 1}, tmp_path / folder / "model.safetensors")
-    keys = [speaker_embeddings.compute_cache_key(folder, {}) for folder in (nano, tmp_path / "same", tmp_path / "other")]
+    keys = [speaker_vectors.compute_cache_key(folder, {}) for folder in (nano, tmp_path / "same", tmp_path / "other")]
     assert keys[0] == keys[1] != keys[2]
 
 
@@ -145,7 +145,7 @@ def test_a_damaged_cache_is_computed_again(nano: Path, tmp_path: Path, corpus: A
     RECIPE.prepare(config)
     (config.run.dir / "cache" / "speakers.safetensors").write_bytes(b"half")
     RECIPE.prepare(config)
-    assert len(encoded) == 2 and speaker_embeddings.load_speaker_vectors(config).vectors.shape == (1, 32)
+    assert len(encoded) == 2 and speaker_vectors.load_speaker_vectors(config).vectors.shape == (1, 32)
 
 
 @pytest.mark.parametrize(
@@ -186,9 +186,9 @@ def test_a_plan_reports_missing_and_damaged_reference_clips(nano: Path, tmp_path
 
 
 def test_a_plan_only_checks_that_further_reference_clips_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speaker_embeddings, "DECODED_CLIPS", 0)
+    monkeypatch.setattr(speaker_vectors, "DECODED_CLIPS", 0)
     (tmp_path / "there.flac").write_bytes(b"not listened to")
     there = DatasetSpeaker("anna", named_references={tmp_path / "there.flac": None})
-    speaker_embeddings.check_reference_clips([there], 8)
+    speaker_vectors.check_reference_clips([there], 8)
     with pytest.raises(UserError, match=r"1 bad reference clips:\n  reference clip .*gone\.flac: No such file"):
-        speaker_embeddings.check_reference_clips([there, DatasetSpeaker("bert", named_references={tmp_path / "gone.flac": None})], 8)
+        speaker_vectors.check_reference_clips([there, DatasetSpeaker("bert", named_references={tmp_path / "gone.flac": None})], 8)

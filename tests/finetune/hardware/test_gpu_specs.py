@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from finetune.errors import UserError
-from finetune.hardware.gpus import GPUS, make_cluster
+from finetune.hardware.gpu_specs import GPUS, make_cluster
 
 
 def test_a_cluster_counts_its_ranks() -> None:
