@@ -6,7 +6,9 @@ The ranks are those of `accelerate launch --config_file FILE finetune/train.py`.
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +33,10 @@ class Launch:
 
     @property
     def starts_processes(self) -> bool:
-        """Whether the file starts other processes at all, or describes a single one."""
-        return bool(self.flags) or str(read_config_file(self.file).values.get("distributed_type")) != "NO"
+        """Whether a launcher is needed: not for one process on the first GPU."""
+        values = read_config_file(self.file).values
+        plain = values.get("gpu_ids") in (None, "all") and not values.get("use_cpu")
+        return bool(self.flags) or str(values.get("distributed_type")) != "NO" or not plain
 
 
 def take_launch(arguments: Arguments) -> Launch | None:
@@ -40,6 +44,8 @@ def take_launch(arguments: Arguments) -> Launch | None:
     given = {key: value for key, value in arguments.overrides if key in (FLAG, *PASSED_ON)}
     if not given:
         return None
+    if "LOCAL_RANK" in os.environ:
+        raise UserError(f"--{next(iter(given))}: this process is a rank of a launcher already; remove the flag, or the other launcher")
     if FLAG not in given:
         raise UserError(f"--{next(iter(given))} needs --{FLAG} FILE, as in --{FLAG} fsdp2 --num_processes 4")
     arguments.overrides = [(key, value) for key, value in arguments.overrides if key not in given]
@@ -65,30 +71,44 @@ def launch(wanted: Launch, arguments: Sequence[str], run_dir: Path) -> int:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+    if str(read_config_file(wanted.file).values.get("distributed_type")) == "NO" and "--num_processes" in wanted.flags:
+        raise UserError(f"--num_processes: {wanted.file} describes one process; for several give --{FLAG} ddp or --{FLAG} fsdp2")
     words = ["--config_file", str(wanted.file), *wanted.flags, *command_lines.training_script(), *arguments]
+    before = read_change_time(run_dir)
     logging.disable(logging.ERROR)  # the launcher logs each signal and each exit code; the ranks say what happened
     try:
         launch_command(launch_command_parser().parse_args(words))
     except SignalException as stop:
-        return 0 if read_reason(run_dir).startswith("stopped") else 128 + int(stop.sigval)
+        recorded = read_change_time(run_dir) != before  # otherwise the record is that of the launch before
+        return 0 if recorded and read_reason(run_dir).startswith("stopped") else 128 + int(stop.sigval)
     except ChildFailedError as failed:
-        return report_failure(failed, run_dir)
+        rank, failure = failed.get_first_failure()
+        return report_failure(rank, failure.exitcode, run_dir)
+    except subprocess.CalledProcessError as failed:  # of the one process that accelerate starts for `distributed_type: NO`
+        return report_failure(0, failed.returncode, run_dir)
     except ValueError as error:
         hint = "; without GPUs give --num_processes N" if "Cuda is not available" in str(error) else ""
         raise UserError(f"--{FLAG} {wanted.file}: {str(error).rstrip('.')}{hint}") from None
     return 0
 
 
-def report_failure(failed: Exception, run_dir: Path) -> int:
+def report_failure(rank: int, code: int, run_dir: Path) -> int:
     """Report the first rank that failed, if it could not do so itself; returns the exit code."""
-    rank, failure = failed.get_first_failure()  # type: ignore[attr-defined]  # a ChildFailedError; importing its class imports torch
-    if failure.exitcode == 2:  # a `UserError`, which the rank has printed
+    if code == 2:  # a `UserError`, which the rank has printed
         return 2
-    how = signal.Signals(-failure.exitcode).name if failure.exitcode < 0 else f"exit code {failure.exitcode}"
+    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     record = run_dir / "exit.json"
     raise UserError(
         f"rank {rank} ended with {how}; the reason is above, or in {record}. The same command resumes from the newest checkpoint"
     )
+
+
+def read_change_time(run_dir: Path) -> int | None:
+    """When exit.json was written, in nanoseconds; None without that file."""
+    try:
+        return (run_dir / "exit.json").stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 def read_reason(run_dir: Path) -> str:

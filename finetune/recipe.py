@@ -302,7 +302,7 @@ def load_options(folder: Path) -> type[BaseModel]:
 def load_argument_help(folder: Path) -> dict[str, Callable[[], object]]:
     """`HELP` of the recipe's `arguments.py`: verb → a function that prints the options which the recipe adds to it. Empty without that
     file, which lets `finetune generate --help` work without torch, as `recipe.py` may import it."""
-    return dict(_import(folder, "arguments").HELP) if (folder / "arguments.py").is_file() else {}
+    return dict(getattr(_import(folder, "arguments"), "HELP", {})) if (folder / "arguments.py").is_file() else {}
 
 
 def _read_options_file(folder: Path) -> type[BaseModel] | None:

@@ -3,8 +3,9 @@
 #
 # Two nodes with eight GPUs each, one `accelerate launch` per node. Submit it from a folder that all nodes see, with the environment active
 # (sbatch passes it on). RUN_DIR is the run's folder (default runs/slurm-JOBID); LAUNCH_FILE is the launch file (default two_nodes.yaml).
-# Five minutes before the time limit, and when the job is preempted, the run saves a checkpoint and stops; the job is then requeued, and
-# resumes from it. `scancel --signal=TERM --batch JOBID` saves, stops and requeues at once; a plain `scancel JOBID` ends the job.
+# Five minutes before the time limit the run saves a checkpoint and stops; the job is then requeued, and resumes from it.
+# `scancel --signal=USR1 --batch JOBID` does the same at once. A plain `scancel JOBID` ends the job. A preempted job is requeued by SLURM
+# itself; its ranks save when they get SIGTERM, if the grace time is long enough.
 #SBATCH --job-name=overtone
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -13,7 +14,7 @@
 #SBATCH --time=24:00:00
 #SBATCH --requeue
 #SBATCH --open-mode=append
-#SBATCH --signal=B:TERM@300
+#SBATCH --signal=B:USR1@300
 #SBATCH --output=slurm-%j.log
 set -u
 
@@ -31,7 +32,7 @@ stop_and_requeue() {
     mkdir -p "$RUN_DIR" && touch "$RUN_DIR/STOP"
 }
 requeue=no
-trap stop_and_requeue TERM
+trap stop_and_requeue USR1
 
 # SLURM_PROCID is the number of the node, as each has one task.
 srun --kill-on-bad-exit=1 bash -c 'exec accelerate launch --config_file "$LAUNCH_FILE" \
@@ -40,12 +41,13 @@ srun --kill-on-bad-exit=1 bash -c 'exec accelerate launch --config_file "$LAUNCH
     -m finetune.train "$@" --run.dir "$RUN_DIR"' launch "$@" &
 launched=$!
 
-code=0
-wait "$launched" || code=$?
+wait "$launched"
 while kill -0 "$launched" 2>/dev/null; do # `wait` returns early when the signal arrives
-    wait "$launched" && code=0 || code=$?
+    wait "$launched"
 done
-if [ "$requeue" = yes ] && grep -q '"reason": "stopped' "$RUN_DIR/exit.json"; then
+wait "$launched" # again, since the launcher may have ended while the signal was handled: bash keeps its exit code
+code=$?
+if [ "$requeue" = yes ] && grep -q '"reason": "stopped by the file' "$RUN_DIR/exit.json"; then
     scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$code"

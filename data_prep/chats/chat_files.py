@@ -22,7 +22,7 @@ COMPRESSED = {GZIP, ".zst", ".xz", ".bz2", ".lz4", ".br", ".zip"}
 KNOWN = f"known are {', '.join(KINDS)}, all but the last also with {GZIP}, and folders that `datasets` saved"
 HUB_FILES = tuple(f"*{suffix}{packed}" for suffix in KINDS for packed in ("", GZIP))
 """Files that are downloaded from a dataset on the hub."""
-OTHER_SPLITS = re.compile(r"(^|[/_.-])(test|validation|valid|dev|val|eval)([-_./]|$)")
+OTHER_SPLITS = re.compile(r"(^|[/_.-])(test|testing|validation|valid|dev|val|eval|evaluation)([-_./]|$)")
 """Matches the path of a file, in a dataset on the hub, that is not training data."""
 AGAIN = "that had been read already"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from data_prep.recordings.subtitles import Cues
@@ -30,8 +28,8 @@ def parse_json(content: str, name: str) -> tuple[TimedUtterance, ...]:
         value = strict_json.loads(content)
         entries = value["segments"] if isinstance(value, dict) and "segments" in value else value  # as Whisper's command line writes them
         utterances = TypeAdapter(tuple[TimedUtterance, ...]).validate_python(entries)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{name}:{error.lineno}: not JSON ({error.msg}); expected [{{start, end, text}}, …]") from error
+    except strict_json.JsonSyntaxError as error:
+        raise UserError(f"{name}:{error.line}: not JSON ({error.problem}); expected [{{start, end, text}}, …]") from error
     except ValidationError as error:  # a ValueError too
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "top level"

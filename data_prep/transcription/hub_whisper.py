@@ -18,7 +18,9 @@ from finetune.storage.strict_json import read_object
 
 KIND = Kind("a Whisper model of transformers", frozenset({"whisper"}))
 GENERATION = "generation_config.json"
-PATTERNS = (CONFIG, GENERATION, "*.safetensors", "*.safetensors.index.json")
+WEIGHTS = ("model.safetensors", "model-*.safetensors")
+"""Not `model.fp32-*.safetensors` and those of `checkpoint-*/`, which some repositories have beside them."""
+PATTERNS = (CONFIG, GENERATION, *WEIGHTS)
 NAMES = (
     (r"^model\.", ""),
     (r"\.layers\.", ".blocks."),
@@ -58,7 +60,10 @@ def find_weights(name: str) -> list[Path]:
     """The files of the weights of a model, the largest first; those of a model on the hub are downloaded. Raises `UserError`."""
     folder = resolve_model("--whisper", name, PATTERNS)
     require_safetensors(folder, "--whisper")
-    return sorted(folder.glob("*.safetensors"), key=lambda path: (-path.stat().st_size, path.name))
+    found = [path for pattern in WEIGHTS for path in folder.glob(pattern)]
+    if not found:
+        raise UserError(f"--whisper {name}: {folder} has none of the files {', '.join(WEIGHTS)}; give another model")
+    return sorted(found, key=lambda path: (-path.stat().st_size, path.name))
 
 
 def digest_weights(name: str) -> str:

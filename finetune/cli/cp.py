@@ -4,7 +4,7 @@ Copy a recipe, its config, or a launch file, to change it:
 
   python -m finetune cp voice_clone                 the recipe's code and configs, to ./voice_clone; train it with --recipe ./voice_clone
   python -m finetune cp voice_clone/config.yaml     its config, to ./voice_clone.yaml; use it with --recipe voice_clone --config FILE
-  python -m finetune cp fsdp2.yaml                  a launch file for `accelerate launch --config_file`, to ./fsdp2.yaml
+  python -m finetune cp fsdp2.yaml                  a launch file for `train --launch`, to ./fsdp2.yaml
   python -m finetune cp slurm.sh                    a batch script for SLURM, to ./slurm.sh
 """
 
@@ -56,7 +56,7 @@ def copy(name: str, target: Path | None) -> str:
         return f"python -m finetune train --recipe {recipe} --config {shlex.quote(str(path))} --data.train FILE"
     if path.suffix == ".sh":
         return f"sbatch {shlex.quote(str(path))} --recipe RECIPE --data.train FILE"
-    return f"accelerate launch --config_file {shlex.quote(str(path))} -m finetune.train --recipe RECIPE --data.train FILE"
+    return f"python -m finetune train --launch {shlex.quote(str(path))} --recipe RECIPE --data.train FILE"
 
 
 def keep_schema(source: Path) -> str:
@@ -108,10 +108,10 @@ def copy_recipe(recipe: Path, target: Path) -> int:
 
 
 def needed_files(recipe: Path) -> set[Path]:
-    """Files of a recipe, relative to its folder: `recipe.py` and `options.py`, the modules that these import, relatively and at any depth,
-    and every file that is no module in the folders of these."""
+    """Files of a recipe, relative to its folder: `recipe.py`, `options.py` and `arguments.py`, the modules that these import, relatively
+    and at any depth, and every file that is no module in the folders of these."""
     modules = set[Path]()
-    pending = [Path(name) for name in ("__init__.py", "recipe.py", "options.py") if (recipe / name).is_file()]
+    pending = [Path(name) for name in ("__init__.py", "recipe.py", "options.py", "arguments.py") if (recipe / name).is_file()]
     while pending:
         module = pending.pop()
         if module not in modules:

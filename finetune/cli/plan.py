@@ -24,6 +24,7 @@ from finetune.config import Config, choose_sources, on_disk, read_sources
 from finetune.config_sources import Arguments, Dumper, parse_arguments
 from finetune.errors import UserError, exit_code, format_count
 from finetune.hardware.gpu_specs import Cluster, make_cluster
+from finetune.launcher import take_launch
 from finetune.recipe import Recipe, find_recipe, load_recipe
 from finetune.storage import files
 from finetune.train import check_config, check_inputs, list_config_files, list_words, load_checked_recipe, print_help, resolve_config
@@ -69,6 +70,7 @@ def run(argv: list[str]) -> int:
 
 def take_plan_options(arguments: Arguments) -> PlanOptions:
     """Remove the flags of `plan` from the overrides and return them. Raises `UserError` for an invalid number or an unknown GPU."""
+    take_launch(arguments)  # so that the command line of a training can be planned as it is
     given = {key: value for key, value in arguments.overrides if key in ("gpus", "nodes", "gpu", "write")}
     arguments.overrides = [(key, value) for key, value in arguments.overrides if key not in given]
     for key in ("gpus", "nodes"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from finetune.errors import UserError
 README = "README.md"
 THIS_MODEL = "path/of/this/folder"
 """In the examples of a card: replaced by the name of the exported model."""
+HEADER = re.compile(r"---\n(?P<yaml>.*?)\n---(?:\n|\Z)", re.DOTALL)
 KEPT_KEYS = ("license", "license_name", "license_link", "language")
 """Keys of the base's header that are also true of a model trained from it."""
 
@@ -21,11 +23,8 @@ KEPT_KEYS = ("license", "license_name", "license_link", "language")
 def read_base_metadata(base: Path) -> dict[str, Any]:
     """The `KEPT_KEYS` in the header of the base's model card; empty if there is none, or it cannot be read."""
     try:
-        _, header, _ = (base / README).read_text(encoding="utf-8").split("---", 2)
-        found = load_yaml(header, README)
+        found, _ = split_card((base / README).read_text(encoding="utf-8"))
     except (OSError, ValueError, UserError):
-        return {}
-    if not isinstance(found, dict):
         return {}
     return {key: value for key in KEPT_KEYS if _is_text(value := found.get(key))}
 
@@ -55,12 +54,17 @@ def make_model_index(model: str, task: str, results: Mapping[str, Mapping[str, f
 
 def add_metadata(card: str, metadata: Mapping[str, Any]) -> str:
     """A card with more keys in its header, which replace those of the same name. Raises `UserError` for a card without a header."""
-    before, mark, rest = card.partition("---\n")
-    header, end, text = rest.partition("\n---\n")
-    if before.strip() or not mark or not end:
-        raise UserError("it does not begin with a YAML header; export the model again")
-    found = load_yaml(header, README)
+    found, text = split_card(card)
     return render_header({**found, **metadata}) + text
+
+
+def split_card(card: str) -> tuple[dict[str, Any], str]:
+    """The keys in the YAML header of a card, and the text after it. Raises `UserError` for a card without a header."""
+    parts = HEADER.match(card)
+    found = load_yaml(parts["yaml"], README) if parts else None
+    if parts is None or not isinstance(found, dict):
+        raise UserError("it does not begin with a YAML header; export the model again")
+    return found, card[parts.end() :]
 
 
 def name_model(card: bytes, model: str) -> bytes:
@@ -71,5 +75,5 @@ def name_model(card: bytes, model: str) -> bytes:
 def describe_target(target: Path | str) -> str:
     """The name of an export in its card: a relative path as it was given, otherwise only the last part, since a published card must not
     reveal folders of this machine."""
-    absolute = "://" in str(target) or str(target).startswith(("/", "~"))
+    absolute = "://" in str(target) or str(target).startswith(("/", "~")) or ".." in Path(target).parts
     return str(target).rstrip("/").rpartition("/")[2] if absolute else str(target)

@@ -5,6 +5,7 @@ Every flag and config key that takes a model uses it, so a name works everywhere
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from finetune.storage.hub_download import download, download_dataset
 
 MODEL_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "README.md", "LICENSE")
 """Files that are downloaded from a hub repository: data only, never code or pickled weights."""
-LEADING_MARKS = (".", "/", "~")
-"""First characters of a path, with which no hub name begins."""
+HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*")
+OWN_FOLDERS = ("exports", "runs", "data")
+"""Folders that our own commands write: `exports/me` is a path, also before it exists, and never the repository of a user `exports`."""
 
 
 def resolve_model(option: str, model: str, patterns: Sequence[str] = MODEL_FILES, revision: str | None = None) -> Path:
@@ -29,7 +31,7 @@ def resolve_model(option: str, model: str, patterns: Sequence[str] = MODEL_FILES
     if demo_models.is_shipped(model):
         return demo_models.folder_of(model)
     if not is_hub_name(model):
-        raise UserError(f"{option} {model}: no such folder, and not a hub name (owner/model){demo_models.listing()}")
+        raise UserError(f"{option} {model}: no such folder, and not a hub name (owner/model){demo_models.listing()}{_explain_path(model)}")
     try:
         folder = download(model, revision, [*patterns])
     except Exception as error:  # the hub client raises a dozen unrelated types for "not there", "no access" and "no network"
@@ -49,25 +51,35 @@ def resolve_dataset(option: str, dataset: str, patterns: Sequence[str]) -> Path:
     try:
         folder = download_dataset(dataset, [*patterns])
     except Exception as error:  # as in `resolve_model`
-        raise UserError(
-            f"{option} {dataset}: no such file or folder, and the download from the hub failed: {_explain_failure(error, dataset, None)}"
-        ) from error
+        reason = _explain_failure(error, dataset, None, "datasets/")
+        raise UserError(f"{option} {dataset}: no such file or folder, and the download from the hub failed: {reason}") from error
     if not folder.is_dir():
         raise UserError(f"{option} {dataset}: the dataset on the hub has none of the files {', '.join(patterns)}")
     return folder
 
 
 def is_hub_name(model: str) -> bool:
-    """Whether `model` has the form owner/model, and is neither an existing file or folder nor a path that begins with `LEADING_MARKS`."""
-    return model.count("/") == 1 and not model.startswith(LEADING_MARKS) and all(model.split("/")) and not Path(model).exists()
+    """Whether `model` has the form owner/model and is no path: it does not exist, and neither does a folder `owner`."""
+    owner = model.partition("/")[0]
+    return HUB_NAME.fullmatch(model) is not None and owner not in OWN_FOLDERS and not Path(owner).is_dir()
 
 
-def _explain_failure(error: Exception, model: str, revision: str | None) -> str:
+def _explain_path(model: str) -> str:
+    """Why a name of the form owner/model is taken as a path, and what to do; empty for other names."""
+    owner = model.partition("/")[0]
+    if HUB_NAME.fullmatch(model) is None:
+        return ""
+    if owner == "exports":
+        return f"; create it with: python -m finetune export RUN --to {model}"
+    return f"; it counts as a path, since {owner} is a folder " + ("here" if Path(owner).is_dir() else "that the commands write")
+
+
+def _explain_failure(error: Exception, model: str, revision: str | None, page: str = "") -> str:
     """Why a download failed, and what to do."""
     from huggingface_hub import constants, errors
 
     if isinstance(error, errors.GatedRepoError):
-        return f"its owner must admit you: accept the terms at {constants.ENDPOINT}/{model}, and run `hf auth login`"
+        return f"its owner must admit you: accept the terms at {constants.ENDPOINT}/{page}{model}, and run `hf auth login`"
     if isinstance(error, errors.RepositoryNotFoundError):
         return "the hub has no such repository, or it is private; check the name, or log in with `hf auth login`"
     if isinstance(error, errors.RevisionNotFoundError):

@@ -18,6 +18,15 @@ HALF = re.compile(r"\\u[dD][89a-fA-F]")
 """Escape of a surrogate. Two of them in a row may be a character, so a match needs a further check."""
 
 
+class JsonSyntaxError(ValueError):
+    """A text that is not JSON. The message has the column, and the line if there are several."""
+
+    def __init__(self, error: json.JSONDecodeError, text: str) -> None:
+        self.problem, self.line = error.msg.removesuffix(" at"), error.lineno
+        line = f"line {error.lineno}, " if "\n" in text.strip() else ""
+        super().__init__(f"{self.problem} at {line}column {error.colno}")
+
+
 def loads(raw: str | bytes) -> Any:
     """Parse a JSON text; bytes are UTF-8, or another UTF encoding with a byte order mark.
 
@@ -31,8 +40,7 @@ def loads(raw: str | bytes) -> Any:
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
     except json.JSONDecodeError as error:
-        line = f"line {error.lineno}, " if "\n" in text.strip() else ""
-        raise ValueError(f"{error.msg.removesuffix(' at')} at {line}column {error.colno}") from None
+        raise JsonSyntaxError(error, text) from None
     if text.count("[") + text.count("{") > DEEPEST and is_deep(value):
         raise ValueError(TOO_DEEP)
     if not isinstance(raw, bytes) or ("\\u" in text and HALF.search(text)):  # the decoder rejects all other lone surrogates

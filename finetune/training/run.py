@@ -125,7 +125,8 @@ def warn_of_idle_gpus(world: World) -> None:
     for idle in idle_gpus(world):
         if world.is_main:
             print(f"warning: {idle}", file=sys.stderr, flush=True)
-            if world.size == 1 and (arguments := command_lines.find_own_arguments()) is not None:
+            arguments = command_lines.find_own_arguments()
+            if world.size == 1 and arguments is not None and not any(word.partition("=")[0] == "--launch" for word in arguments):
                 command = command_lines.finetune_command("train", "--launch", "fsdp2", *arguments)
                 print(f"  to use all of them: {command}", file=sys.stderr, flush=True)
 

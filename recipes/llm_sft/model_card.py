@@ -12,6 +12,7 @@ import yaml
 from finetune import __version__
 from finetune.config_sources import load_yaml
 from finetune.exporting.model_metadata import THIS_MODEL, make_model_index, render_header
+from finetune.storage.hub_download import COMMIT
 
 CHAT = """messages = [{"role": "user", "content": "Good day. Who are you?"}]
 inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)"""
@@ -87,7 +88,9 @@ def make_header(state: dict[str, Any], settings: dict[str, Any], inherited: dict
 
 
 def is_on_hub(state: dict[str, Any]) -> bool:
-    return not Path(state["base"]["source"]).is_dir()
+    """Whether the base came from the hub: only then its commit was recorded. A folder may have been moved since the training."""
+    source, revision = state["base"]["source"], state["base"]["revision"]
+    return source.count("/") == 1 and COMMIT.fullmatch(revision or "") is not None and not Path(source).is_dir()
 
 
 def base_name(state: dict[str, Any]) -> str:

@@ -22,6 +22,7 @@ COLUMNS = {
     "first_step": {"target", "stage", "seconds", "of all"},
     "generation": {"model", "texts at once", "here / stock", "real-time factor, here", "first sound, s, here"},
     "growth": {"what grows", "to", "measured", "figure", "of the first"},
+    "hardware_table": {"model", "training", "one GPU", "memory, GiB", "eight GPUs"},
     "loader_interference": {"recipe", "samples come from", "of the step", "op rate / alone", "processor"},
     "order": {"rows", "first step from the middle, ms", "memory of its own, KiB"},
     "packing_utilisation": {"sequence_length", "window", "best fit", "first fit in order", "padded in order"},
@@ -42,7 +43,17 @@ COLUMNS = {
     "sub_talker": {"at once", "loop over time", "loop / at once"},
 }
 SLOW = {
-    *("communication", "data_preparation", "export_memory", "first_step", "generation", "growth", "loader_interference", "plan_backtest"),
+    *(
+        "communication",
+        "data_preparation",
+        "export_memory",
+        "first_step",
+        "generation",
+        "growth",
+        "hardware_table",
+        "loader_interference",
+        "plan_backtest",
+    ),
     *("reliability", "resume_time", "save_blocking", "scaling", "scaling_limits", "start_up", "step_overhead", "strategy_bytes"),
     *("transcribe_speed", "voice_ways"),
 }

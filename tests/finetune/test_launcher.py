@@ -59,6 +59,7 @@ def test_the_ranks_receive_the_arguments_of_the_training(tmp_path: Path, monkeyp
     [
         (["--launch", "fsdp3"], "--launch fsdp3: no such file, and no launch file of that name; known are cpu, ddp, fsdp2, "),
         (["--num_processes", "2"], "--num_processes needs --launch FILE, as in --launch fsdp2 --num_processes 4"),
+        (["--launch", "one_gpu", "--num_processes", "2"], "one_gpu.yaml describes one process; for several give --launch ddp"),
         (["--launch", "fsdp2"], "fsdp2.yaml: Cuda is not available; without GPUs give --num_processes N"),
         (["--launch", "cpu", "--train.lrr", "1"], "--train.lrr: unknown key train.lrr; did you mean train.lr?"),
     ],
@@ -80,6 +81,19 @@ def test_a_launch_file_of_one_process_trains_in_this_one() -> None:
         assert several is not None and several.starts_processes
 
 
+def test_a_launch_file_for_another_gpu_or_the_cpu_needs_the_launcher(tmp_path: Path) -> None:
+    for line in ("gpu_ids: '1'", "use_cpu: true"):
+        (tmp_path / "own.yaml").write_text(f"distributed_type: 'NO'\n{line}\n")
+        wanted = take_launch(parse_arguments(["--launch", str(tmp_path / "own.yaml")]))
+        assert wanted is not None and wanted.starts_processes, line
+
+
+def test_a_rank_starts_no_further_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert train.main(argv_in(tmp_path, "--launch", "fsdp2")) == 2
+    assert "this process is a rank of a launcher already; remove the flag, or the other launcher" in capsys.readouterr().err
+
+
 def failed_with(exitcode: int) -> ChildFailedError:
     return ChildFailedError("train", {1: ProcessFailure(local_rank=1, pid=1, exitcode=exitcode, error_file="")})
 
@@ -93,8 +107,10 @@ def failed_with(exitcode: int) -> ChildFailedError:
         (failed_with(2), "failed", 2, ""),
         (failed_with(1), "failed", 2, "rank 1 ended with exit code 1; the reason is above, or in "),
         (failed_with(-9), None, 2, "rank 1 ended with SIGKILL; the reason is above, or in "),
+        (subprocess.CalledProcessError(2, "train"), "failed", 2, ""),
+        (subprocess.CalledProcessError(1, "train"), "failed", 2, "rank 0 ended with exit code 1; the reason is above, or in "),
     ],
-    ids=["stopped", "ended", "interrupted", "error", "bug", "killed"],
+    ids=["stopped", "ended", "interrupted", "error", "bug", "killed", "error of one process", "bug of one process"],
 )
 def test_the_end_of_the_ranks_is_one_message(
     end: Exception,
@@ -116,6 +132,19 @@ def test_the_end_of_the_ranks_is_one_message(
     assert train.main(argv_in(tmp_path, "--launch", "fsdp2")) == code
     err = capsys.readouterr().err
     assert (err == "") == (words == "") and words in err and len(err.splitlines()) <= 1
+
+
+def test_the_record_of_an_earlier_launch_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the ranks of a resumed run still import torch."""
+    (tmp_path / "a run").mkdir()
+    (tmp_path / "a run" / "exit.json").write_text(json.dumps({"reason": "stopped by SIGINT on rank 0"}))
+
+    def run(_: Any) -> None:
+        raise SignalException("ours", signal.SIGINT)
+
+    Started(monkeypatch, 2)
+    monkeypatch.setattr(torch.distributed.run, "run", run)
+    assert train.main(argv_in(tmp_path, "--launch", "fsdp2")) == 130
 
 
 def test_a_run_without_a_record_has_no_reason(tmp_path: Path) -> None:

@@ -130,10 +130,14 @@ def test_lora_and_activation_checkpointing_match_one_process(runs: Runs, world: 
     compare(runs(world, case), runs(1, case), "fp32")
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 def test_activation_checkpointing_on_two_processes_matches_plain_training(runs: Runs) -> None:
     compare(runs(2, RECOMPUTED), runs(1, PLAIN), "fp32")
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 def test_bf16_stays_near_fp32(runs: Runs) -> None:
     for half, full in zip(runs(2, {**PLAIN, "parallel.strategy": "fsdp", "train.precision": "bf16"}), runs(1, PLAIN), strict=True):
         assert half["loss"] == pytest.approx(full["loss"], abs=5e-2)

@@ -54,7 +54,7 @@ def environment(home: Path, programs: Path, job: int, gpus: int) -> dict[str, st
 def submit(home: Path, env: Mapping[str, str], *arguments: object) -> subprocess.Popen[str]:
     command = ["bash", str(SCRIPT), *map(str, arguments)]
     with (home / "slurm.log").open("a") as log:
-        return subprocess.Popen(command, cwd=home, env=dict(env), stdout=log, stderr=subprocess.STDOUT, text=True)
+        return subprocess.Popen(command, cwd=home, env=dict(env), stdout=log, stderr=subprocess.STDOUT, text=True, start_new_session=True)
 
 
 def test_each_node_gets_its_launcher(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_each_node_gets_its_launcher(tmp_path: Path) -> None:
 
 def test_the_header_wants_what_the_script_relies_on() -> None:
     wanted = {line.removeprefix("#SBATCH ") for line in SCRIPT.read_text(encoding="utf-8").splitlines() if line.startswith("#SBATCH ")}
-    assert {"--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=8", "--requeue", "--signal=B:TERM@300"} <= wanted
+    assert {"--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=8", "--requeue", "--signal=B:USR1@300"} <= wanted
 
 
 def test_a_failure_is_the_exit_code_of_the_job(tmp_path: Path) -> None:
@@ -86,10 +86,42 @@ def test_a_failure_is_the_exit_code_of_the_job(tmp_path: Path) -> None:
     assert not (tmp_path / "requeued").exists()
 
 
+TRAINING = """#!/bin/bash
+trap 'echo "{\\"reason\\": \\"stopped by SIGTERM on rank 0\\"}" >"$RUN_DIR/exit.json"; exit 143' TERM
+mkdir -p "$RUN_DIR" && touch "$SLURM_SUBMIT_DIR/started-$SLURM_PROCID"
+until [ -e "$RUN_DIR/STOP" ]; do sleep 0.02; done
+echo "{\\"reason\\": \\"stopped by the file STOP on rank 0\\"}" >"$RUN_DIR/exit.json"
+"""
+
+
+def start_training(home: Path) -> subprocess.Popen[str]:
+    """The script with stand-ins for two launchers, which wait for the STOP file, once both have started."""
+    env = environment(home, put(home / "bin", srun=SRUN, scontrol=SCONTROL, accelerate=TRAINING), 7, 1) | {"RUN_DIR": str(home / "run")}
+    job, deadline = submit(home, env, "--recipe", "voice_clone"), time.monotonic() + 60
+    while not all((home / f"started-{node}").exists() for node in (0, 1)):
+        assert job.poll() is None and time.monotonic() < deadline, (home / "slurm.log").read_text()
+        time.sleep(0.01)
+    return job
+
+
+def test_the_signal_before_the_time_limit_stops_the_run_and_requeues_the_job(tmp_path: Path) -> None:
+    job = start_training(tmp_path)
+    job.send_signal(signal.SIGUSR1)
+    assert job.wait(60) == 0, (tmp_path / "slurm.log").read_text()
+    assert (tmp_path / "requeued").read_text() == "requeued 7\n"
+
+
+def test_a_cancelled_job_is_not_requeued(tmp_path: Path) -> None:
+    """`scancel` sends SIGTERM to all processes of the job."""
+    job = start_training(tmp_path)
+    os.killpg(job.pid, signal.SIGTERM)
+    assert job.wait(60) != 0 and not (tmp_path / "requeued").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_sigterm_saves_and_requeues_and_the_job_resumes(tmp_path: Path) -> None:
-    """SLURM's own part, to deliver SIGTERM to the batch shell and to start a requeued job again, is done by the test."""
+def test_the_signal_before_the_time_limit_saves_and_requeues_and_the_job_resumes(tmp_path: Path) -> None:
+    """SLURM's own part, to deliver SIGUSR1 to the batch shell and to start a requeued job again, is done by the test."""
     programs = put(tmp_path / "bin", srun=SRUN, scontrol=SCONTROL)
     env = environment(tmp_path, programs, os.getpid(), 1) | {"RUN_DIR": str(tmp_path / "run")}  # another port for each test process
     _, *data = byte_data(tmp_path)
@@ -99,7 +131,7 @@ def test_sigterm_saves_and_requeues_and_the_job_resumes(tmp_path: Path) -> None:
     while not (log.exists() and any(event["event"] == "step" for event in read_log(log))):
         assert job.poll() is None and time.monotonic() < deadline, (tmp_path / "slurm.log").read_text()
         time.sleep(0.02)
-    job.send_signal(signal.SIGTERM)
+    job.send_signal(signal.SIGUSR1)
     assert job.wait(400) == 0, (tmp_path / "slurm.log").read_text()
     record = json.loads((tmp_path / "run" / "exit.json").read_text())
     assert record["reason"].startswith("stopped by the file") and record["last_commit"] and 0 < record["step"] < 300

@@ -806,7 +806,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/launcher.py",
-        'return 0 if read_reason(run_dir).startswith("stopped") else 128 + int(stop.sigval)',
+        'return 0 if recorded and read_reason(run_dir).startswith("stopped") else 128 + int(stop.sigval)',
         "return 0",
         "tests/finetune/test_launcher.py::test_the_end_of_the_ranks_is_one_message",
         "a launch that was ended before it trained looks like a success",

@@ -107,6 +107,8 @@ def make_plan(recipe: SpeechRecipe, model: Path, args: argparse.Namespace) -> Pl
     encoder, notes = find_encoder(recipe, speaking)
     if args.asr is None:
         notes.append("Intelligibility was not measured: no --asr was given.")
+    if args.speaker_model == resemblyzer_encoder.NAME and resemblyzer_encoder.find_weights() is None:
+        raise UserError(f"--speaker-model {args.speaker_model}: it is not installed; run: {resemblyzer_encoder.INSTALL}")
     if args.speaker_model is None and resemblyzer_encoder.find_weights() is not None:
         args.speaker_model = resemblyzer_encoder.NAME
     if args.speaker_model is None:
@@ -192,11 +194,11 @@ def describe_gaps(items: Sequence[Item]) -> list[str]:
 def run_plan(plan: Plan) -> Evaluation:
     """Speak all texts with all systems and measure the clips."""
     args, clips = plan.args, plan.args.out / CLIPS
+    encoders = scoring.load_encoders(plan.encoder, args.speaker_model)
+    models = scoring.load_scoring_models(plan.items, encoders, args.asr)  # first, so that a problem shows before hours of generation
     for leftover in [clips, *args.out.glob("export-*")]:
         if leftover.exists():
             files.discard(leftover)  # of an earlier evaluation, perhaps of other texts, or of one that was killed
-    encoders = scoring.load_encoders(plan.encoder, args.speaker_model)
-    models = scoring.load_scoring_models(plan.items, encoders, args.asr)  # first, so that a problem shows before hours of generation
     takes = {RECORDINGS: [Take(item, item.recording, True) for item in plan.items if item.recording]}
     takes |= {system.name: speak_all(system, plan, clips / systems.slug(system.name)) for system in plan.systems}
     scored = scoring.score_all(takes, models)

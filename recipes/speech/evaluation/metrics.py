@@ -130,6 +130,12 @@ def paired_difference(metric: Metric, clips: Sequence[ScoredClip], others: Seque
     return Difference(change, float(low), float(high), len(table), verdict)
 
 
+def select_common(metric: Metric, clips: Sequence[ScoredClip], others: Sequence[ScoredClip]) -> list[ScoredClip]:
+    """The clips that have a value of the metric, of texts that have one among `others` too."""
+    common = {one.item.key for one in others if metric.part(one) is not None}
+    return [one for one in clips if one.item.key in common and metric.part(one) is not None]
+
+
 def _change(sums: np.ndarray) -> np.ndarray:
     """Differences [n] from sums [n, 4]: numerator and denominator of one system, then of the other."""
     return np.asarray(sums[:, 0] / np.maximum(sums[:, 1], 1e-12) - sums[:, 2] / np.maximum(sums[:, 3], 1e-12))

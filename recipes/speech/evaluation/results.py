@@ -98,6 +98,7 @@ def compare_with_base(evaluation: Evaluation) -> list[Comparison]:
 
 def _compare(evaluation: Evaluation, system: str, base: str, group: str, metric: Metric) -> Comparison | None:
     own, other = evaluation.of(system, group), evaluation.of(base, group)
+    own, other = metrics.select_common(metric, own, other), metrics.select_common(metric, other, own)
     before, after, found = metric_value(metric, other), metric_value(metric, own), metrics.paired_difference(metric, own, other)
     if found is None or before is None or after is None:
         return None

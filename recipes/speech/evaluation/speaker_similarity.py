@@ -79,8 +79,9 @@ def load_independent_encoder(name: str) -> SimilarityEncoder:
     if name == resemblyzer_encoder.NAME:
         return load_resemblyzer_encoder()
 
+    folder = resolve_model("--speaker-model", name, SPEAKER_MODEL_FILES)
     try:
-        extractor, model = load_speaker_model(resolve_model("--speaker-model", name, SPEAKER_MODEL_FILES))
+        extractor, model = load_speaker_model(folder)
     except (OSError, ValueError, KeyError, UserError) as error:
         first = str(error).splitlines()[0]
         raise UserError(

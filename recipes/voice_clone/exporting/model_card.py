@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from data_prep.manifest import LANGUAGES
 from finetune.exporting.model_metadata import THIS_MODEL, render_header
 from finetune.storage import demo_models
 
@@ -30,10 +31,7 @@ The export contains the speaker encoder, so it can be trained further: pass it a
 }
 
 
-LANGUAGE_CODES = {
-    **{"chinese": "zh", "english": "en", "french": "fr", "german": "de", "italian": "it"},
-    **{"japanese": "ja", "korean": "ko", "portuguese": "pt", "russian": "ru", "spanish": "es"},
-}
+LANGUAGE_CODES = {name: code for code, name in LANGUAGES.items()}
 """ISO 639-1, as the hub lists languages, of those that Qwen3-TTS speaks."""
 
 

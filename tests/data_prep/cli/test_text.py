@@ -209,7 +209,7 @@ def test_unused_files_and_keys_are_reported(tmp_path: Path, capsys: pytest.Captu
     assert run(tmp_path / "chats", "--out", tmp_path / "out") == 0
     printed = capsys.readouterr().out
     assert "sources without rows: chats/empty.jsonl" in printed and "skipped: 1 .jsonl.zst, 1 .md" in printed
-    assert "unused keys, dropped: id (5 rows), topic (1 rows)" in printed
+    assert "unused keys, dropped: id (5 rows), topic (1 row)" in printed
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["keys_left_out"] == {"id": 5, "topic": 1} and summary["passed_over"] == {".jsonl.zst": 1, ".md": 1}
     assert summary["sources"] == {"chats/a.jsonl": 5, "chats/empty.jsonl": 0}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from finetune.cli import cp
-from finetune.recipe import find_recipe, load_options, load_recipe
+from finetune.recipe import find_recipe, load_argument_help, load_options, load_recipe
 from tests.finetune.fork_server import ROOT, run_command
 from tests.recipes.voice_clone.conftest import corpus, nano, rows_of
 
@@ -37,6 +37,8 @@ def test_a_copied_recipe_is_whole(name: str, tmp_path: Path, monkeypatch: pytest
                     place = [module.parent, *module.parents][node.level].joinpath(*(node.module or "").split("."))
                     found = [place.with_suffix(".py"), *(place / f"{alias.name}.py" for alias in node.names)]
                     assert any(map(Path.is_file, found)), f"{module}:{node.lineno}"
+    original, copy = (load_argument_help(find_recipe(place)) for place in (name, "./my recipe"))
+    assert original and original.keys() == copy.keys()
     recipe = load_recipe(find_recipe("./my recipe"))
     assert recipe.Options is load_options(find_recipe("./my recipe")) and recipe.load.__module__.startswith("outside_recipe_")
 
@@ -46,7 +48,7 @@ def test_a_config_and_a_launch_file_are_copied(tmp_path: Path, monkeypatch: pyte
     for name, file, command in (
         ("voice_clone/config.yaml", "voice_clone.yaml", "--recipe voice_clone --config voice_clone.yaml"),
         ("llm_sft/debug.yaml", "debug.yaml", "--recipe llm_sft --config debug.yaml"),
-        ("fsdp2.yaml", "fsdp2.yaml", "accelerate launch --config_file fsdp2.yaml"),
+        ("fsdp2.yaml", "fsdp2.yaml", "python -m finetune train --launch fsdp2.yaml"),
         ("slurm.sh", "slurm.sh", "sbatch slurm.sh --recipe RECIPE"),
     ):
         assert cp.main([name]) == 0 and command in capsys.readouterr().out

@@ -64,8 +64,11 @@ def test_without_a_valid_checkpoint_the_run_cannot_resume(run: Path, tmp_path: P
         (path / "manifest.json").write_text("{}")
     assert verify.main([str(run)]) == 2
     assert capsys.readouterr().out.endswith("the run cannot resume: no checkpoint is valid\n")
+    (tmp_path / "empty").mkdir()
+    assert verify.main([str(tmp_path / "empty")]) == 2
+    assert "empty contains no checkpoint; give the folder of a run" in capsys.readouterr().err
     assert verify.main([str(tmp_path / "nowhere")]) == 2
-    assert "nowhere contains no checkpoint; give the folder of a run" in capsys.readouterr().err
+    assert "nowhere: no such folder; give the folder of a run" in capsys.readouterr().err
 
 
 def test_the_verb_runs_as_a_command(run: Path) -> None:

@@ -83,11 +83,14 @@ def test_a_refusal_is_reported_and_the_folder_kept(hub: Hub, folder: Path, name:
 
 
 def test_without_a_token_nothing_is_exported(hub: Hub, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
     done = run(hub, tmp_path, "-m", "finetune", "export", tmp_path / "run", "--to", tmp_path / "out", "--push-to-hub", "me/x", token=None)
     assert done.returncode == 2 and "you are not logged in; run `hf auth login`" in done.stderr
 
 
-def test_impossible_uploads_are_refused_before_the_export(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_uploads_are_refused_before_the_export(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from finetune.cli import export
 
     with pytest.raises(UserError, match="not a repository name"):
@@ -95,7 +98,7 @@ def test_impossible_uploads_are_refused_before_the_export(monkeypatch: pytest.Mo
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match="HF_HUB_OFFLINE is set"):
         hub_upload.check_repository("me/mine")
-    assert export.main(["runs/none", "--to", "nowhere", "--private"]) == 2
+    assert export.main([str(tmp_path), "--to", "nowhere", "--private"]) == 2
     assert "--private needs --push-to-hub NAME" in capsys.readouterr().err
 
 

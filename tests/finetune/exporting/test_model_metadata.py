@@ -33,10 +33,12 @@ from finetune.exporting.model_metadata import (
             ("# No header", {}),
             ("---\n{[\n---\n", {}),
             ("---\n- a\n---\n", {}),
+            ("# Model\n\n---\nlicense: mit\n---\n", {}),
+            ("---\nlicense: mit\nx: a---b\n---\n", {"license": "mit"}),
             (None, {}),
         ),
     ],
-    ids=["lists", "other", "types", "none", "broken", "list", "missing"],
+    ids=["lists", "other", "types", "none", "broken", "list", "rules in the text", "dashes in a value", "missing"],
 )
 def test_license_and_languages_of_the_base_are_read(tmp_path: Path, readme: str | None, found: dict[str, Any]) -> None:
     if readme is not None:
@@ -61,7 +63,11 @@ def test_the_hubs_library_reads_results_that_were_added_twice() -> None:
     assert results == [("text-to-speech", "val.jsonl", "wer", 8.25), ("text-to-speech", "val.jsonl", "cer", 1.0)]
 
 
-@pytest.mark.parametrize("card", ["# No header", "---\nlicense: mit\n", "text\n---\nlicense: mit\n---\n"], ids=["none", "open", "late"])
+@pytest.mark.parametrize(
+    "card",
+    ["# No header", "---\nlicense: mit\n", "text\n---\nlicense: mit\n---\n", "---\n- a\n---\n"],
+    ids=["none", "open", "late", "list"],
+)
 def test_a_card_without_a_header_is_refused(card: str) -> None:
     with pytest.raises(UserError, match="does not begin with a YAML header"):
         add_metadata(card, {})
@@ -71,3 +77,4 @@ def test_examples_name_the_model_without_folders_of_this_machine() -> None:
     assert name_model(f"load({THIS_MODEL!r})".encode(), "me/voice") == b"load('me/voice')"
     targets = ("exports/me", Path("exports/me"), "/home/someone/me", "s3://bucket/exports/me/", "~/me")
     assert [describe_target(target) for target in targets] == ["exports/me", "exports/me", "me", "me", "me"]
+    assert describe_target("../../clients/acme/x") == "x"

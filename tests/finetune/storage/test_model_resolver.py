@@ -66,3 +66,15 @@ def test_a_dataset_is_a_path_or_is_downloaded(monkeypatch: pytest.MonkeyPatch, t
     assert resolve_dataset("source", str(tmp_path / "rows.jsonl"), ["*.jsonl"]) == tmp_path / "rows.jsonl"
     with pytest.raises(UserError, match=r"source me/empty: the dataset on the hub has none of the files \*.jsonl"):
         resolve_dataset("source", "me/empty", ["*.jsonl"])
+
+
+@pytest.mark.parametrize("name", ["exports/me", "runs/voice_clone", "data/me", "here/model", "my exports/me", "a/..", "-x/y"])
+def test_a_missing_local_folder_is_never_looked_up_on_the_hub(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Otherwise whoever registers the name `exports` on the hub would supply the model."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("the hub was asked"))
+    with pytest.raises(UserError, match="no such folder, and not a hub name") as caught:
+        resolve_model("--model", name, ["*.json"])
+    assert ("finetune export RUN --to exports/me" in str(caught.value)) == (name == "exports/me")
+    assert resolve_dataset("source", name, ["*.json"]) == Path(name)

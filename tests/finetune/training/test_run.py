@@ -68,7 +68,7 @@ def test_a_launch_without_an_exit_record_is_reported_by_the_next(tmp_path: Path,
 
 def test_a_failure_before_the_first_step_is_recorded(tmp_path: Path, world: World) -> None:
     config = tiny.config_in(tmp_path)
-    with pytest.raises(UserError, match="invalid rows"):
+    with pytest.raises(UserError, match="1 invalid row:"):
         tiny.write_rows(tmp_path / "train.jsonl", ["x"])
         run.train(world, config, tiny.RECIPE)
     left = json.loads((config.run.dir / "exit.json").read_text())

@@ -13,10 +13,11 @@ from finetune.config import dump, resolve
 from recipes.llm_sft.model_card import model_card
 from recipes.llm_sft.recipe import RECIPE
 
+COMMIT = "0123456789" * 4
 STATE: dict[str, Any] = {
     "step": 1200,
     "validation_loss": 0.5,
-    "base": {"source": "Qwen/Qwen3-1.7B-Base", "revision": "abc", "digest": "ef" * 32},
+    "base": {"source": "Qwen/Qwen3-1.7B-Base", "revision": COMMIT, "digest": "ef" * 32},
     "data": {"rows": 1234, "positions": 56789, "digest": "ab" * 32},
     "lora": None,
     "quantization": None,
@@ -41,7 +42,7 @@ def header(text: str) -> dict[str, Any]:
 def test_the_card_has_base_data_metrics_and_settings(tmp_path: Path) -> None:
     text = card(tmp_path)
     for line in (
-        "| Base | Qwen/Qwen3-1.7B-Base@abc |",
+        f"| Base | Qwen/Qwen3-1.7B-Base@{COMMIT} |",
         "| Data | `chats.jsonl`, 1,234 rows, 56,789 tokens |",
         f"SHA-256 `{'ab' * 32}`",
         "| Supervised | every turn of the assistant |",
@@ -72,6 +73,8 @@ def test_a_base_in_a_folder_is_not_in_the_metadata_for_the_hub(tmp_path: Path) -
     (tmp_path / "my-base").mkdir()
     text = card(tmp_path, base={"source": str(tmp_path / "my-base"), "revision": None, "digest": "0"})
     assert "base_model" not in header(text) and "| Base | my-base |" in text and str(tmp_path) not in text
+    (tmp_path / "my-base").rmdir()  # moved after the training
+    assert card(tmp_path, base={"source": str(tmp_path / "my-base"), "revision": None, "digest": "0"}) == text
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from data_prep.pages.request_guard import HEADERS
 from recipes.speech.serving.access_control import AccessPolicy
 from recipes.speech.serving.http_server import build_app
 from recipes.speech.serving.listening_page import CLIP, NOBODY
+from recipes.speech.serving.metrics import ServerMetrics
 from recipes.speech.serving.openai_api import Limits
 from recipes.speech.serving.request_queue import SpeechQueue
 from recipes.speech.serving.uploaded_clips import Clips
@@ -43,7 +44,10 @@ def app(fresh: Any, export: Any, clips: Clips, tmp_path_factory: pytest.TempPath
     speech = SpeechQueue({"tuned": open_synthesizer(tuned)}, room=2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_TEMP_DIR", str(clips.keep(b"", "").parents[2]))
-        app = App(build_app(speech, Limits(chars=50, seconds=0.2), AccessPolicy(SECRET, local=True), clips), (HOME, TOKEN, JSON))
+        app = App(
+            build_app(speech, Limits(chars=50, seconds=0.2), AccessPolicy(SECRET, local=True), clips, ServerMetrics(speech.metrics)),
+            (HOME, TOKEN, JSON),
+        )
         yield app
         app.close()
     speech.close()

@@ -43,6 +43,10 @@ def test_sigterm_waits_for_the_requests(monkeypatch: pytest.MonkeyPatch, capsys:
 
 @pytest.mark.parametrize("sent", [[signal.SIGINT], [signal.SIGTERM, signal.SIGINT]])
 def test_ctrl_c_does_not_wait(sent: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wait(_: float) -> None:
+        raise AssertionError("the server waited")
+
+    monkeypatch.setattr(asyncio, "sleep", wait)
     assert shut_down(monkeypatch, sent, [True])[0][-1] == "closed"
 
 
