@@ -12,6 +12,7 @@ from finetune import command_lines
 from finetune.checkpointing import checkpoint, disk_space
 from finetune.config import Config
 from finetune.distributed.process_group import World
+from finetune.errors import format_count
 from finetune.monitoring.event_log import format_duration, read_log
 from finetune.monitoring.stop_requests import STOP_FILE
 from finetune.planning.memory import GIB, Memory
@@ -55,10 +56,10 @@ def describe_model(config: Config) -> str:
 def describe_data(training: Training) -> str:
     """Training and validation data."""
     data, rows = training.config.data, training.rows
-    trained = f"{data.train}: {len(rows):,} rows, {int(rows.lengths.sum()):,} positions"
+    trained = f"{data.train}: {format_count(len(rows), 'row')}, {int(rows.lengths.sum()):,} positions"
     if training.val is None:
         return f"{trained}; no validation data (--data.val FILE), so no step will be known as the best"
-    return f"{trained}; validation {data.val}: {len(training.val):,} rows, every {training.config.eval.every:,} steps"
+    return f"{trained}; validation {data.val}: {format_count(len(training.val), 'row')}, every {training.config.eval.every:,} steps"
 
 
 def describe_memory(config: Config, recipe: Recipe, world: World) -> Iterator[str]:

@@ -43,7 +43,8 @@ def point_client_at(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for name, value in (("ENDPOINT", hub.address), ("HF_HUB_CACHE", str(home / "hub")), ("HF_HUB_DISABLE_XET", True)):
         monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
     template = hub.address + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr("huggingface_hub.file_download.HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr("huggingface_hub.file_download.HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)  # a copy, before version 1
     monkeypatch.setenv("HF_TOKEN", TOKEN)
 
 
