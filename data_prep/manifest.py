@@ -37,12 +37,14 @@ TOGETHER = "copy the clips into one folder with: python -m data_prep export {} -
 TRAIN, VAL, REJECTS, SUMMARY, RUN = "train.jsonl", "val.jsonl", "rejects.jsonl", "summary.json", "run.json"
 
 
-def training_command(dataset: Path) -> str:
-    """The command that trains on a dataset with audio codes, or on one of its files, quoted for a shell."""
+def training_command(dataset: Path, base: str | None = None) -> str:
+    """The command that trains on a dataset with audio codes, or on one of its files, quoted for a shell. `base`: the base model, if it is
+    not that of the recipe."""
     train = dataset / TRAIN if dataset.is_dir() else dataset
     val = dataset / VAL
+    source = [] if base is None else ["--model.source", base]
     validation = ["--data.val", str(val)] if val.is_file() and val.stat().st_size else []
-    return shlex.join(["python", "-m", "finetune", "train", "--recipe", "voice_clone", "--data.train", str(train), *validation])
+    return shlex.join(["python", "-m", "finetune", "train", "--recipe", "voice_clone", *source, "--data.train", str(train), *validation])
 
 
 class Quality(BaseModel):

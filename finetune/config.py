@@ -356,7 +356,7 @@ def help_text(options: type[BaseModel] | None, own: Mapping[str, Any]) -> str:
             continue
         if section not in sections:
             sections.add(section)
-            lines += ["", f"{section}: {model.model_fields[section].description}"]
+            lines += ["", f"{section}: {model.model_fields[section].description or 'settings of this recipe'}"]
         default = f"{kind.partition(', default ')[0]}, default of this recipe {own[key]}" if key in own else kind
         lines.append(f"  --{key:<24} {text} ({default})")
     return "\n".join(lines)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import sys
 from collections.abc import Callable
@@ -19,9 +21,17 @@ class ElsewhereError(UserError):
 
 
 def exit_code(verb: Callable[[list[str]], int], argv: list[str]) -> int:
-    """Run a verb and return its exit code; a `UserError` is printed to stderr and gives exit code 2, and Ctrl-C gives 130."""
+    """Run a verb and return its exit code; a `UserError` is printed to stderr and gives exit code 2, Ctrl-C gives 130, and a standard
+    output that nobody reads any more (`… | head`) 141."""
     try:
-        return verb(argv)
+        try:
+            return verb(argv)
+        finally:
+            sys.stdout.flush()  # here and not when the interpreter ends, where a closed pipe would print a traceback
+    except BrokenPipeError:
+        if not _has_lost_reader():
+            raise
+        return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr, flush=True)
         return 128 + signal.SIGINT
@@ -30,6 +40,20 @@ def exit_code(verb: Callable[[list[str]], int], argv: list[str]) -> int:
     except UserError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr, flush=True)
         return 2
+
+
+def _has_lost_reader() -> bool:
+    """Whether standard output is a pipe that nobody reads any more. If so, what is left of the output is dropped."""
+    try:
+        output = sys.stdout.fileno()
+    except (OSError, ValueError):  # not a file
+        return False
+    waiting = select.poll()
+    waiting.register(output, 0)
+    lost = any(event & (select.POLLERR | select.POLLHUP) for _, event in waiting.poll(0))
+    if lost:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    return lost
 
 
 def format_count(number: int, noun: str) -> str:

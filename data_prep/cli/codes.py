@@ -210,4 +210,5 @@ def _report_result(
         print(f"rejected {one.row.audio}: {one.reason}: {one.detail}", file=sys.stderr)
     made = f"{format_count(len(good), 'clip')}, {format_count(frames, 'frame')}, {summary['seconds']} s"
     print(f"{made}; {encoded} encoded now, {len(rejected)} rejected")
-    print(f"next: {manifest.training_command(options.dataset)}")
+    is_base = demo_models.is_shipped(options.model) and (codec.model / "config.json").is_file()  # released models share one codec
+    print(f"next: {manifest.training_command(options.dataset, options.model if is_base else None)}")

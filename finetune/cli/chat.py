@@ -7,6 +7,7 @@ further options; they are listed below, those of one recipe with --recipe NAME -
 from __future__ import annotations
 
 from finetune.cli.generate import choose_model, ensure_exported
+from finetune.command_lines import finetune_command
 from finetune.errors import UserError, exit_code
 from finetune.recipe import find_recipe, load_recipe
 
@@ -23,5 +24,5 @@ def run(argv: list[str]) -> int:
     model, name, rest = chosen
     converse = load_recipe(find_recipe(name)).inference.chat
     if converse is None:
-        raise UserError(f"the recipe {name} has no chat; use `python -m finetune generate --model {model}`")
+        raise UserError(f"the recipe {name} has no chat; use `{finetune_command('generate', '--model', model, '--text', 'TEXT')}`")
     return converse(ensure_exported(model, name), rest)

@@ -7,6 +7,7 @@ name their recipe, which has further options; they are listed below, those of on
 from __future__ import annotations
 
 from finetune.cli.generate import ensure_exported, find_model, parse_model_arguments
+from finetune.command_lines import finetune_command
 from finetune.errors import UserError, exit_code
 from finetune.recipe import find_recipe, load_recipe
 
@@ -24,7 +25,9 @@ def run(argv: list[str]) -> int:
     name = find_shared_recipe({model: recipe for model, (_, recipe) in found.items()})
     serve = load_recipe(find_recipe(name)).inference.serve
     if serve is None:
-        raise UserError(f"the recipe {name} has no server; use `python -m finetune generate --model {given.models[0]}`")
+        raise UserError(
+            f"the recipe {name} has no server; use `{finetune_command('generate', '--model', given.models[0], '--text', 'TEXT')}`"
+        )
     return serve([ensure_exported(folder, name) for folder, _ in found.values()], given.rest)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,24 @@ def test_control_characters_in_a_message_are_escaped(capsys: pytest.CaptureFixtu
 
     assert exit_code(fail, []) == 2
     assert capsys.readouterr().err == "error: the key \\x1b]0;title\\x07 of \\u2028é\\ud800\n  next line\n"
+
+
+@pytest.mark.parametrize("words", [("schema", "--recipe", "voice_clone"), ("generate", "--help")])
+def test_output_that_nobody_reads_gives_no_traceback(words: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "finetune", *words]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 128 + signal.SIGPIPE
+
+
+def test_a_broken_pipe_to_another_process_is_no_lost_reader(capsys: pytest.CaptureFixture[str]) -> None:
+    def verb(_: list[str]) -> int:
+        raise BrokenPipeError("a worker has ended")
+
+    with pytest.raises(BrokenPipeError, match="a worker"):
+        exit_code(verb, [])
 
 
 def test_ctrl_c_while_a_run_indexes_its_data_prints_one_line(tmp_path: Path) -> None:

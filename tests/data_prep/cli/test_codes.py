@@ -95,7 +95,7 @@ def test_every_row_gets_its_codes_and_keeps_its_other_fields(data, nano) -> None
     assert not (data / "rejects.jsonl").exists()
 
 
-def test_the_summary_names_a_demo_model(data, nano, tmp_path, monkeypatch, capsys) -> None:
+def test_the_summary_and_the_next_command_name_a_demo_model(data, nano, tmp_path, monkeypatch, capsys) -> None:
     made = tmp_path / "toy"
     shutil.copytree(nano / "speech_tokenizer", made / "speech_tokenizer")
     (made / "README.md").write_text("# toy\n")
@@ -105,7 +105,12 @@ def test_the_summary_names_a_demo_model(data, nano, tmp_path, monkeypatch, capsy
     demo_models._warn.cache_clear()  # another test of this process may have used the name
     assert codes.main([str(data), "--model", "toy", "--device", "cpu", "--workers", "0"]) == 0
     assert "synthetic voices" in json.loads((data / "codes" / "summary.json").read_text())["demo_model"]
-    assert "warning: demo model toy" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert "warning: demo model toy" in printed.err and "--model.source" not in printed.out, "a codec alone is no base"
+    shutil.copy(nano / "config.json", made)
+    (tmp_path / "whole.zip").write_bytes(demo_models.pack(made.rename(tmp_path / "whole")))
+    assert codes.main([str(data), "--model", "whole", "--device", "cpu", "--workers", "0"]) == 0
+    assert f"finetune train --recipe voice_clone --model.source whole --data.train {data}" in capsys.readouterr().out
 
 
 def test_a_second_run_encodes_nothing_and_writes_the_same_bytes(encoded, encoded_copy, nano, monkeypatch) -> None:
