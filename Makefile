@@ -10,7 +10,13 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # Where it is set, each of the hundreds of processes that the tests start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/language tests/finetune/storage/test_model_security.py tests/data_prep/chats tests/data_prep/test_text_any_input.py tests/data_prep/cli/test_text.py tests/data_prep/test_export_audiofolder.py
+WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/language tests/recipes/codec_lm tests/recipes/csm/model tests/recipes/csm/exporting \
+    $(addprefix tests/recipes/csm/test_,options.py recipe.py regeneration.py released_models.py synchronizations.py) \
+    $(addprefix tests/recipes/csm/inference/test_,exported_folder.py frame_decoding.py sampling_settings.py) \
+    tests/data_prep/audio_codecs/test_mimi_streaming.py tests/data_prep/audio_codecs/test_snac_streaming.py \
+    $(addprefix tests/recipes/speech/test_,dataset_rows.py model_card.py trained_voices.py voices_file.py) tests/recipes/speech/decoding \
+    tests/finetune/storage/test_model_security.py \
+    tests/data_prep/chats tests/data_prep/test_text_any_input.py tests/data_prep/cli/test_text.py tests/data_prep/test_export_audiofolder.py
 
 .PHONY: demo demo-llm test test-ci test-all test-next test-gpu-versions mutants check bench gpu-dry bench-check
 

@@ -20,7 +20,7 @@ from benchmarks._gpu import ROOT, Bench
 from benchmarks._gpu_figures import Cells, Figure, Part, Table
 from finetune.config import resolve
 from finetune.exporting.card import CARD
-from finetune.monitoring.event_log import read_log
+from finetune.monitoring.run_records import read_log
 from finetune.planning.estimate import estimate_run
 from finetune.recipe import find_recipe, load_recipe
 from finetune.storage import files
@@ -36,7 +36,7 @@ ERROR = re.compile(r"^(?:\[rank\d+\]:\s*)?((?:error: |[\w.]*(?:Error|Exception)\
 WITH_A_GPU = (
     "tests/recipes/language/test_varlen_attention.py",
     "tests/finetune/modeling/test_loss_head.py",
-    "tests/recipes/voice_clone/inference/test_cuda_graphs.py",
+    "tests/recipes/speech/decoding/test_cuda_graphs.py",
 )
 """Tests that are skipped, in part, where there is no GPU."""
 WIDTHS = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}

@@ -23,6 +23,12 @@ measured on two shared CPU cores, and none on a GPU unless the table says so.
 """
 
 
+HEAD_OF_MODELS = """# Models
+
+What works for which released model. `benchmarks/models_table.py` computes the table, and `benchmarks/_pages.py` writes this page.
+"""
+
+
 def results() -> list[Path]:
     return sorted((HERE / "results").glob("*.md"))
 
@@ -38,6 +44,11 @@ def page() -> str:
     contents = "".join(f"- [{result.stem}](#{result.stem}): {question(result)}\n" for result in results())
     parts = [f"## {result.stem}\n\n{question(result)}\n\n{result.read_text(encoding='utf-8').strip()}\n" for result in results()]
     return "\n".join([HEAD, contents, *parts])
+
+
+def models_page() -> str:
+    """docs/models.md: the table of the released models."""
+    return f"{HEAD_OF_MODELS}\n{(HERE / 'results' / 'models_table.md').read_text(encoding='utf-8').strip()}\n"
 
 
 def with_trials(guide: str) -> str:
@@ -66,5 +77,6 @@ def _rewrite(path: Path, change: Callable[[str], str]) -> None:
 
 if __name__ == "__main__":
     files.write_text(HERE.parent / "docs" / "benchmarks.md", page())
+    files.write_text(HERE.parent / "docs" / "models.md", models_page())
     _rewrite(HERE.parent / "docs" / "data-preparation.md", with_trials)
     _rewrite(HERE.parent / "README.md", with_hardware)

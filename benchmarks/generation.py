@@ -20,6 +20,7 @@ import torch
 
 from benchmarks import _table, _timing
 from finetune.storage import files
+from recipes.speech.decoding.token_sampling import GREEDY
 from recipes.voice_clone.inference import reference_package
 from recipes.voice_clone.inference.prompt_embeddings import PromptEmbedder, VoiceConditioning
 from recipes.voice_clone.inference.synthesizer import Request, Synthesizer, open_synthesizer
@@ -28,7 +29,6 @@ from recipes.voice_clone.model import sequence_layout, tiny_checkpoint
 from recipes.voice_clone.model.model_configs import FRAME_RATE, RELEASED, make_model_config
 from recipes.voice_clone.model.sampling_settings import SamplingSettings
 from recipes.voice_clone.model.sequence_layout import SpeechProcessor, TokenIds
-from recipes.voice_clone.model.token_sampling import GREEDY
 
 COLUMNS = (
     *("model", "texts at once", "frames / s, stock", "frames / s, here", "here / stock"),

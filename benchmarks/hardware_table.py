@@ -6,21 +6,17 @@ Nothing here ran on a GPU. The models are built from their published shapes; all
 from __future__ import annotations
 
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import _table
-from finetune.config import resolve
+from benchmarks._released import LORA, QLORA, estimate_model
 from finetune.hardware.gpu_specs import GPUS, make_cluster
-from finetune.planning.estimate import RunEstimate, estimate_run
+from finetune.planning.estimate import RunEstimate
 from finetune.planning.report import plan_run
-from finetune.recipe import find_recipe, load_recipe
-from finetune.storage import files
-from recipes.voice_clone.model.model_configs import make_released_config
+from finetune.recipe import find_recipe, load_released_models
 
 COLUMNS = ("model", "training", "added to the recipe's config", "one GPU", "memory, GiB", "eight GPUs", "memory of each, GiB")
 NOTE = (
@@ -29,48 +25,28 @@ NOTE = (
     "nothing fits without it; add `--train.activation_checkpointing full`. With `--parallel.offload true` and smaller micro-batches, less "
     "memory is enough."
 )
-QWEN3 = {"model_type": "qwen3", "vocab_size": 151936, "head_dim": 128, "num_key_value_heads": 8, "max_position_embeddings": 40960}
-SMALL_CHAT = QWEN3 | {
-    "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28, "num_attention_heads": 16, "tie_word_embeddings": True,
-}  # fmt: skip
-LARGE_CHAT = QWEN3 | {
-    "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32, "tie_word_embeddings": False,
-}  # fmt: skip
-LORA = (("model.lora", "{rank: 16, alpha: 32}"),)
-QLORA = (*LORA, ("model.quantization", "nf4"))
+WAYS = {"LoRA": LORA, "QLoRA": QLORA, "full": ()}
 
 
 @dataclass(frozen=True)
 class Training:
-    """One row: a model by its shape, and a way to train it."""
+    """One row: a released model, and a way to train it."""
 
     name: str
     recipe: str
-    shape: dict[str, Any]
     way: str
-    overrides: tuple[tuple[str, str], ...] = ()
 
 
 TRAININGS = (
-    *(
-        Training(f"Qwen3-TTS-12Hz-{size}-Base", "voice_clone", make_released_config(size), way, overrides)
-        for size in ("0.6B", "1.7B")
-        for way, overrides in (("LoRA", LORA), ("full", ()))
-    ),
-    Training("Qwen3-1.7B", "llm_sft", SMALL_CHAT, "LoRA", LORA),
-    Training("Qwen3-1.7B", "llm_sft", SMALL_CHAT, "full"),
-    Training("Qwen3-8B", "llm_sft", LARGE_CHAT, "QLoRA", QLORA),
-    Training("Qwen3-8B", "llm_sft", LARGE_CHAT, "LoRA", LORA),
-    Training("Qwen3-8B", "llm_sft", LARGE_CHAT, "full"),
+    *(Training(f"Qwen/Qwen3-TTS-12Hz-{size}-Base", "voice_clone", way) for size in ("0.6B", "1.7B") for way in ("LoRA", "full")),
+    *(Training("Qwen/Qwen3-1.7B", "llm_sft", way) for way in ("LoRA", "full")),
+    *(Training("Qwen/Qwen3-8B", "llm_sft", way) for way in ("QLoRA", "LoRA", "full")),
 )
 
 
 def estimate(training: Training) -> RunEstimate:
-    recipe = load_recipe(find_recipe(training.recipe))
-    with tempfile.TemporaryDirectory() as folder:
-        files.write_json(Path(folder) / "config.json", training.shape)
-        own = [("model.source", folder), ("run.dir", f"{folder}/run"), *training.overrides]
-        return estimate_run(resolve(training.recipe, recipe.Options, [find_recipe(training.recipe) / "config.yaml"], own), recipe)
+    (model,) = (model for model in load_released_models(find_recipe(training.recipe)) if model.name == training.name)
+    return estimate_model(training.recipe, model, WAYS[training.way])
 
 
 def smallest(foreseen: RunEstimate, count: int) -> tuple[str, str]:
@@ -86,8 +62,8 @@ def smallest(foreseen: RunEstimate, count: int) -> tuple[str, str]:
 
 def row(training: Training) -> list[str]:
     foreseen = estimate(training)
-    added = " ".join(f"`--{key} '{value}'`" if " " in value else f"`--{key} {value}`" for key, value in training.overrides)
-    return [training.name, training.way, added or "–", *smallest(foreseen, 1), *smallest(foreseen, 8)]
+    added = " ".join(f"`--{key} '{value}'`" if " " in value else f"`--{key} {value}`" for key, value in WAYS[training.way])
+    return [training.name.rpartition("/")[2], training.way, added or "–", *smallest(foreseen, 1), *smallest(foreseen, 8)]
 
 
 def main() -> None:

@@ -85,7 +85,7 @@ class Tokenizing(Loader):
     def __init__(self, found: jsonl_dataset.Rows, recipe: Recipe, processor: Any) -> None:
         super().__init__(found, recipe, rank=0, size=1)
         self._file, self._index = found.path.open("rb", buffering=0), found.index
-        self._read = lambda raw: recipe.read(json.loads(raw), processor)
+        self._read = lambda raw: recipe.read(json.loads(raw), processor, Path())
 
     def sample(self, row: int) -> Sample:
         offset, size = self._index[row, :2].tolist()

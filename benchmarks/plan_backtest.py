@@ -31,7 +31,7 @@ from finetune.planning.memory import Arrangement, estimate_memory, outline_model
 from finetune.recipe import Batch
 from recipes.language import varlen_attention
 from recipes.language.causal_model import CausalModel, find_block_classes
-from recipes.llm_sft.recipe import loss
+from recipes.language.loss_terms import compute_terms
 
 COLUMNS = ("run", "source", "published, GB", "states, GB", "traced, GB", "sum / published", "use", "fitted / published")
 LITGPT = "litgpt tutorials/resource-tables.md"
@@ -142,7 +142,7 @@ def predict_peaks(row: Published) -> tuple[float, float]:
     ids = torch.zeros(1, row.positions, dtype=torch.int64)
     tensors = {"ids": ids, "targets": ids, "supervised": torch.arange(row.positions)}
     batch = Batch(tensors, {"nll": row.positions, "accuracy": row.positions})
-    work = trace_step(model, trim_stacks(model, blocks), blocks, loss, batch, row.positions, dtype, row.recomputing)
+    work = trace_step(model, trim_stacks(model, blocks), blocks, compute_terms, batch, row.positions, dtype, row.recomputing)
     passing = estimate_memory(of, Arrangement("fsdp", row.ranks), work, dtype.itemsize).passing if row.ranks > 1 else 0
     return (lasting + passing) / 1e9, work.peak / 1e9
 

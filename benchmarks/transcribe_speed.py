@@ -33,8 +33,8 @@ from data_prep.transcription import decoding_windows, whisper_engine
 
 SAMPLE = Path(__file__).resolve().parents[1] / "recipes" / "voice_clone" / "sample"
 RECORDINGS = ("rms/railway.ogg", "rms/workshop.wav", "slt/harbour.flac", "slt/kitchen.mp3")
-SIZES = {"demo": (3, 2, 128, 2), "tiny": (4, 4, 384, 6), "small": (12, 12, 768, 12)}
-"""Layers of encoder and decoder, width, heads: one that can be trained on a CPU, and openai-whisper's own."""
+SIZES = {"demo": (3, 2, 128, 2), "tiny": (4, 4, 384, 6), "small": (12, 12, 768, 12), "large-v3": (32, 32, 1280, 20)}
+"""Layers of encoder and decoder, width, heads: one that can be trained on a CPU, and openai-whisper's own. The largest is for a GPU."""
 MINUTES = {"demo": 10.0, "tiny": 3.0, "small": 1.5}
 """Of a recording: long ones fill batches of 16, and small takes minutes of processor time for each of sound."""
 PAUSES = {"0.2 to 0.4 s": (0.2, 0.4), "1 to 8 s": (1.0, 8.0)}
@@ -101,7 +101,8 @@ def random_weights(size: str) -> Whisper:
     """A model of Whisper's size that outputs at each position what `force_tokens` sets. Its layers compute as usual, in vain."""
     torch.manual_seed(0)
     listening, speaking, width, heads = SIZES[size]
-    model = Whisper(ModelDimensions(80, 1500, width, heads, listening, 51865, 448, width, heads, speaking))
+    mels, vocabulary = (128, 51866) if size == "large-v3" else (80, 51865)
+    model = Whisper(ModelDimensions(mels, 1500, width, heads, listening, vocabulary, 448, width, heads, speaking))
     for name, value in model.decoder.blocks.named_parameters():
         if name.split(".", 1)[1].startswith(("attn.out", "cross_attn.out", "mlp.2")):
             value.data.zero_()
@@ -122,17 +123,26 @@ def compare(model: Whisper, detector: Any, master: Audio) -> list[str]:
     sound = make_whisper(master)
     regions = vad.find_speech(detector, sound, len(master.samples))
     packed, steps = decoding_windows.pack_windows(vad.make_windows(regions, master)), math.ceil(sound.seconds / whisper.audio.CHUNK_LENGTH)
-    tokens = round(SPOKEN_TOKENS * sum(region.seconds for region in regions))
+    tokens = count_tokens(regions)
     force_tokens(model, each := round(tokens / steps))
     text, words = (processor_seconds(lambda timed=timed: stock(model, sound, each, timed)) for timed in (False, True))
     stretches = [Audio(sound.samples[region.start * 2 // 3 : region.stop * 2 // 3], SPEECH_RATE) for region in regions]  # 24 to 16 kHz
     files = sum(one_file(model, stretch) for stretch in stretches)
-    decoding_windows.TOKENS_AT_LEAST, decoding_windows.TOKENS_PER_SECOND = 0, tokens / sum(one.seconds for pack in packed for one in pack)
-    force_tokens(model, model.dims.n_text_ctx)
+    limit_tokens(model, packed, tokens)
     mine = processor_seconds(lambda: ours(model, detector, master, sound))
     times = [f"{seconds:.1f} s" for seconds in (text, words, files, mine)]
     ratios = [f"{seconds / mine:.1f}" for seconds in (words, files)]
     return [f"{sound.seconds:.0f} s", f"{steps} / {len(packed)}", f"{each * steps} / {tokens}", *times, *ratios]
+
+
+def count_tokens(regions: list[vad.Region]) -> int:
+    return round(SPOKEN_TOKENS * sum(region.seconds for region in regions))
+
+
+def limit_tokens(model: Whisper, packed: list[decoding_windows.Pack], tokens: int) -> None:
+    """Make data_prep end the texts of a model that never ends one: `tokens` in all packs together."""
+    decoding_windows.TOKENS_AT_LEAST, decoding_windows.TOKENS_PER_SECOND = 0, tokens / sum(one.seconds for pack in packed for one in pack)
+    force_tokens(model, model.dims.n_text_ctx)
 
 
 def one_file(model: Whisper, stretch: Audio) -> float:

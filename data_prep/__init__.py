@@ -3,7 +3,8 @@
 The verbs of `python -m data_prep VERB` are in `cli/`. The other folders, in the order of the pipeline:
 
 - `recordings/`: the input; `audio/`: reading and decoding it; `segmentation/`: voice activity and cuts; `transcription/`: Whisper
+- `alignment/`: where a text is spoken, and whether it is; `speakers/`: who speaks
 - `clips/`: measurements and quality rules; `pipeline/`: the stages of one and of all recordings; `dataset/`: the files, with `manifest.py`
-- `audio_codecs/`: codes and speaker embeddings; `parallel/`: worker processes and devices; `pages/`: the report and the review page
+- `audio_codecs/`: codes; `parallel/`: worker processes and devices; `pages/`: the report and the review page
 - `chats/`: conversations for language models
 """

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import sys
 
+from finetune.argument_parsing import suggest_word
+
 VERBS = {
     "voice": "turn recordings into clips with transcripts (train.jsonl, val.jsonl, rejects.jsonl)",
     "codes": "encode the clips with the speech tokenizer; codes are added to the same files",
@@ -21,6 +23,9 @@ def main(argv: list[str]) -> int:
     if argv and argv[0] in VERBS:
         return importlib.import_module(f"data_prep.cli.{argv[0]}").main(argv[1:])
     help_requested = bool(argv) and argv[0] in ("-h", "--help")
+    if argv and not help_requested:
+        print(f"error: unknown verb {argv[0]!r}; {suggest_word(argv[0], VERBS, 'verbs')}", file=sys.stderr)
+        return 2
     lines = ["usage: data_prep VERB …   (VERB --help for its options)", *(f"  {verb:<8}{text}" for verb, text in VERBS.items())]
     print("\n".join(lines), file=sys.stdout if help_requested else sys.stderr)
     return 0 if help_requested else 2

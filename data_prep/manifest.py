@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from data_prep.language_codes import find_language_name
 from finetune.errors import UserError
 from finetune.storage import files, strict_json
 
@@ -37,14 +38,16 @@ TOGETHER = "copy the clips into one folder with: python -m data_prep export {} -
 TRAIN, VAL, REJECTS, SUMMARY, RUN = "train.jsonl", "val.jsonl", "rejects.jsonl", "summary.json", "run.json"
 
 
-def training_command(dataset: Path, base: str | None = None) -> str:
-    """The command that trains on a dataset with audio codes, or on one of its files, quoted for a shell. `base`: the base model, if it is
-    not that of the recipe."""
+def training_command(dataset: Path, recipe: str, base: str | None = None) -> str:
+    """The command that trains on a dataset with audio codes, or on one of its files, quoted for a shell.
+
+    `recipe`: that of the codes' codec. `base`: the base model, if it is not that of the recipe.
+    """
     train = dataset / TRAIN if dataset.is_dir() else dataset
     val = dataset / VAL
     source = [] if base is None else ["--model.source", base]
     validation = ["--data.val", str(val)] if val.is_file() and val.stat().st_size else []
-    return shlex.join(["python", "-m", "finetune", "train", "--recipe", "voice_clone", *source, "--data.train", str(train), *validation])
+    return shlex.join(["python", "-m", "finetune", "train", "--recipe", recipe, *source, "--data.train", str(train), *validation])
 
 
 class Quality(BaseModel):
@@ -73,6 +76,27 @@ class Quality(BaseModel):
     """Median fundamental frequency of the voiced frames."""
     speaker_cos: float | None = None
     """Speaker similarity: cosine between the clip's speaker embedding and its speaker's mean, by the encoder of --speaker-check."""
+    other_voice_share: float | None = None
+    """Share of the clip's windows of 1.6 s with another voice than most of them, by the encoder of --speaker-check."""
+    is_speaker: bool | None = None
+    """False: most of the clip is another person, in a recording that holds the speaker too."""
+    mos_speech: float | None = None
+    """Predicted rating, from 1 to 5, of the speech: DNSMOS P.835 SIG. Of the clip after the gain, as the other ratings."""
+    mos_background: float | None = None
+    """Of the background: DNSMOS P.835 BAK."""
+    mos_overall: float | None = None
+    """Of the whole: DNSMOS P.835 OVRL."""
+    mos_p808: float | None = None
+    """Of the whole: DNSMOS P.808."""
+    peak_spread: float | None = None
+    """99.9th over 99th percentile of the magnitude, in the loud parts: near 1 if the peaks were cut off, at whatever level."""
+    alignment_score: float | None = None
+    """Forced alignment of the text with the clip by the model of --align: nats per frame above the limit of that model; negative if
+    the text is not what is spoken."""
+    unaligned_words: int | None = None
+    """Words that the model of --align cannot check, such as digits."""
+    check_wer: float | None = None
+    """Word error rate between the text and the transcript of the Whisper of --check-with."""
     avg_logprob: float | None = None
     compression_ratio: float | None = None
     no_speech_prob: float | None = None
@@ -116,7 +140,7 @@ class ManifestRow(BaseModel):
     asr: dict[str, str] | None = None
     """Name and scope of the demo Whisper, if it wrote the text."""
     audio_codes: list[list[int]] | None = None
-    """[T, 16] codes of the speech tokenizer at 12.5 Hz."""
+    """[frames, codebooks] codes of the clip, by the codec that `data_prep codes` was given."""
 
 
 class Reject(BaseModel):
@@ -151,6 +175,12 @@ def parse_language(given: str) -> str:
         return name
     known = ", ".join(f"{code} ({full})" for code, full in LANGUAGES.items())
     raise UserError(f"--language {given}: unknown; give one of {known}, or another language by its full English name")
+
+
+def parse_locale(given: str) -> str:
+    """The language name of a locale or code in a table (`pt-BR`, `JP`, `english`); `auto` for an unknown code."""
+    name = given.strip().lower().replace("_", "-").partition("-")[0]
+    return find_language_name(given) or (name if len(name) > 3 and name.isalpha() else AUTO)
 
 
 def parse_speaker(given: str) -> str:

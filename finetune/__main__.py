@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
+import signal
 import sys
 
 from finetune import __version__
+from finetune.argument_parsing import suggest_word
 
 VERBS = {
     "train": "fine-tune a model: on one GPU, with --launch fsdp2 on all of them",
@@ -18,6 +19,7 @@ VERBS = {
     "eval-voice": "evaluate a voice: intelligibility, speaker similarity, speaking rate; and the effect of training",
     "serve": "serve exported models: a web page and an API",
     "check": "verify all checkpoints of a run",
+    "verify-audio": "say which audio files are marked as synthetic speech, and of which model",
     "ls": "list runs with their state, step and best loss; exports; recipes",
     "cp": "copy a recipe, its config or a launch file, to change it",
     "where": "print the paths of the installed recipes and launch files",
@@ -29,6 +31,7 @@ MODULES = {
     "ray-train": "finetune.ray_train",
     "eval-voice": "finetune.cli.eval_voice",
     "check": "finetune.cli.verify",
+    "verify-audio": "finetune.cli.verify_audio",
     "where": "finetune.cli.paths",
 }
 """The module of each verb that does not bear the name of one in `finetune/cli/`."""
@@ -43,11 +46,13 @@ def main(argv: list[str]) -> int:
         print(f"overtone {__version__}")
         return 0
     if argv[0] not in VERBS:
-        near = difflib.get_close_matches(argv[0], VERBS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"verbs are {', '.join(VERBS)}"
-        print(f"error: unknown verb {argv[0]!r}; {hint}", file=sys.stderr)
+        print(f"error: unknown verb {argv[0]!r}; {suggest_word(argv[0], VERBS, 'verbs')}", file=sys.stderr)
         return 2
-    module = importlib.import_module(MODULES.get(argv[0], f"finetune.cli.{argv[0]}"))
+    try:
+        module = importlib.import_module(MODULES.get(argv[0], f"finetune.cli.{argv[0]}"))
+    except KeyboardInterrupt:  # later ones are the verb's
+        print("interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
     return int(module.main(argv[1:]))
 
 

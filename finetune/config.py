@@ -51,6 +51,13 @@ def _url(value: str) -> str:
     return value.rstrip("/")
 
 
+def _best_by(value: str) -> str:
+    metric, _, direction = value.partition(" ")
+    if not metric or direction not in ("", "min", "max"):
+        raise ValueError("expected the name of a metric, and min or max, as in `loss min` or `accuracy max`")
+    return f"{metric} {direction or 'min'}"
+
+
 def _list_of_one(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
@@ -104,10 +111,22 @@ class Model(Section):
     """Store the weights under the adapters in 4 bits (QLoRA, arXiv:2305.14314): a quarter of bf16's bytes, about 10 % rounding error."""
 
 
+class MixedFile(Section):
+    """A file of `data.mix`."""
+
+    path: DataFile
+    """Training data as JSONL, or its URL, as in `data.train`."""
+    weight: float = Field(default=1.0, gt=0)
+    """Its share of the samples is this number divided by the sum of all weights."""
+
+
 class Data(Section):
     train: DataFile | None = None
     """Training data as JSONL; paths in it are relative to the file. A URL (s3://bucket/train.jsonl, hf://datasets/me/voice/train.jsonl) is
     downloaded to the run's cache."""
+    mix: Annotated[tuple[MixedFile, ...], Field(strict=False)] = ()
+    """Several training files instead of `train`, as `[{path: a.jsonl, weight: 0.9}, {path: b.jsonl, weight: 0.1}]`: 90 % of the samples
+    come from the first. An epoch has as many samples as the files have rows, so it may repeat one file and cut another."""
     val: DataFile | None = None
     """Validation data as JSONL, or its URL."""
     window: int = Field(default=1024, ge=1)
@@ -119,12 +138,23 @@ class Data(Section):
     too_long: Literal["error", "drop", "truncate"] = "error"
     """What to do with longer samples: fail before training, drop them, or truncate them. The number is logged before step 1."""
 
+    def training_files(self) -> tuple[Path | str, ...]:
+        """`train`, or the files of `mix`."""
+        single = () if self.train is None else (self.train,)
+        return single or tuple(file.path for file in self.mix)
+
+    def name_training_data(self) -> str:
+        """The training files, for messages."""
+        return ", ".join(map(str, self.training_files()))
+
 
 class Train(Section):
     epochs: int = Field(default=3, ge=1)
     """Passes over the data."""
     steps: int | None = Field(default=None, ge=1)
     """Number of optimizer steps. If set, it replaces `epochs`."""
+    patience: int | None = Field(default=None, ge=1)
+    """Number of evaluations in a row without a better `checkpoint.best_by` (default: validation loss) after which the run is finished."""
     optimizer: Literal["adamw", "adamw_8bit", "muon"] = "adamw"
     """AdamW; AdamW with 8-bit moments (fp32 for embeddings, vectors and short rows); or Muon for the matrices of blocks, scaled to
     AdamW's learning rate and decay, with AdamW for the rest. A checkpoint can only be resumed with the optimizer that wrote it."""
@@ -187,8 +217,12 @@ class Parallel(Section):
 class Checkpoint(Section):
     every: int = Field(default=200, ge=1)
     """Optimizer steps between two checkpoints; the last step always writes one."""
-    keep: int = Field(default=3, ge=2)
-    """Number of checkpoints to keep, in addition to the one with the lowest validation loss (among those evaluated at their step)."""
+    keep: Annotated[int, Field(ge=2)] | Literal["spread"] = 3
+    """Number of checkpoints to keep, in addition to the best one (among those evaluated at their step). `spread`: the two newest, and up to
+    8 that are spread over the whole run, to choose from later."""
+    best_by: Annotated[str, AfterValidator(_best_by)] | None = None
+    """Metric of the evaluations by which a checkpoint is the best, with `min` or `max` (default min), as in `accuracy max`. Default: the
+    lowest validation loss."""
     asynchronous: bool = True
     """Continue training while a checkpoint is written; only the copy to host memory blocks. It takes 12 bytes of host memory per trained
     parameter (fewer with another `optimizer`), over all ranks, until the run ends; without room for it, each save blocks until it is
@@ -357,6 +391,8 @@ def help_text(options: type[BaseModel] | None, own: Mapping[str, Any]) -> str:
         if section not in sections:
             sections.add(section)
             lines += ["", f"{section}: {model.model_fields[section].description or 'settings of this recipe'}"]
+        if key == "model.lora.rank":
+            lines.append(f"  --{'model.lora true':<24} {Model.model_fields['lora'].description}")
         default = f"{kind.partition(', default ')[0]}, default of this recipe {own[key]}" if key in own else kind
         lines.append(f"  --{key:<24} {text} ({default})")
     return "\n".join(lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
@@ -62,6 +62,9 @@ SYNONYMS = {
     **dict.fromkeys(("max_length", "max_seq_length", "max_seq_len"), "data.sequence_length"),
     **dict.fromkeys(("save_steps", "save_freq", "checkpoint_every"), "checkpoint.every"),
     "save_total_limit": "checkpoint.keep",
+    "metric_for_best_model": "checkpoint.best_by",
+    "early_stopping_patience": "train.patience",
+    **dict.fromkeys(("dataset_mixture", "interleave"), "data.mix"),
     "eval_steps": "eval.every",
     "logging_steps": "log.every",
     **dict.fromkeys(("report_to", "tracker"), "log.trackers"),
@@ -90,8 +93,10 @@ def _prefixes(location: list[str]) -> Iterator[str]:
 
 def _known_keys(model: type[BaseModel], path: list[str]) -> list[str]:
     for name in path:
+        if name.isdecimal():  # of a list of sections, whose section is already known
+            continue
         info = model.model_fields.get(name)
-        section = _section_of(info.annotation) if info else None
+        section = _section_of(info.annotation) or _listed_section(info.annotation) if info else None
         if section is None:
             return []
         model = section
@@ -99,9 +104,16 @@ def _known_keys(model: type[BaseModel], path: list[str]) -> list[str]:
 
 
 def _section_of(annotation: Any) -> type[BaseModel] | None:
+    if get_origin(annotation) is tuple:  # a list of sections is one key
+        return None
     candidates = [annotation, *get_args(annotation)]
     found = [kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not BaseModel]
     return found[0] if found else None
+
+
+def _listed_section(annotation: Any) -> type[BaseModel] | None:
+    """The section whose keys each element of a list has."""
+    return _section_of(get_args(annotation)[0]) if get_origin(annotation) is tuple else None
 
 
 def _type_name(annotation: Any) -> str:

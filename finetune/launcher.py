@@ -12,11 +12,12 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from finetune import command_lines
 from finetune.config_sources import Arguments, read_config_file
 from finetune.errors import UserError
-from finetune.storage.strict_json import read_object
+from finetune.monitoring.run_records import EXIT_RECORD, read_json
 
 FLAG = "launch"
 PASSED_ON = ("num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port")
@@ -28,15 +29,21 @@ class Launch:
     """What --launch and the flags beside it say."""
 
     file: Path
+    settings: dict[str, Any]
+    """Content of the file."""
     flags: list[str]
     """Flags of accelerate."""
 
     @property
+    def is_single(self) -> bool:
+        """Whether the file describes one process."""
+        return str(self.settings.get("distributed_type")) == "NO"
+
+    @property
     def starts_processes(self) -> bool:
         """Whether a launcher is needed: not for one process on the first GPU."""
-        values = read_config_file(self.file).values
-        plain = values.get("gpu_ids") in (None, "all") and not values.get("use_cpu")
-        return bool(self.flags) or str(values.get("distributed_type")) != "NO" or not plain
+        plain = self.settings.get("gpu_ids") in (None, "all") and not self.settings.get("use_cpu")
+        return bool(self.flags) or not self.is_single or not plain
 
 
 def take_launch(arguments: Arguments) -> Launch | None:
@@ -49,7 +56,8 @@ def take_launch(arguments: Arguments) -> Launch | None:
     if FLAG not in given:
         raise UserError(f"--{next(iter(given))} needs --{FLAG} FILE, as in --{FLAG} fsdp2 --num_processes 4")
     arguments.overrides = [(key, value) for key, value in arguments.overrides if key not in given]
-    return Launch(find_launch_file(given[FLAG]), [word for key in PASSED_ON if key in given for word in (f"--{key}", given[key])])
+    file, flags = find_launch_file(given[FLAG]), [word for key in PASSED_ON if key in given for word in (f"--{key}", given[key])]
+    return Launch(file, read_config_file(file).values, flags)
 
 
 def find_launch_file(name: str) -> Path:
@@ -71,7 +79,7 @@ def launch(wanted: Launch, arguments: Sequence[str], run_dir: Path) -> int:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    if str(read_config_file(wanted.file).values.get("distributed_type")) == "NO" and "--num_processes" in wanted.flags:
+    if wanted.is_single and "--num_processes" in wanted.flags:
         raise UserError(f"--num_processes: {wanted.file} describes one process; for several give --{FLAG} ddp or --{FLAG} fsdp2")
     words = ["--config_file", str(wanted.file), *wanted.flags, *command_lines.training_script(), *arguments]
     before = read_change_time(run_dir)
@@ -80,7 +88,8 @@ def launch(wanted: Launch, arguments: Sequence[str], run_dir: Path) -> int:
         launch_command(launch_command_parser().parse_args(words))
     except SignalException as stop:
         recorded = read_change_time(run_dir) != before  # otherwise the record is that of the launch before
-        return 0 if recorded and read_reason(run_dir).startswith("stopped") else 128 + int(stop.sigval)
+        reason = str(read_json(run_dir / EXIT_RECORD).get("reason"))
+        return 0 if recorded and reason.startswith("stopped") else 128 + int(stop.sigval)
     except ChildFailedError as failed:
         rank, failure = failed.get_first_failure()
         return report_failure(rank, failure.exitcode, run_dir)
@@ -97,7 +106,7 @@ def report_failure(rank: int, code: int, run_dir: Path) -> int:
     if code == 2:  # a `UserError`, which the rank has printed
         return 2
     how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    record = run_dir / "exit.json"
+    record = run_dir / EXIT_RECORD
     raise UserError(
         f"rank {rank} ended with {how}; the reason is above, or in {record}. The same command resumes from the newest checkpoint"
     )
@@ -106,14 +115,6 @@ def report_failure(rank: int, code: int, run_dir: Path) -> int:
 def read_change_time(run_dir: Path) -> int | None:
     """When exit.json was written, in nanoseconds; None without that file."""
     try:
-        return (run_dir / "exit.json").stat().st_mtime_ns
+        return (run_dir / EXIT_RECORD).stat().st_mtime_ns
     except OSError:
         return None
-
-
-def read_reason(run_dir: Path) -> str:
-    """Why the run ended, as exit.json says; empty without that file."""
-    try:
-        return str(read_object(run_dir / "exit.json").get("reason"))
-    except (UserError, OSError):
-        return ""

@@ -28,6 +28,7 @@ from finetune.command_lines import export_command, join_words
 from finetune.config import Config
 from finetune.config_sources import Arguments, parse_arguments
 from finetune.errors import UserError, exit_code
+from finetune.monitoring.run_records import is_finished
 from finetune.ray_cluster import cluster
 from finetune.storage import files
 from finetune.storage.remote import is_url
@@ -129,7 +130,7 @@ def format_arguments(arguments: Arguments) -> list[str]:
 def list_local_files(config: Config) -> list[Path]:
     """Paths that each machine must have, besides the package, in the same place as this one."""
     local = [Path(config.model.source)] if config.model.source and Path(config.model.source).exists() else []
-    return [Path.cwd(), *(path.absolute() for path in (*local, config.data.train, config.data.val) if isinstance(path, Path))]
+    return [Path.cwd(), *(path.absolute() for path in (*local, *config.data.training_files(), config.data.val) if isinstance(path, Path))]
 
 
 def train_on_cluster(engine: Engine, gpu: bool, run_dir: Path, arguments: list[str]) -> Result:
@@ -164,7 +165,7 @@ def report_result(result: Result, run_dir: Path, recipe: str) -> int:
     if "problem" in answer:
         raise UserError(answer["problem"])
     ended = f"{answer['reason']} at step {answer.get('step')}"
-    if answer["reason"] == "finished":
+    if is_finished(answer["reason"]):
         print(f"{ended}; next: {export_command(run_dir, recipe)}", flush=True)
     else:
         print(f"{ended}; the same command resumes from the newest checkpoint:\n  {join_words(sys.orig_argv)}", flush=True)

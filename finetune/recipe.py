@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import InitVar, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, cast
 
 from pydantic import BaseModel
 from typing_extensions import TypeVar
@@ -22,19 +24,25 @@ from finetune.errors import UserError
 from finetune.moved_modules import warn_recipe_author
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Generator, Size, Tensor, nn
 
     from finetune.config import Config
 
 OptionsT = TypeVar("OptionsT", bound=BaseModel, default=Any)
 """A recipe's `Options`. A plain `Recipe` is one with any options."""
 
+POSITIONS = "positions"
+"""The word for what `Recipe.length` counts, unless the recipe has its own."""
 Sample = dict[str, "Tensor"]
 """One row as tensors without a batch dimension."""
 
 
 def _accept_every_name(_: str) -> bool:
     return True
+
+
+def _name_no_files(_: dict[str, Any]) -> tuple[str, ...]:
+    return ()
 
 
 def _prepare_nothing(_: Config) -> None:
@@ -80,9 +88,12 @@ class Loaded:
     blocks: tuple[type[nn.Module], ...]
     """The classes that are sharded, checkpointed and compiled one by one."""
     base: Path
-    """Folder whose *.safetensors hold the parameters under the model's own names (a superset is fine)."""
+    """Folder whose *.safetensors hold the parameters under the model's own names (a superset is fine), except the `added` ones."""
     trainable: Callable[[str], bool] = _accept_every_name
-    """Which parameter names full fine-tuning trains; the others stay frozen and out of the checkpoints."""
+    """Which parameter names full fine-tuning trains, besides the `added` ones; the others stay frozen and out of the checkpoints."""
+    added: Mapping[str, Callable[[Generator, Size], Tensor]] = field(default_factory=dict)
+    """Parameters that the base lacks, or whose values in it are replaced (a head for other classes): name → function that returns the
+    initial value [shape] from a CPU generator, which `run.seed` and the name determine. They are always trained, beside adapters too."""
     buffers: dict[str, Tensor] = field(default_factory=dict)
     """Values of persistent buffers that are not in `base`; they are saved with each checkpoint."""
     state: dict[str, Any] = field(default_factory=dict)
@@ -92,6 +103,8 @@ class Loaded:
     finetune/distributed/tensor_parallel.py). A model with another block cannot be trained with `parallel.tensor`."""
     varies: str | None = None
     """Why blocks would be recompiled again and again, so that `train.compile: auto` does not compile them; None: they would not."""
+    libraries: tuple[str, ...] = ()
+    """Distributions whose version can affect what `read` returns, such as an image decoder, besides those of `length_index.LIBRARIES`."""
     remarks: tuple[str, ...] = ()
     """Sentences for the log before the first step."""
 
@@ -123,6 +136,26 @@ class Sketch:
 
 
 @dataclass(frozen=True)
+class ReleasedModel:
+    """A published model that a recipe trains: a row of docs/models.md. Everything else in the row is computed from it."""
+
+    name: str
+    """On the hub, with its owner: Qwen/Qwen3-8B."""
+    licence: str
+    """As its model card on the hub names it: apache-2.0."""
+    languages: str
+    """As its makers list them, short enough for a table: English; 10 languages."""
+    config: Mapping[str, Any]
+    """Its config.json, at least the keys that determine the shapes."""
+    streaming: bool = False
+    """Whether its inference here returns the beginning of an answer before the end is generated."""
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Other JSON files of its folder that `sketch` reads, by path."""
+    overrides: tuple[tuple[str, str], ...] = ()
+    """Keys and values of the config that this model needs beside the recipe's config.yaml."""
+
+
+@dataclass(frozen=True)
 class ExportPlan:
     """How a recipe turns trained tensors into the folder that a stock package loads."""
 
@@ -135,7 +168,10 @@ class ExportPlan:
     copy: tuple[str, ...] = ()
     """Paths relative to the base folder, files or folders, copied as they are."""
     readme: Callable[[dict[str, Any], str], str] | None = None
-    """(the checkpoint's state.json, its config.yaml) → README.md: what the model is and what it was made from."""
+    """(the checkpoint's state.json, its config.yaml) → README.md: what the model is and what it was made from. Absent, with no README.md
+    in `files` or `copy`: a card is written with recipe, base, data, training, validation loss and config."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Keys in the header of that card, in the hub's form: library_name, pipeline_tag, tags."""
 
 
 @dataclass(frozen=True)
@@ -172,12 +208,14 @@ class Recipe(Generic[OptionsT]):
     """The config's `options` section. Of a recipe with an `options.py`, the class of that name in it."""
     load: Callable[[Config[OptionsT]], Loaded]
     """Build the model on meta. Called on every rank, after `prepare`."""
-    read: Callable[[dict[str, Any], Any], Sample]
-    """(row, processor) → tensors of one sample; raises `UserError` that says what is wrong (the caller adds file and line). Called once a
-    row, before training, in any process. Its result is cached, so it may depend on nothing else, randomness included."""
+    read: Callable[[dict[str, Any], Any, Path], Sample]
+    """(row, processor, the data file's folder) → tensors of one sample; raises `UserError` that says what is wrong (the caller adds file
+    and line). Called once a row, before training, in any process. Its result is cached, so it may depend on nothing else, randomness
+    included, except the files that `files` names."""
     length: Callable[[Sample], int]
     """Positions that a sample occupies: what `micro_tokens` and `global_batch_tokens` count."""
     collate: Callable[[list[Sample]], Batch]
+    """Samples as one micro-batch."""
     loss: Callable[[nn.Module, Batch], dict[str, Term]]
     """One forward of the model; returns the loss terms by name, the keys of `Batch.targets`."""
     export: Callable[[Path, dict[str, Any], dict[str, Tensor], str], ExportPlan]
@@ -188,6 +226,9 @@ class Recipe(Generic[OptionsT]):
     """Uses of an exported model. Required; the default is for recipes in the old form."""
     lora_targets: str = "all-linear"
     """Regular expression over names of modules that LoRA adapts, unless model.lora.targets is set."""
+    files: Callable[[dict[str, Any]], Iterable[str]] = _name_no_files
+    """The files that `read` opens for a row, as paths relative to the data file's folder. Each must exist, and the rows are read again if
+    one has another size or time of change than before. It gets the row before `read` has checked it, and may raise `UserError` too."""
     prepare: Callable[[Config[OptionsT]], None] = _prepare_nothing
     """Called once per launch, on one process, before `load`: caches under `run.dir` what is derived from data and base."""
     pack: Callable[[list[Sample]], Batch] | None = None
@@ -202,6 +243,8 @@ class Recipe(Generic[OptionsT]):
     rely on. Collective: called on every rank."""
     report: Callable[[dict[str, float]], dict[str, float]] = _keep_means
     """The means of a step or an evaluation, with derived metrics for the log (a perplexity from a mean log-likelihood)."""
+    unit: str = POSITIONS
+    """What `length` counts, in the plural, for the console: tokens, frames, images."""
     show: Callable[[Sample, Any], str] | None = None
     """(sample, processor) → text for a terminal in which what is supervised stands out, for `finetune plan --show-batch`."""
     base_folders: tuple[str, ...] = ()
@@ -223,7 +266,15 @@ class Recipe(Generic[OptionsT]):
         sample: Callable[[Path, list[str]], list[Answer]] | None,
         evaluate: Callable[[Path, list[str]], int] | None,
     ) -> None:
-        """Move functions that were given in the old form into `inference`. Raises `TypeError` for a recipe that cannot generate."""
+        """Accept the old forms: functions that belong into `inference`, and a `read` without a folder. Raises `TypeError` for a recipe that
+        cannot generate."""
+        if not _takes_folder(self.read):
+            object.__setattr__(self, "read", partial(_read_without_folder, cast("Any", self.read)))
+            warn_recipe_author(
+                "`read` of Recipe(…) gets the folder of the data file as its third argument; write "
+                "def read(row, processor, folder), with `from pathlib import Path` for its type (docs/add_a_recipe.md)",
+                4,  # the line of the recipe that calls Recipe(…), past the generated __init__
+            )
         given = {"generate": generate, "chat": chat, "serve": serve, "sample": sample, "evaluate": evaluate}
         if old := [f"{name}=…" for name, function in given.items() if function is not None]:
             now = self.inference
@@ -239,10 +290,23 @@ class Recipe(Generic[OptionsT]):
             warn_recipe_author(
                 f"{', '.join(old)} of Recipe(…) moved to its `inference`; write Recipe(…, inference=Inference({', '.join(old)})), with "
                 "`from finetune.recipe import Inference` (docs/add_a_recipe.md)",
-                4,  # the line of the recipe that calls Recipe(…), past the generated __init__
+                4,
             )
         if self.inference.generate is _raise_missing_generate:
             raise TypeError("Recipe(…) needs inference=Inference(generate=…); see docs/add_a_recipe.md")
+
+
+def _takes_folder(read: Callable[..., Sample]) -> bool:
+    """Whether `read` can be called with three arguments."""
+    try:
+        inspect.signature(read).bind(None, None, None)
+    except TypeError:
+        return False
+    return True
+
+
+def _read_without_folder(read: Callable[[dict[str, Any], Any], Sample], row: dict[str, Any], processor: Any, _folder: Path) -> Sample:
+    return read(row, processor)
 
 
 def find_recipe(name: str) -> Path:
@@ -303,6 +367,22 @@ def load_argument_help(folder: Path) -> dict[str, Callable[[], object]]:
     """`HELP` of the recipe's `arguments.py`: verb → a function that prints the options which the recipe adds to it. Empty without that
     file, which lets `finetune generate --help` work without torch, as `recipe.py` may import it."""
     return dict(getattr(_import(folder, "arguments"), "HELP", {})) if (folder / "arguments.py").is_file() else {}
+
+
+def load_released_models(folder: Path) -> tuple[ReleasedModel, ...]:
+    """`RELEASED` of the recipe's `released_models.py`; empty without that file. Raises `UserError` for anything but `ReleasedModel`s."""
+    if not (folder / "released_models.py").is_file():
+        return ()
+    found = getattr(_import(folder, "released_models"), "RELEASED", None)
+    if not isinstance(found, tuple) or not all(isinstance(model, ReleasedModel) for model in found):
+        raise UserError(f"{folder / 'released_models.py'} must define RELEASED = (ReleasedModel(...), ...); see docs/add_a_recipe.md")
+    return found
+
+
+def load_data_advice(folder: Path) -> str:
+    """`DATA` of the recipe's `arguments.py`: how training data is made, for the error of a run that has none. Imports no torch."""
+    module = _import(folder, "arguments") if (folder / "arguments.py").is_file() else None
+    return str(getattr(module, "DATA", "It has one JSON object in each line; the recipe's `read` defines the keys."))
 
 
 def _read_options_file(folder: Path) -> type[BaseModel] | None:

@@ -25,7 +25,7 @@ from finetune.config_diff import flatten
 from finetune.config_sources import Arguments, parse_arguments, read_config_file
 from finetune.errors import ElsewhereError, UserError, exit_code
 from finetune.hardware import cuda_allocator
-from finetune.recipe import Recipe, find_recipe, load_options, load_recipe
+from finetune.recipe import Recipe, built_in_recipes, find_recipe, load_data_advice, load_options, load_recipe
 from finetune.storage import remote
 from finetune.storage.model_resolver import is_hub_name
 from finetune.training import generation_during_training
@@ -88,9 +88,17 @@ def check_config(arguments: Arguments) -> Config:
 
 def resolve_config(arguments: Arguments) -> Config:
     """The config of the recipe, the --config files and the command line. Raises `UserError` for a wrong key or value."""
+    arguments.recipe = arguments.recipe or find_named_recipe(arguments.files)
     if arguments.recipe is None:
         raise UserError("which recipe? give --recipe NAME, for example --recipe voice_clone")
     return resolve(arguments.recipe, load_options(find_recipe(arguments.recipe)), list_config_files(arguments), arguments.overrides)
+
+
+def find_named_recipe(files: list[Path]) -> str | None:
+    """The built-in recipe that the last of the config files names, as the output of `plan` does. The path of another recipe counts only on
+    the command line: it leads to code, and a config may come from anywhere."""
+    named = [read_config_file(path).values.get("recipe") for path in files]
+    return next((name for name in reversed(named) if name in built_in_recipes()), None)
 
 
 def list_config_files(arguments: Arguments) -> list[Path]:
@@ -122,29 +130,33 @@ def load_checked_recipe(config: Config) -> Recipe:
 
 def check_inputs(config: Config) -> None:
     """Raises `UserError` for data or a tracker that is missing. Needs neither torch nor a device."""
-    if config.data.train is None:
+    if config.data.train is not None and config.data.mix:
         raise UserError(
-            "no training data: give --data.train FOLDER/train.jsonl. To make some from recordings:\n"
-            "  python -m data_prep voice my_recordings/ --out data/me --whisper small --speaker me\n"
-            "  python -m data_prep codes data/me --model Qwen/Qwen3-TTS-12Hz-0.6B-Base\n"
-            "from conversations:\n"
-            "  python -m data_prep text chats.jsonl --out data/chats\n"
-            "or see the whole chain on a small example: make demo"
+            f"data.train: {config.data.train} and data.mix are both set; list that file in data.mix, and set --data.train null, or remove "
+            "data.mix"
         )
+    if not config.data.training_files():
+        advice = load_data_advice(find_recipe(config.recipe))
+        raise UserError(f"no training data: give --data.train FOLDER/train.jsonl, or several files as data.mix. {advice}")
+    if config.data.val is None and (config.train.patience is not None or config.checkpoint.best_by is not None):
+        key = "train.patience" if config.train.patience is not None else "checkpoint.best_by"
+        raise UserError(f"{key} is set, but there are no evaluations without validation data; give --data.val FILE, or remove {key}")
+    if config.data.mix:
+        from finetune.data.mixture import name_sources  # here, since --help needs no numpy
+
+        name_sources([file.path for file in config.data.mix])  # raises for a file that is listed twice, before all are read
     for tracker in config.log.trackers:
         found = importlib.util.find_spec(tracker)
         if found is None or found.origin is None:  # no origin: a plain folder, such as the one that wandb leaves where it ran
             raise UserError(f"log.trackers: {tracker} is not installed; `pip install {tracker}`, or take it out of the list")
-    for key, path in (("data.train", config.data.train), ("data.val", config.data.val)):
+    trained = "data.mix" if config.data.mix else "data.train"
+    for key, path in (*((trained, path) for path in config.data.training_files()), ("data.val", config.data.val)):
         if isinstance(path, str):
             remote.find_file(path)
         elif path is not None and not path.is_file():
             if is_hub_name(str(path)) and not path.suffix:
                 raise UserError(f"{key}: {path} does not exist; for a dataset on the hub write hf://datasets/{path}/{key[5:]}.jsonl")
-            raise UserError(
-                f"{key}: {path} does not exist (looked from {Path.cwd()}); `python -m data_prep voice RECORDINGS --out FOLDER` "
-                "makes it, or `python -m data_prep text CHATS --out FOLDER`"
-            )
+            raise UserError(f"{key}: {path} does not exist (looked from {Path.cwd()}). {load_data_advice(find_recipe(config.recipe))}")
 
 
 def end_process(code: int) -> NoReturn:

@@ -19,23 +19,26 @@ PACKAGES = ("finetune", "data_prep", "recipes")
 
 ORDER: tuple[frozenset[str], ...] = (
     frozenset({"errors", "moved_modules"}),
+    frozenset({"argument_parsing"}),
     frozenset({"storage", "config_sources", "config_help"}),
     frozenset({"config", "config_diff", "hardware"}),
-    frozenset({"recipe", "command_lines", "launcher"}),
+    frozenset({"recipe", "command_lines"}),
     frozenset({"distributed"}),
     frozenset({"modeling"}),
     frozenset({"data", "monitoring"}),
     frozenset({"checkpointing"}),
     frozenset({"exporting", "planning"}),
     frozenset({"training"}),
-    frozenset({"train"}),
+    frozenset({"train", "launcher"}),
     frozenset({"ray_cluster", "cli"}),
     frozenset({"ray_train"}),
     frozenset({"__main__"}),
 )
 """The rooms of finetune/: its folders, and the modules beside them. A room imports from itself, from its own row and from rows above."""
 
-FOR_DATA_PREP = frozenset({"errors", "config", "storage", "hardware.sdpa_backends", "ray_cluster.cluster"})
+FOR_DATA_PREP = frozenset(
+    {"argument_parsing", "errors", "config", "config_sources", "storage", "hardware.sdpa_backends", "ray_cluster.cluster"}
+)
 """The rooms and modules of finetune/ that data_prep may import."""
 LIBRARIES = frozenset({"recipes.speech", "recipes.language", "recipes.demo_runner"})
 """What recipes may import from each other's side; a library imports no recipe."""
@@ -187,13 +190,53 @@ def forbidden_names(house: House, dependencies: frozenset[str]) -> list[str]:
 
 
 def repeated_class_names(house: House) -> list[str]:
-    """Public classes of the same name in two modules: a reader of one takes it for the other."""
+    """Public classes of the same name in two modules: a reader of one takes it for the other. Not `Options` of recipes."""
     places: dict[str, list[str]] = {}
     for path, source in house.items():
         for node in parse(source).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            of_contract = isinstance(node, ast.ClassDef) and node.name == "Options" and PurePosixPath(path).match("recipes/*/options.py")
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and not of_contract:
                 places.setdefault(node.name, []).append(path)
     return [f"{name}: {', '.join(paths)}" for name, paths in sorted(places.items()) if len(paths) > 1]
+
+
+def imports_of_missing_names(house: House, importers: House) -> list[str]:
+    """Imports in `importers` of a module or a name of the house that does not exist. mypy reads neither tests nor benchmarks."""
+    modules = {module_name(path): _bound_names(parse(source)) for path, source in house.items()}
+    folders = {parent for name in modules for parent in _folders_above(name)}
+    complaints = []
+    for path, source in importers.items():
+        for node in ast.walk(parse(source)):
+            if not isinstance(node, ast.ImportFrom) or (node.module or "").partition(".")[0] not in PACKAGES or node.level:
+                continue
+            known = modules.get(node.module or "", set())
+            for name in (alias.name for alias in node.names):
+                whole = f"{node.module}.{name}"
+                if not known & {name, "__getattr__", "*"} and whole not in modules and whole not in folders:
+                    complaints.append(f"{path}:{node.lineno}: {node.module} has no {name}")
+    return complaints
+
+
+def _folders_above(module: str) -> Iterator[str]:
+    parts = module.split(".")
+    return (".".join(parts[:length]) for length in range(1, len(parts)))
+
+
+def _bound_names(tree: ast.Module) -> set[str]:
+    """What a module binds at its top, in branches too; what functions and classes bind inside stays out."""
+    found: set[str] = set()
+    left: list[ast.AST] = list(tree.body)
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        else:
+            left += ast.iter_child_nodes(node)
+    return found
 
 
 def missing_tests(house: House, tests: set[str]) -> list[str]:

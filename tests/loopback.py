@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import socket
 import urllib.error
 import urllib.request
 
+PORTS = range(20_000, 32_768)
+"""Above those of Ray's workers, and below those that Linux gives to outgoing connections: one of the latter may be taken again before the
+test opens it, and then ranks could not meet."""
+
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on, chosen at random, so that two test processes hardly ever choose the same one."""
+    chance = random.SystemRandom()
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", chance.choice(PORTS)))
+            return int(probe.getsockname()[1])
 
 
 def ask(url: str, data: bytes | None = None, **headers: str) -> tuple[int, dict[str, str], bytes]:

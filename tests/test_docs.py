@@ -14,7 +14,7 @@ from data_prep.clips.quality_rules import PRESETS
 from data_prep.pipeline.clip_selection import DUPLICATE, REVIEWED
 from finetune.config import Config
 from finetune.config_help import fields
-from finetune.recipe import find_recipe, load_recipe
+from finetune.recipe import built_in_recipes, find_recipe, load_recipe
 
 ROOT = Path(__file__).parents[1]
 PAGES = {path.relative_to(ROOT).as_posix(): path for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]}
@@ -60,7 +60,7 @@ def _unknown(page: Path) -> Iterator[str]:
 
 def _keys() -> set[str]:
     """Dotted keys, and the sections that take a mapping."""
-    options = [load_recipe(find_recipe(name)).Options for name in ("voice_clone", "llm_sft")]
+    options = [load_recipe(find_recipe(name)).Options for name in built_in_recipes()]
     keys = {key for key, *_ in fields(Config)} | {f"options.{key}" for each in options for key, *_ in fields(each)}
     return keys | {key.rpartition(".")[0] for key in keys}
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import soundfile
 
 from benchmarks import _pages
@@ -50,6 +51,8 @@ def small(command: str, home: Path) -> list[str]:
     return [str(Path(sys.executable).parent / words[0]), *words[1:]]
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 def test_the_five_commands_run_in_order(tmp_path: Path) -> None:
     commands = own_voice()
     assert len(commands) == 5 and all(part in command for part, command in zip(STEPS, commands, strict=True))
@@ -106,6 +109,7 @@ def test_the_measured_tables_are_those_of_the_benchmarks() -> None:
     made = _pages.results()
     assert {table.stem for table in made} == {path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py")} and len(made) >= 3
     assert (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8") == _pages.page(), "run benchmarks/_pages.py"
+    assert (ROOT / "docs" / "models.md").read_text(encoding="utf-8") == _pages.models_page(), "run benchmarks/_pages.py"
     guide = (ROOT / "docs" / "data-preparation.md").read_text(encoding="utf-8")
     assert _pages.with_trials(guide) == guide, "run benchmarks/_pages.py"
     assert _pages.with_hardware(README) == README and README.count("Qwen3-TTS-12Hz-1.7B-Base |") == 2, "run benchmarks/_pages.py"

@@ -24,7 +24,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from data_prep.audio.reader import DECODE_ERRORS, AudioError, Samples, format_error
+from data_prep.audio.reader import DECODE_ERRORS, AudioError, Samples, format_error, holds_sound
 from data_prep.audio.waveform import (
     MASTER_RATE,
     RECORDING,
@@ -47,7 +47,19 @@ START_SECONDS = 120.0
 HEARTBEAT_SECONDS = 0.5
 MESSAGE = 1 << 18  # bytes; a path has at most 4096, and a `Track` of 64 channels less than 2000
 
+ALIVE = b"alive "
+"""A message of the child after a block, followed by the seconds decoded so far."""
+
 RATES = (MASTER_RATE, SPEECH_RATE)
+STORED = ("master.f32", "speech.f32")
+"""Files of a stored recording, one per rate: samples without a header."""
+
+Report = Callable[[float], None]
+"""Called every half second of a request with the seconds decoded so far."""
+
+
+def ignore_report(_seconds: float) -> None:
+    """`Report` of a caller that shows none."""
 
 
 class AudioDecoder:
@@ -63,22 +75,43 @@ class AudioDecoder:
         self._folder, self._stall, self._memory, self._longest = files.make_folder(folder), stall, memory, longest
         self._child: _DecoderProcess | None = None
 
-    def probe(self, path: Path, bounds: AudioLimits = RECORDING) -> Track:
+    def probe(self, path: Path, bounds: AudioLimits = RECORDING, report: Report = ignore_report) -> Track:
         """Run `waveform.probe_recording` in the child. Messages of a decoder library (libmpg123, for damaged MP3) become a warning."""
-        track = Track.model_validate(self._send_request({"do": "probe", "path": str(path), "bounds": asdict(bounds)}, []))
+        track = Track.model_validate(self._send_request({"do": "probe", "path": str(path), "bounds": asdict(bounds)}, [], report))
         lines = self._child.read_error_lines() if self._child else []
         return track if track.warning or not lines else track.model_copy(update={"warning": f"the decoder says: {lines[0]}"})
 
+    def holds_sound(self, path: Path) -> bool:
+        """Run `reader.holds_sound` in the child; False also for a file that crashes or stalls it."""
+        try:
+            return bool(self._send_request({"do": "recognise", "path": str(path)}, []))
+        except AudioError:
+            return False
+
     def load(self, path: Path, track: Track) -> tuple[Audio, Audio]:
         """The mono mix at `MASTER_RATE` and at `SPEECH_RATE`, memory-mapped. Raises `UserError` if the disk is too full."""
-        lengths = [convert_position(track.frames, track.rate, rate) for rate in RATES]
-        needed = 4 * sum(lengths)
-        files.require_space(self._folder, needed, f"decoding {path.name!r}")
         with tempfile.TemporaryFile(dir=self._folder) as master, tempfile.TemporaryFile(dir=self._folder) as speech:
-            request = {"do": "load", "path": str(path), "track": track.model_dump()}
-            with files.explain_full_disk(self._folder / path.name, needed):
-                self._send_request(request, [master.fileno(), speech.fileno()])
-            return _map_samples(master, lengths[0], MASTER_RATE), _map_samples(speech, lengths[1], SPEECH_RATE)
+            self._write_samples(path, track, [master, speech], ignore_report)
+            return _map_samples(master, speech, track)
+
+    def store(self, path: Path, track: Track, folder: Path, report: Report = ignore_report) -> None:
+        """Write the samples of `load` to files in `folder`, which appears once it is complete; nothing to do if it exists. For recordings
+        whose samples several processes need, or the next run. Raises `UserError` if the disk is too full."""
+        if folder.exists():
+            return
+        with files.new_folder(folder) as temporary:
+            one, other = (temporary / name for name in STORED)
+            with one.open("xb") as master, other.open("xb") as speech:
+                self._write_samples(path, track, [master, speech], report)
+                for file in (master, speech):
+                    os.fsync(file.fileno())  # after a power failure, the next run uses what the folder holds
+
+    def _write_samples(self, path: Path, track: Track, targets: list[IO[bytes]], report: Report) -> None:
+        needed = 4 * sum(_list_lengths(track))
+        files.require_space(self._folder, needed, f"decoding {path.name!r}")
+        request = {"do": "load", "path": str(path), "track": track.model_dump()}
+        with files.explain_full_disk(self._folder / path.name, needed):
+            self._send_request(request, [file.fileno() for file in targets], report)
 
     def close(self) -> None:
         """Stop the child."""
@@ -92,12 +125,12 @@ class AudioDecoder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _send_request(self, request: dict[str, Any], descriptors: list[int]) -> Any:
+    def _send_request(self, request: dict[str, Any], descriptors: list[int], report: Report = ignore_report) -> Any:
         if self._child is None or self._child.process.poll() is not None:
             self.close()
             self._child = _DecoderProcess(self._stall, self._memory)
         try:
-            answer = self._child.request(request, descriptors, self._longest)
+            answer = self._child.request(request, descriptors, self._longest, report)
         except AudioError:
             self.close()
             raise
@@ -129,13 +162,14 @@ class _DecoderProcess:
         if self._receive(START_SECONDS) != b"ready":
             raise RuntimeError(f"the decoder process did not start ({self._describe_exit()}): {self._read_last_error_line()}")
 
-    def request(self, request: dict[str, Any], descriptors: list[int], longest: float) -> dict[str, Any]:
+    def request(self, request: dict[str, Any], descriptors: list[int], longest: float, report: Report) -> dict[str, Any]:
         """Send a request and wait for the answer. Raises `AudioError` if the child dies or stalls; it is unusable afterwards."""
         self._stderr.truncate(0)
         with contextlib.suppress(ConnectionError):  # the child is dead; `_receive` reports it
             socket.send_fds(self._line, [json.dumps(request).encode()], descriptors)
         end = time.monotonic() + longest
-        while (message := self._receive(self._stall)) == b"alive":
+        while (message := self._receive(self._stall)) and message.startswith(ALIVE):
+            report(float(message.removeprefix(ALIVE)))
             if time.monotonic() > end:
                 raise AudioError("decoder_stalled", f"not decoded after {longest:g} s")
         if message is None:
@@ -194,26 +228,28 @@ def serve_requests(stall: float, memory: int) -> None:
             line.send(json.dumps(answer).encode())
 
 
-def _make_heartbeat(line: socket.socket, stall: float) -> Callable[[], None]:
+def _make_heartbeat(line: socket.socket, stall: float) -> Report:
     """Return a function to call after each block. Without calls, an alarm ends this process, even if its parent is dead."""
     last = 0.0
 
-    def alive() -> None:
+    def alive(seconds: float) -> None:
         nonlocal last
         if time.monotonic() - last > HEARTBEAT_SECONDS:
             last = time.monotonic()
             signal.setitimer(signal.ITIMER_REAL, 2 * stall + 1)
-            line.send(b"alive")
+            line.send(ALIVE + str(seconds).encode())
 
-    alive()
+    alive(0.0)
     return alive
 
 
-def _handle_request(request: dict[str, Any], descriptors: list[int], alive: Callable[[], None]) -> dict[str, Any]:
+def _handle_request(request: dict[str, Any], descriptors: list[int], alive: Report) -> dict[str, Any]:
     path = Path(request["path"])
     try:
         if request["do"] == "probe":
             return {"result": probe_recording(path, alive, AudioLimits(**request["bounds"])).model_dump()}
+        if request["do"] == "recognise":
+            return {"result": holds_sound(path)}
         return _write_samples(path, Track.model_validate(request["track"]), descriptors, alive)
     except AudioError as error:
         return {"reason": error.reason, "detail": error.detail, "seconds": error.seconds}
@@ -223,14 +259,16 @@ def _handle_request(request: dict[str, Any], descriptors: list[int], alive: Call
         return {"reason": "decoder_crashed", "detail": "decoding exceeds the memory limit", "seconds": 0.0}
 
 
-def _write_samples(path: Path, track: Track, descriptors: list[int], alive: Callable[[], None]) -> dict[str, Any]:
+def _write_samples(path: Path, track: Track, descriptors: list[int], alive: Report) -> dict[str, Any]:
+    done = 0
     for pieces in resample_blocks(path, track, RATES):
+        done += len(pieces[0])
         try:
             for descriptor, piece in zip(descriptors, pieces, strict=True):
                 _write_piece(descriptor, piece)
         except OSError as error:
             return {"errno": error.errno}
-        alive()
+        alive(done / RATES[0])
     return {"result": None}
 
 
@@ -240,11 +278,24 @@ def _write_piece(descriptor: int, piece: Samples) -> None:
         left = left[os.write(descriptor, left) :]
 
 
-def _map_samples(file: IO[bytes], length: int, rate: int) -> Audio:
+def map_stored(folder: Path, track: Track) -> tuple[Audio, Audio]:
+    """The samples that `AudioDecoder.store` wrote to `folder`, memory-mapped. Raises OSError or ValueError if they are not there."""
+    with (folder / STORED[0]).open("rb") as master, (folder / STORED[1]).open("rb") as speech:
+        return _map_samples(master, speech, track)
+
+
+def _list_lengths(track: Track) -> list[int]:
+    """Samples at each of `RATES`."""
+    return [convert_position(track.frames, track.rate, rate) for rate in RATES]
+
+
+def _map_samples(master: IO[bytes], speech: IO[bytes], track: Track) -> tuple[Audio, Audio]:
     """Memory-map the samples copy-on-write: torch rejects read-only memory, and writes must not reach the file."""
-    if not length:
-        return Audio(np.zeros(0, np.float32), rate)
-    return Audio(np.memmap(file, np.float32, "c", shape=(length,)), rate)
+    one, other = (
+        Audio(np.memmap(file, np.float32, "c", shape=(length,)) if length else np.zeros(0, np.float32), rate)
+        for file, length, rate in zip((master, speech), _list_lengths(track), RATES, strict=True)
+    )
+    return one, other
 
 
 def _prepend_path(folder: str) -> str:

@@ -1,6 +1,7 @@
 """Audio file reader: opens recordings of common formats as streams of sample blocks, without external programs.
 
-soundfile reads the formats of libsndfile; PyAV, whose wheel contains its codecs, reads the others (m4a, aac, webm, wma).
+soundfile reads the formats of libsndfile; PyAV, whose wheel contains its codecs, reads the others (m4a, aac, webm, wma, and the sound of
+films).
 """
 
 from __future__ import annotations
@@ -23,14 +24,22 @@ if TYPE_CHECKING:
 
 EXTENSIONS = (".aac", ".aif", ".aiff", ".flac", ".m4a", ".mp3", ".ogg", ".opus", ".wav", ".webm", ".wma")
 
+FILM_EXTENSIONS = (
+    *(".3g2", ".3gp", ".ac3", ".amr", ".ape", ".asf", ".au", ".avi", ".caf", ".f4a", ".f4v", ".flv", ".m2ts", ".m4b", ".m4r", ".m4v"),
+    *(".mka", ".mkv", ".mov", ".mp2", ".mp4", ".mpeg", ".mpg", ".mpga", ".mts", ".oga", ".ogv", ".rf64", ".snd", ".spx", ".tta", ".w64"),
+    *(".wmv", ".wv"),
+)
+"""Further endings of files that are made to hold sound: they are recordings even if they cannot be read, which is then reported."""
 BLOCK = 1 << 14  # frames: the most that is lost before a defect
 RATES = (4_000, 384_000)
 """Hz. A header with another rate is damaged; resampling from it could fill the disk."""
 MOST_CHANNELS = 64
 OGG_PAGE, OGG_END = 65_307, 4
 """Maximum page size in bytes, and the flag of the last page (RFC 3533)."""
-CONTAINERS = "aac,aiff,asf,flac,loas,matroska,webm,mov,mp3,mp4,ogg,wav"
-"""Containers that FFmpeg may detect; no playlists, which would make it open other files or URLs."""
+CONTAINERS = "aac,ac3,aiff,amr,ape,asf,au,avi,caf,flac,flv,loas,matroska,webm,mov,mp3,mp4,mpeg,mpegts,ogg,tta,w64,wav,wv"
+"""Containers that FFmpeg may detect; no playlists, which would make it open other files or URLs, and no pictures."""
+SURE_SECONDS = 0.25
+"""Sound that must be decoded before a file with any other ending counts as a recording: FFmpeg finds single frames of MP3 in any bytes."""
 UNKNOWN_LENGTH = 2**62
 """Frames: libsndfile reports the largest integer for a FLAC file that was written to a pipe."""
 WITHOUT_HEADER = ("aac", "loas")
@@ -64,6 +73,8 @@ class Stream:
     """The file ends before its stream; how much is missing is unknown."""
     faults: list[int] = field(default_factory=list)
     """Number of frames decoded before each skipped, damaged packet; grows while the blocks are read."""
+    note: str = ""
+    """Which sound of the file is read, if it has several."""
 
 
 DECODE_ERRORS: tuple[type[Exception], ...] = (OSError, RuntimeError, ValueError, EOFError, LookupError)
@@ -84,6 +95,22 @@ def open_stream(path: Path) -> Stream:
         return _require_plausible(_open_with_av(path, first.error_string))
     declared = _read_declared_frames(path, info)
     return _require_plausible(Stream(info.samplerate, info.channels, declared, _read_soundfile_blocks(path), _ends_midway(path, info)))
+
+
+def holds_sound(path: Path) -> bool:
+    """Whether a file of any name can be decoded as sound."""
+    try:
+        stream = open_stream(path)
+        decoded = 0
+        for block in stream.blocks:
+            decoded += len(block)
+            if decoded >= SURE_SECONDS * stream.rate or stream.faults:
+                break
+    except AudioError:
+        return False
+    except DECODE_ERRORS:
+        return False
+    return not stream.faults and decoded >= min(SURE_SECONDS * stream.rate, stream.declared or SURE_SECONDS * stream.rate) > 0
 
 
 def _require_content(path: Path) -> None:
@@ -134,7 +161,15 @@ def _open_with_av(path: Path, first: str) -> Stream:
     rate = frame.sample_rate  # of the decoded audio; AAC containers may declare half of it
     seconds = _read_declared_seconds(container, track)
     declared = None if seconds is None else round(seconds * rate)
-    return Stream(rate, frame.layout.nb_channels, declared, _convert_av_frames(container, frame, frames), faults=faults)
+    note = _describe_streams(container)
+    return Stream(rate, frame.layout.nb_channels, declared, _convert_av_frames(container, frame, frames), faults=faults, note=note)
+
+
+def _describe_streams(container: InputContainer) -> str:
+    """A note on a file with several audio streams, such as languages of a film; empty for one."""
+    streams = container.streams.audio
+    names = [stream.metadata.get("language") or stream.metadata.get("title") or stream.name for stream in streams]
+    return f"{len(names)} audio streams ({', '.join(f'{name:.20}' for name in names[:6])}); the first is read" if len(names) > 1 else ""
 
 
 def _decode_frames(container: InputContainer, track: AudioStream, faults: list[int]) -> Iterator[AudioFrame]:

@@ -97,6 +97,8 @@ class Track(BaseModel):
     """Mean (DC offset) of the mix, to be subtracted."""
     warning: str = ""
     """Why less was decoded than the file declares; empty if complete."""
+    note: str = ""
+    """Which sound of the file was read, if it has several."""
 
     @property
     def length(self) -> int:
@@ -109,8 +111,8 @@ def convert_position(position: int, from_rate: int, rate: int) -> int:
     return (2 * position * rate + from_rate) // (2 * from_rate)
 
 
-def probe_recording(path: Path, alive: Callable[[], None] = lambda: None, bounds: AudioLimits = RECORDING) -> Track:
-    """Decode once and validate; `alive` is called after each block.
+def probe_recording(path: Path, alive: Callable[[float], None] = lambda _seconds: None, bounds: AudioLimits = RECORDING) -> Track:
+    """Decode once and validate; `alive` is called after each block with the seconds decoded so far.
 
     Raises `AudioError` (`unreadable`, `empty`, `nan`, `silent`, `too_long`); a truncated file only gets a warning.
     """
@@ -124,7 +126,7 @@ def probe_recording(path: Path, alive: Callable[[], None] = lambda: None, bounds
             wide = block.astype(np.float64)
             frames, sums, products = frames + len(block), sums + wide.sum(axis=0), products + wide.T @ wide
             bounds.require(frames, stream)
-            alive()
+            alive(frames / stream.rate)
     except DECODE_ERRORS as error:
         broken = f"decoding stopped after {frames / stream.rate:.2f} s{_format_declared(stream)}: {format_error(error)}"
     if not frames:
@@ -140,6 +142,7 @@ def probe_recording(path: Path, alive: Callable[[], None] = lambda: None, bounds
         weights=tuple(weights.tolist()),
         offset=float(weights @ mean),
         warning=broken or _describe_shortfall(stream, frames),
+        note=stream.note,
     )
 
 
@@ -202,10 +205,18 @@ def convert_to_int16(samples: Samples) -> NDArray[np.int16]:
     return np.clip(np.rint(samples * np.float32(32768)), -32768, 32767).astype(np.int16)
 
 
-def encode_flac(audio: Audio) -> bytes:
-    """Mono 16-bit FLAC bytes, deterministic for the same samples."""
+def encode_flac(audio: Audio, comment: str = "") -> bytes:
+    """Mono 16-bit FLAC bytes, deterministic for the same samples. `comment`: a mark of synthetic speech, or none."""
+    return encode_pcm_file(convert_to_int16(audio.samples), audio.rate, "FLAC", comment)
+
+
+def encode_pcm_file(samples: NDArray[np.int16], rate: int, layout: str, comment: str = "") -> bytes:
+    """Mono 16-bit samples [n] as the bytes of a file in one of libsndfile's formats, with or without a comment in its tags."""
     buffer = io.BytesIO()
-    soundfile.write(buffer, convert_to_int16(audio.samples), audio.rate, format="FLAC", subtype="PCM_16")
+    with soundfile.SoundFile(buffer, "w", rate, 1, "PCM_16", format=layout) as file:
+        if comment:
+            file.comment = comment
+        file.write(samples)
     return buffer.getvalue()
 
 

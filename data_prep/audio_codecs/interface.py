@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,9 +42,22 @@ class CodeFormat:
     codebook_size: int
     """Codes are from 0 to `codebook_size` - 1."""
 
+    def __str__(self) -> str:
+        rate = self.sample_rate / self.samples_per_frame
+        return f"{self.codebooks} codes a frame, {rate:.4g} frames/s"
+
     def count_frames(self, samples: int) -> int:
         """Frames of a clip of so many samples at `sample_rate`, a partial last frame included."""
         return -(-samples // self.samples_per_frame)
+
+
+def check_codes(codes: NDArray[Any], frames: int, wanted: CodeFormat) -> Codes:
+    """Codes [frames, codebooks] of one clip as they are stored. Raises `CodecError` for codes of a wrong shape or range."""
+    if codes.shape != (expected := (frames, wanted.codebooks)):
+        raise CodecError(f"codes of shape {codes.shape}, expected {expected}")
+    if codes.size and (codes.min() < 0 or codes.max() >= wanted.codebook_size):
+        raise CodecError(f"codes from {codes.min()} to {codes.max()} do not fit a codebook of {wanted.codebook_size}")
+    return codes.astype(np.uint16)
 
 
 class Codec(Protocol):
@@ -80,6 +93,10 @@ class Codec(Protocol):
     @property
     def codebook_size(self) -> int:
         """Number of different codes in each codebook. Raises `UserError` if the codec's config does not say it."""
+
+    @property
+    def recipe(self) -> str:
+        """Name of the recipe that trains on its codes, for the next command."""
 
     def digest(self) -> str:
         """SHA-256 over the codec's files: codecs with the same digest produce the same codes. Raises `UserError` if weights are missing."""

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data_prep.audio.waveform import MASTER_RATE, Samples
-from data_prep.audio_codecs.interface import CodecError, CodeFormat, Codes
+from data_prep.audio_codecs.interface import CodeFormat, Codes, check_codes
 from data_prep.audio_codecs.qwen_tts_import import CODEC, CODEC_FOLDER, import_qwen_tts
 from data_prep.parallel.devices import disable_tf32
 from finetune.errors import UserError
@@ -24,6 +23,9 @@ from finetune.storage import files
 from finetune.storage.model_resolver import resolve_model
 from finetune.storage.model_security import admit, check_config, require_safetensors
 
+RECIPE = "voice_clone"
+"""The recipe that trains on these codes."""
+RELEASED_MODEL = "Qwen/Qwen3-TTS-12Hz-1.7B-Base"
 SAMPLES_PER_FRAME = 1920
 CODEBOOKS = 16
 ENCODER_CHANNELS = 64
@@ -43,6 +45,7 @@ class QwenCodec:
     samples_per_frame: ClassVar[int] = SAMPLES_PER_FRAME
     frame_rate: ClassVar[float] = MASTER_RATE / SAMPLES_PER_FRAME
     codebooks: ClassVar[int] = CODEBOOKS
+    recipe: ClassVar[str] = RECIPE
 
     @property
     def model(self) -> Path:
@@ -143,13 +146,5 @@ def encode_clips(tokenizer: Any, clips: Sequence[Samples]) -> list[Codes]:
     padded = [np.pad(clip, (0, -len(clip) % SAMPLES_PER_FRAME)) for clip in clips]
     with disable_tf32():
         encoded = tokenizer.encode(padded, sr=MASTER_RATE).audio_codes
-    size = tokenizer.config.encoder_config.codebook_size
-    return [_check_codes(codes.cpu().numpy(), len(clip), size) for codes, clip in zip(encoded, clips, strict=True)]
-
-
-def _check_codes(codes: NDArray[np.int64], samples: int, size: int) -> Codes:
-    if codes.shape != (expected := (RELEASED_FORMAT.count_frames(samples), CODEBOOKS)):
-        raise CodecError(f"{samples} samples gave codes of shape {codes.shape}, expected {expected}")
-    if codes.min() < 0 or codes.max() >= size:
-        raise CodecError(f"codes from {codes.min()} to {codes.max()} do not fit a codebook of {size}")
-    return codes.astype(np.uint16)
+    wanted = replace(RELEASED_FORMAT, codebook_size=tokenizer.config.encoder_config.codebook_size)
+    return [check_codes(codes.cpu().numpy(), wanted.count_frames(len(clip)), wanted) for codes, clip in zip(encoded, clips, strict=True)]

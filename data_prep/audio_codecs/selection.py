@@ -1,4 +1,4 @@
-"""Which adapter reads the codec, or the speaker encoder, of a model: chosen by `model_type` in the model's own config.
+"""Which adapter reads the codec, or the speaker encoder, of a model: chosen by the model's own config.
 
 To support another speech model, write its adapter (`data_prep/audio_codecs/interface.py` has the protocols) and add it to `CODECS` or
 `SPEAKER_ENCODERS`.
@@ -6,13 +6,14 @@ To support another speech model, write its adapter (`data_prep/audio_codecs/inte
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from data_prep.audio_codecs import qwen3_tts, qwen3_tts_speaker_encoder
+from data_prep.audio_codecs import mimi_codec, qwen3_tts, qwen3_tts_speaker_encoder, snac_codec
 from data_prep.audio_codecs.interface import Codec, SpeakerEncoder, UnsupportedModelError
 from data_prep.audio_codecs.qwen_tts_import import CODEC, CODEC_FOLDER, VOICE_MODEL
+from data_prep.manifest import LANGUAGES
 from finetune.errors import UserError
 from finetune.storage.hub_download import commit_of
 from finetune.storage.model_resolver import resolve_model
@@ -30,16 +31,60 @@ class Adapter(Generic[Part]):
     config: str
     """Path, in a model's folder, of the JSON file that holds `model_type`."""
     types: frozenset[str]
-    """Values of `model_type` that this adapter reads."""
+    """Values of `model_type` that this adapter reads; empty if its configs have none."""
     open: Callable[[str, str, str | None], Part]
     """(command-line option, model, commit on the hub) → the codec or encoder; raises `UserError`."""
+    keys: frozenset[str] = frozenset()
+    """Keys that identify a config without `model_type`."""
+    example: str = ""
+    """Name of a released model on the hub, for messages."""
+
+    def reads(self, config: Mapping[str, Any]) -> bool:
+        """Whether a config is of this family."""
+        kind = config.get("model_type")
+        if kind is None:
+            return bool(self.keys) and self.keys <= config.keys()
+        return isinstance(kind, str) and kind in self.types
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.example})" if self.example else self.name
 
 
 CODECS: tuple[Adapter[Codec], ...] = (
-    Adapter("Qwen3-TTS 12 Hz", f"{CODEC_FOLDER}/{CONFIG}", frozenset(CODEC.types), qwen3_tts.open_qwen_codec),
+    Adapter(
+        "Qwen3-TTS 12 Hz", f"{CODEC_FOLDER}/{CONFIG}", frozenset(CODEC.types), qwen3_tts.open_qwen_codec, example=qwen3_tts.RELEASED_MODEL
+    ),
+    Adapter(
+        "SNAC in an exported model",
+        f"{snac_codec.CODEC_FOLDER}/{CONFIG}",
+        frozenset(),
+        snac_codec.open_exported_snac_codec,
+        snac_codec.REQUIRED_KEYS,
+    ),
+    Adapter("CSM", CONFIG, frozenset(mimi_codec.CSM.types), mimi_codec.open_csm_codec, example=mimi_codec.RELEASED_MODEL),
+    Adapter("Mimi", CONFIG, frozenset(mimi_codec.MIMI.types), mimi_codec.open_mimi_codec, example="kyutai/mimi"),
+    Adapter(
+        "SNAC, for Orpheus", CONFIG, frozenset(), snac_codec.open_snac_codec, snac_codec.REQUIRED_KEYS, example=snac_codec.RELEASED_MODEL
+    ),
 )
+"""In the order in which they are tried: those whose config is in a subfolder first, since the model beside it has a config of its own."""
+DEFAULT_MODEL, DEFAULT_FORMAT, DEFAULT_RECIPE = qwen3_tts.RELEASED_MODEL, qwen3_tts.RELEASED_FORMAT, qwen3_tts.RECIPE
+"""The model that messages suggest, and the codes that a dataset is assumed to have if it does not say which."""
+RECIPES: Mapping[str, frozenset[str]] = {
+    qwen3_tts.RECIPE: frozenset(LANGUAGES.values()),
+    mimi_codec.RECIPE: frozenset(),
+    snac_codec.RECIPE: frozenset(),
+}
+"""Recipe that trains on codes of these codecs → names of the languages that its model can be given; empty: it is given none, so a clip may
+be in any language."""
 SPEAKER_ENCODERS: tuple[Adapter[SpeakerEncoder], ...] = (
-    Adapter("Qwen3-TTS Base", CONFIG, frozenset(VOICE_MODEL.types), qwen3_tts_speaker_encoder.open_qwen_speaker_encoder),
+    Adapter(
+        "Qwen3-TTS Base",
+        CONFIG,
+        frozenset(VOICE_MODEL.types),
+        qwen3_tts_speaker_encoder.open_qwen_speaker_encoder,
+        example=qwen3_tts.RELEASED_MODEL,
+    ),
 )
 
 
@@ -59,23 +104,28 @@ def open_speaker_encoder(model: str, option: str) -> SpeakerEncoder:
 
 def _open_part(adapters: tuple[Adapter[Part], ...], part: str, option: str, model: str) -> Part:
     """The configs are downloaded first, so that no weights of an unsupported model are."""
-    configs = list(dict.fromkeys(adapter.config for adapter in adapters))
-    folder = resolve_model(option, model, configs)
-    found = next((name for name in configs if (folder / name).is_file()), configs[0])
+    names = list(dict.fromkeys(adapter.config for adapter in adapters))
+    folder = resolve_model(option, model, names)
+    found = [name for name in names if (folder / name).is_file()] or names[:1]
     try:
-        config, dropped = cleaned(folder / found)
+        configs = {name: cleaned(folder / name) for name in found}
     except UserError as error:
         raise UnsupportedModelError(f"{option} {model}: {error}; {_list_supported(adapters, part)}") from error
-    kind = config.get("model_type")
     for adapter in adapters:
-        if adapter.config == found and isinstance(kind, str) and kind in adapter.types:
+        if adapter.config in configs and adapter.reads(configs[adapter.config][0]):
             return adapter.open(option, model, commit_of(folder))
+    config, dropped = configs[found[0]]
     own_code = "; the folder contains its own code for it, which is never run" if dropped else ""
     raise UnsupportedModelError(
-        f"{option} {model}: {folder / found}: model_type {shorten(repr(kind))} is not one whose {part} is supported{own_code}; "
-        f"{_list_supported(adapters, part)}"
+        f"{option} {model}: {folder / found[0]}: model_type {shorten(repr(config.get('model_type')))} is not one whose {part} is supported"
+        f"{own_code}; {_list_supported(adapters, part)}"
     )
 
 
 def _list_supported(adapters: tuple[Adapter[Part], ...], part: str) -> str:
-    return f"give a model with a supported {part}: {', '.join(adapter.name for adapter in adapters)}"
+    return f"give a model with a supported {part}: {list_models(adapters)}"
+
+
+def list_models(adapters: tuple[Adapter[Part], ...]) -> str:
+    """The supported models, for messages."""
+    return "; ".join(map(str, adapters))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_prep.chats.chat_files import ChatSource, FoundRow, is_plain_name
-from data_prep.chats.conversation_formats import SHAPES
+from data_prep.chats.conversation_formats import LABELS, SHAPES
 from finetune.errors import UserError
 from finetune.storage.strict_json import one_line, read_object
 
@@ -31,7 +31,7 @@ def read_parquet(source: ChatSource) -> Iterator[FoundRow]:
 def read_saved_dataset(source: ChatSource) -> Iterator[FoundRow]:
     """Yield the rows of a folder of `Dataset.save_to_disk`: Arrow streams listed in state.json."""
     with _explain_errors(source):
-        yield from _convert_batches(source, _read_streams(_list_data_files(source.path)))
+        yield from _convert_batches(source, read_streams(list_data_files(source.path)))
 
 
 @contextmanager
@@ -50,7 +50,8 @@ def _explain_errors(source: ChatSource) -> Iterator[None]:
         raise UserError(f"{source.path} is broken ({one_line(error):.200})") from None
 
 
-def _list_data_files(folder: Path) -> list[Path]:
+def list_data_files(folder: Path) -> list[Path]:
+    """The Arrow streams of a folder of `Dataset.save_to_disk`. Raises `UserError` for one that selects rows."""
     state = read_object(folder / "state.json")
     if wanted := [key for key, value in state.items() if key.startswith("_indices") and value]:
         raise UserError(f"{folder} selects rows by {wanted[0]}, which is not supported; load it, call flatten_indices(), and save it again")
@@ -60,7 +61,7 @@ def _list_data_files(folder: Path) -> list[Path]:
     return [folder / entry["filename"] for entry in entries]
 
 
-def _read_streams(paths: list[Path]) -> Iterator[pyarrow.RecordBatch]:
+def read_streams(paths: Sequence[Path]) -> Iterator[pyarrow.RecordBatch]:
     import pyarrow
 
     for path in paths:
@@ -79,15 +80,29 @@ def _convert_batches(source: ChatSource, batches: Iterator[pyarrow.RecordBatch])
 
 def _convert_batch(source: ChatSource, batch: pyarrow.RecordBatch) -> Iterator[dict[str, Any]]:
     """Yield rows with the columns that shapes read; other columns only as present or None, since not all types convert to Python."""
+    from pyarrow import types
+
     names = batch.schema.names
     if len(set(names)) < len(names):
         raise UserError(f"{source.path} has duplicate column names ({', '.join(names):.200})")
     columns = [
-        column.to_pylist() if name in READ else [known or None for known in column.is_valid().to_pylist()]
+        column.to_pylist()
+        if name in READ or (name in LABELS and types.is_boolean(column.type))
+        else [known or None for known in _find_filled(column)]
         for name, column in zip(names, batch.columns, strict=True)
     ]
     for values in zip(*columns, strict=True):
         yield dict(zip(names, values, strict=True))
+
+
+def _find_filled(column: pyarrow.Array) -> list[bool | None]:
+    """Whether each value is there: neither null nor an empty list."""
+    from pyarrow import compute, types
+
+    if types.is_list(column.type) or types.is_large_list(column.type):
+        return [length is not None and length > 0 for length in compute.list_value_length(column).to_pylist()]
+    filled: list[bool | None] = column.is_valid().to_pylist()
+    return filled
 
 
 def _drop_nulls(value: Any) -> Any:

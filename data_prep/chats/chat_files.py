@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from data_prep.hub_datasets import NO_DATA, OTHER_SPLITS, choose_splits, download_dataset_files
 from finetune.errors import UserError
-from finetune.storage.model_resolver import resolve_dataset
 from finetune.storage.strict_json import one_line, read_object
 
 LINES, DOCUMENT, COMMAS, TABS, PARQUET, DATASET = "jsonl", "json", "csv", "tsv", "parquet", "dataset"
@@ -22,8 +21,6 @@ COMPRESSED = {GZIP, ".zst", ".xz", ".bz2", ".lz4", ".br", ".zip"}
 KNOWN = f"known are {', '.join(KINDS)}, all but the last also with {GZIP}, and folders that `datasets` saved"
 HUB_FILES = tuple(f"*{suffix}{packed}" for suffix in KINDS for packed in ("", GZIP))
 """Files that are downloaded from a dataset on the hub."""
-OTHER_SPLITS = re.compile(r"(^|[/_.-])(test|testing|validation|valid|dev|val|eval|evaluation)([-_./]|$)")
-"""Matches the path of a file, in a dataset on the hub, that is not training data."""
 AGAIN = "that had been read already"
 
 
@@ -73,21 +70,25 @@ class _Search:
     skipped: Counter[str] = field(default_factory=Counter)
 
 
-def download_chats(dataset: str) -> list[Path]:
-    """The path itself, if it exists or is not a hub name; or the training files of a dataset on the hub, downloaded. Files of other splits
-    are reported and not read. Raises `UserError`."""
-    folder = resolve_dataset("source", dataset, HUB_FILES)
-    if folder == Path(dataset):
-        return [folder]
-    found = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    other = [name for name in found if OTHER_SPLITS.search(name)]
+def download_chats(dataset: str, configs: Sequence[str], splits: Sequence[str]) -> list[Path]:
+    """The path itself, if it exists or is not a hub name; or the files of a dataset on the hub, downloaded: those of `splits`, or of its
+    only training split. Files of other splits are reported and not read. `configs`: its configurations to read. Raises `UserError`."""
+    found = download_dataset_files("source", dataset, HUB_FILES, configs)
+    if found is None:
+        if flag := next((flag for flag, given in (("--config", configs), ("--split", splits)) if given), None):
+            raise UserError(f"{flag} chooses a part of a dataset on the hub, and {dataset} is a path; give the files to read instead")
+        return [Path(dataset)]
+    known = list(dict.fromkeys(file.split for file in found))
+    training = [split for split in known if not OTHER_SPLITS.search(split)]
+    wanted = choose_splits("source", dataset, known if splits else training, splits)
+    other = [file.name for file in found if file.split not in wanted]
     if other:
-        print(f"{dataset}: not read, since they are not of the training split: {', '.join(other)}", flush=True)
-    if not (training := [path for name, path in found.items() if name not in other]):
+        print(f"{dataset}: not read, since they are not of the split {', '.join(wanted) or 'train'}: {', '.join(other)}", flush=True)
+    if len(other) == len(found):
         raise UserError(
-            f"source {dataset}: the dataset on the hub has no training files; download the files to read, and give their folder"
+            f"source {dataset}: the dataset on the hub has no training files; choose with --split NAME, or download the files to read"
         )
-    return training
+    return [file.path for file in found if file.split in wanted]
 
 
 def find_sources(places: list[Path]) -> FoundSources:
@@ -112,6 +113,9 @@ def _search_place(place: Path, search: _Search) -> None:
     here = _Search(seen=search.seen)
     root = _resolve_parents(place)
     for path in _walk_files(place, here):
+        if path != place and path.name in NO_DATA:
+            here.skipped[path.name] += 1
+            continue
         for each, kind in _list_readable(path, here):
             below = each.relative_to(place)
             here.found.append(_Candidate(each, root / below, len(below.parts) + 1, kind))

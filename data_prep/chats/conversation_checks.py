@@ -10,6 +10,8 @@ from typing import Any
 from data_prep.chats.conversation_formats import ChatRow
 from finetune.errors import UserError
 
+PLACEHOLDER = re.compile(r"<(?:image|image_\d+|ImageHere)>|<\|(?:image|audio|video)(?:_pad|_\d+)?\|>")
+"""What stands for a picture, sound or film in the text of datasets for multimodal models (LLaVA, Phi-3, Qwen-VL)."""
 UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 """NUL, which ends strings in many programs, and lone surrogates, which UTF-8 cannot encode."""
 
@@ -20,13 +22,18 @@ def check_conversation(row: ChatRow) -> None:
     if isinstance(row.get("prompt"), str):
         if not row["completion"].strip():
             raise UserError("an empty completion")
+        if found := PLACEHOLDER.search(row["prompt"]):
+            raise UserError(f"the prompt refers to a picture, sound or film by {found[0]}, which a text model cannot use")
         return
     turns = [*row.get("messages", ()), *row.get("prompt", ()), *row.get("completion", ())]
     for number, turn in enumerate(turns, start=1):
         _check_content(turn, number)
     _check_order([turn["role"] for turn in turns])
-    if "assistant" not in [turn["role"] for turn in row.get("completion", turns)]:
+    answers = [turn for turn in row.get("completion", turns) if turn["role"] == "assistant"]
+    if not answers:
         raise UserError("no message of the completion is the assistant's")
+    if all(turn.get("weight") == 0 for turn in answers):
+        raise UserError("every answer has weight 0, so nothing would be learned")
 
 
 def _check_storable(value: Any) -> None:
@@ -51,10 +58,13 @@ def _check_content(turn: ChatRow, number: int) -> None:
     content = turn.get("content")
     if isinstance(content, list):
         if not all(isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in content):
-            raise UserError(f"message {number} holds something other than text")
+            kinds = sorted({str(part.get("type")) if isinstance(part, dict) else type(part).__name__ for part in content} - {"text"})
+            raise UserError(f"message {number} holds something other than text ({', '.join(kinds) or 'an unknown part'})")
         content = "".join(part["text"] for part in content)
     if not isinstance(content, str | None):
         raise UserError(f"the content of message {number} is no text")
+    if turn["role"] != "assistant" and (found := PLACEHOLDER.search(content or "")):
+        raise UserError(f"message {number} refers to a picture, sound or film by {found[0]}, which a text model cannot use")
     if not (content or "").strip() and not turn.get("tool_calls") and turn["role"] != "tool":
         raise UserError(f"message {number} ({turn['role']}) is empty")
 
@@ -67,9 +77,34 @@ def _check_order(roles: list[str]) -> None:
         raise UserError("a system message that is not the first")
     for number, (before, after) in enumerate(pairwise(roles), start=2):
         if before == after != "tool":
-            raise UserError(f"messages {number - 1} and {number} are both the {after}'s")
+            hint = "; --join-turns joins them" if after in ("user", "assistant") else ""
+            raise UserError(f"messages {number - 1} and {number} are both the {after}'s{hint}")
         if after == "tool" and before not in ("assistant", "tool"):
             raise UserError(f"message {number} is a tool's, and no call stands before it")
+
+
+def join_repeated_turns(row: ChatRow) -> int:
+    """Join messages of the same role in a row (user or assistant, both plain text) in place, with an empty line between them.
+
+    Returns how many were joined to the one before. Messages with other fields than role and content stay as they are.
+    """
+    joined = 0
+    for key in ("messages", "prompt", "completion"):
+        turns: list[ChatRow] = []
+        for turn in row[key] if isinstance(row.get(key), list) else ():
+            if turns and _can_join(turns[-1], turn):
+                turns[-1] = {**turns[-1], "content": f"{turns[-1]['content']}\n\n{turn['content']}"}
+                joined += 1
+            else:
+                turns.append(turn)
+        if turns:
+            row[key] = turns
+    return joined
+
+
+def _can_join(before: ChatRow, turn: ChatRow) -> bool:
+    plain = all(each.keys() == {"role", "content"} and isinstance(each["content"], str) for each in (before, turn))
+    return plain and before["role"] == turn["role"] in ("user", "assistant")
 
 
 def strip_answer_newlines(row: ChatRow) -> bool:

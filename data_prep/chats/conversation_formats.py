@@ -1,10 +1,13 @@
-"""Chat formats (messages, ShareGPT, Alpaca, prompt/completion): detection, and conversion to {messages, tools} or {prompt, completion}."""
+"""Chat formats (messages, ShareGPT, Alpaca, Dolly, question/answer, preference pairs, ChatGPT's export, prompt/completion): detection, and
+conversion to {messages, tools} or {prompt, completion}."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from data_prep.chats.chatgpt_export import read_shown_turns
 from finetune.errors import UserError
 from finetune.storage.strict_json import loads
 
@@ -20,6 +23,8 @@ ROLES = {
 NAMES = {"from": "role", "value": "content"}
 """ShareGPT key → standard key of a message."""
 SHOWN_KEYS = 12
+TRANSCRIPT_TURN = re.compile(r"\n\n(Human|Assistant): ?")
+"""How rows of hh-rlhf, which hold a whole conversation as one text, begin each turn."""
 
 
 class ShapeError(UserError):
@@ -34,11 +39,14 @@ class Shape(NamedTuple):
     also: frozenset[str]
     """Optional keys that are read too; all other keys are dropped."""
     read: Callable[[ChatRow], ChatRow]
+    yields: bool = False
+    """Whether a row that also has the keys of another shape is read in that other shape."""
 
 
 def detect_shape(row: ChatRow) -> str:
     """The name of a row's shape. Raises `ShapeError` naming its keys if there is none, or more than one."""
-    found = [name for name, shape in SHAPES.items() if shape.keys <= row.keys()]
+    fitting = [name for name, shape in SHAPES.items() if shape.keys <= row.keys()]
+    found = [name for name in fitting if not SHAPES[name].yields] or fitting
     if len(found) == 1:
         return found[0]
     known = "; ".join(f"{name}: {' and '.join(sorted(shape.keys))}" for name, shape in SHAPES.items())
@@ -48,10 +56,15 @@ def detect_shape(row: ChatRow) -> str:
 
 def normalise_row(row: ChatRow, shape: str) -> ChatRow:
     """Convert a row to {messages, tools} or {prompt, completion}. Raises `UserError` if it does not fit its shape."""
+    if media := sorted(key for key in MEDIA & row.keys() if row[key] not in (None, "", [], {})):
+        raise UserError(f"it has {' and '.join(media)}, which a text model cannot use: it would learn to invent what it shows")
+    false = (False, "false", "False", "FALSE") if shape == "completion" else (False,)  # text is what tables as CSV hold
+    if bad := next((key for key in LABELS if isinstance(row.get(key), bool | str) and row[key] in false), None):
+        raise UserError(f"its {bad} is false: an answer that must not be learned, of a dataset for preference training (KTO)")
     if missing := SHAPES[shape].keys - row.keys():
         raise ShapeError(f"no {' and no '.join(sorted(missing))}, which shape {shape} has; its keys are {_format_keys(row)}")
     found = SHAPES[shape].read(row)
-    tools = _parse_tools(row.get("tools"))
+    tools = _parse_tools(row.get("tools")) or [{"type": "function", "function": each} for each in _parse_tools(row.get("functions"))]
     return {**found, "tools": tools} if tools else found
 
 
@@ -95,8 +108,52 @@ def _convert_sharegpt(row: ChatRow) -> ChatRow:
 
 def _convert_alpaca(row: ChatRow) -> ChatRow:
     question = "\n\n".join(part for part in (_read_text(row, "instruction"), _read_text(row, "input")) if part)
-    turns = [{"role": "user", "content": question}, {"role": "assistant", "content": _read_text(row, "output")}]
+    turns = _make_exchange(question, _read_text(row, "output"))
     return {"messages": [*_read_system_message(row), *_convert_history(row.get("history")), *turns]}
+
+
+def _convert_dolly(row: ChatRow) -> ChatRow:
+    question = "\n\n".join(part for part in (_read_text(row, "instruction"), _read_text(row, "context")) if part)
+    return {"messages": [*_read_system_message(row), *_make_exchange(question, _read_text(row, "response"))]}
+
+
+def _convert_question(row: ChatRow) -> ChatRow:
+    return {"messages": [*_read_system_message(row), *_make_exchange(_read_text(row, "question"), _read_text(row, "answer"))]}
+
+
+def _make_exchange(question: str, answer: str) -> list[ChatRow]:
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
+def _convert_preference(row: ChatRow) -> ChatRow:
+    """The chosen answer. `chosen` is the whole conversation, its last messages after a separate `prompt`, or a text after `prompt`."""
+    prompt, chosen = next((row[key] for key in ("prompt", "question") if row.get(key)), None), row["chosen"]
+    if isinstance(chosen, str) and not _is_message_list(chosen):
+        if prompt is None:
+            return {"messages": _parse_transcript(chosen)}
+        before = [{"role": "user", "content": prompt}] if isinstance(prompt, str) and not _is_message_list(prompt) else None
+        turns = before or _parse_turns(prompt, "prompt")
+        return {"messages": [*_read_system_message(row), *turns, {"role": "assistant", "content": chosen}]}
+    answer = _parse_turns(chosen, "chosen")
+    if answer[0]["role"] != "assistant" or prompt is None:
+        return {"messages": [*_read_system_message(row), *answer]}
+    if isinstance(prompt, str) and not _is_message_list(prompt):
+        return {"messages": [*_read_system_message(row), {"role": "user", "content": prompt}, *answer]}
+    return {"prompt": _parse_turns(prompt, "prompt"), "completion": answer}
+
+
+def _parse_transcript(text: str) -> list[ChatRow]:
+    """The turns of a text in which each begins with `Human:` or `Assistant:` after an empty line."""
+    before, *parts = TRANSCRIPT_TURN.split(text)
+    if before.strip() or not parts:
+        raise UserError("chosen is a text without its question: neither a key `prompt` nor turns that begin with Human: and Assistant:")
+    roles = {"Human": "user", "Assistant": "assistant"}
+    return [{"role": roles[role], "content": content} for role, content in zip(parts[::2], parts[1::2], strict=True)]
+
+
+def _convert_chatgpt(row: ChatRow) -> ChatRow:
+    turns = read_shown_turns(decode_json(row["mapping"], "mapping"), row.get("current_node"))
+    return {"messages": _parse_turns(turns, "the shown messages of mapping")}
 
 
 def _convert_history(value: Any) -> list[ChatRow]:
@@ -153,7 +210,19 @@ def _parse_turn(turn: Any, what: str) -> ChatRow:
     if not isinstance(role, str) or role.lower() not in ROLES:
         raise UserError(f"{what} has the role {role!r:.40}; known are {', '.join(ROLES)}, function_call")
     calls = _parse_calls(message.pop("tool_calls", None), f"{what}.tool_calls")  # some templates only check whether the key exists
-    return {**message, "role": ROLES[role.lower()], **({"tool_calls": calls} if calls else {})}
+    if old_call := message.pop("function_call", None):  # OpenAI's format before tools
+        calls = [*calls, *_wrap_calls(old_call, f"{what}.function_call")]
+        message.setdefault("content", "")
+    standard = {**message, "role": ROLES[role.lower()], **({"tool_calls": calls} if calls else {})}
+    return _read_weight(standard, what)
+
+
+def _read_weight(message: ChatRow, what: str) -> ChatRow:
+    """The message with OpenAI's `weight` only where it has an effect: 0 on an answer, which is then not learned."""
+    weight = message.pop("weight", 1)
+    if isinstance(weight, bool) or weight not in (0, 1):
+        raise UserError(f"{what}.weight must be 0 or 1, found {weight!r:.40}")
+    return {**message, "weight": 0} if weight == 0 and message["role"] == "assistant" else message
 
 
 def _standardise_key(key: str, turn: ChatRow) -> str:
@@ -192,11 +261,19 @@ def _parse_call(call: Any, what: str) -> ChatRow:
     return {**call, "function": plain} if "function" in call else plain
 
 
-EVERYWHERE = frozenset({"tools", "system"})
+EVERYWHERE = frozenset({"tools", "functions", "system"})
+MEDIA = frozenset({"image", "images", "audio", "audios", "video", "videos"})
+"""Keys of rows with pictures, sound or films beside their text."""
+LABELS = ("label", "kto_tag")
+"""Keys that say whether the answer is a good one; numbers in them are classes of other datasets."""
 SHAPES = {
     "messages": Shape(frozenset({"messages"}), EVERYWHERE, _convert_messages),
     "sharegpt": Shape(frozenset({"conversations"}), EVERYWHERE, _convert_sharegpt),
     "alpaca": Shape(frozenset({"instruction", "output"}), EVERYWHERE | {"input", "history"}, _convert_alpaca),
-    "completion": Shape(frozenset({"prompt", "completion"}), frozenset({"tools"}), _convert_completion),
+    "completion": Shape(frozenset({"prompt", "completion"}), frozenset({"tools", "functions"}), _convert_completion),
+    "dolly": Shape(frozenset({"instruction", "response"}), EVERYWHERE | {"context"}, _convert_dolly, yields=True),
+    "question": Shape(frozenset({"question", "answer"}), EVERYWHERE, _convert_question, yields=True),
+    "preference": Shape(frozenset({"chosen", "rejected"}), EVERYWHERE | {"prompt", "question"}, _convert_preference, yields=True),
+    "chatgpt": Shape(frozenset({"mapping"}), frozenset({"current_node", "title", "id", "conversation_id"}), _convert_chatgpt, yields=True),
 }
 """Chat formats by name."""

@@ -17,6 +17,7 @@ from finetune.storage.strict_json import one_line
 
 MADE_BY = "data_prep text"
 TRAINS, VALIDATES, REJECTED = range(3)
+SAME = "the same as another"
 SHOWN = 12
 """Maximum items of a printed list; the files have all of them."""
 NUMBERS = re.compile(r"\d+")
@@ -38,6 +39,12 @@ class RowCounts:
     unread_keys: Counter[str] = field(default_factory=Counter)
     """Unread key → number of rows kept without it."""
     tidied: int = 0
+    joined: int = 0
+    """Messages that were joined to the one before."""
+    unlearned: int = 0
+    """Answers with weight 0."""
+    first_rejected: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Reason, as in `reasons` → the first rejected row with it."""
     first_places: dict[bytes, str] = field(default_factory=dict)
     """Digest of each kept row → its location."""
 
@@ -49,19 +56,22 @@ class RowCounts:
         self.first_places[content] = place
         return None
 
-    def count_kept(self, shape: str, unread_keys: list[str], tidied: bool) -> None:
+    def count_kept(self, shape: str, unread_keys: list[str], tidied: bool, joined: int, unlearned: int) -> None:
         self.shapes[shape] += 1
         self.unread_keys.update(f"{one_line(key):.60}" for key in unread_keys)
         self.tidied += tidied
+        self.joined += joined
+        self.unlearned += unlearned
 
     def count_rejected(self, place: str, reason: str) -> None:
         self.rejects.append({"source": place, "reason": one_line(reason)})
-        self.reasons[_group_reason(one_line(reason))] += 1
+        self.reasons[group := _group_reason(one_line(reason))] += 1
+        self.first_rejected.setdefault(group, self.rejects[-1])
 
 
 def _group_reason(reason: str) -> str:
     """A reason without the parts that differ from row to row."""
-    return "the same as another" if reason.startswith("the same as ") else NUMBERS.sub("N", FROM_THE_ROW.split(reason)[0])
+    return SAME if reason.startswith("the same as ") else NUMBERS.sub("N", FROM_THE_ROW.split(reason)[0])
 
 
 def make_summary(tally: RowCounts, skipped: Counter[str], val_share: float, val_rows: int | None) -> dict[str, Any]:
@@ -78,7 +88,10 @@ def make_summary(tally: RowCounts, skipped: Counter[str], val_share: float, val_
         "shapes": dict(sorted(tally.shapes.items())),
         "keys_left_out": dict(tally.unread_keys.most_common()),
         "answers_without_leading_line_breaks": tally.tidied,
+        **({"joined_messages": tally.joined} if tally.joined else {}),
+        **({"answers_with_weight_0": tally.unlearned} if tally.unlearned else {}),
         "reasons": dict(tally.reasons.most_common()),
+        "first_rejected": {reason: tally.first_rejected[reason] for reason, _ in tally.reasons.most_common()},
     }
 
 
@@ -88,19 +101,28 @@ def format_summary(summary: dict[str, Any]) -> str:
         f"{format_count(summary['read'], 'row')} read ({format_counts(summary['shapes'])}): {summary['train']:,} to train on, "
         f"{summary['val']:,} to validate on, {summary['rejected']:,} rejected",
         *_format_sources(summary),
-        *_format_reasons(summary["reasons"]),
+        *_format_reasons(summary["reasons"], summary["first_rejected"]),
     ]
     if summary["keys_left_out"]:
         keys = _join_shown([f"{key} ({format_count(count, 'row')})" for key, count in summary["keys_left_out"].items()])
         found.append(f"  unused keys, dropped: {keys}")
     if summary["answers_without_leading_line_breaks"]:
         found.append(f"  leading line breaks removed from answers in {format_count(summary['answers_without_leading_line_breaks'], 'row')}")
+    if pairs := summary["shapes"].get("preference"):
+        found.append(f"  {format_count(pairs, 'preference pair')}: the chosen answer is trained on, the rejected one is not used")
+    if summary.get("joined_messages"):
+        found.append(f"  {format_count(summary['joined_messages'], 'message')} joined to the one before (--join-turns)")
+    if summary.get("answers_with_weight_0"):
+        found.append(f"  {format_count(summary['answers_with_weight_0'], 'answer')} with weight 0: read, but not learned")
     return "\n".join([*found, *_explain_no_validation(summary)])
 
 
 def explain_no_rows(summary: dict[str, Any]) -> str:
     """Why no row is left to train on."""
-    return _join_shown([f"{count:,} {reason}" for reason, count in summary["reasons"].items()]) or "the sources have no rows"
+    first = summary["first_rejected"]
+    return _join_shown([f"{count:,} {_quote_reason(reason, first[reason])}" for reason, count in summary["reasons"].items()]) or (
+        "the sources have no rows"
+    )
 
 
 def _format_sources(summary: dict[str, Any]) -> list[str]:
@@ -113,11 +135,16 @@ def _format_sources(summary: dict[str, Any]) -> list[str]:
     return found
 
 
-def _format_reasons(reasons: dict[str, int]) -> list[str]:
-    found = [f"  rejected {count:,}: {reason}" for reason, count in list(reasons.items())[:SHOWN]]
+def _format_reasons(reasons: dict[str, int], first: dict[str, dict[str, str]]) -> list[str]:
+    """One line per reason, each as the first row with it has it."""
+    found = [f"  rejected {count:,}: {_quote_reason(reason, first[reason])}" for reason, count in list(reasons.items())[:SHOWN]]
     if len(reasons) > SHOWN:
         found.append(f"  and {len(reasons) - SHOWN} more reasons")
     return [*found, f"  {REJECTS} lists each rejected row with its location and reason"] if reasons else found
+
+
+def _quote_reason(group: str, first: dict[str, str]) -> str:
+    return group if group == SAME else f"{first['reason']} ({first['source']})"
 
 
 def _explain_no_validation(summary: dict[str, Any]) -> list[str]:

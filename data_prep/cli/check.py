@@ -12,26 +12,25 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from data_prep import manifest
 from data_prep.audio.reader import AudioError
 from data_prep.audio_codecs.interface import Codec, CodeFormat, read_code_format
-from data_prep.audio_codecs.qwen3_tts import RELEASED_FORMAT
-from data_prep.audio_codecs.selection import open_codec
+from data_prep.audio_codecs.selection import CODECS, DEFAULT_MODEL, RECIPES, open_codec
 from data_prep.dataset import row_checks
 from data_prep.dataset.audio_codes import STORE
 from data_prep.dataset.clip_audio_checks import AudioInfo, inspect_clips
+from data_prep.dataset.codes_summary import CodesSummary, has_same_shape, read_codes_summary
 from data_prep.dataset.duration_summary import format_clock
 from data_prep.dataset.row_checks import NOTES, PROBLEMS, Problem, RowFacts
 from data_prep.dataset.row_reader import DATASET, ROOT, ManifestLine, find_manifests, read_manifest_lines
 from data_prep.manifest import SUMMARY, TRAIN, VAL, ManifestRow
-from finetune.errors import UserError, exit_code
+from finetune.argument_parsing import parse_arguments
+from finetune.errors import UserError, exit_code, format_count
 from finetune.storage import files
-from finetune.storage.strict_json import read_object
 
 SHOWN = 3
 """Locations printed per kind of problem."""
@@ -47,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog="data_prep check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("dataset", type=Path, help=DATASET)
     options.add_argument(
-        "--model", help="also check that the codes come from this model's tokenizer: a Qwen3-TTS 12 Hz folder, or a name on the model hub"
+        "--model", help="also check that the codes come from the codec of this model: a folder, or a name on the model hub, as for codes"
     )
     options.add_argument("--root", type=Path, help=ROOT)
     return options
@@ -62,8 +61,12 @@ class CheckResult:
     lines: int
     problems: list[Problem]
     """Problems and notes; their kinds are keys of `PROBLEMS` or `NOTES`."""
+    summary: CodesSummary
+    """The codec of the codes, as stored."""
     sample_rate: int
     """Of the codec."""
+    recipe: str
+    """The recipe that trains on the codes."""
 
     @property
     def wrong(self) -> list[Problem]:
@@ -71,19 +74,22 @@ class CheckResult:
 
 
 def _run(argv: list[str]) -> int:
-    options = parser().parse_args(argv)
+    options = parse_arguments(parser(), argv)
     codec = open_codec(options.model) if options.model else None
     checked = check_dataset(find_manifests(options.dataset), options.root, codec)
     if not checked.lines:
         raise UserError(f"{options.dataset} has no rows; create some with: python -m data_prep voice RECORDINGS --out FOLDER")
-    notes = {kind: description.format(sample_rate=checked.sample_rate) for kind, description in NOTES.items()}
+    notes = {kind: (noun, rest.format(sample_rate=checked.sample_rate)) for kind, (noun, rest) in NOTES.items()}
     problems = [*_format_problems(checked.problems, PROBLEMS, ""), *_format_problems(checked.problems, notes, "note: ")]
     print("\n".join([*problems, *_format_totals(checked.rows)]))
     if checked.wrong:
         places = len({problem.place for problem in checked.wrong})
-        print(f"{len(checked.wrong)} problems in {places} of {checked.lines} lines; correct or remove these lines, then check again")
+        print(
+            f"{format_count(len(checked.wrong), 'problem')} in {places:,} of {format_count(checked.lines, 'line')}; "
+            "correct or remove these lines, then check again"
+        )
         return 1
-    print(_format_next_command(options, checked.rows))
+    print(_format_next_command(options, checked.rows, checked.recipe))
     return 0
 
 
@@ -94,7 +100,9 @@ def check_dataset(manifests: list[Path], root: Path | None = None, codec: Codec 
     any with the format that `data_prep codes` stored.
     The files are read twice, so that memory holds no codes.
     """
-    codes = read_code_format(codec) if codec else _read_stored_format(manifests[0].parent)
+    stored = read_codes_summary(manifests[0].parent)
+    recipe = codec.recipe if codec else stored.recipe
+    codes = read_code_format(codec) if codec and not _is_of_other_shape(stored, codec) else stored.code_format
     inspected = inspect_clips(path for line in _read_lines(manifests) for path in _resolve_clips(line, root) if path)
     problems: list[Problem] = []
     rows: list[RowFacts] = []
@@ -105,10 +113,11 @@ def check_dataset(manifests: list[Path], root: Path | None = None, codec: Codec 
             problems.append(Problem(line.kind, line.place, line.detail))
             continue
         sounds = [inspected[path] if path else None for path in _resolve_clips(line, root)]
-        problems += _check_row(line, line.row, sounds, root or line.manifest.parent, codes)
+        problems += _check_row(line, line.row, sounds, root or line.manifest.parent, codes, RECIPES.get(recipe, frozenset()))
         rows.append(row_checks.collect_facts(line, line.row, sounds[0]))
-    problems += [*row_checks.check_across_rows(rows), *(_check_codec(manifests[0].parent, codec) if codec else ())]
-    return CheckResult(rows, lines, problems, codes.sample_rate)
+    problems += row_checks.check_across_rows(rows)
+    problems += _check_codec(manifests[0].parent, stored, codec) if codec else _note_assumed_codec(stored, problems)
+    return CheckResult(rows, lines, problems, stored, codes.sample_rate, recipe)
 
 
 def _read_lines(manifests: list[Path]) -> Iterator[ManifestLine]:
@@ -129,10 +138,15 @@ def _resolve_inside(root: Path, name: str) -> Path | None:
 
 
 def _check_row(
-    line: ManifestLine, row: ManifestRow, sounds: list[AudioInfo | AudioError | None], root: Path, codes: CodeFormat
+    line: ManifestLine,
+    row: ManifestRow,
+    sounds: list[AudioInfo | AudioError | None],
+    root: Path,
+    codes: CodeFormat,
+    languages: Collection[str],
 ) -> Iterator[Problem]:
     """Problems of one row. `sounds`: in the order of `_resolve_clips`."""
-    yield from row_checks.check_fields(line, row)
+    yield from row_checks.check_fields(line, row, languages)
     for sound, name in zip(sounds, (row.audio, row.ref_audio), strict=False):
         if sound is None:
             yield Problem("outside", line.place, f"{name} is not under {root}: copy it there, or use --root FOLDER")
@@ -143,38 +157,32 @@ def _check_row(
         yield from row_checks.check_reference(line, row, reference)
 
 
-def _read_stored_format(folder: Path) -> CodeFormat:
-    """The format of the dataset's codes. `data_prep codes` stores it unless it is that of the released Qwen3-TTS 12 Hz models."""
-    stored = _read_summary(folder).get("code_format")
-    if stored is None:
-        return RELEASED_FORMAT
-    keys = {field.name for field in fields(CodeFormat)}
-    if not isinstance(stored, dict) or set(stored) != keys or not all(type(value) is int and value > 0 for value in stored.values()):
-        raise UserError(
-            f"{folder / STORE / SUMMARY}: code_format {stored!r} has other keys or values than this version writes; "
-            f"run: python -m data_prep codes {shlex.quote(str(folder))}"
-        )
-    return CodeFormat(**stored)
+def _is_of_other_shape(stored: CodesSummary, codec: Codec) -> bool:
+    """Whether the dataset's codes are stored as those of a codec with another number of codes a frame, or other frames."""
+    return stored.codec_digest is not None and not has_same_shape(stored.code_format, read_code_format(codec))
 
 
-def _read_summary(folder: Path) -> dict[str, Any]:
-    """What `data_prep codes` stored about the dataset's codes; empty if it never ran."""
-    path = folder / STORE / SUMMARY
-    return read_object(path) if path.is_file() else {}
+def _check_codec(folder: Path, stored: CodesSummary, codec: Codec) -> Iterator[Problem]:
+    """Compare with the codec that `data_prep codes` stored; rows do not contain it. Codes of another shape are one problem."""
+    if stored.codec_digest in (None, codec.digest()):
+        return
+    difference = f"{stored.code_format}; --model has {read_code_format(codec)}; " if _is_of_other_shape(stored, codec) else ""
+    yield Problem("other_codec", f"{STORE}/{SUMMARY}", f"{difference}run: {_codes_command(folder, codec.model)}")
 
 
-def _check_codec(folder: Path, codec: Codec) -> Iterator[Problem]:
-    """Compare with the digest of the tokenizer that `data_prep codes` stored; rows do not contain it."""
-    if _read_summary(folder).get("codec_digest") not in (None, codec.digest()):
-        yield Problem("other_codec", f"{STORE}/{SUMMARY}", f"run: {_codes_command(folder, codec.model)}")
+def _note_assumed_codec(stored: CodesSummary, problems: list[Problem]) -> Iterator[Problem]:
+    """Codes without a record of their codec are checked as those of the default one; if they do not fit, that may be the reason."""
+    wrong = next((problem for problem in problems if problem.kind == "codes"), None)
+    if wrong is not None and stored.codec_digest is None:
+        yield Problem("assumed_codec", wrong.place, f"assumed: {CODECS[0]}, {stored.code_format}; for another one, give its --model")
 
 
-def _format_problems(problems: list[Problem], kinds: Mapping[str, str], prefix: str) -> Iterator[str]:
+def _format_problems(problems: list[Problem], kinds: Mapping[str, tuple[str, str]], prefix: str) -> Iterator[str]:
     """Count and first locations of each kind of problem."""
-    for kind, description in kinds.items():
+    for kind, (noun, rest) in kinds.items():
         places = [problem for problem in problems if problem.kind == kind]
         if places:
-            yield f"{prefix}{len(places):,} {description}"
+            yield f"{prefix}{format_count(len(places), noun)} {rest}"
             yield from (f"    {place}: {_escape_unprintable(detail)}" for _, place, detail in places[:SHOWN])
         if len(places) > SHOWN:
             yield f"    … and {len(places) - SHOWN:,} more"
@@ -202,12 +210,12 @@ def _codes_command(dataset: Path, model: object, *more: str) -> str:
     return shlex.join(["python", "-m", "data_prep", "codes", str(dataset), "--model", str(model), *more])
 
 
-def _format_next_command(options: argparse.Namespace, rows: list[RowFacts]) -> str:
+def _format_next_command(options: argparse.Namespace, rows: list[RowFacts], recipe: str) -> str:
     dataset, root = options.dataset, options.root
     if root:
         command = ["data_prep", "export", str(dataset), "--root", str(root), "--as", "voice", "--to", "FOLDER"]
         return f"next: python -m {shlex.join(command)}   (copies all clips into one folder)"
     if not rows[0].coded:
         speaker = [] if all(row.speaker for row in rows) else ["--speaker", "NAME"]
-        return f"next: {_codes_command(dataset, 'Qwen/Qwen3-TTS-12Hz-1.7B-Base', *speaker)}"
-    return f"next: {manifest.training_command(dataset)}"
+        return f"next: {_codes_command(dataset, options.model or DEFAULT_MODEL, *speaker)}"
+    return f"next: {manifest.training_command(dataset, recipe)}"

@@ -2,9 +2,12 @@
 
   python -m data_prep codes data/me --model Qwen/Qwen3-TTS-12Hz-1.7B-Base
   python -m data_prep codes official.jsonl --model Qwen/Qwen3-TTS-12Hz-1.7B-Base --speaker me
+  python -m data_prep codes data/me --model sesame/csm-1b
+  python -m data_prep codes data/me --model hubertsiuzdak/snac_24khz
 
 Reads datasets of `data_prep voice`, and files of the official Qwen3-TTS script whose clips are under the file's folder (`data_prep export
---root` collects others in one folder). Codes are stored by the content of clip and codec, so another run encodes only what is new.
+--root` collects others in one folder). Codes are stored by the content of clip and codec, so another run encodes only what is new. A
+dataset has the codes of one codec at a time: another --model replaces them in the rows, and keeps them in the store.
 """
 
 from __future__ import annotations
@@ -13,24 +16,27 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from data_prep import manifest
 from data_prep.audio.reader import AudioError
 from data_prep.audio_codecs.interface import Codec, read_code_format
-from data_prep.audio_codecs.qwen3_tts import RELEASED_FORMAT
-from data_prep.audio_codecs.selection import open_codec
+from data_prep.audio_codecs.selection import CODECS, list_models, open_codec
 from data_prep.dataset import audio_codes
 from data_prep.dataset.audio_codes import STORE, ClipToEncode
 from data_prep.dataset.clip_audio_checks import inspect_clips
+from data_prep.dataset.codes_summary import describe_codec
 from data_prep.dataset.row_reader import DATASET, find_manifests
 from data_prep.manifest import REJECTS, ManifestRow, Reject
 from data_prep.parallel import executor
 from data_prep.parallel.process_pool import StopSignal, report_stopped
+from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code, format_count
 from finetune.storage import demo_models, files
+
+MODEL = f"a speech model that contains its codec, or a codec: a folder, a name on the model hub, or codec-demo. {list_models(CODECS)}"
 
 
 def main(argv: list[str]) -> int:
@@ -42,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
     """The argument parser."""
     options = argparse.ArgumentParser(prog="data_prep codes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("dataset", type=Path, help=DATASET)
-    options.add_argument("--model", required=True, help="Qwen3-TTS 12 Hz model: a folder, a name on the model hub, or codec-demo")
+    options.add_argument("--model", required=True, help=MODEL)
     options.add_argument("--speaker", metavar="NAME", help="the speaker of rows that name none (files of the official script)")
     executor.add_options(options, "the codec")
     options.add_argument(
@@ -71,7 +77,7 @@ class RejectedRow:
 
 
 def _run(argv: list[str]) -> int:
-    options = parser().parse_args(argv)
+    options = parse_arguments(parser(), argv)
     if not options.batch_seconds > 0:
         raise UserError(f"--batch-seconds {options.batch_seconds}: give a number of seconds above 0")
     executor.check_options(options)
@@ -192,16 +198,14 @@ def _report_result(
 ) -> None:
     """Write summary.json and run.json; print the rejected rows, the totals and the next command."""
     code_format = read_code_format(codec)
-    is_default = replace(code_format, codebook_size=RELEASED_FORMAT.codebook_size) == RELEASED_FORMAT
     frames = sum(code_format.count_frames(one.clip.samples) for one in good)
     summary = {
         "model": options.model,
-        "codec_digest": digest,
         "clips": len(good),
         "frames": frames,
         "seconds": round(frames * codec.samples_per_frame / codec.sample_rate, 2),
         "rejected": len(rejected),
-        **({} if is_default else {"code_format": asdict(code_format)}),
+        **describe_codec(codec, digest),
         **demo_models.warning_entry(options.model),
     }
     files.write_json(folder / STORE / manifest.SUMMARY, summary)
@@ -211,4 +215,4 @@ def _report_result(
     made = f"{format_count(len(good), 'clip')}, {format_count(frames, 'frame')}, {summary['seconds']} s"
     print(f"{made}; {encoded} encoded now, {len(rejected)} rejected")
     is_base = demo_models.is_shipped(options.model) and (codec.model / "config.json").is_file()  # released models share one codec
-    print(f"next: {manifest.training_command(options.dataset, options.model if is_base else None)}")
+    print(f"next: {manifest.training_command(options.dataset, codec.recipe, options.model if is_base else None)}")

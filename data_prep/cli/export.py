@@ -16,16 +16,23 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from data_prep.audio.waveform import MASTER_RATE
+from data_prep.audio_codecs.selection import DEFAULT_RECIPE
 from data_prep.cli.check import CheckResult, check_dataset
+from data_prep.dataset.audio_codes import STORE
+from data_prep.dataset.codes_summary import CodesSummary
 from data_prep.dataset.duration_summary import format_clock
 from data_prep.dataset.export_formats import FORMATS, ExportItem, ExportResult
 from data_prep.dataset.row_checks import RowFacts
 from data_prep.dataset.row_reader import DATASET, ROOT, find_manifests, read_manifest_lines
+from data_prep.manifest import SUMMARY
+from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code, format_count
 from finetune.storage import files
 
@@ -53,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _run(argv: list[str]) -> int:
-    options = parser().parse_args(argv)
+    options = parse_arguments(parser(), argv)
     if options.to.exists():
         raise UserError(f"--to {options.to} exists already; remove it, or choose another folder")
     manifests = find_manifests(options.dataset)
@@ -62,8 +69,11 @@ def _run(argv: list[str]) -> int:
     if not checked.rows:
         raise UserError(f"{options.dataset} has no rows; create some with: python -m data_prep voice RECORDINGS --out FOLDER")
     items = _collect_items(manifests, checked.rows, options)
+    if options.layout == "qwen" and checked.recipe != DEFAULT_RECIPE:
+        items = [replace(item, codes=None) for item in items]
+        print("note: the codes are left out, since they are of another codec than that of the official scripts", file=sys.stderr)
     files.require_space(options.to, round(BYTES_PER_SECOND * sum(item.seconds for item in items)), f"the export of {options.dataset}")
-    exported = write_export(items, options.layout, options.to)
+    exported = write_export(items, options.layout, options.to, checked.summary)
     print(format_result(exported, options.to))
     return 0
 
@@ -117,19 +127,16 @@ def _require_unique_names(items: list[ExportItem]) -> None:
             raise UserError(f"{item.place}: its file name {item.name!r} is also that of {other.place}; give each row a unique id")
 
 
-def write_export(items: list[ExportItem], layout: str, to: Path) -> ExportResult:
-    """Write the export to a temporary folder next to the target, then rename it."""
+def write_export(items: list[ExportItem], layout: str, to: Path, summary: CodesSummary) -> ExportResult:
+    """Write the export to a temporary folder next to the target, then rename it. `summary`: the codec of the items' codes."""
     files.make_folder(to.parent)
     files.remove_unfinished(to.parent, to.name)
-    temporary = files.fresh_folder(to.parent, to.name)
-    try:
+    with files.new_folder(to) as temporary:
         exported = FORMATS[layout](items, temporary)
         if not exported.items:
             raise UserError(f"nothing to export; {exported.skipped[0]}")
-        files.commit_folder(temporary, to)
-    except BaseException:
-        files.discard(temporary)
-        raise
+        if layout == "voice" and summary.entries and any(item.codes is not None for item in exported.items):
+            files.write_json(temporary / STORE / SUMMARY, summary.entries)
     return exported
 
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from data_prep.pages import report_clips
+from finetune.argument_parsing import parse_arguments
 from finetune.errors import exit_code
 from finetune.storage import files
 
@@ -32,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _run(argv: list[str]) -> int:
-    options = parser().parse_args(argv)
+    options = parse_arguments(parser(), argv)
     dataset = report_clips.read_dataset(options.folder)
     from data_prep.pages import report_page  # imports matplotlib: too slow for --help or a wrong folder
 

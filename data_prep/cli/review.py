@@ -16,6 +16,7 @@ from data_prep.pages import report_clips
 from data_prep.pages.review_page import ReviewSession
 from data_prep.pages.review_server import serve_page
 from data_prep.pages.web_server import require_free_port, require_port
+from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code
 
 
@@ -33,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _run(argv: list[str]) -> int:
-    options = parser().parse_args(argv)
+    options = parse_arguments(parser(), argv)
     require_port(options.port)
     dataset = report_clips.read_dataset(options.folder)
     if importlib.util.find_spec("gradio") is None:

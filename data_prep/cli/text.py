@@ -5,9 +5,10 @@
   python -m finetune train --recipe llm_sft --data.train data/chats/train.jsonl
 
 Sources are files, folders, and names of datasets on the hub, of which the training split is read. Reads .jsonl, .json, .csv, .tsv (each
-also with .gz), .parquet and folders that `datasets` saved, in the shapes messages, ShareGPT, Alpaca and prompt/completion. Rejected rows
-are listed in rejects.jsonl with their location and reason; other unused input (files of other kinds, unknown keys) is counted in the
-summary. The same files in the same order give byte-identical output.
+also with .gz), .parquet and folders that `datasets` saved, in the shapes messages, ShareGPT, Alpaca, Dolly, question/answer,
+prompt/completion, ChatGPT's export, and preference pairs, of which the chosen answer is read. Rejected rows are listed
+in rejects.jsonl with their location and reason; other unused input (files of other kinds, unknown keys) is counted in the summary. The
+same files in the same order give byte-identical output.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from data_prep.chats.chat_split import ValidationFilter
 from data_prep.chats.conversation_formats import SHAPES, ChatRow, ShapeError, detect_shape, list_unread_keys, normalise_row
 from data_prep.chats.row_counts import MADE_BY, REJECTED, TRAINS, VALIDATES, RowCounts
 from data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
+from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code
 from finetune.storage import files, strict_json
 from finetune.storage.strict_json import one_line
@@ -43,6 +45,8 @@ class TextOptions:
     val_share: float = 0.02
     val_rows: int | None = None
     """Maximum number of validation rows; replaces `val_share`."""
+    join_turns: bool = False
+    """Whether messages of the same role in a row are joined; otherwise such rows are rejected."""
 
 
 def main(argv: list[str]) -> int:
@@ -63,16 +67,31 @@ def parser() -> argparse.ArgumentParser:
         "--val-rows", type=int, help="maximum number of validation rows instead; conversations with the same first question stay together"
     )
     options.add_argument("--shape", choices=list(SHAPES), help="parse every row in this shape; needed where keys fit several shapes")
+    options.add_argument(
+        "--join-turns",
+        action="store_true",
+        help="join two messages in a row of the user, or of the assistant, instead of rejecting the row",
+    )
+    options.add_argument(
+        "--config", action="append", default=[], metavar="NAME", help="configuration of a hub dataset that has several; repeat it for more"
+    )
+    options.add_argument(
+        "--split",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="split of a hub dataset to read, if it has several; repeat it for more",
+    )
     return options
 
 
 def _run(argv: list[str]) -> int:
-    options = parser().parse_args(argv)
+    options = parse_arguments(parser(), argv)
     _check_split_options(options)
-    places = [path for source in options.sources for path in chat_files.download_chats(source)]
+    places = [path for source in options.sources for path in chat_files.download_chats(source, options.config, options.split)]
     gathered = chat_files.find_sources(places)
     _check_target(options.out, [*places, *(source.path for source in gathered.sources)])
-    summary = write_dataset(gathered, options.out, TextOptions(options.shape, options.val_share, options.val_rows))
+    summary = write_dataset(gathered, options.out, TextOptions(options.shape, options.val_share, options.val_rows, options.join_turns))
     print(row_counts.format_summary(summary))
     data = ["--data.train", str(options.out / TRAIN), *(["--data.val", str(options.out / VAL)] if summary["val"] else [])]
     command = ["python", "-m", "finetune", "train", "--recipe", "llm_sft", "--model.source", "Qwen/Qwen3-1.7B", *data]
@@ -145,9 +164,9 @@ def _make_temporary_folder(target: Path) -> Path:
 
 
 def _write_files(folder: Path, sources: list[ChatSource], wanted: TextOptions, tally: RowCounts) -> None:
-    files.write_jsonl(folder / TRAIN, _yield_training_rows(sources, wanted.shape, _choose_validation(sources, wanted), tally))
+    files.write_jsonl(folder / TRAIN, _yield_training_rows(sources, wanted, _choose_validation(sources, wanted), tally))
     if VALIDATES in tally.kinds:
-        files.write_jsonl(folder / VAL, _yield_validation_rows(sources, wanted.shape, tally))
+        files.write_jsonl(folder / VAL, _yield_validation_rows(sources, wanted, tally))
     files.write_jsonl(folder / REJECTS, tally.rejects)
 
 
@@ -164,33 +183,35 @@ def _choose_validation(sources: list[ChatSource], wanted: TextOptions) -> Valida
     if wanted.val_rows is None:
         return chat_split.make_share_filter(wanted.val_share)
     tally = RowCounts()  # counts of this extra pass, discarded
-    kept = (row for source in sources for _, row in _check_rows(source, wanted.shape, tally) if row)
+    kept = (row for source in sources for _, row in _check_rows(source, wanted, tally) if row)
     return chat_split.make_count_filter(map(chat_split.compute_split_position, kept), wanted.val_rows)
 
 
-def _yield_training_rows(sources: list[ChatSource], shape: str | None, validates: ValidationFilter, tally: RowCounts) -> Iterator[ChatRow]:
+def _yield_training_rows(
+    sources: list[ChatSource], wanted: TextOptions, validates: ValidationFilter, tally: RowCounts
+) -> Iterator[ChatRow]:
     """Yield the training rows; record the outcome of every row in `tally`, so that memory holds digests instead of texts."""
     for source in sources:
-        for place, row in _check_rows(source, shape, tally):
+        for place, row in _check_rows(source, wanted, tally):
             kind = REJECTED if row is None else VALIDATES if validates(chat_split.compute_split_position(row)) else TRAINS
             tally.kinds.append(kind)
             if row is not None and kind == TRAINS:
                 yield {**row, "source": place}
 
 
-def _yield_validation_rows(sources: list[ChatSource], shape: str | None, tally: RowCounts) -> Iterator[ChatRow]:
+def _yield_validation_rows(sources: list[ChatSource], wanted: TextOptions, tally: RowCounts) -> Iterator[ChatRow]:
     """Yield the validation rows from a second pass, which needs no memory. Raises `UserError` if the rows differ from the first pass."""
     again = (found for source in sources for found in conversation_reader.read_rows(source))
     for kind, found in zip_longest(tally.kinds, again):
         if kind is None or found is None:
             raise UserError(CHANGED)
         if kind == VALIDATES:
-            yield {**_reread_row(found, shape, tally), "source": found.place}
+            yield {**_reread_row(found, wanted, tally), "source": found.place}
 
 
-def _reread_row(found: FoundRow, shape: str | None, tally: RowCounts) -> ChatRow:
+def _reread_row(found: FoundRow, wanted: TextOptions, tally: RowCounts) -> ChatRow:
     try:
-        row, _, _ = _parse_conversation(found, shape)
+        row, *_ = _parse_conversation(found, wanted)
     except UserError:
         raise UserError(CHANGED) from None
     if tally.find_earlier(row, found.place) != found.place:
@@ -198,14 +219,14 @@ def _reread_row(found: FoundRow, shape: str | None, tally: RowCounts) -> ChatRow
     return row
 
 
-def _check_rows(source: ChatSource, shape: str | None, tally: RowCounts) -> Iterator[tuple[str, ChatRow | None]]:
+def _check_rows(source: ChatSource, wanted: TextOptions, tally: RowCounts) -> Iterator[tuple[str, ChatRow | None]]:
     """Yield (location, row or None if rejected). Raises `UserError` for a source in which no row has a known shape."""
     tally.by_source[source.name], strange, unknown = 0, 0, ""
     for found in conversation_reader.read_rows(source):
         tally.by_source[source.name] += 1
         row = None
         try:
-            row = _accept_row(found, shape, tally)
+            row = _accept_row(found, wanted, tally)
         except UserError as error:
             tally.count_rejected(found.place, str(error))
             unknown = str(error) if isinstance(error, ShapeError) else unknown
@@ -217,21 +238,25 @@ def _check_rows(source: ChatSource, shape: str | None, tally: RowCounts) -> Iter
         )
 
 
-def _accept_row(found: FoundRow, shape: str | None, tally: RowCounts) -> ChatRow:
+def _accept_row(found: FoundRow, wanted: TextOptions, tally: RowCounts) -> ChatRow:
     """The row as it is written. Raises `UserError` with the reason for a rejection."""
-    row, kind, tidied = _parse_conversation(found, shape)
+    row, kind, tidied, joined = _parse_conversation(found, wanted)
     if first := tally.find_earlier(row, found.place):
         raise UserError(f"the same as {first}")
-    tally.count_kept(kind, list_unread_keys(found.row or {}, kind), tidied)
+    turns = [*row.get("messages", ()), *(row["completion"] if isinstance(row.get("completion"), list) else ())]
+    unlearned = sum(turn.get("weight") == 0 for turn in turns)
+    tally.count_kept(kind, list_unread_keys(found.row or {}, kind), tidied, joined, unlearned)
     return row
 
 
-def _parse_conversation(found: FoundRow, shape: str | None) -> tuple[ChatRow, str, bool]:
-    """The normalised and checked row, the name of its original shape, and whether leading line breaks were removed."""
+def _parse_conversation(found: FoundRow, wanted: TextOptions) -> tuple[ChatRow, str, bool, int]:
+    """The normalised and checked row, the name of its original shape, whether leading line breaks were removed, and the number of joined
+    messages."""
     if found.row is None:
         raise UserError(found.problem)
-    kind = shape or detect_shape(found.row)
+    kind = wanted.shape or detect_shape(found.row)
     row = normalise_row(found.row, kind)
+    joined = conversation_checks.join_repeated_turns(row) if wanted.join_turns else 0
     tidied = conversation_checks.strip_answer_newlines(row)
     conversation_checks.check_conversation(row)
-    return row, kind, tidied
+    return row, kind, tidied, joined

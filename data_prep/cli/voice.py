@@ -10,33 +10,46 @@ recordings in progress, then stops. Decisions made in `data_prep review` apply t
 from __future__ import annotations
 
 import argparse
-import functools
 import shlex
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 from data_prep import manifest
-from data_prep.audio_codecs.selection import open_speaker_encoder
-from data_prep.clips import review_decisions
-from data_prep.clips.quality_rules import PRESETS, make_presets
+from data_prep.alignment.clip_alignment import open_aligner
+from data_prep.alignment.pocketsphinx_aligner import NAME as POCKETSPHINX
+from data_prep.audio_codecs.interface import SpeakerEncoder
+from data_prep.audio_codecs.selection import DEFAULT_MODEL
+from data_prep.clips import review_decisions, sound_quality
+from data_prep.clips.quality_rules import KEEP_ALL, PRESETS, make_presets
 from data_prep.dataset import duration_summary, writer
 from data_prep.parallel import executor
 from data_prep.parallel.devices import choose_device
 from data_prep.parallel.executor import WorkerOptions
 from data_prep.parallel.process_pool import StopSignal, report_stopped
-from data_prep.pipeline import clip_selection, rule_removal_table
+from data_prep.pipeline import clip_selection, rule_removal_table, transcript_examples, transcript_plausibility
 from data_prep.pipeline.all_recordings import RecordingTask, StoppedError, WorkerSetup, process_recordings
 from data_prep.pipeline.clip_selection import SelectionCriteria
 from data_prep.pipeline.one_recording import Job
-from data_prep.recordings import metadata_csv, remote_recordings, transcript_speakers, user_transcripts
-from data_prep.recordings.recording_files import RecordingSource, count_ignored, find_recordings, format_counts
+from data_prep.recordings import column_tables, remote_recordings, transcript_lists, transcript_speakers, user_transcripts
+from data_prep.recordings.audio_datasets import is_audio_dataset, unpack_dataset
+from data_prep.recordings.recording_files import SOUND_ENDINGS, RecordingSource, count_ignored, find_recordings, format_counts
 from data_prep.recordings.user_transcripts import FORMS, UserTranscript
 from data_prep.segmentation.segment import Lengths
+from data_prep.speakers import resemblyzer_encoder
+from data_prep.speakers.encoder_selection import find_installed_encoder, open_voice_encoder
 from data_prep.transcription import faster_whisper_engine, whisper_engine
-from finetune.errors import UserError, exit_code
+from data_prep.transcription.whisper_languages import WHISPER_OPTION
+from finetune.argument_parsing import parse_arguments
+from finetune.errors import UserError, exit_code, format_count
 from finetune.storage import files, remote
+from finetune.storage.synthetic_mark import find_synthetic_mark
+
+CHECK_OPTION = "--check-with"
+SHOWN = 5
+"""Files named in a message."""
 
 
 def main(argv: list[str]) -> int:
@@ -47,13 +60,22 @@ def main(argv: list[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     """The argument parser."""
     options = argparse.ArgumentParser(prog="data_prep voice", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("recordings", type=remote.parse_place, help="folder of recordings, or its URL (s3://…); sub-folders are included")
+    options.add_argument(
+        "recordings",
+        type=remote.parse_place,
+        help="folder of recordings, with its sub-folders; one recording; the URL (s3://…) of either; or a dataset with sound: "
+        "a folder that `datasets` saved, a folder of Parquet files, or its name on the hub (owner/name)",
+    )
+    options.add_argument("--config", action="append", default=[], metavar="NAME", help="configuration of a dataset that has several")
+    options.add_argument(
+        "--split", action="append", default=[], metavar="NAME", help="split of a dataset that has several; repeat it for more"
+    )
     options.add_argument(
         "--out", type=Path, required=True, help="output folder for clips/, train.jsonl, val.jsonl, rejects.jsonl, summary.json"
     )
     _add_text_options(options)
     _add_clip_options(options)
-    executor.add_options(options, "Whisper")
+    executor.add_options(options, "Whisper and --align")
     return options
 
 
@@ -67,20 +89,36 @@ def _add_text_options(options: argparse.ArgumentParser) -> None:
     )
     text.add_argument("--transcripts", action="store_true", help=f"use the transcripts next to the recordings: {FORMS}")
     who = options.add_mutually_exclusive_group()
-    who.add_argument("--speaker", metavar="NAME", help="speaker of all recordings (default: the name of the folder)")
+    who.add_argument("--speaker", metavar="NAME", help="speaker of all recordings (default: the name of the folder or file)")
     who.add_argument(
         "--speaker-from",
         choices=["folder", "transcript"],
         help="folder: each sub-folder is named after its speaker; transcript: metadata.csv names the speakers",
     )
+    who.add_argument(
+        "--diarize", action="store_true", help="name the speaker of each clip by its voice: speaker_1 speaks most (needs a speaker encoder)"
+    )
     options.add_argument(
-        "--speaker-check", metavar="MODEL", help="reject clips of other speakers, using the speaker encoder of a Qwen3-TTS Base model"
+        "--speaker-check",
+        metavar="MODEL",
+        help="speaker encoder that rejects clips of two voices and of other speakers: resemblyzer (the default if it is installed), an "
+        "x-vector model of transformers, or a Qwen3-TTS Base model; none: no check",
+    )
+    options.add_argument(
+        "--align",
+        metavar="MODEL",
+        help="reject clips whose text is not what is spoken, by forced alignment: pocketsphinx (English), or a Wav2Vec2 model with a CTC "
+        "head for the language, by folder or hub name",
+    )
+    options.add_argument(
+        "--check-with", metavar="NAME", help="with --transcripts: reject clips in which this Whisper model transcribes other words"
     )
     options.add_argument("--language", help="en, english, zh, … (default: detected by Whisper; unspecified with --transcripts)")
 
 
 def _add_clip_options(options: argparse.ArgumentParser) -> None:
     """Options for the selection and the length of clips."""
+    options.add_argument("--allow-synthetic", action="store_true", help="use recordings whose tags say that they are synthetic speech")
     options.add_argument("--preset", choices=list(PRESETS), default="default", help="strictness of the quality rules (default %(default)s)")
     options.add_argument(
         "--dry-run", action="store_true", help="transcribe, then only show what each rule would remove; transcripts are stored and reused"
@@ -94,12 +132,17 @@ def _add_clip_options(options: argparse.ArgumentParser) -> None:
 
 
 def _run(argv: list[str]) -> int:
-    options = parser().parse_args(argv)
+    options = parse_arguments(parser(), argv)
     _check_options(options)
-    if isinstance(options.recordings, str):
+    if (options.config or options.split) and not is_audio_dataset(options.recordings):
+        raise UserError(f"--config and --split choose parts of a dataset with sound; {options.recordings} is none")
+    if is_audio_dataset(options.recordings):
+        options.recordings = unpack_dataset(str(options.recordings), options.out, options.config, options.split)
+    elif isinstance(options.recordings, str):
         options.recordings = remote_recordings.download_recordings(options.recordings, options.out)
     try:
-        needed = [options.recordings, options.whisper, options.speaker_check]
+        encoder = None if options.speaker_check == "none" else options.speaker_check
+        needed = [options.recordings, options.whisper, options.check_with, encoder, options.align]
         with executor.open_workers(options, options.out, needed) as hands, StopSignal() as stop:
             return _prepare_dataset(options, stop, hands)
     except (StoppedError, KeyboardInterrupt) as error:
@@ -111,27 +154,47 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
     tasks = _list_tasks(options)
     job = _make_job(options)
     least_sure = (job.whisper_settings or {}).get("least_sure")
-    standard = SelectionCriteria(make_presets(least_sure)[options.preset], job.lengths, review_decisions.read_decisions(job.out))
+    rules, decisions = make_presets(least_sure)[options.preset], review_decisions.read_decisions(job.out)
+    standard = SelectionCriteria(rules, job.lengths, decisions, options.preset == KEEP_ALL, options.diarize)
     with writer.lock_dataset(job.out):
-        _print_ignored(options)
-        setup = WorkerSetup(job, job.out / writer.STAGES, options.whisper, hands if options.whisper else replace(hands, device="cpu"))
+        _print_ignored(options, [task.source for task in tasks])
+        whisper = options.whisper or options.check_with
+        hands = hands if whisper or options.align else replace(hands, device="cpu")
+        setup = WorkerSetup(job, job.out / writer.STAGES, whisper, hands, _name_whisper_option(options))
         recordings, work = process_recordings(tasks, setup, standard, stop)
         _warn_of_stale_decisions(clip_selection.find_stale_decisions(recordings, standard.decisions))
-        samples = functools.partial(writer.read_samples, job.out)
+        doubts = transcript_plausibility.find_doubts(recordings)
+        for warning in doubts.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+        if doubts.note:
+            print(f"note: {doubts.note}", file=sys.stderr)
         if options.dry_run:
-            print(rule_removal_table.format_removals(recordings, options.preset, job.lengths, standard.decisions, samples, least_sure))
+            print(rule_removal_table.format_removals(recordings, options.preset, standard, least_sure, doubts))
             return 0
-        judged = clip_selection.judge_clips(recordings, standard, samples)
-        summary = writer.write_dataset(job.out, recordings, judged, options.val_share, _describe_settings(options, job, standard))
+        judged = clip_selection.judge_clips(recordings, standard, doubts)
+        voices = clip_selection.describe_voices(judged)
+        settings = _describe_settings(options, job, standard) | {"voices": voices}
+        summary = writer.write_dataset(job.out, recordings, judged, options.val_share, settings)
         run = vars(work) | {"seconds": round(time.monotonic() - started, 1)}
         files.write_json(job.out / manifest.RUN, run)
     print(duration_summary.format_summary(summary))
+    print(transcript_examples.format_examples([one for one in judged if not one.reasons]))
+    _print_unchecked(options, job)
+    for line in voices:
+        print(line if options.diarize else f"warning: {line}; listen, and see --diarize", file=sys.stderr)
     return _print_next_steps(summary, job.out)
 
 
 def _check_options(options: argparse.Namespace) -> None:
     if options.speaker_from == "transcript" and not options.transcripts:
         raise UserError("--speaker-from transcript needs --transcripts: Whisper does not identify speakers")
+    if options.check_with and not options.transcripts:
+        raise UserError("--check-with needs --transcripts: a text written by Whisper is checked with --align MODEL")
+    if options.diarize and options.speaker_check == "none":
+        raise UserError("--diarize and --speaker-check none exclude each other: a speaker encoder distinguishes the voices; omit one")
+    language = manifest.parse_language(options.language) if options.language else "english"
+    if options.align == POCKETSPHINX and language not in ("english", manifest.AUTO):
+        raise UserError(f"--align {POCKETSPHINX} aligns English only, not {language}; give a Wav2Vec2 CTC model for {language}")
     if not 0 <= options.val_share < 1:
         raise UserError(f"--val-share {options.val_share}: expected a share from 0 up to but not including 1")
     executor.check_options(options)
@@ -140,21 +203,29 @@ def _check_options(options: argparse.Namespace) -> None:
             f"--shortest {options.shortest}, --target {options.target}, --longest {options.longest}: "
             "expected 0 < shortest <= target <= longest"
         )
-    if (
-        options.whisper and options.engine == "local" and faster_whisper_engine.is_faster_whisper(options.whisper)
-    ):  # under ray, each worker looks at its own machine
-        faster_whisper_engine.check_device(options.whisper, choose_device(options.device))
+    whisper, name = options.whisper or options.check_with, _name_whisper_option(options)
+    if whisper and options.engine == "local" and faster_whisper_engine.is_faster_whisper(whisper, name):
+        faster_whisper_engine.check_device(whisper, choose_device(options.device), name)  # under ray, each worker looks at its own machine
+
+
+def _name_whisper_option(options: argparse.Namespace) -> str:
+    """The option that names the Whisper of this run."""
+    return CHECK_OPTION if options.check_with else WHISPER_OPTION
 
 
 def _list_tasks(options: argparse.Namespace) -> list[RecordingTask]:
     """The recordings with their speakers and, with --transcripts, their transcripts."""
-    speaker = None if options.speaker_from == "folder" else options.speaker or options.recordings.resolve().name
+    speaker = None if options.speaker_from == "folder" else options.speaker or _name_speaker(options.recordings)
     if options.speaker is not None and (name := manifest.parse_speaker(options.speaker)) != options.speaker:
         print(f"--speaker {options.speaker}: the rows name this speaker {name!r}, since names of speakers are in lower case", flush=True)
     sources = find_recordings(options.recordings, speaker, skip=options.out)
+    if not options.allow_synthetic:
+        sources = [source if source.problem else replace(source, synthetic=find_synthetic_mark(source.path)) for source in sources]
     if not options.transcripts:
         return [RecordingTask(source, None) for source in sources]
-    texts = _read_transcripts(sources)
+    texts = _read_transcripts(sources, options.recordings)
+    if not options.language:
+        _print_unknown_languages([text.language for text in texts.values() if text and text.language])
     if options.speaker_from == "transcript":
         sources = transcript_speakers.assign_speakers(sources, texts)
     elif not options.speaker and not options.speaker_from:
@@ -162,28 +233,77 @@ def _list_tasks(options: argparse.Namespace) -> list[RecordingTask]:
     return [RecordingTask(source, texts[source.name]) for source in sources]
 
 
-def _read_transcripts(sources: list[RecordingSource]) -> dict[str, UserTranscript | None]:
+def _name_speaker(recordings: Path) -> str:
+    """The name of the folder, or of the file without its ending."""
+    return recordings.resolve().stem if recordings.is_file() else recordings.resolve().name
+
+
+def _read_transcripts(sources: list[RecordingSource], root: Path) -> dict[str, UserTranscript | None]:
     """Read all transcripts before any audio work, so that an error in one of them shows up at once."""
-    found = user_transcripts.find_transcripts([source.path for source in sources])
+    found = user_transcripts.find_transcripts([source.path for source in sources], root if root.is_dir() else None)
+    near = [path.name for path in found.near_misses]
+    shown = f"; found {', '.join([*near[:SHOWN], *['…'] * (len(near) > SHOWN)])}" if near else ""
     if not any(found.by_recording.values()):
-        raise UserError(f"--transcripts: no recording has a transcript next to it; expected {FORMS} (or use --whisper NAME)")
-    for note in found.notes:
+        raise UserError(f"--transcripts: no recording has a transcript{shown}; expected {FORMS} (or use --whisper NAME)")
+    without = sum(text is None for text in found.by_recording.values())
+    if without:
+        print(f"note: {format_count(without, 'recording')} without a transcript{shown}", file=sys.stderr)
+    for note in [*found.notes, *(found.unused if root.is_dir() else [])]:
         print(f"note: {note}", file=sys.stderr)
     return {source.name: found.by_recording[source.path] for source in sources}
+
+
+def _print_unknown_languages(codes: list[str]) -> None:
+    unknown = Counter(code for code in codes if manifest.parse_locale(code) == manifest.AUTO and code.strip().lower() != manifest.AUTO)
+    if unknown:
+        shown = ", ".join(f"{code!r} ({format_count(count, 'recording')})" for code, count in unknown.most_common(SHOWN))
+        more = ", …" * (len(unknown) > SHOWN)
+        print(
+            f"note: the transcripts name unknown languages: {shown}{more}; the rows have the language {manifest.AUTO!r}; "
+            "if all are in one language, give it: --language NAME",
+            file=sys.stderr,
+        )
 
 
 def _make_job(options: argparse.Namespace) -> Job:
     language = manifest.parse_language(options.language) if options.language else manifest.AUTO
     language_or_none = None if language == manifest.AUTO else language
     whisper_settings = whisper_engine.describe_settings(options.whisper, language_or_none) if options.whisper else None
-    encoder = open_speaker_encoder(options.speaker_check, "--speaker-check") if options.speaker_check else None
-    return Job(options.out, Lengths(options.target, options.shortest, options.longest), language_or_none, whisper_settings, encoder)
+    encoder, scorer = _open_encoder(options), sound_quality.find_scorer()
+    lengths = Lengths(options.target, options.shortest, options.longest)
+    aligner = open_aligner("--align", options.align) if options.align else None
+    check_settings = whisper_engine.describe_settings(options.check_with, language_or_none, CHECK_OPTION) if options.check_with else None
+    return Job(options.out, lengths, language_or_none, whisper_settings, encoder, scorer, aligner, check_settings)
+
+
+def _open_encoder(options: argparse.Namespace) -> SpeakerEncoder | None:
+    if options.speaker_check is None:
+        encoder: SpeakerEncoder | None = find_installed_encoder()
+    elif options.speaker_check == "none":
+        encoder = None
+    else:
+        encoder = open_voice_encoder("--speaker-check", options.speaker_check)
+    if encoder is None and options.diarize:
+        raise UserError(f"--diarize needs a speaker encoder: run `{resemblyzer_encoder.INSTALL}`, or give --speaker-check MODEL")
+    return encoder
+
+
+def _print_unchecked(options: argparse.Namespace, job: Job) -> None:
+    """Say which checks were not made, and what they need."""
+    if job.encoder is None and options.speaker_check != "none":
+        print(f"speaker not checked: run `{resemblyzer_encoder.INSTALL}` (16 MB), or give --speaker-check MODEL")
+    if job.scorer is None:
+        print(f"sound quality not rated: run `{sound_quality.INSTALL}` (9 MB)")
 
 
 def _describe_settings(options: argparse.Namespace, job: Job, standard: SelectionCriteria) -> dict[str, object]:
     return {
         "text": job.whisper_settings or "transcripts",
-        "speaker_check": job.encoder.digest if job.encoder else None,
+        "speaker_check": job.encoder.digest if job.encoder else "speaker not checked",
+        "sound_quality": job.scorer.digest if job.scorer else "sound quality not rated",
+        "diarize": options.diarize,
+        "aligner": job.aligner.digest if job.aligner else None,
+        "check": job.check_settings,
         "lengths": vars(job.lengths),
         "preset": options.preset,
         "decisions": len(standard.decisions),
@@ -191,13 +311,18 @@ def _describe_settings(options: argparse.Namespace, job: Job, standard: Selectio
     }
 
 
-def _print_ignored(options: argparse.Namespace) -> None:
-    """Report unused files: the user may have expected one of them to be read as a recording or a transcript."""
-    others = count_ignored(options.recordings, options.out)
-    for name in (*user_transcripts.SUFFIXES, *metadata_csv.NAMES) if options.transcripts else ():
+def _print_ignored(options: argparse.Namespace, sources: list[RecordingSource]) -> None:
+    """Report unused files: the user may have expected one of them to be read as a recording or a transcript; and unusual recordings."""
+    unusual = [source.name for source in sources if source.path.suffix.lower() not in SOUND_ENDINGS and not source.problem]
+    if unusual:
+        print(f"read as recordings by their content: {', '.join([*unusual[:SHOWN], *['…'] * (len(unusual) > SHOWN)])}")
+    others = Counter[str]() if options.recordings.is_file() else count_ignored(options.recordings, options.out, sources)
+    for name in (*user_transcripts.SUFFIXES, *column_tables.ENDINGS, transcript_lists.GPT_SOVITS) if options.transcripts else ():
         del others[f".{name.rpartition('.')[2]}"]
     if others:
         print(f"ignored, not recordings: {format_counts(others)}")
+    if others[".parquet"]:
+        print("a Parquet file with sound, beside recordings, is read if it is given itself: python -m data_prep voice FILE.parquet …")
 
 
 def _warn_of_stale_decisions(stale: list[str]) -> None:
@@ -215,7 +340,12 @@ def _print_next_steps(summary: duration_summary.Summary, out: Path) -> int:
             f"warning: more speech was rejected than kept; main reasons: {', '.join(reasons[:3])}; see {out / manifest.REJECTS}",
             file=sys.stderr,
         )
+    if summary.settings.get("val_share") and not summary.val:
+        print(
+            "warning: no validation clips: all clips share a text or a sound, or there is only one; give other recordings for validation",
+            file=sys.stderr,
+        )
     quoted = shlex.quote(str(out))
     print(f"report: python -m data_prep report {quoted}")
-    print(f"next: python -m data_prep codes {quoted} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base")
+    print(f"next: python -m data_prep codes {quoted} --model {DEFAULT_MODEL}")
     return 0

@@ -1,51 +1,71 @@
-"""Detection of duplicate clips: identical samples, or the same text with nearly the same duration and spectrum.
+"""Duplicate clips: the same sound in two recordings or twice in one. The copy from the best recording is kept.
 
-The second case occurs when a recording is in the folder twice, in two formats or at two sample rates.
+Sounds are compared by their fingerprints, wherever the recordings were cut; clips with the same words and nearly the same length are
+compared even if too few words of their fingerprints are equal. A second take of a sentence sounds different and is kept.
 """
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import unicodedata
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
-from data_prep.audio.waveform import MASTER_RATE, Samples
+from data_prep.audio.waveform import MASTER_RATE
+from data_prep.clips.fingerprints import FingerprintedClip, Match, compare_clips, find_matches
 from data_prep.clips.measurements import WORD
 
-LENGTH_TOLERANCE = 0.02
-SPECTRUM_TOLERANCE_DB = 0.8
-"""Root mean square over the bands. Measured: copies in MP3, Vorbis, Opus, μ-law at 8 to 24 kHz differ by at most 0.5, another sentence of
-the same voice by at least 1.4. A second take of a sentence is kept, unless it is indistinguishable from the first."""
-BANDS_HZ = np.geomspace(100, 3800, 25)
-"""Limited to telephone bandwidth, so that copies at a low sample rate are found."""
-FRAME = 1024
-FLOOR_DB = -50.0
-"""Relative to the loudest band; anything quieter is codec noise."""
+LENGTH_TOLERANCE, LENGTH_SECONDS = 0.02, 0.15
+"""Clips of the same words are compared if their lengths differ by less than the larger of 2 % and 150 ms: voice activity detection moves
+the ends of a damaged copy by up to 32 ms each, and clips follow the pauses."""
+COVERED = 0.5
+"""Share of a clip that others have to contain for it to be a duplicate: copies of a recording may be cut at different pauses."""
+COMPARED = 48
+"""Clips of the same words that each is compared with, those of the most similar length: a wake word has thousands of takes."""
+SLACK_FRAMES = 8
+"""Frames of 32 ms by which clips of the same words may be shifted against each other: their starts are chosen in 250 ms of a pause."""
 
 
-class DuplicateCandidate(NamedTuple):
-    """Fields compared before any audio is read."""
+@dataclass(frozen=True)
+class DuplicateCandidate:
+    """A clip as it is compared."""
 
-    id: str
+    sound: FingerprintedClip
     text: str
-    length: int
-    """Samples at `MASTER_RATE`."""
+    quality: float
+    """Of its recording: among copies, the largest is kept."""
 
 
-def find_duplicates(clips: Iterable[DuplicateCandidate], samples: Callable[[str], Samples]) -> dict[str, str]:
-    """Id of each duplicate → id of the kept clip, the smallest id of its group. `samples`: reads the samples of a clip by id.
+@dataclass(frozen=True)
+class FoundDuplicates:
+    """What `find_duplicates` found."""
 
-    Audio is read only for clips that share their length, or their text and approximate length, with another clip.
+    kept: dict[str, str] = field(default_factory=dict)
+    """Id of each duplicate → id of the kept clip that has most of its sound."""
+    takes: dict[str, str] = field(default_factory=dict)
+    """Id of each clip that shares sound with another → the smallest id of all that are connected with it."""
+
+
+def find_duplicates(clips: Iterable[DuplicateCandidate], wanted: frozenset[str] = frozenset()) -> FoundDuplicates:
+    """The duplicates among `clips`, and which clips share sound. A clip is kept if kept clips of better recordings have less than half of
+    its sound, or if it is `wanted`.
     """
-    ordered = sorted(clips)
-    doubles = _find_same_samples(ordered, samples)
-    return doubles | _find_same_words([clip for clip in ordered if clip.id not in doubles], samples)
+    by_id = {clip.sound.id: clip for clip in clips}
+    matches = _find_all_matches([by_id[identity] for identity in sorted(by_id)])
+    shared: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for match in matches:
+        shared[match.one].append((match.other, match.samples))
+        shared[match.other].append((match.one, match.samples))
+    doubles: dict[str, str] = {}
+    decided: set[str] = set()
+    for identity in sorted(shared, key=lambda one: _order_copies(by_id[one], one in wanted)):
+        sound = by_id[identity].sound
+        better = [(samples, other) for other, samples in shared[identity] if other in decided]
+        if identity not in wanted and sum(samples for samples, _ in better) >= COVERED * (sound.stop - sound.start):
+            doubles[identity] = max(better, key=lambda one: (one[0], -by_id[one[1]].sound.start))[1]
+        else:
+            decided.add(identity)
+    return FoundDuplicates(doubles, _join_takes(matches))
 
 
 def normalise_text(text: str) -> str:
@@ -53,60 +73,47 @@ def normalise_text(text: str) -> str:
     return " ".join(WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
 
 
-def compute_spectrum(samples: Samples) -> NDArray[np.float64]:
-    """[bands] long-term average spectrum: dB in logarithmic bands, relative to their mean, so that gain does not matter."""
-    padded = np.pad(samples, (0, max(0, FRAME - len(samples))))
-    frames = np.lib.stride_tricks.sliding_window_view(padded, FRAME)[:: FRAME // 2] * np.hanning(FRAME)
-    power = np.square(np.abs(np.fft.rfft(frames))).mean(axis=0)
-    edges = np.ceil(BANDS_HZ * FRAME / MASTER_RATE).astype(int)
-    bands = np.asarray([power[low : max(high, low + 1)].mean() for low, high in itertools.pairwise(edges)])
-    decibel = 10 * np.log10(np.maximum(bands / max(bands.max(), 1e-20), 10 ** (FLOOR_DB / 10)))
-    return decibel - decibel.mean()
+def _order_copies(clip: DuplicateCandidate, wanted: bool) -> tuple[bool, float, str, int]:
+    return not wanted, -clip.quality, clip.sound.recording, clip.sound.start
 
 
-def _find_same_samples(clips: list[DuplicateCandidate], samples: Callable[[str], Samples]) -> dict[str, str]:
-    lengths = Counter(clip.length for clip in clips)
-    first: dict[bytes, str] = {}
-    doubles = {}
+def _find_all_matches(clips: Sequence[DuplicateCandidate]) -> list[Match]:
+    found = {(match.one, match.other): match for match in find_matches([clip.sound for clip in clips])}
+    for one, other in _pair_same_words(clips):
+        pair = (min(one.id, other.id), max(one.id, other.id))
+        if pair not in found and (match := compare_clips(one, other, one.frame - other.frame, SLACK_FRAMES, 0.0)):
+            found[pair] = match
+    return [found[pair] for pair in sorted(found)]
+
+
+def _pair_same_words(clips: Sequence[DuplicateCandidate]) -> Iterator[tuple[FingerprintedClip, FingerprintedClip]]:
+    """Clips with the same words and nearly the same length, shorter ones first."""
+    texts: dict[str, list[FingerprintedClip]] = defaultdict(list)
     for clip in clips:
-        if lengths[clip.length] > 1:
-            digest = hashlib.sha256(np.ascontiguousarray(samples(clip.id)).tobytes()).digest()
-            keeper = first.setdefault(digest, clip.id)
-            if keeper != clip.id:
-                doubles[clip.id] = keeper
-    return doubles
-
-
-def _find_same_words(clips: list[DuplicateCandidate], samples: Callable[[str], Samples]) -> dict[str, str]:
-    texts: dict[str, list[DuplicateCandidate]] = defaultdict(list)
-    for clip in clips:
-        texts[normalise_text(clip.text)].append(clip)
+        texts[normalise_text(clip.text)].append(clip.sound)
     texts.pop("", None)
-    return {double: keeper for same in texts.values() for double, keeper in _find_similar_sounding(same, samples).items()}
+    for same in texts.values():
+        ordered = sorted(same, key=lambda sound: (sound.stop - sound.start, sound.id))
+        for index, one in enumerate(ordered):
+            for other in ordered[index + 1 : index + 1 + COMPARED]:
+                longest = other.stop - other.start
+                if longest - (one.stop - one.start) > max(LENGTH_TOLERANCE * longest, LENGTH_SECONDS * MASTER_RATE):
+                    break
+                yield one, other
 
 
-def _find_similar_sounding(clips: list[DuplicateCandidate], samples: Callable[[str], Samples]) -> dict[str, str]:
-    """Duplicates among clips with the same text, in order."""
-    kept: list[tuple[DuplicateCandidate, NDArray[np.float64]]] = []
-    doubles = {}
-    for clip in clips:
-        if not any(_have_similar_length(clip, other) for other in clips if other is not clip):
-            continue
-        own = compute_spectrum(samples(clip.id))
-        keeper = next(
-            (other for other, its in kept if _have_similar_length(clip, other) and _compute_distance(own, its) <= SPECTRUM_TOLERANCE_DB),
-            None,
-        )
-        if keeper:
-            doubles[clip.id] = keeper.id
-        else:
-            kept.append((clip, own))
-    return doubles
+def _join_takes(matches: Sequence[Match]) -> dict[str, str]:
+    """Connected components of the matches: each id → the smallest id of its component."""
+    parents: dict[str, str] = {}
 
+    def find(identity: str) -> str:
+        path = [identity]
+        while parents.setdefault(path[-1], path[-1]) != path[-1]:
+            path.append(parents[path[-1]])
+        parents.update(dict.fromkeys(path, path[-1]))
+        return path[-1]
 
-def _have_similar_length(one: DuplicateCandidate, other: DuplicateCandidate) -> bool:
-    return abs(one.length - other.length) <= LENGTH_TOLERANCE * max(one.length, other.length)
-
-
-def _compute_distance(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    return float(np.sqrt(np.square(one - other).mean()))
+    for match in matches:
+        first, second = sorted((find(match.one), find(match.other)))
+        parents[second] = first
+    return {identity: find(identity) for identity in sorted(parents)}

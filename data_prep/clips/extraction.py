@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
 from data_prep.audio import bandwidth
 from data_prep.audio.waveform import MASTER_RATE, Audio, convert_position, encode_flac, fade_edges
-from data_prep.clips import loudness, measurements
+from data_prep.clips import fingerprints, loudness, measurements
 from data_prep.manifest import AUTO, Quality
 from data_prep.recordings.recording_files import RecordingSource
 from data_prep.recordings.user_transcripts import UserTranscript
@@ -23,6 +24,7 @@ from data_prep.segmentation.segment import Lengths, Piece, TextUnit
 from data_prep.segmentation.vad import Region
 from data_prep.transcription import whisper_engine
 from finetune.storage import files
+from finetune.storage.synthetic_mark import make_comment_of_copy
 
 UTTERANCE_TOLERANCE = 1.0
 """Tolerance of the times of a transcript in seconds, when matching them to pauses."""
@@ -46,54 +48,112 @@ class MeasuredClip(BaseModel):
     """Measures of the audio before the gain."""
     gain_db: float
     """Gain applied to the file, relative to the recording."""
+    fingerprint: Base64Bytes = Field(default=b"", repr=False)
+    """Words of `fingerprints.compute_fingerprint` as little-endian 32-bit integers, in base64."""
 
     @property
     def seconds(self) -> float:
         return (self.stop - self.start) / MASTER_RATE
 
 
+class RecordingLevels(BaseModel):
+    """Measures of a whole recording that all its clips share."""
+
+    model_config = ConfigDict(frozen=True)
+
+    noise: float | None
+    """Median power outside speech (`measurements.measure_noise_power`)."""
+    bandwidth_hz: float
+    gain: float
+    """Factor applied to the samples (`loudness.compute_gain`)."""
+
+
 @functools.cache
 def compute_code_digests() -> tuple[str, ...]:
     """Digests of the source files that determine the clips: part of the cache key, so that results of other code are not reused."""
     return tuple(
-        files.digest(Path(module.__file__ or "")) for module in (segment, measurements, bandwidth, loudness, sys.modules[__name__])
+        files.digest(Path(module.__file__ or ""))
+        for module in (segment, measurements, bandwidth, fingerprints, loudness, sys.modules[__name__])
     )
 
 
 def divide_recording(
-    transcript: UserTranscript | None, units: list[TextUnit], regions: list[Region], master: Audio, lengths: Lengths
+    transcript: UserTranscript | None,
+    units: list[TextUnit],
+    regions: list[Region],
+    master: Audio,
+    lengths: Lengths,
+    voice_changes: Sequence[int] = (),
+    aligned_ends: Sequence[int] | None = None,
 ) -> list[Piece]:
-    """Cut a recording into pieces. Transcripts keep their segmentation; their times are less accurate than Whisper's."""
+    """Cut a recording into pieces. Transcripts keep their segmentation; their times are less accurate than Whisper's.
+
+    `voice_changes`: samples, ascending, over which no piece should reach. `aligned_ends`: `stop` of the units that end an utterance, for a
+    transcript with aligned times.
+    """
     length = len(master.samples)
+    if aligned_ends is not None:
+        ends = frozenset(aligned_ends)
+        cuts = segment.find_cuts(units, regions, length, whisper_engine.WORD_TOLERANCE)
+        return segment.choose_pieces(
+            cuts,
+            units,
+            master,
+            lengths,
+            lambda unit: segment.score_utterance_end(unit) if unit.stop in ends else segment.score_sentence_end(unit),
+            voice_changes,
+        )
+    of_utterances = transcript is not None and not transcript.words
     if transcript is not None and transcript.text:
         cuts = segment.make_outer_cuts(units, regions, length)
     else:
-        cuts = segment.find_cuts(units, regions, length, UTTERANCE_TOLERANCE if transcript else whisper_engine.WORD_TOLERANCE)
-    return segment.choose_pieces(cuts, units, master, lengths, segment.score_utterance_end if transcript else segment.score_sentence_end)
+        cuts = segment.find_cuts(units, regions, length, UTTERANCE_TOLERANCE if of_utterances else whisper_engine.WORD_TOLERANCE)
+    bonus = segment.score_utterance_end if of_utterances else segment.score_sentence_end
+    return segment.choose_pieces(cuts, units, master, lengths, bonus, voice_changes)
+
+
+def measure_levels(master: Audio, regions: list[Region]) -> RecordingLevels:
+    """Measures of the whole recording. `regions`: its speech."""
+    return RecordingLevels(
+        noise=measurements.measure_noise_power(master.samples, regions),
+        bandwidth_hz=float(bandwidth.measure_bandwidth(master.samples, MASTER_RATE)),
+        gain=loudness.compute_gain(master, regions),
+    )
 
 
 def write_clips(
-    out: Path, source: RecordingSource, pieces: list[Piece], regions: list[Region], master: Audio, language: str | None
+    out: Path,
+    source: RecordingSource,
+    pieces: list[Piece],
+    regions: list[Region],
+    master: Audio,
+    language: str | None,
+    levels: RecordingLevels,
+    offset: int = 0,
 ) -> list[MeasuredClip]:
-    """Measure all pieces; write those with text, with one gain for the recording. `language` None: as detected by Whisper."""
-    noise = measurements.measure_noise_power(master.samples, regions)
-    of_all = {"bandwidth_hz": float(bandwidth.measure_bandwidth(master.samples, MASTER_RATE))}
-    gain = loudness.compute_gain(master, regions)
-    clips = []
+    """Measure all pieces; write those with text, with one gain for the recording. `language` None: as detected by Whisper.
+
+    `master` may be a part of the recording that starts at `offset`; `pieces` and `regions` are relative to it, clips to the recording.
+    """
+    clips, comment = [], make_comment_of_copy(source.path)
     for piece in pieces:
+        place = Piece(piece.start + offset, piece.stop + offset, piece.units)
         clip = MeasuredClip(
-            id=make_clip_id(source, piece),
-            audio=make_clip_path(source, piece) if piece.text else None,
-            start=piece.start,
-            stop=piece.stop,
+            id=make_clip_id(source, place),
+            audio=make_clip_path(source, place) if piece.text else None,
+            start=place.start,
+            stop=place.stop,
             text=piece.text,
             language=language or _choose_language(piece),
-            quality=measurements.measure_clip(master.samples, piece, regions, noise).model_copy(update=of_all),
-            gain_db=round(20 * math.log10(gain), 2),
+            quality=measurements.measure_clip(master.samples, piece, regions, levels.noise).model_copy(
+                update={"bandwidth_hz": levels.bandwidth_hz}
+            ),
+            gain_db=round(20 * math.log10(levels.gain), 2),
+            fingerprint=base64.b64encode(fingerprints.compute_fingerprint(master.samples, piece.start, piece.stop).astype("<u4").tobytes()),
         )
         if clip.audio:
-            louder = Audio(master.samples[piece.start : piece.stop] * np.float32(gain), MASTER_RATE)
-            files.write_bytes(out / clip.audio, encode_flac(fade_edges(louder)))
+            louder = Audio(master.samples[piece.start : piece.stop] * np.float32(levels.gain), MASTER_RATE)
+            files.write_bytes(out / clip.audio, encode_flac(fade_edges(louder), comment))
         clips.append(clip)
     return clips
 

@@ -22,6 +22,8 @@ FRAME = MASTER_RATE // 100
 EDGE = MASTER_RATE * 30 // 1000
 QUIETEST_DB = -100.0
 FULL_SCALE = 0.999
+LOUD = 1e-3
+"""Power of a loud frame relative to the loudest one."""
 PITCH_HZ = (65.0, 600.0)
 PITCH_FRAME, PITCH_HOP = 1024, 960
 """Samples. Frames every 40 ms are enough for a median and take 0.5 ms per second of speech."""
@@ -57,6 +59,7 @@ def measure_clip(samples: Samples, piece: Piece, regions: list[Region], noise: f
         speech_share=round(len(speech) / max(len(clip), 1), 3),
         peak_dbfs=_compute_decibel(float(np.abs(clip).max(initial=0.0)) ** 2, 1.0),
         clipped_share=round(float((np.abs(clip) >= FULL_SCALE).mean()) if len(clip) else 0.0, 6),
+        peak_spread=measure_peak_spread(speech),
         snr_db=None if noise is None else min(_compute_decibel(power, noise), -QUIETEST_DB),
         edge_energy_db=(_compute_decibel(_compute_power(clip[:EDGE]), power), _compute_decibel(_compute_power(clip[-EDGE:]), power)),
         longest_pause=find_longest_pause(inside),
@@ -71,6 +74,17 @@ def measure_clip(samples: Samples, piece: Piece, regions: list[Region], noise: f
         outside_speech_share=measure_outside_speech_share([unit for unit in piece.units if unit.heard], regions),
         asr_error=next((unit.error for unit in piece.units if unit.error), None),
     )
+
+
+def measure_peak_spread(speech: Samples) -> float | None:
+    """99.9th over 99th percentile of the magnitude of the frames within 30 dB of the loudest one; None for silence. `speech`: [n]."""
+    count = len(speech) // FRAME
+    frames = np.abs(speech[: count * FRAME].astype(np.float64).reshape(count, FRAME))
+    power = np.square(frames).mean(axis=1)
+    if not power.any():
+        return None
+    common, rare = np.quantile(frames[power > LOUD * power.max()], [0.99, 0.999])
+    return round(float(rare / common), 3)
 
 
 def find_longest_pause(regions: list[Region]) -> float:

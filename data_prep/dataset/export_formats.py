@@ -5,7 +5,6 @@ All paths in the written files are relative to that folder, so it can be moved.
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,10 +15,12 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from data_prep.audio.waveform import MASTER_RATE, convert_to_int16, read_audio
+from data_prep.audio.waveform import MASTER_RATE, convert_to_int16, encode_pcm_file, read_audio
+from data_prep.audio_codecs.selection import DEFAULT_MODEL
 from data_prep.manifest import AUTO, TRAIN, VAL, ManifestRow
 from finetune.errors import UserError
 from finetune.storage import files
+from finetune.storage.synthetic_mark import make_comment_of_copy
 
 AUDIO_FOLDER_READS = (".flac", ".mp3", ".ogg", ".opus", ".wav")
 COLUMNS = ("id", "text", "speaker", "language", "duration", "source", "start", "end")
@@ -38,7 +39,7 @@ class ExportItem:
     row: ManifestRow
     """The row without `audio_codes`."""
     codes: NDArray[np.uint16] | None
-    """[T, 16] codes; None if the row has none."""
+    """[frames, codebooks]; None if the row has none."""
     clip: Path
     reference: Path | None
     validates: bool
@@ -144,7 +145,8 @@ def write_voice(items: list[ExportItem], folder: Path) -> ExportResult:
         if beside:
             files.write_jsonl(folder / name, (_make_dataset_row(item, places) for item in beside))
     speaker = "" if all(item.row.speaker for item in items) else " --speaker NAME"
-    return ExportResult(items, [], f"next: python -m data_prep codes {{quoted}} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base{speaker}")
+    command = f"codes {{quoted}} --model {DEFAULT_MODEL}{speaker}" if any(item.codes is None for item in items) else "check {quoted}"
+    return ExportResult(items, [], f"next: python -m data_prep {command}")
 
 
 def _make_dataset_row(item: ExportItem, places: Mapping[Path, str]) -> dict[str, Any]:
@@ -181,9 +183,8 @@ def _write_clip(clip: Path, target: Path, layout: str = "WAV") -> None:
     samples = (
         soundfile.read(clip, dtype="int16")[0] if found in ("FLAC", "WAV") else convert_to_int16(read_audio(clip, MASTER_RATE).samples)
     )
-    buffer = io.BytesIO()
-    soundfile.write(buffer, samples, MASTER_RATE, format=layout, subtype="PCM_16")
-    files.write_in_place(files.make_folder(target.parent) / target.name, buffer.getvalue())
+    data = encode_pcm_file(samples, MASTER_RATE, layout, make_comment_of_copy(clip))
+    files.write_in_place(files.make_folder(target.parent) / target.name, data)
 
 
 FORMATS: Mapping[str, Callable[[list[ExportItem], Path], ExportResult]] = {

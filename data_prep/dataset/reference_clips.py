@@ -5,16 +5,15 @@ The official Qwen3-TTS script stacks the spectrograms of the references in a bat
 
 from __future__ import annotations
 
-import io
 import itertools
 from pathlib import Path
 
 import numpy as np
-import soundfile
 
-from data_prep.audio.waveform import MASTER_RATE, Audio, fade_edges, read_audio
+from data_prep.audio.waveform import MASTER_RATE, Audio, convert_to_int16, encode_pcm_file, fade_edges, read_audio
 from data_prep.manifest import ManifestRow
 from finetune.storage import files
+from finetune.storage.synthetic_mark import make_comment_of_copy
 
 SECONDS = 6.0
 LENGTH = round(SECONDS * MASTER_RATE)
@@ -51,20 +50,19 @@ def write_references(out: Path, rows: list[ManifestRow]) -> None:
     """Write the references of all speakers in `rows` and delete all others."""
     speakers = {row.speaker or "": [one for one in rows if one.speaker == row.speaker and one.split == "train"] for row in rows}
     for speaker, own in speakers.items():
-        _write_unless_same(
-            out / make_reference_path(speaker), make_reference_wav([read_audio(out / row.audio, MASTER_RATE) for row in choose_clips(own)])
-        )
+        chosen = [out / row.audio for row in choose_clips(own)]
+        comment = next(filter(None, map(make_comment_of_copy, chosen)), "")
+        wav = make_reference_wav([read_audio(path, MASTER_RATE) for path in chosen], comment)
+        _write_unless_same(out / make_reference_path(speaker), wav)
     for path in (out / FOLDER).glob("*.wav"):
         if f"{FOLDER}/{path.name}" not in {make_reference_path(speaker) for speaker in speakers}:
             files.discard(path)
 
 
-def make_reference_wav(clips: list[Audio]) -> bytes:
-    """WAV bytes of the concatenated clips, cut to exactly six seconds; 16 bits."""
+def make_reference_wav(clips: list[Audio], comment: str = "") -> bytes:
+    """WAV bytes of the concatenated clips, cut to exactly six seconds; 16 bits. `comment`: a mark of synthetic speech, or none."""
     whole = fade_edges(Audio(np.concatenate([clip.samples for clip in clips])[:LENGTH], MASTER_RATE))
-    buffer = io.BytesIO()
-    soundfile.write(buffer, whole.samples, whole.rate, format="WAV", subtype="PCM_16")
-    return buffer.getvalue()
+    return encode_pcm_file(convert_to_int16(whole.samples), whole.rate, "WAV", comment)
 
 
 def _write_unless_same(path: Path, data: bytes) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,36 +18,37 @@ DURATION_TOLERANCE = 0.02
 """Tolerance of `duration` in seconds: rows are rounded, and MP3 adds padding that its header may not declare."""
 
 PROBLEMS = {
-    "not_json": "lines that are not a JSON object in UTF-8",
-    "bad_row": "rows without audio or text, or with a wrong field type",
-    "outside": "paths that lead out of the folder",
-    "no_file": "clips that do not exist",
-    "unreadable": "clips that cannot be decoded",
-    "empty": "clips without samples",
-    "nan": "clips with NaN or Inf samples",
-    "silent": "clips without any signal",
-    "truncated": "clips shorter than their file declares",
-    "duration": "rows whose duration differs from the clip",
-    "language": "languages that the model does not support",
-    "ref_audio": "reference clips that cannot be used",
-    "codes": "audio_codes that do not fit the clip",
-    "other_codec": "codes of another tokenizer than that of --model",
-    "codes_missing": "rows without audio_codes in a dataset that has them",
-    "same_id": "ids of an earlier row",
-    "same_clip": "clips identical to that of an earlier row",
-    "in_both_splits": "validation clips that are also training clips",
-    "overlap": "validation clips that overlap training clips of the same recording",
-    "unknown_speaker": "validation speakers without training clips",
+    "not_json": ("line", "without a JSON object in UTF-8"),
+    "bad_row": ("row", "without audio or text, or with a wrong field type"),
+    "outside": ("path", "outside of the folder"),
+    "no_file": ("clip", "without a file"),
+    "unreadable": ("clip", "that cannot be decoded"),
+    "empty": ("clip", "without samples"),
+    "nan": ("clip", "with NaN or Inf samples"),
+    "silent": ("clip", "without any signal"),
+    "truncated": ("clip", "shorter than the file declares"),
+    "duration": ("row", "with another duration than the clip"),
+    "language": ("language", "that the model does not support"),
+    "ref_audio": ("reference clip", "that cannot be used"),
+    "codes": ("row", "with audio_codes that do not fit the clip"),
+    "other_codec": ("code store", "of another codec than that of --model"),
+    "codes_missing": ("row", "without audio_codes in a dataset that has them"),
+    "same_id": ("row", "with the id of an earlier row"),
+    "same_clip": ("clip", "identical to that of an earlier row"),
+    "in_both_splits": ("validation clip", "also in the training set"),
+    "overlap": ("validation clip", "with an overlap with training clips of the same recording"),
+    "unknown_speaker": ("validation speaker", "without training clips"),
 }
-"""Kind of problem → description. Training rejects such rows, or its result suffers."""
+"""Kind of problem → (noun, what follows it, for one and for many). Training rejects such rows, or its result suffers."""
 NOTES = {
-    "rate": "clips not at {sample_rate} Hz: they are resampled when used",
-    "channels": "clips with several channels: they are mixed to mono when used",
-    "ref_rate": f"reference clips not at {MASTER_RATE} Hz: the official script rejects them; export --as qwen converts them",
-    "no_speaker": "rows without a speaker: use --speaker NAME in later commands",
-    "same_recording": "validation rows from recordings that also have training rows, from other parts",
+    "rate": ("clip", "not at {sample_rate} Hz, resampled when used"),
+    "channels": ("clip", "with several channels, mixed to mono when used"),
+    "ref_rate": ("reference clip", f"not at {MASTER_RATE} Hz, rejected by the official script; export --as qwen converts such clips"),
+    "assumed_codec": ("dataset", "whose codec is not recorded"),
+    "no_speaker": ("row", "without a speaker: use --speaker NAME in later commands"),
+    "same_recording": ("validation row", "from a recording that also has training rows, from other parts"),
 }
-"""Kind of note → description, with `{sample_rate}` of the codec. Such rows can be used as they are."""
+"""Kind of note → (noun, what follows it), with `{sample_rate}` of the codec. Such rows can be used as they are."""
 
 
 class Problem(NamedTuple):
@@ -119,11 +120,11 @@ def check_reference(line: ManifestLine, row: ManifestRow, sound: AudioInfo | Aud
         yield Problem("ref_rate", line.place, f"{row.ref_audio}: {sound.rate} Hz")
 
 
-def check_fields(line: ManifestLine, row: ManifestRow) -> Iterator[Problem]:
-    """Problems of the language and speaker fields of a row."""
+def check_fields(line: ManifestLine, row: ManifestRow, languages: Collection[str]) -> Iterator[Problem]:
+    """Problems of the language and speaker fields of a row. `languages`: names of those that the model can be given; empty: any."""
     name = row.language.strip().lower()
-    if name and name != AUTO and name not in LANGUAGES and name not in LANGUAGES.values():
-        yield Problem("language", line.place, f"{row.language!r}; supported: {', '.join(LANGUAGES.values())}, or {AUTO}")
+    if languages and name and name != AUTO and LANGUAGES.get(name, name) not in languages:
+        yield Problem("language", line.place, f"{row.language!r}; supported: {', '.join(sorted(languages))}, or {AUTO}")
     if not row.speaker:
         yield Problem("no_speaker", line.place, row.audio)
 

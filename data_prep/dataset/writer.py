@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_prep import manifest
-from data_prep.audio.waveform import MASTER_RATE, Samples, read_audio
-from data_prep.clips.extraction import MeasuredClip
 from data_prep.dataset import duration_summary, reference_clips
 from data_prep.dataset.train_val_split import GUARD_SECONDS, assign_splits
 from data_prep.manifest import ManifestRow, Reject
@@ -34,17 +32,13 @@ def lock_dataset(out: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def read_samples(out: Path, clip: MeasuredClip) -> Samples:
-    """[n] samples of a clip file at `MASTER_RATE`."""
-    assert clip.audio, "a clip without text has no file"
-    return read_audio(out / clip.audio, MASTER_RATE).samples
-
-
 def write_dataset(
     out: Path, recordings: list[PreparedRecording], judged: list[JudgedClip], val_share: float, settings: dict[str, object]
 ) -> duration_summary.Summary:
     """Write references, manifests and summary, after checking that every sample is accounted for; then remove stale clip files."""
-    rows, between = assign_splits(clip_selection.make_rows(judged), val_share)
+    takes = {one.clip.id: one.take for one in judged if one.take}
+    damaged = {one.source.name for one in recordings if one.damage}
+    rows, between = assign_splits(clip_selection.make_rows(judged), val_share, takes, damaged)
     rejects = sorted([*clip_selection.make_rejects(judged, recordings), *(_make_guard_reject(row) for row in between)], key=_make_sort_key)
     rows = [row.model_copy(update={"asr": _describe_demo_whisper(settings)}) for row in sorted(rows, key=_make_sort_key)]
     summary = duration_summary.make_summary(duration_summary.compute_all_durations(recordings, rows, rejects), rows, rejects, settings)
@@ -65,7 +59,7 @@ def _describe_demo_whisper(settings: dict[str, object]) -> dict[str, str] | None
 
 def _make_guard_reject(row: ManifestRow) -> Reject:
     """Reject row of a good clip that is too close to the validation clips."""
-    detail = f"less than {GUARD_SECONDS:g} s before the clips that validate, in the speaker's only recording"
+    detail = f"less than {GUARD_SECONDS:g} s from a validation clip of the same recording"
     fields = row.model_dump(exclude={"split", "ref_audio", "duration", "quality"})
     return Reject(stage="clip", reasons=["guard"], detail=detail, quality=row.quality, **fields)
 

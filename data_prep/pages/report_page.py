@@ -39,6 +39,8 @@ TOLERANCE = 0.05
 """Seconds of allowed difference between manifests and summary, from rounding."""
 QUALITY = (
     ("Signal to noise", "dB", "snr_db"),
+    ("Predicted rating of the sound", "of 5", "mos_overall"),
+    ("Predicted rating of the background", "of 5", "mos_background"),
     ("Loudness", "LUFS", "loudness_lufs"),
     ("Speaking rate", "characters/s", "chars_per_second"),
     ("Pitch", "Hz", "pitch_hz"),

@@ -38,6 +38,8 @@ SHOWN = (
     ("peak_dbfs", "peak", "dBFS"),
     ("speech_share", "speech", "of the clip"),
     ("avg_logprob", "mean log-probability", ""),
+    ("alignment_score", "alignment", "nats/frame above the limit"),
+    ("check_wer", "WER of the check", ""),
 )
 """(field of `Quality`, label, unit)."""
 DECIDING: tuple[tuple[Action, str, Literal["primary", "secondary"]], ...] = (

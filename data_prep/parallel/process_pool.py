@@ -7,6 +7,7 @@ the parent is killed, the workers exit too.
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import signal
@@ -28,6 +29,9 @@ R = TypeVar("R")
 Make = Callable[[int], AbstractContextManager[Callable[[T], R]]]
 """Called once in each worker with the worker's number; yields the function that processes one item. Must be picklable."""
 
+OnProgress = Callable[[int, Any], None]
+"""Called in the parent with the index of an item and a value that its worker passed to `send_progress`."""
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells report it."""
@@ -48,6 +52,37 @@ class ItemResult(Generic[R]):
     failure: str = ""
     wrong_request: str = ""
     """Message of a `UserError`, which would occur for every item."""
+
+
+@dataclass(frozen=True)
+class ItemProgress:
+    """Message from a worker about its current item, before the result."""
+
+    value: Any
+
+
+def ignore_progress(_index: int, _value: Any) -> None:
+    """`OnProgress` of a caller that shows none."""
+
+
+_send_to_parent: Callable[[Any], None] | None = None
+"""How this process reports the progress of its current item; None: it processes none, or nobody listens (a Ray worker)."""
+
+
+def send_progress(value: Any) -> None:
+    """Report the progress of the current item: for code that runs inside the function of `Make`. `value` must be picklable."""
+    if _send_to_parent is not None:
+        _send_to_parent(value)
+
+
+@contextlib.contextmanager
+def _progress_goes_to(send: Callable[[Any], None]) -> Iterator[None]:
+    global _send_to_parent
+    before, _send_to_parent = _send_to_parent, send
+    try:
+        yield
+    finally:
+        _send_to_parent = before
 
 
 class StopSignal:
@@ -78,47 +113,90 @@ def report_stopped(how: str) -> int:
     return INTERRUPTED
 
 
-def run_items(items: Sequence[T], make: Make[T, R], workers: int, stop: StopSignal) -> Iterator[tuple[int, R | Failure]]:
+def run_items(
+    items: Sequence[T], make: Make[T, R], workers: int, stop: StopSignal, on_progress: OnProgress = ignore_progress
+) -> Iterator[tuple[int, R | Failure]]:
     """Yield (index, result) of each item as it completes; fewer if a stop is requested.
 
-    `workers` 0: in this process, without crash protection. Raises `UserError` if a worker raised one.
+    The caller may append to `items` while it handles a result: new items are processed next, before those that wait.
+    `workers`: most processes, started as items need them; 0: in this process, without crash protection. Raises `UserError` if a worker
+    raised one.
     """
     if not items:
         return iter(())
-    return _run_in_process(items, make, stop) if workers == 0 else _run_in_workers(items, make, workers, stop)
+    return _run_in_process(items, make, stop, on_progress) if workers == 0 else _run_in_workers(items, make, workers, stop, on_progress)
 
 
-def _run_in_process(items: Sequence[T], make: Make[T, R], stop: StopSignal) -> Iterator[tuple[int, R | Failure]]:
+class _Waiting:
+    """Indices of the items that wait, in order, with new ones first."""
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        self._items, self._known = items, 0
+        self._queue: deque[int] = deque()
+
+    def take(self) -> int | None:
+        """The next index; None if no item waits."""
+        self._queue.extendleft(reversed(range(self._known, len(self._items))))
+        self._known = len(self._items)
+        return self._queue.popleft() if self._queue else None
+
+
+def _run_in_process(items: Sequence[T], make: Make[T, R], stop: StopSignal, on_progress: OnProgress) -> Iterator[tuple[int, R | Failure]]:
+    waiting = _Waiting(items)
     with make(0) as do:
-        for index, item in enumerate(items):
-            if stop.requested:
-                return
-            yield index, unwrap_result(attempt_twice(do, item))
+        while not stop.requested and (index := waiting.take()) is not None:
+            with _progress_goes_to(functools.partial(on_progress, index)):
+                result = attempt_twice(do, items[index])
+            yield index, unwrap_result(result)
 
 
-def _run_in_workers(items: Sequence[T], make: Make[T, R], workers: int, stop: StopSignal) -> Iterator[tuple[int, R | Failure]]:
-    waiting = deque(range(len(items)))
-    suspects: list[int] = []
+def _run_in_workers(
+    items: Sequence[T], make: Make[T, R], workers: int, stop: StopSignal, on_progress: OnProgress
+) -> Iterator[tuple[int, R | Failure]]:
+    waiting, suspects = _Waiting(items), deque[int]()
+    while True:
+        yield from _run_waiting(items, waiting, suspects, make, workers, stop, on_progress)
+        if not suspects or stop.requested:
+            return
+        index = suspects.popleft()
+        with _WorkerProcess(make, 0) as worker:  # alone, with all memory available
+            worker.begin(index, items[index])
+            while isinstance(result := worker.receive(), ItemProgress):
+                on_progress(index, result.value)
+        yield index, unwrap_result(result)
+
+
+def _run_waiting(
+    items: Sequence[T],
+    waiting: _Waiting,
+    suspects: deque[int],
+    make: Make[T, R],
+    workers: int,
+    stop: StopSignal,
+    on_progress: OnProgress,
+) -> Iterator[tuple[int, R]]:
+    """Yield the results of all waiting items but those that fail, which become suspects."""
     with contextlib.ExitStack() as stack:
-        free = [stack.enter_context(_WorkerProcess(make, number)) for number in range(min(workers, len(items)))]
-        busy: list[_WorkerProcess] = []
-        while busy or (waiting and not stop.requested):
-            while free and waiting and not stop.requested:
-                index = waiting.popleft()
+        started, free, busy = 0, list[_WorkerProcess](), list[_WorkerProcess]()
+        while True:
+            while (free or started < workers) and not stop.requested and (index := waiting.take()) is not None:
+                if not free:
+                    free, started = [stack.enter_context(_WorkerProcess(make, started))], started + 1
                 busy.append(free.pop(0).begin(index, items[index]))
+            if not busy:
+                return
             for worker in _wait_for_workers(busy):
+                result = worker.receive()
+                if isinstance(result, ItemProgress):
+                    on_progress(worker.index, result.value)
+                    continue
                 busy.remove(worker)
-                result = worker.end()
                 if result.failure:
                     suspects.append(worker.index)
                     worker.restart()
                 else:
                     yield worker.index, unwrap_result(result)
                 free.append(worker)
-    for index in suspects:  # alone, with all memory available
-        if not stop.requested:
-            with _WorkerProcess(make, 0) as worker:
-                yield index, unwrap_result(worker.begin(index, items[index]).end())
 
 
 def _wait_for_workers(busy: list[_WorkerProcess]) -> list[_WorkerProcess]:
@@ -164,7 +242,8 @@ class _WorkerProcess:
             self.line.send(item)
         return self
 
-    def end(self) -> ItemResult[Any]:
+    def receive(self) -> ItemResult[Any] | ItemProgress:
+        """The next message about the current item: its progress, or its result."""
         try:
             return self.line.recv()
         except (EOFError, ConnectionError):
@@ -189,13 +268,16 @@ class _WorkerProcess:
 def _serve_items(line: connection.Connection, make: Make[Any, Any], number: int) -> None:
     """Main loop of the worker: process items until the parent closes the pipe."""
     threading.Thread(target=_exit_with_parent, daemon=True).start()
-    with make(number) as do:
+    with contextlib.ExitStack() as opened:
+        do = open_worker(make, number, opened)
         while True:
             try:
                 item = line.recv()
             except EOFError:
                 return
-            line.send(_attempt_item(do, item))
+            with _progress_goes_to(lambda value: line.send(ItemProgress(value))):
+                result = _attempt_item(do, item)
+            line.send(result)
 
 
 def _exit_with_parent() -> None:
@@ -203,6 +285,20 @@ def _exit_with_parent() -> None:
     assert parent is not None
     connection.wait([parent.sentinel])
     os._exit(1)  # the main thread may be inside a model for minutes
+
+
+def open_worker(make: Make[T, R], number: int, opened: contextlib.ExitStack) -> Callable[[T], R]:
+    """Enter the context of `make`. After a `UserError` (a missing package, damaged weights), the returned function raises it for the first
+    item: the worker would otherwise die, and the caller would retry its items, one by one, without a reason to report."""
+    try:
+        return opened.enter_context(make(number))
+    except UserError as error:
+        message = str(error)
+
+    def refuse(_: T) -> R:
+        raise UserError(message)
+
+    return refuse
 
 
 def attempt_twice(do: Callable[[T], R], item: T) -> ItemResult[R]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from data_prep.parallel.process_pool import Failure, ItemResult, Make, StopSignal, attempt_twice, unwrap_result
+from data_prep.parallel.process_pool import Failure, ItemResult, Make, StopSignal, attempt_twice, open_worker, unwrap_result
 from finetune.ray_cluster import cluster
 from finetune.storage import files
 
@@ -57,15 +57,23 @@ def connect_workers(address: str | None, workers: int | None, gpus: float, share
 
 def run_items(items: Sequence[T], make: Make[T, R], remote: RayWorkers, stop: StopSignal) -> Iterator[tuple[int, R | Failure]]:
     """Like `process_pool.run_items`: yield (index, result) as items complete; fewer if a stop is requested. Raises `UserError` if a worker
-    raised one."""
-    if not items:
-        return
+    raised one. Items that the caller appends are processed after all others, by new actors."""
+    begun = 0
+    while begun < len(items) and not stop.requested:
+        indices = range(begun, len(items))
+        begun = len(items)
+        yield from _run_indices(items, indices, make, remote, stop)
+
+
+def _run_indices(
+    items: Sequence[T], indices: range, make: Make[T, R], remote: RayWorkers, stop: StopSignal
+) -> Iterator[tuple[int, R | Failure]]:
     import ray.data
 
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False  # the caller shows its own progress
-    workers = min(remote.workers, len(items))
-    rows = ray.data.from_items([{"index": index} for index in range(len(items))], override_num_blocks=len(items))  # one task per item
+    workers = min(remote.workers, len(indices))
+    rows = ray.data.from_items([{"index": index} for index in indices], override_num_blocks=len(indices))  # one task per item
     done = rows.map(
         RayWorker,
         fn_constructor_args=(make, list(items), remote.attempts, str(Path.cwd())),
@@ -88,7 +96,7 @@ class RayWorker:
         os.chdir(folder)  # relative paths of the command line resolve as in the driver
         self._items, self._attempts = items, attempts
         self._open = ExitStack()
-        self._do = self._open.enter_context(make(0))
+        self._do = open_worker(make, 0, self._open)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         index = row["index"]

@@ -6,21 +6,42 @@ import contextlib
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from data_prep.audio.reader import AudioError
+from data_prep.audio.waveform import MASTER_RATE
 from data_prep.parallel.devices import use_one_thread
 from data_prep.parallel.executor import WorkerOptions, distribute_items
 from data_prep.parallel.process_pool import Failure, StopSignal
 from data_prep.pipeline import clip_selection
 from data_prep.pipeline.clip_selection import SelectionCriteria
-from data_prep.pipeline.one_recording import DetectedSpeech, Job, PreparedRecording, load_stored_speech, prepare_recording, refuse_recording
+from data_prep.pipeline.one_recording import (
+    SAMPLES,
+    DetectedSpeech,
+    DividedRecording,
+    Job,
+    PreparedPart,
+    PreparedRecording,
+    examine_recording,
+    join_parts,
+    load_stored_speech,
+    locate_samples,
+    prepare_part,
+    prepare_recording,
+    refuse_recording,
+    store_samples,
+)
 from data_prep.pipeline.progress import RecordingProgress
 from data_prep.pipeline.stage_cache import NotStoredError, Stages, StoredStages
-from data_prep.pipeline.worker_models import Models
+from data_prep.pipeline.worker_models import Activity, Models
 from data_prep.recordings.recording_files import RecordingSource
 from data_prep.recordings.user_transcripts import UserTranscript
+from data_prep.segmentation.vad import Region
 from data_prep.transcription import whisper_engine
+from data_prep.transcription.whisper_languages import WHISPER_OPTION
+from finetune.storage import files
 
 BYTES_PER_SECOND = {".wav": 96_000, ".aif": 96_000, ".aiff": 96_000, ".flac": 50_000}
 """Approximate; other suffixes are compressed formats."""
@@ -28,7 +49,9 @@ COMPRESSED_BYTES_PER_SECOND = 16_000
 WORKER_BYTES = 3 << 29
 """Memory of a worker without Whisper: torch, voice activity detection, working copies of an hour of audio. Samples are memory-mapped."""
 LOADED = 3
-"""Memory of Whisper as a multiple of its file size: 16-bit weights are read and converted to 32 bits."""
+"""Memory of Whisper, and of an aligner, as a multiple of the file size: 16-bit weights are read and converted to 32 bits."""
+ENCODER_BYTES = 1 << 30
+"""Memory of a speaker encoder: an x-vector model of 100 million parameters in fp32, twice while it is read. The others take less."""
 
 
 class StoppedError(Exception):
@@ -50,6 +73,19 @@ class RecordingTask:
 
 
 @dataclass(frozen=True)
+class PartTask:
+    """One part of a divided recording."""
+
+    recording: RecordingTask
+    divided: DividedRecording
+    number: int
+
+    @property
+    def place(self) -> Region:
+        return self.divided.parts[self.number]
+
+
+@dataclass(frozen=True)
 class WorkerSetup:
     """Configuration of the workers."""
 
@@ -57,6 +93,8 @@ class WorkerSetup:
     stages: Path
     whisper: str | None
     workers: WorkerOptions
+    whisper_option: str = WHISPER_OPTION
+    """The option that named the Whisper, for messages."""
 
 
 @dataclass
@@ -84,10 +122,11 @@ def process_recordings(
     wanted = [task for task in tasks if first.get(task.source.digest, task) is task]
     finished, work = _load_stored(wanted, setup)
     left = [task for task in wanted if task.source.name not in finished]
+    _remove_samples(setup, {task.source.digest for task in left})
     if finished and left:
         print(f"{len(finished)} of {len(wanted)} recordings were processed in earlier runs", flush=True)
     with RecordingProgress(len(left), sum(task.estimated_seconds for task in left)) as progress:
-        for task, recording in _process_tasks(left, setup, work, stop):
+        for task, recording in _process_tasks(left, setup, work, stop, progress):
             finished[task.source.name] = recording
             reasons = [reason for one in clip_selection.apply_rules([recording], standard) for reason in one.reasons]
             progress.update(recording, task.estimated_seconds, reasons)
@@ -126,41 +165,109 @@ def _load_stored(tasks: Sequence[RecordingTask], setup: WorkerSetup) -> tuple[di
 
 
 def _process_tasks(
-    tasks: Sequence[RecordingTask], setup: WorkerSetup, work: WorkCounts, stop: StopSignal
+    tasks: Sequence[RecordingTask], setup: WorkerSetup, work: WorkCounts, stop: StopSignal, progress: RecordingProgress
 ) -> Iterator[tuple[RecordingTask, PreparedRecording]]:
-    """Yield results as they complete, the longest recordings started first; fewer if a stop is requested."""
+    """Yield results as they complete, the longest recordings started first; fewer if a stop is requested. The parts of a long recording
+    are next once it is divided, so that the samples of no more recordings than workers are on the disk. With Ray they are processed after
+    all recordings (`ray_pool.run_items`), so the samples of all long ones are."""
     if not tasks:
         return
-    order = sorted(tasks, key=lambda task: (-task.estimated_seconds, task.source.name))
-    for index, result in distribute_items(
-        order, functools.partial(_open_worker, setup), setup.workers, _estimate_worker_memory(setup), stop
-    ):
-        if isinstance(result, Failure):
-            yield order[index], _reject_crashed(order[index], setup, result)
+    queue: list[RecordingTask | PartTask] = [*sorted(tasks, key=lambda task: (-task.estimated_seconds, task.source.name))]
+    parts: dict[str, dict[int, PreparedPart | Failure]] = {}
+
+    def show(index: int, activity: Activity) -> None:
+        progress.show_activity(_get_recording(queue[index]).source.name, activity)
+
+    memory = _estimate_worker_memory(setup)
+    for index, answer in distribute_items(queue, functools.partial(_open_worker, setup), setup.workers, memory, stop, show):
+        item, task = queue[index], _get_recording(queue[index])
+        outcome, done = (answer, WorkCounts()) if isinstance(answer, Failure) else answer
+        work.add(done)
+        if isinstance(outcome, DividedRecording):
+            queue += [PartTask(task, outcome, number) for number in range(len(outcome.parts))]
+            continue
+        if isinstance(item, PartTask):
+            assert not isinstance(outcome, PreparedRecording)
+            known = parts.setdefault(task.source.name, {})
+            known[item.number] = outcome
+            if isinstance(outcome, PreparedPart):
+                progress.update_part(task.source.name, task.estimated_seconds, item.divided, item.number, len(outcome.clips))
+            if len(known) < len(item.divided.parts):
+                continue
+            recording = _join_parts(item, parts.pop(task.source.name), setup)
         else:
-            recording, done = result
-            work.add(done)
-            yield order[index], recording
+            assert not isinstance(outcome, PreparedPart)
+            recording = _reject_crashed(task, setup, outcome) if isinstance(outcome, Failure) else outcome
+        files.discard(locate_samples(task.source, setup.stages))
+        yield task, recording
+
+
+def _get_recording(item: RecordingTask | PartTask) -> RecordingTask:
+    return item.recording if isinstance(item, PartTask) else item
+
+
+def _join_parts(last: PartTask, prepared: dict[int, PreparedPart | Failure], setup: WorkerSetup) -> PreparedRecording:
+    """The whole recording, rejected if a part crashed: the next run transcribes only that part, and cuts all clips again."""
+    found: list[PreparedPart] = []
+    for number, part in sorted(prepared.items()):
+        if isinstance(part, Failure):
+            place = f"the part from {last.divided.parts[number].start / MASTER_RATE:.0f} s: "
+            return _reject_crashed(last.recording, setup, Failure(place + part.why))
+        found.append(part)
+    return join_parts(last.recording.source, last.divided, found)
+
+
+def _remove_samples(setup: WorkerSetup, digests: AbstractSet[str]) -> None:
+    """Delete what earlier runs left of the samples of long recordings, except of those with one of `digests`."""
+    folder = setup.stages / SAMPLES
+    files.remove_unfinished(folder)
+    for path in folder.glob("*"):
+        if path.name not in digests:
+            files.discard(path)
 
 
 def _estimate_worker_memory(setup: WorkerSetup) -> int:
-    """Memory of a local worker in bytes. Downloads the Whisper weights if needed."""
-    return WORKER_BYTES + (
-        LOADED * whisper_engine.fetch_weights(setup.whisper).stat().st_size if setup.whisper and not setup.workers.remote else 0
-    )
+    """Memory of a local worker in bytes, with all models of the run. Downloads the Whisper weights if needed."""
+    if setup.workers.remote:
+        return WORKER_BYTES
+    whisper = whisper_engine.fetch_weights(setup.whisper, setup.whisper_option).stat().st_size if setup.whisper else 0
+    aligner = setup.job.aligner.weight_bytes if setup.job.aligner else 0
+    return WORKER_BYTES + LOADED * (whisper + aligner) + (ENCODER_BYTES if setup.job.encoder else 0)
+
+
+WorkResult = PreparedRecording | DividedRecording | PreparedPart
 
 
 @contextlib.contextmanager
-def _open_worker(setup: WorkerSetup, device: str) -> Iterator[Callable[[RecordingTask], tuple[PreparedRecording, WorkCounts]]]:
-    """The function that a worker applies to each recording. Models are loaded once, when a recording first needs them."""
-    with use_one_thread(), Models(setup.whisper, device, setup.stages, setup.job.encoder) as models:
-        yield functools.partial(_process_recording, setup, models)
+def _open_worker(setup: WorkerSetup, device: str) -> Iterator[Callable[[RecordingTask | PartTask], tuple[WorkResult, WorkCounts]]]:
+    """The function that a worker applies to each recording or part. Models are loaded once, when an item first needs them."""
+    job = setup.job
+    with (
+        use_one_thread(),
+        Models(setup.whisper, device, setup.stages, job.encoder, job.scorer, job.aligner, setup.whisper_option) as models,
+    ):
+        yield functools.partial(_process_item, setup, models)
 
 
-def _process_recording(setup: WorkerSetup, models: Models, task: RecordingTask) -> tuple[PreparedRecording, WorkCounts]:
+def _process_item(setup: WorkerSetup, models: Models, item: RecordingTask | PartTask) -> tuple[WorkResult, WorkCounts]:
     stages, before = Stages(setup.stages), models.loads.copy()
-    recording = prepare_recording(task.source, task.transcript, setup.job, stages, models)
-    return recording, WorkCounts(stages.computed, stages.reused, models.loads - before)
+    if isinstance(item, PartTask):
+        task = item.recording
+        result: WorkResult = prepare_part(task.source, task.transcript, item.divided, item.place, setup.job, stages, models)
+    else:
+        result = _start_recording(setup, models, stages, item)
+    return result, WorkCounts(stages.computed, stages.reused, models.loads - before)
+
+
+def _start_recording(setup: WorkerSetup, models: Models, stages: Stages, task: RecordingTask) -> PreparedRecording | DividedRecording:
+    """A short recording, finished; a long one, divided, with its samples on the disk."""
+    found = examine_recording(task.source, task.transcript, setup.job, stages, models)
+    try:
+        if isinstance(found, DividedRecording):
+            store_samples(task.source, found, stages, models)
+    except AudioError as error:
+        return refuse_recording(task.source, error.reason, error.detail, round(error.seconds * MASTER_RATE))
+    return found
 
 
 def _reject_crashed(task: RecordingTask, setup: WorkerSetup, failure: Failure) -> PreparedRecording:

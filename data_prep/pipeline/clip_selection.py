@@ -5,22 +5,36 @@ It works on stored measures and transcribes nothing: another preset, other limit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from data_prep.audio.waveform import MASTER_RATE, Samples
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.audio.file_compression import read_encoding
+from data_prep.audio.waveform import MASTER_RATE
 from data_prep.clips import duplicates, quality_rules, speaker_similarity
 from data_prep.clips.extraction import MeasuredClip
+from data_prep.clips.fingerprints import FingerprintedClip
 from data_prep.clips.quality_rules import Candidate, Rule, RuleInput
 from data_prep.clips.review_decisions import Decision
 from data_prep.manifest import ManifestRow, Reject
+from data_prep.pipeline import transcript_plausibility
 from data_prep.pipeline.one_recording import PreparedRecording
+from data_prep.pipeline.transcript_plausibility import Doubt, TranscriptDoubts
 from data_prep.segmentation.segment import Lengths
+from data_prep.speakers.voice_changes import assess_clip, label_windows
 
 REVIEWED = "review"
 """Reason for clips rejected in review."""
 DUPLICATE = "duplicate"
+BEST_SNR_DB = 40.0
+LOSSLESS_DB = 6.0
+UNCLIPPED_SPREAD, MOST_CLIPPING_DB = 1.15, 30.0
+"""`Quality.peak_spread` (median over clips) from which speech is not clipped, and what a spread of 1 costs. Measured on telephone prompts
+of two speakers: 1.24 and 1.26 as they are, 1.04 and 1.26 amplified by 6 dB and clipped, 1.00 by 12 dB."""
 WHISPER_MEASURES = (
     "avg_logprob",
     "compression_ratio",
@@ -30,8 +44,11 @@ WHISPER_MEASURES = (
     "repeated_share",
     "outside_speech_share",
     "asr_error",
+    "alignment_score",
+    "unaligned_words",
+    "check_wer",
 )
-"""Measures of a Whisper transcript, meaningless for a corrected text."""
+"""Measures of the text that was transcribed or aligned, meaningless for a corrected text."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +59,10 @@ class SelectionCriteria:
     lengths: Lengths
     decisions: Mapping[str, Decision] = field(default_factory=dict)
     """Decision by clip id."""
+    trusts_texts: bool = False
+    """Keep clips despite doubts about whole transcripts: for --preset keep-all."""
+    diarize: bool = False
+    """Whether each clip gets its speaker from its voice."""
 
 
 class JudgedClip(NamedTuple):
@@ -51,34 +72,95 @@ class JudgedClip(NamedTuple):
     clip: MeasuredClip
     reasons: tuple[str, ...]
     detail: str | None = None
+    take: str | None = None
+    """Id that clips with the same sound share; None: no other clip has it."""
+    speaker: str = ""
+    """Of the clip: that of the recording, or a voice of `--diarize`."""
+    voice: int | None = None
+    """Number of its voice among those of the recordings' speaker, 0 with the most speech; None: unknown."""
+
+
+class _AssignedClip(NamedTuple):
+    recording: PreparedRecording
+    clip: MeasuredClip
+    speaker: str
+    voice: int | None
 
 
 def judge_clips(
-    recordings: list[PreparedRecording], standard: SelectionCriteria, samples: Callable[[MeasuredClip], Samples]
+    recordings: list[PreparedRecording], standard: SelectionCriteria, doubts: TranscriptDoubts | None = None
 ) -> list[JudgedClip]:
-    """Apply rules and decisions to all clips, then reject duplicates among those kept. `samples`: reads the samples of a clip's file."""
-    judged = apply_rules(recordings, standard)
-    kept = {one.clip.id: one.clip for one in judged if not one.reasons}
-    compared = [duplicates.DuplicateCandidate(clip.id, clip.text, clip.stop - clip.start) for clip in kept.values()]
-    doubles = duplicates.find_duplicates(compared, lambda identity: samples(kept[identity]))
-    wanted = {identity for identity, decision in standard.decisions.items() if decision.action == "keep"}
+    """Apply rules and decisions to all clips, then reject duplicates among those kept. `doubts`: see `apply_rules`."""
+    judged = apply_rules(recordings, standard, doubts)
+    kept = [one for one in judged if not one.reasons]
+    qualities = {one.source.digest: _rate_recording(one) for one in recordings}
+    compared = [duplicates.DuplicateCandidate(_make_sound(one), one.clip.text, qualities[one.recording.source.digest]) for one in kept]
+    wanted = frozenset(identity for identity, decision in standard.decisions.items() if decision.action == "keep")
+    found = duplicates.find_duplicates(compared, wanted)
+    names = {one.clip.id: one.recording.source.name for one in kept}
     return [
-        one._replace(reasons=(DUPLICATE,), detail=f"says the same as {doubles[one.clip.id]}")
-        if one.clip.id in doubles and one.clip.id not in wanted
-        else one
+        one._replace(reasons=(DUPLICATE,), detail=f"the same sound as {other} of {names[other]}, which is kept")
+        if (other := found.kept.get(one.clip.id))
+        else one._replace(take=found.takes.get(one.clip.id))
         for one in judged
     ]
 
 
-def apply_rules(recordings: list[PreparedRecording], standard: SelectionCriteria) -> list[JudgedClip]:
-    """Apply rules and decisions to all clips, in the order of their recordings and positions."""
+def _make_sound(judged: JudgedClip) -> FingerprintedClip:
+    clip = judged.clip
+    return FingerprintedClip(clip.id, judged.recording.source.digest, clip.start, clip.stop, np.frombuffer(clip.fingerprint, "<u4"))
+
+
+def _rate_recording(recording: PreparedRecording) -> float:
+    """Quality of a recording in decibels, to choose between copies: bandwidth, signal-to-noise ratio, clipping and encoding.
+
+    An octave of bandwidth counts like 12 dB of signal-to-noise ratio. Above 40 dB that ratio says nothing: codecs write digital silence.
+    Clipping counts up to 30 dB, because it adds overtones that look like bandwidth. A lossless file is worth 6 dB, an
+    octave of bit rate 1 dB.
+    """
+    clips = [clip.quality for clip in recording.clips if clip.text]
+    if not clips:
+        return 0.0
+    bandwidth = float(np.median([one.bandwidth_hz or 0.0 for one in clips]))
+    ratio = float(np.median([BEST_SNR_DB if one.snr_db is None else min(one.snr_db, BEST_SNR_DB) for one in clips]))
+    spread = float(np.median([UNCLIPPED_SPREAD if one.peak_spread is None else one.peak_spread for one in clips]))
+    clipping = MOST_CLIPPING_DB * float(np.clip((UNCLIPPED_SPREAD - spread) / (UNCLIPPED_SPREAD - 1), 0, 1))
+    stored = read_encoding(recording.source.path, recording.total / MASTER_RATE)
+    encoded = LOSSLESS_DB if stored.lossless else min(np.log2(max(stored.kilobits, 1.0)) - 8, 0.0)
+    return float(12 * np.log2(max(bandwidth, 500.0) / 4000) + ratio - clipping + encoded)
+
+
+def apply_rules(
+    recordings: list[PreparedRecording], standard: SelectionCriteria, doubts: TranscriptDoubts | None = None
+) -> list[JudgedClip]:
+    """Apply rules and decisions to all clips, in the order of their recordings and positions. `doubts`: of these recordings, if they are
+    known already; they read every letter of the texts."""
     clips = [
         (recording, _apply_corrected_text(clip, standard.decisions.get(clip.id))) for recording in recordings for clip in recording.clips
     ]
-    clips = _add_speaker_cosines(clips)
-    measured = [RuleInput(one.source.speaker, clip.seconds, clip.text, clip.language, clip.quality) for one, clip in clips]
+    assigned = _add_speaker_cosines(_assign_voices(clips, standard.diarize))
+    measured = [RuleInput(one.speaker, one.clip.seconds, one.clip.text, one.clip.language, one.clip.quality) for one in assigned]
     candidates = quality_rules.build_candidates(measured, standard.lengths)
-    return [JudgedClip(one, clip, _find_reasons(seen, clip, standard)) for (one, clip), seen in zip(clips, candidates, strict=True)]
+    by_clip = {} if standard.trusts_texts else (doubts or transcript_plausibility.find_doubts(recordings)).by_clip
+    return [_judge_clip(one, seen, standard, by_clip.get(one.clip.id)) for one, seen in zip(assigned, candidates, strict=True)]
+
+
+def describe_voices(judged: list[JudgedClip]) -> list[str]:
+    """One line for each speaker whose clips hold several voices: shares of the speech, and a clip of each voice."""
+    groups: dict[str, dict[int, list[JudgedClip]]] = defaultdict(lambda: defaultdict(list))
+    for one in judged:
+        if one.voice is not None and one.clip.audio:
+            groups[one.recording.source.speaker][one.voice].append(one)
+    lines = []
+    for speaker, voices in sorted(groups.items()):
+        total = sum(one.clip.seconds for own in voices.values() for one in own)
+        shown = [
+            f"{sum(one.clip.seconds for one in own) / total:.0%} sound like {max(own, key=lambda one: one.clip.seconds).clip.audio}"
+            for _, own in sorted(voices.items())
+        ]
+        if len(voices) > 1:
+            lines.append(f"speaker {speaker} has {len(voices)} voices: {', '.join(shown)}")
+    return lines
 
 
 def make_rows(judged: list[JudgedClip]) -> list[ManifestRow]:
@@ -105,13 +187,18 @@ def find_stale_decisions(recordings: list[PreparedRecording], decisions: Mapping
     return sorted(decisions.keys() - {clip.id for recording in recordings for clip in recording.clips if clip.audio})
 
 
-def _find_reasons(candidate: Candidate, clip: MeasuredClip, standard: SelectionCriteria) -> tuple[str, ...]:
-    decision = standard.decisions.get(clip.id)
+def _judge_clip(one: _AssignedClip, candidate: Candidate, standard: SelectionCriteria, doubt: Doubt | None) -> JudgedClip:
+    """The clip with the reasons of rules and doubts, unless a person decided. A text that a person wrote is not doubted."""
+    accepted = JudgedClip(one.recording, one.clip, (), speaker=one.speaker, voice=one.voice)
+    decision = standard.decisions.get(one.clip.id)
     if decision is not None and decision.action == "reject":
-        return (REVIEWED,)
-    if decision is not None and decision.action == "keep" and clip.audio:
-        return ()
-    return tuple(quality_rules.find_failures(candidate, standard.rules))
+        return accepted._replace(reasons=(REVIEWED,))
+    if decision is not None and decision.action == "keep" and one.clip.audio:
+        return accepted
+    reasons = tuple(quality_rules.find_failures(candidate, standard.rules))
+    if doubt is None or not one.clip.text or (decision is not None and decision.text is not None):
+        return accepted._replace(reasons=reasons)
+    return accepted._replace(reasons=(*reasons, doubt.reason), detail=doubt.detail)
 
 
 def _apply_corrected_text(clip: MeasuredClip, decision: Decision | None) -> MeasuredClip:
@@ -123,13 +210,44 @@ def _apply_corrected_text(clip: MeasuredClip, decision: Decision | None) -> Meas
     return clip.model_copy(update={"text": decision.text, "quality": clip.quality.model_copy(update=changes)})
 
 
-def _add_speaker_cosines(clips: list[tuple[PreparedRecording, MeasuredClip]]) -> list[tuple[PreparedRecording, MeasuredClip]]:
+def _assign_voices(clips: list[tuple[PreparedRecording, MeasuredClip]], diarize: bool) -> list[_AssignedClip]:
+    """The clips with their voices, where these are known, and their speakers.
+
+    Voices are distinguished among all recordings of a speaker, with `diarize` among all recordings. A recording with several voices that
+    include the speaker's most frequent one is a conversation, so its clips of other voices are no clips of the speaker. A recording that
+    holds only another voice may be the same person in another room, so it gets a warning (`describe_voices`), not a rejection.
+    """
+    groups: dict[str, dict[str, PreparedRecording]] = defaultdict(dict)
+    for recording, _ in clips:
+        groups["" if diarize else recording.source.speaker][recording.source.name] = recording
+    labels: dict[str, NDArray[np.int64]] = {}
+    for own in groups.values():
+        labels |= label_windows({name: recording.windows for name, recording in own.items()})
+    assigned = []
+    for recording, clip in clips:
+        of_all = labels[recording.source.name]
+        found = assess_clip(recording.windows, of_all, clip.start, clip.stop)
+        if found is None:
+            assigned.append(_AssignedClip(recording, clip, recording.source.speaker, None))
+            continue
+        speaker = f"speaker_{found.voice + 1}" if diarize else recording.source.speaker
+        changes: dict[str, object] = {"other_voice_share": found.other_share}
+        if not diarize and found.voice and 0 in of_all:
+            changes["is_speaker"] = False
+        measured = clip.model_copy(update={"quality": clip.quality.model_copy(update=changes)})
+        assigned.append(_AssignedClip(recording, measured, speaker, found.voice))
+    return assigned
+
+
+def _add_speaker_cosines(clips: list[_AssignedClip]) -> list[_AssignedClip]:
     """The clips with their speaker similarity, where it is known."""
-    vectors = ((one.source.speaker, clip.id, one.voices[clip.id]) for one, clip in clips if clip.id in one.voices)
+    vectors = ((one.speaker, one.clip.id, one.recording.voices[one.clip.id]) for one in clips if one.clip.id in one.recording.voices)
     cosines = speaker_similarity.compute_speaker_cosines(vectors)
     return [
-        (one, clip.model_copy(update={"quality": clip.quality.model_copy(update={"speaker_cos": cosines.get(clip.id)})}))
-        for one, clip in clips
+        one._replace(
+            clip=one.clip.model_copy(update={"quality": one.clip.quality.model_copy(update={"speaker_cos": cosines.get(one.clip.id)})})
+        )
+        for one in clips
     ]
 
 
@@ -139,7 +257,7 @@ def _make_fields(judged: JudgedClip) -> dict[str, Any]:
     return {
         "id": clip.id,
         "text": clip.text or None,
-        "speaker": source.speaker,
+        "speaker": judged.speaker or source.speaker,
         "language": clip.language,
         "quality": clip.quality,
         "gain_db": clip.gain_db,

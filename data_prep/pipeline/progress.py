@@ -1,19 +1,23 @@
 """Progress display of transcription: hours done, real-time factor, time left, and the most frequent rejection reasons so far.
 
-A terminal shows one line that is updated in place; any other output gets one line per recording.
+A terminal shows one line that is updated in place; any other output gets one line per recording, per part of a long recording, and every
+ten seconds while a step on a long recording takes longer.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
-from datetime import timedelta
 
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.pipeline.one_recording import PreparedRecording
+from data_prep.pipeline.one_recording import DividedRecording, PreparedRecording
+from data_prep.pipeline.worker_models import Activity, format_time
 from finetune.errors import format_count
 
+ACTIVITY_SECONDS = 1.0
+"""Time from the start of a step, or from the last line, until a line says how far it is."""
+ACTIVITY_EVERY_SECONDS = 10.0
 REASONS = 4
 """Rejection reasons shown; more do not fit on a line."""
 
@@ -33,21 +37,57 @@ class RecordingProgress:
         self._count, self._done, self._started = recordings, 0, time.monotonic()
         self._estimated, self._estimated_done, self._seconds_done = estimated_seconds, 0.0, 0.0
         self._reasons: Counter[str] = Counter()
+        self._parts_done: defaultdict[str, float] = defaultdict(float)
+        self._steps: dict[tuple[str, str], float] = {}
+        self._next_line: dict[tuple[str, str], float] = {}
 
     def update(self, recording: PreparedRecording, estimated_seconds: float, reasons: Iterable[str]) -> None:
         """Count a finished recording. `estimated_seconds`: its estimated duration; `reasons`: why its clips were rejected."""
         self._done += 1
-        self._estimated_done += estimated_seconds
-        self._seconds_done += recording.total / MASTER_RATE
+        of_parts = self._parts_done.pop(recording.source.name, 0.0)
+        total = recording.total / MASTER_RATE
+        self._estimated_done += estimated_seconds * (1 - of_parts / total if of_parts else 1.0)
+        self._seconds_done += total - of_parts
         self._reasons.update(reasons)
         what = " ".join(f"{recording.source.name}: {describe_result(recording)}".splitlines())  # a file name may contain a line break
-        now = format_progress(self._seconds_done, self._estimate_total(), time.monotonic() - self._started, self._reasons)
+        now = self._format_now()
         if self._console.is_terminal:
             self._bar.update(self._line, completed=self._done, description=now)
             if recording.refused:
                 self._console.print(what)
         else:
             print(f"[{self._done}/{self._count}] {what} · {now}", flush=True)
+
+    def update_part(self, name: str, estimated_seconds: float, divided: DividedRecording, number: int, clips: int) -> None:
+        """Count finished part `number` of the long recording `name`, which has `clips`; `estimated_seconds`: of the whole recording."""
+        seconds, total = divided.parts[number].seconds, divided.speech.track.length / MASTER_RATE
+        self._parts_done[name] += seconds
+        self._seconds_done += seconds
+        self._estimated_done += estimated_seconds * seconds / total
+        now = self._format_now()
+        if self._console.is_terminal:
+            self._bar.update(self._line, description=now)
+        else:
+            name = " ".join(name.splitlines())
+            what = f"{name}: part {number + 1} of {len(divided.parts)}, {format_count(clips, 'clip')}"
+            print(f"[{self._done}/{self._count}] {what} · {now}", flush=True)
+
+    def show_activity(self, name: str, activity: Activity) -> None:
+        """Show how far a worker is with a step on recording `name`, if the step takes seconds."""
+        now, key = time.monotonic(), (name, activity.step)
+        began = self._steps.setdefault(key, now)
+        if now < self._next_line.setdefault(key, began + ACTIVITY_SECONDS):
+            return
+        speed = activity.seconds / max(now - began, 0.001)
+        what = f"{' '.join(name.splitlines())}: {activity.step}, {format_time(activity.seconds)}, {speed:.0f}× real time"
+        if self._console.is_terminal:
+            self._bar.update(self._line, description=what)
+        else:
+            self._next_line[key] = now + ACTIVITY_EVERY_SECONDS
+            print(f"[{self._done}/{self._count}] {what}", flush=True)
+
+    def _format_now(self) -> str:
+        return format_progress(self._seconds_done, self._estimate_total(), time.monotonic() - self._started, self._reasons)
 
     def _estimate_total(self) -> float:
         """Estimated total seconds: estimates from file sizes, scaled by the error of those of finished recordings."""
@@ -71,12 +111,8 @@ def describe_result(recording: PreparedRecording) -> str:
 def format_progress(done: float, total: float, elapsed: float, reasons: Counter[str]) -> str:
     """Progress text: time done and in total, real-time factor, time left, rejection counts. `done`, `total`, `elapsed`: seconds."""
     speed = done / max(elapsed, 0.001)
-    left = _format_time((total - done) / speed) if done else "?"
+    left = format_time((total - done) / speed) if done else "?"
     counts = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(REASONS))
-    return f"{_format_time(done)} of about {_format_time(total)}, {speed:.1f}× real time, {left} left" + (
+    return f"{format_time(done)} of about {format_time(total)}, {speed:.1f}× real time, {left} left" + (
         f" · rejected for: {counts}" * bool(counts)
     )
-
-
-def _format_time(seconds: float) -> str:
-    return str(timedelta(seconds=round(seconds)))

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
 from math import isfinite
 
-from data_prep.audio.waveform import Samples
-from data_prep.clips.extraction import MeasuredClip
-from data_prep.clips.quality_rules import Rule, make_presets
-from data_prep.clips.review_decisions import Decision
+from data_prep.clips.quality_rules import KEEP_ALL, Rule, make_presets
 from data_prep.pipeline import clip_selection
 from data_prep.pipeline.clip_selection import JudgedClip, SelectionCriteria
 from data_prep.pipeline.one_recording import PreparedRecording
-from data_prep.segmentation.segment import Lengths
+from data_prep.pipeline.transcript_plausibility import TranscriptDoubts
 
 HEADER = f"{'rule':<22}{'removes':>8}{'time':>10}{'alone':>8}{'time':>10}  limit"
 
@@ -21,23 +19,22 @@ HEADER = f"{'rule':<22}{'removes':>8}{'time':>10}{'alone':>8}{'time':>10}  limit
 def format_removals(
     recordings: list[PreparedRecording],
     preset: str,
-    lengths: Lengths,
-    decisions: Mapping[str, Decision],
-    samples: Callable[[MeasuredClip], Samples],
+    standard: SelectionCriteria,
     least_sure: float | None = None,
+    doubts: TranscriptDoubts | None = None,
 ) -> str:
-    """One line per rule of the preset: clips that fail it, and clips that fail only it. Then one line per preset: clips kept."""
+    """One line per rule of the preset: clips that fail it, and clips that fail only it. Then one line per preset: clips kept. `standard`:
+    criteria of the run, with the rules of that preset; `doubts`: see `clip_selection.apply_rules`."""
     every = make_presets(least_sure)
-    judged = clip_selection.judge_clips(recordings, SelectionCriteria(every[preset], lengths, decisions), samples)
+    judged = clip_selection.judge_clips(recordings, standard, doubts)
     lines = [HEADER, *(_format_line(rule.reason, judged, format_limit(rule)) for rule in every[preset])]
     lines += [
         _format_line(reason, judged, "")
         for reason in sorted({reason for one in judged for reason in one.reasons} - {rule.reason for rule in every[preset]})
     ]
     for name, rules in every.items():
-        kept = [
-            one for one in clip_selection.judge_clips(recordings, SelectionCriteria(rules, lengths, decisions), samples) if not one.reasons
-        ]
+        criteria = replace(standard, rules=rules, trusts_texts=name == KEEP_ALL)
+        kept = [one for one in clip_selection.judge_clips(recordings, criteria, doubts) if not one.reasons]
         lines.append(f"--preset {name:<9} keeps {len(kept)} of {len(judged)} clips, {_format_time(kept)} of {_format_time(judged)}")
     return "\n".join(lines)
 

@@ -10,7 +10,7 @@ from difflib import SequenceMatcher
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from data_prep.audio.waveform import EXTENSIONS
+from data_prep.audio.reader import EXTENSIONS, FILM_EXTENSIONS
 from finetune.errors import UserError
 
 NAMES = ("metadata.csv", "metadata_val.csv")
@@ -20,12 +20,13 @@ LEAST_SIMILARITY = 0.5
 
 
 class MetadataLine(NamedTuple):
-    """One line of metadata.csv."""
+    """One line of a table of recordings and texts."""
 
     path: Path
     line: int
     text: str
     speaker: str | None
+    language: str | None = None
 
 
 def parse_table(path: Path, content: str) -> dict[str, MetadataLine]:
@@ -47,7 +48,7 @@ def parse_table(path: Path, content: str) -> dict[str, MetadataLine]:
 def _parse_id(field: str) -> str:
     """`wavs/a.wav` → `a`."""
     path = PurePosixPath(field)
-    return path.stem if path.suffix.lower() in EXTENSIONS else field
+    return path.stem if path.suffix.lower() in (*EXTENSIONS, *FILM_EXTENSIONS) else field
 
 
 def _has_speaker_column(path: Path, lines: list[tuple[int, list[str]]]) -> bool:

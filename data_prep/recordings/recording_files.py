@@ -1,18 +1,40 @@
-"""Find the recordings in a folder, with their speakers. An unreadable file becomes a recording with a problem, so that it is reported."""
+"""Find the recordings in a folder, with their speakers. An unreadable file becomes a recording with a problem, so that it is reported.
+
+A file with an ending of a sound format is a recording. One with an ending of another well-known kind (texts, pictures, tables, archives) is
+not, and is not opened. Of every other file, the decoder decides.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
+import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep.audio.reader import EXTENSIONS
+from data_prep.audio.decoder_process import AudioDecoder
+from data_prep.audio.reader import EXTENSIONS, FILM_EXTENSIONS
 from data_prep.manifest import parse_speaker
 from finetune.errors import UserError
 from finetune.storage import files
+
+SOUND_ENDINGS = frozenset({*EXTENSIONS, *FILM_EXTENSIONS})
+OTHER_ENDINGS = frozenset(
+    re.findall(
+        r"\S+",
+        """
+    .txt .lab .json .jsonl .ndjson .csv .tsv .srt .vtt .sbv .ass .ssa .ttml .lrc .textgrid .eaf .list .md .rst .tex .html .htm .xml .yaml
+    .yml .toml .ini .cfg .log .rtf .pdf .doc .docx .odt .xls .xlsx .ods .ppt .pptx .epub .png .jpg .jpeg .jpe .gif .bmp .webp .tif .tiff
+    .svg .heic .avif .ico .psd .raw .zip .gz .tgz .tar .xz .bz2 .7z .rar .zst .iso .py .pyc .ipynb .js .css .sh .bat .c .h .cpp .rs .go
+    .java .pt .pth .ckpt .safetensors .onnx .gguf .bin .npy .npz .h5 .parquet .arrow .feather .pkl .db .sqlite .mat .exe .dll .so .mid
+    .midi .m3u .m3u8 .pls .cue .url .torrent .part .ytdl .crdownload .tmp .bak .aup .aup3 .reapeaks .pek .asd
+    """,
+    )
+)
+"""Endings of files that are never opened: they hold something else, or, as `.part`, not yet a whole recording."""
 
 
 @dataclass(frozen=True)
@@ -27,29 +49,47 @@ class RecordingSource:
     speaker: str
     problem: str = ""
     """Why it cannot be read (it is rejected as `unreadable` with this text); empty: readable."""
+    synthetic: str = ""
+    """Mark of synthetic speech in the file, for which it is rejected; empty: none, or such recordings are wanted."""
 
 
 def find_recordings(folder: Path, speaker: str | None, skip: Path) -> list[RecordingSource]:
-    """All recordings under `folder`, sorted by name. Links are followed; the output folder `skip` and hidden names are ignored.
+    """All recordings under `folder`, sorted by name, or the one that is this file. Links are followed; the output folder `skip` and hidden
+    names are ignored.
 
     `speaker` None: the first sub-folder names the speaker. Raises `UserError` if there are no recordings.
     """
+    if folder.is_file():
+        if folder.suffix.lower() not in SOUND_ENDINGS and not _ask_decoder([folder]):
+            raise UserError(f"{folder} is not a recording; give a recording, or the folder with your recordings")
+        return [_make_source(folder, "", folder.parent, speaker)]
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder; give the folder with your recordings")
-    found = [(path, problem) for path, problem in _walk_files(folder, skip.resolve()) if problem or not _classify_ignored(path)]
+        raise UserError(f"{folder} does not exist; give the folder with your recordings, or one recording")
+    walked = list(_walk_files(folder, skip.resolve()))
+    unknown = _ask_decoder([path for path, problem in walked if not problem and _is_of_unknown_kind(path)])
+    found = [(path, problem) for path, problem in walked if problem or path in unknown or _is_named_as_recording(path)]
     if not found:
-        others = format_counts(count_ignored(folder, skip))
+        others = format_counts(count_ignored(folder, skip, []))
         raise UserError(
-            f"{folder} has no recordings; looked for {', '.join(EXTENSIONS)} in it and its sub-folders{others and '; found '}{others}"
+            f"{folder} has no recordings; looked for {', '.join(EXTENSIONS)}, films, and other files that can be decoded, "
+            f"in it and its sub-folders{others and '; found '}{others}"
         )
     return [_make_source(path, problem, folder, speaker) for path, problem in found]
 
 
-def count_ignored(folder: Path, skip: Path) -> Counter[str]:
-    """Number of files that `find_recordings` ignores, by lower-case suffix or as `hidden`; transcripts are among them."""
-    return Counter(
-        _classify_ignored(path) for path, problem in _walk_files(folder, skip.resolve()) if not problem and _classify_ignored(path)
-    )
+def count_ignored(folder: Path, skip: Path, found: Sequence[RecordingSource]) -> Counter[str]:
+    """Number of files that `find_recordings` left out of `found`, by lower-case suffix or as `hidden`; transcripts are among them."""
+    known = {source.path for source in found}
+    others = (path for path, problem in _walk_files(folder, skip.resolve()) if not problem and path not in known)
+    return Counter("hidden" if _is_hidden(path) else path.suffix.lower() or "without an ending" for path in others)
+
+
+def _ask_decoder(paths: list[Path]) -> set[Path]:
+    """Those of these files that can be decoded as sound, found out in a child process with limits."""
+    if not paths:
+        return set()
+    with AudioDecoder(Path(tempfile.gettempdir())) as decoder:
+        return {path for path in paths if decoder.holds_sound(path)}
 
 
 def format_counts(counts: Counter[str]) -> str:
@@ -75,7 +115,7 @@ def _walk_files(folder: Path, skip: Path, around: tuple[tuple[int, int], ...] = 
         if _is_hidden(path) or not os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises where a folder denies access
             yield path, ""
             continue
-        if path.suffix.lower() in EXTENSIONS:
+        if path.suffix.lower() in SOUND_ENDINGS:
             yield path, "a folder, despite its name; its contents are read"
         yield from _walk_files(path, skip, (*around, here))
 
@@ -84,10 +124,20 @@ def _is_hidden(path: Path) -> bool:
     return path.name.startswith(".")
 
 
-def _classify_ignored(path: Path) -> str:
-    """Category of an ignored file; empty for a recording."""
+def _is_named_as_recording(path: Path) -> bool:
+    return not _is_hidden(path) and path.suffix.lower() in SOUND_ENDINGS
+
+
+def _is_of_unknown_kind(path: Path) -> bool:
+    """Whether only the content of a file can say what it is. Pipes and empty files are not opened."""
     ending = path.suffix.lower()
-    return "hidden" if _is_hidden(path) else "" if ending in EXTENSIONS else ending or "without an ending"
+    if _is_hidden(path) or ending in SOUND_ENDINGS or ending in OTHER_ENDINGS:
+        return False
+    try:
+        status = path.stat()
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_size > 0
 
 
 def _make_source(path: Path, problem: str, folder: Path, speaker: str | None) -> RecordingSource:

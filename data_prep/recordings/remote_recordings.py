@@ -1,4 +1,4 @@
-"""Download remote recordings (any fsspec URL) to a folder next to the dataset, each once.
+"""Download remote recordings (the fsspec URL of a folder or of one file) to a folder next to the dataset, each once.
 
 `data/me.recordings/NAME/` mirrors the URL; NAME is its last part. Rows hold paths relative to that folder, so another machine writes the
 same bytes. A ledger next to it records the identity of each downloaded file.
@@ -8,22 +8,48 @@ from __future__ import annotations
 
 import contextlib
 import json
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from data_prep.recordings.recording_files import SOUND_ENDINGS
+from data_prep.recordings.user_transcripts import SUFFIXES
 from finetune.errors import UserError
 from finetune.storage import files, remote, strict_json
 
 
 def download_recordings(url: str, out: Path) -> Path:
-    """Mirror `url` and return the local folder: new and changed files are downloaded, deleted ones are removed.
+    """Mirror `url` and return the local folder: new and changed files are downloaded, deleted ones are removed. For the URL of one file,
+    return its path; transcripts named after it are downloaded too.
 
     For one process at a time. Raises `UserError` if the URL has no files or cannot be read.
     """
+    if PurePosixPath(url).suffix.lower() in SOUND_ENDINGS:
+        return _download_one(url, out)
     there = {name: found for name, found in remote.list_files(url).items() if not any(part.startswith(".") for part in name.split("/"))}
     if not there:
         raise UserError(f"{url} has no files; give the folder with your recordings")
     beside = files.make_folder(out.with_name(f"{out.name}.recordings"))
     folder, ledger = files.make_folder(beside / remote.name_of(url)), beside / f"{remote.name_of(url)}.jsonl"
+    _mirror(url, there, folder, ledger)
+    return folder
+
+
+def _download_one(url: str, out: Path) -> Path:
+    """Download one recording, and the transcripts beside it that have its name."""
+    above, _, name = url.rpartition("/")
+    stem = PurePosixPath(name).stem
+    wanted: list[str] = []
+    with contextlib.suppress(UserError):  # web servers list no folders
+        beside = (each for each in remote.list_files(above) if each != name and each.startswith(f"{stem}."))
+        wanted = [each for each in beside if "/" not in each and each.lower().endswith(SUFFIXES)]
+    there = {each: remote.find_file(f"{above}/{each}") for each in [name, *wanted]}
+    folder = files.make_folder(out.with_name(f"{out.name}.recordings"))
+    _mirror(above, there, files.make_folder(folder / stem), folder / f"{stem}.jsonl")
+    return folder / stem / name
+
+
+def _mirror(url: str, there: dict[str, remote.RemoteFile], folder: Path, ledger: Path) -> None:
+    """Make `folder` hold exactly the files `there` of `url`."""
+    beside = ledger.parent
     paths = {name: files.resolve_under(folder, name) for name in there}
     known = _read_ledger(ledger)
     for gone in sorted({path for path in folder.rglob("*") if path.is_file()} - set(paths.values())):
@@ -33,7 +59,6 @@ def download_recordings(url: str, out: Path) -> Path:
         print(f"{number} of {len(missing)}: {url}/{name}, {there[name].bytes / 1e6:.1f} MB", flush=True)
         remote.download_atomically(f"{url}/{name}", there[name], paths[name], beside)  # complete before it is recorded in the ledger
         files.append_line(ledger, json.dumps({"name": name, "identity": there[name].identity}))
-    return folder
 
 
 def _read_ledger(ledger: Path) -> dict[str, str]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from data_prep.recordings import rolling_captions
 from finetune.errors import UserError
 
 ARROW = re.compile(r"\s*(\S+)\s+-->\s+(\S+)")
@@ -44,19 +45,27 @@ class Cues(NamedTuple):
 
     spoken: tuple[Cue, ...]
     sounds: int
+    words: bool = False
+    """Whether each cue is one word with its time."""
+    rolling: str = ""
+    """How rolling captions were read; empty for other subtitles."""
+    changes: int = 0
+    """Marks of a change of the speaker (`>>`), which are left out of the text."""
 
 
 def parse_subtitles(text: str, path: Path) -> Cues:
-    """Parse a .srt or .vtt file. Raises `UserError` with file and line for invalid files, several voices and rolling captions."""
-    blocks = list(_split_blocks(text))
+    """Parse a .srt or .vtt file. Raises `UserError` with file and line for invalid files and several voices."""
+    blocks = list(_split_blocks(_close_gaps(text)))
     if path.suffix.lower() == ".vtt" and not (blocks and blocks[0][1][0].split()[0] == "WEBVTT"):
         raise UserError(f"{path}:1: a WebVTT file starts with WEBVTT; if this is SubRip, rename it to .srt")
     cues = [cue for line, block in blocks if (cue := _parse_cue(line, block, path))]
     _require_one_voice(blocks, path)
-    _require_no_rolling_captions(cues, path)
-    plain = [cue._replace(text=_strip_markup(cue.text)) for cue in cues]
+    if _are_rolling(cues):
+        return _read_rolling_captions(cues)
+    stripped = [(cue, *_strip_speaker_changes(_strip_markup(cue.text))) for cue in cues]
+    plain = [cue._replace(text=text) for cue, text, _ in stripped]
     spoken = tuple(cue for cue in plain if re.search(r"\w", SOUND.sub("", cue.text)))
-    return Cues(spoken, len(cues) - len(spoken))
+    return Cues(spoken, len(cues) - len(spoken), changes=sum(changes for *_, changes in stripped))
 
 
 def is_label_track(text: str) -> bool:
@@ -126,6 +135,12 @@ def _strip_markup(text: str) -> str:
     return " ".join(html.unescape(TAG.sub("", text)).split())
 
 
+def _strip_speaker_changes(text: str) -> tuple[str, int]:
+    """The text without `>>` and `>> NAME:`, and how many there were."""
+    found, changes = rolling_captions.SPEAKER_CHANGE.subn(lambda mark: f" {mark[1]}:" if mark[1] and not mark[1].isupper() else " ", text)
+    return (" ".join(found.split()) if changes else text), changes
+
+
 def _require_one_voice(blocks: list[tuple[int, list[str]]], path: Path) -> None:
     """Raises `UserError` for several voices: each recording must have one speaker."""
     voices = {name.strip(): line for line, block in reversed(blocks) for name in VOICE.findall("\n".join(block))}
@@ -134,11 +149,42 @@ def _require_one_voice(blocks: list[tuple[int, list[str]]], path: Path) -> None:
         raise UserError(f"{path}:{line}: {second!r} speaks after {first!r}; expected one speaker per recording: split it by speaker")
 
 
-def _require_no_rolling_captions(cues: list[Cue], path: Path) -> None:
-    """Rolling captions repeat each line in the next cue, so its words would be in two clips, one of which does not contain them."""
-    shown = [{_strip_markup(line) for line in cue.text.split("\n")} - {""} for cue in cues]
-    repeats = [cue.line for cue, before, now in zip(cues[1:], shown, shown[1:], strict=False) if before & now]
-    if len(repeats) > len(cues) // 2:
-        raise UserError(
-            f"{path}:{repeats[0]}: most cues repeat the previous one (rolling captions); use subtitles that show each line once"
+def _close_gaps(text: str) -> str:
+    """The text without lines of spaces inside a cue, which YouTube writes for an empty first line of the screen."""
+    lines = text.split("\n")
+    following = [*lines[1:], "", ""]
+    return "\n".join(
+        line
+        for line, one, two in zip(lines, following, following[1:], strict=False)
+        if not (line and not line.strip()) or not one.strip() or "-->" in one + two
+    )
+
+
+def _are_rolling(cues: list[Cue]) -> bool:
+    """Whether most cues repeat a line of the one before, or any do in a file with word times."""
+    repeating = rolling_captions.count_repeating_cues([_split_plain_lines(cue) for cue in cues])
+    return repeating > len(cues) // 2 or (repeating > 0 and any(rolling_captions.WORD_TIME.search(cue.text) for cue in cues))
+
+
+def _split_plain_lines(cue: Cue) -> list[str]:
+    return [_strip_markup(line) for line in cue.text.split("\n")]
+
+
+def _read_rolling_captions(cues: list[Cue]) -> Cues:
+    """The words of rolling captions, or the lines if the words have no times."""
+    lines = list(
+        rolling_captions.find_new_lines(
+            [(cue.line, cue.start, cue.end, cue.text) for cue in cues], [_split_plain_lines(cue) for cue in cues]
         )
+    )
+    timed = any(rolling_captions.WORD_TIME.search(raw) for _, raw in lines)
+    found: list[Cue] = []
+    for (number, start, end, _), raw in lines:
+        for begin, stop, text in rolling_captions.split_words(start, end, raw) if timed else [(start, end, raw)]:
+            plain, _ = _strip_speaker_changes(_strip_markup(text))
+            earliest = max(begin, found[-1].start if found else 0.0)
+            found.append(Cue(number, earliest, max(stop, earliest + rolling_captions.SHORTEST_WORD_SECONDS), plain))
+    spoken = tuple(cue for cue in found if re.search(r"\w", SOUND.sub("", cue.text)))
+    changes = sum(_strip_speaker_changes(_strip_markup(raw))[1] for _, raw in lines)
+    how = "with the times of their words" if timed else "without times of words, so texts may be off by some words: prefer the .vtt file"
+    return Cues(spoken, len(found) - len(spoken), timed, f"rolling captions, each line read once, {how}", changes)

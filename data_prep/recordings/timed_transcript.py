@@ -39,6 +39,22 @@ def parse_json(content: str, name: str) -> tuple[TimedUtterance, ...]:
     return _check_utterances(utterances, [f"{name}: {index}" for index in range(len(utterances))], name)
 
 
+def parse_tsv(content: str, name: str) -> tuple[TimedUtterance, ...]:
+    """Parse the TSV output of Whisper's command line: a header, then start and end in milliseconds and the text. Raises `UserError` with
+    file and line."""
+    lines = [(number, line.split("\t")) for number, line in enumerate(content.split("\n"), start=1) if line.strip()]
+    if not lines or [field.strip().lower() for field in lines[0][1]] != ["start", "end", "text"]:
+        raise UserError(f"{name}:1: expected the columns start, end and text, separated by tabs, as Whisper writes them")
+    utterances, places = [], []
+    for number, fields in lines[1:]:
+        if len(fields) != 3 or not fields[0].strip().isdecimal() or not fields[1].strip().isdecimal():
+            raise UserError(f"{name}:{number}: expected start and end in milliseconds and a text, found {' '.join(fields)[:80]!r}")
+        if fields[2].strip():
+            utterances.append(TimedUtterance(start=int(fields[0]) / 1000, end=int(fields[1]) / 1000, text=fields[2].strip()))
+            places.append(f"{name}:{number}")
+    return _check_utterances(tuple(utterances), places, name)
+
+
 def convert_cues(cues: Cues, name: str) -> tuple[TimedUtterance, ...]:
     """Convert subtitles or labels. Raises `UserError` with file and line."""
     silent = next((cue for cue in cues.spoken if not cue.text), None)

@@ -1,11 +1,17 @@
-"""Find and read the user's transcripts next to the recordings: timed JSON, subtitles, label tracks, plain text, LJSpeech metadata.csv.
+"""Find and read the user's transcripts: files beside the recordings, tables of many recordings, and trees of texts.
 
 For `talk.wav`, the first of these files that exists is used:
   talk.transcript.json (or talk.json)   [{"start": 0.4, "end": 3.1, "text": "…"}, …], approximate times in seconds; or Whisper's JSON output
-  talk.srt, talk.vtt                    subtitles, also as talk.en.srt
+  talk.srt, talk.vtt                    subtitles, also as talk.en.srt; rolling captions are read once
+  talk.tsv                              Whisper's TSV output: start and end in milliseconds, text
   talk.lab, talk.txt                    the text of a short recording: one clip; or a label track of Audacity or HTK
   metadata.csv, metadata_val.csv        lines `talk|text`, `talk|text|normalised text` (the normalised text is used) or `talk|speaker|text`,
-                                        as in LJSpeech; in the folder of the recording or, if that is named `wavs` or `wav`, in its parent
+                                        as in LJSpeech
+  any .csv, .tsv, .jsonl                with named columns for the file and its text (`column_tables`); Common Voice, AudioFolder
+  any .list, .trans.txt                 of GPT-SoVITS and LibriSpeech (`transcript_lists`)
+  txt/SPEAKER/talk.txt                  in a tree beside that of the recordings, as in VCTK (`transcript_trees`)
+A table is looked up in the folder of the recording, then in the folders above it up to the one that was given; and above a folder that is
+named `wavs`, `wav`, `clips` or `audio`.
 """
 
 from __future__ import annotations
@@ -13,30 +19,41 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.recordings import subtitles, timed_transcript
-from data_prep.recordings.metadata_csv import NAMES, MetadataLine, parse_table
+from data_prep.recordings import column_tables, subtitles, timed_transcript, transcript_lists, transcript_tables
+from data_prep.recordings.audio_datasets import ORIGIN
+from data_prep.recordings.metadata_csv import MetadataLine
+from data_prep.recordings.text_encoding import read_text
 from data_prep.recordings.timed_transcript import TimedUtterance
+from data_prep.recordings.transcript_tables import TranscriptTables
+from data_prep.recordings.transcript_trees import describe_trees, find_text_in_tree, find_tree_speaker
 from data_prep.segmentation.segment import TextUnit
-from finetune.errors import UserError
+from finetune.errors import UserError, format_count
 
 UNSPACED = ("chinese", "japanese")
 FORMS = (
-    "<name>.transcript.json with [{start, end, text}, …], <name>.srt or .vtt, <name>.txt or .lab for a short recording, "
-    "or metadata.csv with id|text"
+    "<name>.transcript.json with [{start, end, text}, …], <name>.srt or .vtt, <name>.tsv of Whisper, <name>.txt or .lab for a short "
+    "recording, metadata.csv with id|text, a .csv, .tsv or .jsonl with columns like file_name and text, a .list of GPT-SoVITS, a "
+    ".trans.txt of LibriSpeech, or txt/SPEAKER/<name>.txt"
 )
 SUBTITLES = (".srt", ".vtt")
-SUFFIXES = (".transcript.json", ".json", *SUBTITLES, ".lab", ".txt")
+SUFFIXES = (".transcript.json", ".json", *SUBTITLES, ".tsv", ".lab", ".txt")
 """Suffixes in order of precedence: formats with times first."""
+NEAR_MISSES = (".sbv", ".ass", ".ssa", ".ttml", ".dfxp", ".srv3", ".json3", ".lrc", ".sub", ".textgrid", ".eaf", ".docx", ".doc", ".pdf")
+"""Suffixes of files that may hold a transcript and are not read; named where one was expected."""
 IN_A_LANGUAGE = re.compile(r"(.+)\.[a-z]{2,3}(?:-[A-Za-z0-9]+)?")
 """`talk.en`, `talk.pt-BR`: names of subtitles with a language tag."""
-ABOVE = ("wavs", "wav")
-"""Folders whose metadata.csv is in the parent folder: LJSpeech uses the first name, Piper the second."""
+ORIGINAL = "-orig"
+"""End of the language tag of YouTube's captions in the language of the recording."""
+DESCRIPTION = ".info.json"
+"""What yt-dlp writes about a recording beside it."""
+ABOVE = ("wavs", "wav", "clips", "audio")
+"""Folders whose tables are in the parent folder: those of LJSpeech, Piper and Common Voice."""
 SHOWN = 3
 
 
@@ -48,7 +65,11 @@ class UserTranscript(BaseModel):
     utterances: tuple[TimedUtterance, ...] = ()
     text: str = ""
     speaker: str | None = None
-    """Speaker, if metadata.csv names one."""
+    """Speaker, if a table or a folder of texts names one."""
+    language: str | None = None
+    """Language or locale as a table names it, for example `de` or `pt-BR`."""
+    words: bool = False
+    """Whether the utterances are single words, whose ends are no better places to cut than other pauses."""
     note: str = ""
     """Which parts of the file are ignored."""
 
@@ -69,20 +90,34 @@ class FoundTranscripts:
 
     by_recording: dict[Path, UserTranscript | None]
     notes: list[str]
-    """Notes for the user: ignored parts, which of several transcripts is used, transcripts without a recording."""
+    """Notes for the user: ignored parts, assumed encodings, which of several transcripts is used."""
+    unused: list[str]
+    """Notes about transcripts without a recording."""
+    near_misses: list[Path]
+    """Files that look like transcripts of recordings without one."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Folder:
-    """Transcripts found in one folder."""
+    """Transcripts found in one folder of recordings."""
 
     path: Path
     own: dict[Path, list[Path]]
-    """Recording → its transcripts; the first one is used."""
+    """Recording → the transcripts named after it; the first one is used."""
     alone: list[Path]
-    """Transcripts without a recording."""
-    lines: dict[str, MetadataLine]
-    """Lines of metadata.csv by id."""
+    """Transcripts that are named after no recording."""
+    near_misses: list[Path]
+    tables: list[TranscriptTables] = field(default_factory=list)
+    """Nearest first; only if some recording has no transcript of its own, since they may belong to another program."""
+
+    def find_lines(self, recording: Path) -> list[MetadataLine]:
+        """Lines of tables for a recording, in order of precedence; a table that only repeats the text of the first is left out."""
+        lines = [line for tables in self.tables for line in tables.find_lines(recording)]
+        return lines[:1] + [line for line in lines[1:] if line.text != lines[0].text]
+
+    def find_tree_text(self, recording: Path) -> Path | None:
+        """The file in a tree of texts, for a recording that has no other transcript."""
+        return None if self.own[recording] or self.find_lines(recording) else find_text_in_tree(recording)
 
 
 def find_transcript(recording: Path) -> UserTranscript | None:
@@ -90,21 +125,38 @@ def find_transcript(recording: Path) -> UserTranscript | None:
     return find_transcripts([recording]).by_recording[recording]
 
 
-def find_transcripts(recordings: Sequence[Path]) -> FoundTranscripts:
-    """The transcript of each recording, with notes. Raises `UserError` like `find_transcript`."""
+def find_transcripts(recordings: Sequence[Path], root: Path | None = None) -> FoundTranscripts:
+    """The transcript of each recording, with notes. `root`: the folder that was given, up to which tables are looked up; None: each
+    recording's own folder. Raises `UserError` like `find_transcript`."""
     by_folder: dict[Path, list[Path]] = defaultdict(list)
     for path in recordings:
         by_folder[path.parent].append(path)
-    folders = [_scan_folder(folder, beside) for folder, beside in by_folder.items()]
+    known: dict[Path, TranscriptTables] = {}
+    folders = [_scan_folder(folder, beside, root, known) for folder, beside in by_folder.items()]
     found = {path: _read_transcript(path, folder) for folder in folders for path in folder.own}
-    ignored = [f"{folder.own[path][0]}: {text.note}" for folder in folders for path in folder.own if (text := found[path]) and text.note]
-    return FoundTranscripts(found, ignored + [note for folder in folders for note in _list_notes(folder)])
+    _require_unambiguous_lines(folders)
+    notes = [text.note for text in found.values() if text and text.note] + [note for tables in known.values() for note in tables.notes]
+    of_trees = [folder.find_tree_text(path) for folder in folders for path in folder.own]
+    notes += describe_trees([text for text in of_trees if text])
+    missing = {path.parent for path, text in found.items() if text is None}
+    return FoundTranscripts(
+        found,
+        [*notes, *(note for folder in folders for note in _list_several(folder))],
+        _list_unused(folders, known),
+        [path for folder in folders if folder.path in missing for path in [*folder.alone, *folder.near_misses]],
+    )
 
 
-def _scan_folder(folder: Path, recordings: list[Path]) -> _Folder:
+def _scan_folder(folder: Path, recordings: list[Path], root: Path | None, known: dict[Path, TranscriptTables]) -> _Folder:
     named: dict[str, list[Path]] = defaultdict(list)
+    near: list[Path] = []
+    stems = {path.stem for path in recordings}
     for path in sorted(folder.iterdir() if folder.is_dir() else ()):
-        if suffix := _find_suffix(path):
+        if path.suffix.lower() in NEAR_MISSES:
+            near.append(path)
+        elif path.name == ORIGIN and path.with_suffix("").name not in stems:
+            continue  # of a dataset whose rows were written here
+        elif (suffix := _find_suffix(path)) and (path.name[: -len(suffix)] in stems or not column_tables.is_column_table(path)):
             named[path.name[: -len(suffix)]].append(path)
     translated = _find_translations(named)
     own = {
@@ -112,36 +164,79 @@ def _scan_folder(folder: Path, recordings: list[Path]) -> _Folder:
         for path in recordings
     }
     taken = {path for paths in own.values() for path in paths}
-    lines = {} if all(own.values()) else _read_metadata(folder)  # read only if needed: it may belong to another program
-    return _Folder(folder, own, [path for paths in named.values() for path in paths if path not in taken], lines)
+    tables = [] if all(own.values()) else [_read_tables(place, root, known) for place in _list_table_folders(folder, root)]
+    return _Folder(folder, own, [path for paths in named.values() for path in paths if path not in taken], near, tables)
+
+
+def _list_table_folders(folder: Path, root: Path | None) -> list[Path]:
+    """Folders whose tables may name the recordings of `folder`, nearest first."""
+    above = [parent for parent in folder.parents if root is not None and parent.is_relative_to(root)]
+    return [folder, *(above or [folder.parent] * (folder.name in ABOVE))]
+
+
+def _read_tables(folder: Path, root: Path | None, known: dict[Path, TranscriptTables]) -> TranscriptTables:
+    """The tables of a folder, each read once."""
+    if folder not in known:
+        known[folder] = transcript_tables.read_tables(
+            folder, [] if folder != root else sorted(folder.rglob(f"*/*{transcript_lists.GPT_SOVITS}"))
+        )
+    return known[folder]
 
 
 def _read_transcript(recording: Path, folder: _Folder) -> UserTranscript | None:
     if folder.own[recording]:
         return _parse_file(folder.own[recording][0])
-    line = folder.lines.get(recording.stem)
-    return UserTranscript(text=line.text, speaker=line.speaker) if line else None
+    if lines := folder.find_lines(recording):
+        return UserTranscript(text=lines[0].text, speaker=lines[0].speaker, language=lines[0].language)
+    if text := folder.find_tree_text(recording):
+        return _parse_file(text).model_copy(update={"speaker": find_tree_speaker(recording, text)})
+    return None
 
 
-def _list_notes(folder: _Folder) -> list[str]:
-    in_table = {name: f"{line.path.name}:{line.line}" for name, line in folder.lines.items()}
-    stems = {path.stem for path in folder.own}
-    holders = [[path.name for path in own] + [*filter(None, [in_table.get(path.stem)])] for path, own in folder.own.items()]
-    several = [f"{used} is used, not {', '.join(others)}" for used, *others in filter(None, holders) if others]
-    alone = [path.name for path in folder.alone] + [f"{place} ({name})" for name, place in in_table.items() if name not in stems]
-    return [
-        *_format_note(folder, "recordings with several transcripts", several),
-        *_format_note(folder, "transcripts without a recording", alone),
+def _require_unambiguous_lines(folders: list[_Folder]) -> None:
+    """Raises `UserError` for a line that names recordings in several folders; it is the text of only one of them."""
+    named: dict[tuple[Path, int], Path] = {}
+    for folder in folders:
+        for path in folder.own:
+            if not folder.own[path] and (lines := folder.find_lines(path)):
+                first = named.setdefault((lines[0].path, lines[0].line), path)
+                if first.parent != path.parent:
+                    raise UserError(
+                        f"{lines[0].path}:{lines[0].line}: names both {first} and {path}; write the path of the recording there"
+                    )
+
+
+def _list_several(folder: _Folder) -> list[str]:
+    """A note on recordings with several transcripts."""
+    holders = [
+        [path.name for path in own] + [f"{line.path.name}:{line.line}" for line in folder.find_lines(path)]
+        for path, own in folder.own.items()
     ]
+    several = [f"{used} is used, not {', '.join(others)}" for used, *others in filter(None, holders) if others]
+    return _format_note(folder.path, "recordings with several transcripts", several)
 
 
-def _format_note(folder: _Folder, what: str, names: list[str]) -> list[str]:
+def _list_unused(folders: list[_Folder], known: dict[Path, TranscriptTables]) -> list[str]:
+    """A note for each folder on its transcripts without a recording."""
+    used = {
+        (line.path, line.line) for folder in folders for path in folder.own for tables in folder.tables for line in tables.find_lines(path)
+    }
+    alone = {folder.path: [path.name for path in folder.alone] for folder in folders}
+    for place, tables in known.items():
+        names = [f"{line.path.name}:{line.line} ({name})" for name, line in tables.list_lines() if (line.path, line.line) not in used]
+        alone[place] = [*alone.get(place, []), *names]
+    return [note for place, names in alone.items() for note in _format_note(place, "transcripts without a recording", names)]
+
+
+def _format_note(folder: Path, what: str, names: list[str]) -> list[str]:
     more = ["…"] if len(names) > SHOWN else []
-    return [f"{folder.path}: {len(names)} {what}: {'; '.join([*names[:SHOWN], *more])}"] if names else []
+    return [f"{folder}: {len(names)} {what}: {'; '.join([*names[:SHOWN], *more])}"] if names else []
 
 
 def _find_suffix(path: Path) -> str:
     """The transcript suffix of a file name, or an empty string."""
+    if transcript_lists.is_transcript_list(path) or path.name.lower().endswith(DESCRIPTION):
+        return ""
     return next((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), "")
 
 
@@ -156,29 +251,34 @@ def _find_translations(named: dict[str, list[Path]]) -> dict[str, list[Path]]:
 
 def _require_one_language(recording: Path, translated: dict[str, list[Path]]) -> list[Path]:
     paths = translated.get(recording.stem, [])
+    original = [path for path in paths if path.name[: -len(_find_suffix(path))].endswith(ORIGINAL)]
+    if original:  # YouTube: the captions in the language of the recording, beside their translations
+        return original
     if len({path.name[: -len(_find_suffix(path))] for path in paths}) > 1:
         names = ", ".join(path.name for path in paths)
         raise UserError(f"{recording}: subtitles in several languages ({names}); keep only the spoken language")
     return paths
 
 
-def _read_metadata(folder: Path) -> dict[str, MetadataLine]:
-    """Lines of the metadata tables by id; the folder's own table wins over the one in the parent."""
-    lines: dict[str, MetadataLine] = {}
-    for place in [folder.parent] * (folder.name in ABOVE) + [folder]:
-        tables = [parse_table(path, _read_text(path)) for name in NAMES if (path := place / name).is_file()]
-        lines |= {name: line for table in reversed(tables) for name, line in table.items()}
-    return lines
-
-
 def _parse_file(path: Path) -> UserTranscript:
-    content = _read_text(path)
-    if _find_suffix(path).endswith(".json"):
+    content, note = read_text(path)
+    parsed = _parse_content(path, content)
+    return parsed.model_copy(update={"note": "; ".join(filter(None, [note, parsed.note]))})
+
+
+def _parse_content(path: Path, content: str) -> UserTranscript:
+    suffix = _find_suffix(path)
+    if suffix.endswith(".json"):
         return UserTranscript(utterances=timed_transcript.parse_json(content, str(path)))
-    if _find_suffix(path) in SUBTITLES:
+    if suffix == ".tsv":
+        return UserTranscript(utterances=timed_transcript.parse_tsv(content, str(path)))
+    if suffix in SUBTITLES:
         found = subtitles.parse_subtitles(content, path)
-        note = f"{found.sounds} cues without speech, such as [music], are ignored" if found.sounds else ""
-        return UserTranscript(utterances=timed_transcript.convert_cues(found, str(path)), note=note)
+        notes = [f"{found.sounds} cues without speech, such as [music], are ignored"] if found.sounds else []
+        notes += [found.rolling] if found.rolling else []
+        notes += [f"{format_count(found.changes, 'change')} of the speaker (>>)"] if found.changes else []
+        utterances = timed_transcript.convert_cues(found, str(path))
+        return UserTranscript(utterances=utterances, words=found.words, note=f"{path}: {'; '.join(notes)}" if notes else "")
     if subtitles.is_label_track(content):
         return UserTranscript(utterances=timed_transcript.convert_cues(subtitles.parse_labels(content, path), str(path)))
     return _parse_plain_text(path, content)
@@ -189,10 +289,3 @@ def _parse_plain_text(path: Path, content: str) -> UserTranscript:
     if not text:
         raise UserError(f"{path} is empty; add the text of the recording or remove the file")
     return UserTranscript(text=text)
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8") from error

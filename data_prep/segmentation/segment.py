@@ -8,7 +8,8 @@ All positions are samples at `MASTER_RATE`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ LEAD_SECONDS, TAIL_SECONDS = 0.10, 0.20
 LONG_PAUSE_SECONDS = 1.5
 REJECTED_PENALTY = 50.0  # a clip that the rules will reject, for its length or a long pause; used only if unavoidable
 NO_TEXT_PENALTY = 150.0  # speech without text inside a clip: rejecting both neighbours is better than training on it
+VOICE_CHANGE_PENALTY = 120.0  # two voices in a clip: worse than two clips that the rules will reject
 SENTENCE_BONUS, CLAUSE_BONUS, UTTERANCE_BONUS = 0.5, 0.2, 10.0
 SENTENCE_ENDS, CLAUSE_ENDS = tuple(".?!。？！…"), tuple(",;:，；：、")
 
@@ -115,9 +117,17 @@ def make_outer_cuts(units: list[TextUnit], regions: list[Region], length: int) -
 
 
 def choose_pieces(
-    cuts: list[CutPoint], units: list[TextUnit], audio: Audio, lengths: Lengths, bonus: Callable[[TextUnit], float]
+    cuts: list[CutPoint],
+    units: list[TextUnit],
+    audio: Audio,
+    lengths: Lengths,
+    bonus: Callable[[TextUnit], float],
+    voice_changes: Sequence[int] = (),
 ) -> list[Piece]:
-    """The cheapest path through the cuts (dynamic programming). The pieces cover all speech, do not overlap, and are in order."""
+    """The cheapest path through the cuts (dynamic programming). The pieces cover all speech, do not overlap, and are in order.
+
+    `voice_changes`: samples, ascending, over which no piece should reach.
+    """
     edges = [_choose_edge(cut, audio) for cut in cuts]
     best: list[tuple[float, int]] = [(0.0, 0)]
     for right in range(1, len(cuts)):
@@ -126,7 +136,9 @@ def choose_pieces(
             seconds = Region(edges[left].start, edges[right].stop).seconds
             if seconds > 2 * lengths.longest and left < right - 1:
                 break  # it would be rejected, and so would all longer ones
-            costs.append((best[left][0] + _compute_cost(cuts[left : right + 1], seconds, units, lengths, bonus), left))
+            cost = best[left][0] + _compute_cost(cuts[left : right + 1], seconds, units, lengths, bonus)
+            crossed = bisect_left(voice_changes, edges[right].stop) - bisect_right(voice_changes, edges[left].start)
+            costs.append((cost + VOICE_CHANGE_PENALTY * max(0, crossed), left))
         best.append(min(costs))
     return [
         Piece(edges[left].start, edges[right].stop, tuple(units[cuts[left].unit : cuts[right].unit])) for left, right in _trace_path(best)

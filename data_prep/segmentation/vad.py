@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, convert_position
 from data_prep.parallel.devices import restore_thread_count
+
+if TYPE_CHECKING:
+    from data_prep.segmentation.silero_network import SileroNetwork
 
 WINDOW_SECONDS = 28.0
 """Maximum window for Whisper: its input is 30 s, and the edges need a margin."""
@@ -46,29 +50,42 @@ def describe_settings() -> dict[str, Any]:
     return {"silero-vad": version("silero-vad"), "silence": MIN_SILENCE_MS, "speech": MIN_SPEECH_MS, "pad": PAD_MS}
 
 
+@dataclass(frozen=True)
+class SpeechDetector:
+    """silero-vad, loaded."""
+
+    wheel: Any
+    """The model of the package: it processes one frame of 32 ms per call."""
+    network: SileroNetwork | None
+    """The same network for blocks of frames; None if the package has another one."""
+
+
 @functools.cache
-def load_vad() -> Any:
+def load_vad() -> SpeechDetector:
     """The silero-vad model, one per process; the package contains its weights."""
     with restore_thread_count():
         import silero_vad
 
-        return silero_vad.load_silero_vad()
+        from data_prep.segmentation import silero_network
+
+        wheel = silero_vad.load_silero_vad()
+        return SpeechDetector(wheel, silero_network.load_network(wheel))
 
 
-def find_speech(detector: Any, audio: Audio, length: int) -> list[Region]:
-    """Regions of speech in `audio` (16 kHz), for a master of `length` samples. Raises ValueError at another rate."""
+def find_speech(detector: SpeechDetector, audio: Audio, length: int, report: Callable[[int], None] = lambda _done: None) -> list[Region]:
+    """Regions of speech in `audio` (16 kHz), for a master of `length` samples. `report` gets the number of samples of `audio` processed
+    so far. Raises ValueError at another rate."""
     import torch
     from silero_vad import get_speech_timestamps
 
     if audio.rate != SPEECH_RATE:
         raise ValueError(f"voice activity detection needs audio at {SPEECH_RATE} Hz, not {audio.rate}")
     with restore_thread_count():
-        torch.set_num_threads(
-            1
-        )  # it processes 32 ms at a time: more threads only wait for each other, a hundred times longer on a busy machine
+        torch.set_num_threads(1)  # for so small a network more threads only wait for each other, a hundred times longer on a busy machine
+        samples = torch.from_numpy(audio.samples)
         found = get_speech_timestamps(
-            torch.from_numpy(audio.samples),
-            detector,
+            samples,
+            _ReplayedProbabilities(detector.network, samples, report) if detector.network else detector.wheel,
             sampling_rate=SPEECH_RATE,
             min_speech_duration_ms=MIN_SPEECH_MS,
             min_silence_duration_ms=MIN_SILENCE_MS,
@@ -76,6 +93,23 @@ def find_speech(detector: Any, audio: Audio, length: int) -> list[Region]:
         )
     regions = [Region(*(convert_position(int(part[edge]), SPEECH_RATE, MASTER_RATE) for edge in ("start", "end"))) for part in found]
     return [Region(region.start, min(region.stop, length)) for region in regions if region.start < length]
+
+
+class _ReplayedProbabilities:
+    """Probabilities computed in blocks, with the interface of silero-vad's model: its function that turns probabilities into regions calls
+    a model for each frame, and a function without that call exists only in some releases."""
+
+    def __init__(self, network: SileroNetwork, samples: Any, report: Callable[[int], None]) -> None:
+        self._network, self._samples, self._report = network, samples, report
+
+    def reset_states(self) -> None:
+        """Called before the first frame."""
+        from data_prep.segmentation import silero_network
+
+        self._next = iter(silero_network.compute_probabilities(self._network, self._samples, self._report))
+
+    def __call__(self, _frame: Any, _rate: int) -> Any:
+        return next(self._next)
 
 
 def list_gaps(regions: list[Region], length: int) -> list[Region]:

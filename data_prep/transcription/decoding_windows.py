@@ -85,14 +85,21 @@ def locate_word(pack: Pack, start: float, end: float) -> Region:
 
 
 def transcribe_windows(
-    windows: list[Region], transcribe: Callable[[list[Pack]], list[TextUnit]], longest: float | None = None
+    windows: list[Region],
+    transcribe: Callable[[list[Pack]], list[TextUnit]],
+    longest: float | None = None,
+    report: Callable[[float], None] = lambda _done: None,
 ) -> list[TextUnit]:
     """The words of all windows in order. `transcribe`: handles one batch of packs. `longest`: maximum seconds of a pack, for models that
-    cannot handle longer ones.
+    cannot handle longer ones. `report`: gets the seconds of the packs that are finished, after each batch.
 
     A pack that fails gives a unit without text and with the error for each of its regions; the other packs are unaffected.
     """
-    units = [unit for batch in _make_batches(pack_windows(windows, longest)) for unit in _transcribe_halving(batch, transcribe)]
+    units, done = list[TextUnit](), 0.0
+    for batch in _make_batches(pack_windows(windows, longest)):
+        units += _transcribe_halving(batch, transcribe)
+        done += sum(map(sum_seconds, batch))
+        report(done)
     return sorted(units, key=lambda unit: (unit.start, unit.stop))
 
 

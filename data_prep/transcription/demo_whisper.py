@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from data_prep.transcription.whisper_languages import WHISPER_OPTION
 from finetune.errors import UserError
 from finetune.storage import demo_models, files
 
@@ -44,32 +45,32 @@ def is_demo_name(name: str) -> bool:
     return name == NAME
 
 
-def load_description() -> DemoWhisperDescription:
+def load_description(option: str = WHISPER_OPTION) -> DemoWhisperDescription:
     """Load the description and print what the model is to stderr. Raises `UserError` if the model file is missing."""
-    return DemoWhisperDescription.model_validate_json((_unpack_model(digest_archive()) / ABOUT).read_bytes())
+    return DemoWhisperDescription.model_validate_json((_unpack_model(digest_archive(option)) / ABOUT).read_bytes())
 
 
-def digest_archive() -> str:
+def digest_archive(option: str = WHISPER_OPTION) -> str:
     """SHA-256 of the archive. Raises `UserError` if the file is missing."""
     path = demo_models.HERE / f"{NAME}.zip"
     if not path.is_file():
         raise UserError(
-            f"--whisper {NAME}: {path} is missing; reinstall the package, or use another Whisper model, such as small, or a .pt file"
+            f"{option} {NAME}: {path} is missing; reinstall the package, or use another Whisper model, such as small, or a .pt file"
         )
     return files.digest(path)
 
 
-def describe_settings() -> dict[str, Any]:
+def describe_settings(option: str = WHISPER_OPTION) -> dict[str, Any]:
     """Settings of a run with this model, besides its weights."""
-    model = load_description()
+    model = load_description(option)
     return {"name": NAME, "scope": model.scope, "least_sure": model.least_sure, "longest_window": model.longest_window}
 
 
-def fetch_checkpoint() -> Path:
+def fetch_checkpoint(option: str = WHISPER_OPTION) -> Path:
     """Path of a checkpoint for `whisper.load_model`, in the user's cache; created on first use."""
-    path = demo_models.cache() / f"{NAME}-{digest_archive()[:16]}.pt"
+    path = demo_models.cache() / f"{NAME}-{digest_archive(option)[:16]}.pt"
     if not path.is_file():
-        files.write_bytes(path, convert_to_checkpoint(_unpack_model(digest_archive()) / WEIGHTS, load_description().dims))
+        files.write_bytes(path, convert_to_checkpoint(_unpack_model(digest_archive(option)) / WEIGHTS, load_description(option).dims))
     return path
 
 

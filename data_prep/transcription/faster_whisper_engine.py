@@ -21,6 +21,7 @@ from data_prep.audio.waveform import SPEECH_RATE, Audio, Samples
 from data_prep.segmentation.segment import TextUnit, WhisperScores
 from data_prep.transcription import decoding_windows
 from data_prep.transcription.decoding_windows import Pack
+from data_prep.transcription.whisper_languages import WHISPER_OPTION
 from finetune.errors import UserError
 from finetune.storage import files
 
@@ -35,10 +36,10 @@ MOST_TOKENS = 224
 """Maximum tokens per pack: half of Whisper's context, as in openai-whisper."""
 
 
-def is_faster_whisper(name: str) -> bool:
+def is_faster_whisper(name: str, option: str = WHISPER_OPTION) -> bool:
     """Whether a model name selects this engine: `faster-whisper:NAME_OR_FOLDER`. Raises `UserError` if the package is missing."""
     if name.startswith(PREFIX) and find_spec("faster_whisper") is None:
-        raise UserError(f"--whisper {name}: faster-whisper is not installed; install it with: pip install 'overtone[faster-whisper]'")
+        raise UserError(f"{option} {name}: faster-whisper is not installed; install it with: pip install 'overtone[faster-whisper]'")
     return name.startswith(PREFIX)
 
 
@@ -47,7 +48,7 @@ def is_model(model: Any) -> bool:
     return type(model).__module__.startswith("faster_whisper.")
 
 
-def fetch_weights(name: str) -> Path:
+def fetch_weights(name: str, option: str = WHISPER_OPTION) -> Path:
     """The file with the weights; a published name is downloaded once from the Hugging Face hub. Raises `UserError`."""
     from faster_whisper import available_models, download_model
 
@@ -58,27 +59,27 @@ def fetch_weights(name: str) -> Path:
         return Path(download_model(given)) / WEIGHTS
     except Exception as error:  # the hub client fails in many ways
         raise UserError(
-            f"--whisper {name}: neither a folder with {WEIGHTS} nor downloadable weights ({error}); give a folder made by "
+            f"{option} {name}: neither a folder with {WEIGHTS} nor downloadable weights ({error}); give a folder made by "
             f"ct2-transformers-converter, with tokenizer.json and preprocessor_config.json, or one of {', '.join(available_models())}"
         ) from error
 
 
-def load_model(name: str, device: str) -> Any:
+def load_model(name: str, device: str, option: str = WHISPER_OPTION) -> Any:
     """The model. Raises `UserError`."""
     import torch
     from faster_whisper import WhisperModel
 
-    check_device(name, device)
-    folder = fetch_weights(name).parent
+    check_device(name, device, option)
+    folder = fetch_weights(name, option).parent
     kind, _, number = device.partition(":")  # torch's `cuda:1`
     threads = torch.get_num_threads()  # workers share the cores through torch's thread count
     try:
         return WhisperModel(str(folder), device=kind, device_index=int(number or 0), cpu_threads=threads)
     except Exception as error:  # an invalid file
-        raise UserError(f"--whisper {name}: not a CTranslate2 Whisper model ({type(error).__name__}: {error})") from error
+        raise UserError(f"{option} {name}: not a CTranslate2 Whisper model ({type(error).__name__}: {error})") from error
 
 
-def check_device(name: str, device: str) -> None:
+def check_device(name: str, device: str, option: str = WHISPER_OPTION) -> None:
     """Load the CUDA library that CTranslate2 needs on a GPU; without it, every recording would end up without text.
 
     Raises `UserError` with the package to install.
@@ -91,13 +92,13 @@ def check_device(name: str, device: str) -> None:
         installed = next((file.locate() for file in _list_files(CUBLAS_PACKAGE) if file.name == CUBLAS), None)
         if installed is None:
             raise UserError(
-                f"--whisper {name}: CTranslate2 needs {CUBLAS} (CUDA 12) on a GPU, which cannot be loaded ({error}); "
+                f"{option} {name}: CTranslate2 needs {CUBLAS} (CUDA 12) on a GPU, which cannot be loaded ({error}); "
                 f"install it with: pip install {CUBLAS_PACKAGE}; or use openai-whisper, with a name without {PREFIX}"
             ) from None
         try:
             ctypes.CDLL(str(installed))
         except OSError as broken:
-            raise UserError(f"--whisper {name}: {installed} cannot be loaded ({broken}); install {CUBLAS_PACKAGE} again") from None
+            raise UserError(f"{option} {name}: {installed} cannot be loaded ({broken}); install {CUBLAS_PACKAGE} again") from None
 
 
 def _list_files(package: str) -> Iterable[PackagePath]:

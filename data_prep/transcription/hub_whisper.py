@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.transcription.faster_whisper_engine import PREFIX
+from data_prep.transcription.whisper_languages import WHISPER_OPTION
 from finetune.errors import UserError
 from finetune.storage import files
 from finetune.storage.model_resolver import is_hub_name, resolve_model
@@ -56,42 +57,42 @@ def is_transformers_whisper(name: str) -> bool:
     return not name.startswith(PREFIX) and (Path(name).is_dir() or is_hub_name(name))
 
 
-def find_weights(name: str) -> list[Path]:
+def find_weights(name: str, option: str = WHISPER_OPTION) -> list[Path]:
     """The files of the weights of a model, the largest first; those of a model on the hub are downloaded. Raises `UserError`."""
-    folder = resolve_model("--whisper", name, PATTERNS)
-    require_safetensors(folder, "--whisper")
+    folder = resolve_model(option, name, PATTERNS)
+    require_safetensors(folder, option)
     found = [path for pattern in WEIGHTS for path in folder.glob(pattern)]
     if not found:
-        raise UserError(f"--whisper {name}: {folder} has none of the files {', '.join(WEIGHTS)}; give another model")
+        raise UserError(f"{option} {name}: {folder} has none of the files {', '.join(WEIGHTS)}; give another model")
     return sorted(found, key=lambda path: (-path.stat().st_size, path.name))
 
 
-def digest_weights(name: str) -> str:
+def digest_weights(name: str, option: str = WHISPER_OPTION) -> str:
     """SHA-256 of the files of the weights, joined by commas."""
-    return ",".join(files.digest(path) for path in find_weights(name))
+    return ",".join(files.digest(path) for path in find_weights(name, option))
 
 
-def read_checkpoint(name: str) -> dict[str, Any]:
+def read_checkpoint(name: str, option: str = WHISPER_OPTION) -> dict[str, Any]:
     """`dims`, `model_state_dict` and `alignment_heads` (pairs of layer and head, or None) as in a checkpoint of openai-whisper. Raises
     `UserError`."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    weights = find_weights(name)
+    weights = find_weights(name, option)
     folder = weights[0].parent
     try:
         config = check_config(folder, KIND)
     except UserError as error:
-        raise UserError(f"--whisper {name}: {error}") from None
+        raise UserError(f"{option} {name}: {error}") from None
     if missing := [key for key in SIZES.values() if not isinstance(config.get(key), int)]:
-        raise UserError(f"--whisper {name}: {folder / CONFIG} has no number {missing[0]}; download the model again")
+        raise UserError(f"{option} {name}: {folder / CONFIG} has no number {missing[0]}; download the model again")
     dims = {size: config[key] for size, key in SIZES.items()}
     if dims["n_vocab"] not in VOCABULARIES:
-        raise UserError(f"--whisper {name}: its vocabulary of {dims['n_vocab']} tokens is not one of Whisper's; give another model")
+        raise UserError(f"{option} {name}: its vocabulary of {dims['n_vocab']} tokens is not one of Whisper's; give another model")
     try:
         tensors = {name: tensor.float() for path in weights for name, tensor in load_file(path).items()}
     except SafetensorError as error:
-        raise UserError(f"--whisper {name}: {folder} has damaged weights ({error}); download the model again") from error
+        raise UserError(f"{option} {name}: {folder} has damaged weights ({error}); download the model again") from error
     tensors.pop("proj_out.weight", None)  # tied to the embedding
     generation = read_object(folder / GENERATION) if (folder / GENERATION).is_file() else {}
     return {
@@ -108,7 +109,7 @@ def translate_name(name: str) -> str:
     return name
 
 
-def set_alignment_heads(model: Any, heads: Any, name: str) -> None:
+def set_alignment_heads(model: Any, heads: Any, name: str, option: str = WHISPER_OPTION) -> None:
     """Set which attention heads align words with time: pairs of layer and head. None: openai-whisper uses the upper half of the layers.
 
     Raises `UserError` for heads that the model does not have.
@@ -122,5 +123,5 @@ def set_alignment_heads(model: Any, heads: Any, name: str) -> None:
         for layer, head in heads:
             mask[layer, head] = True
     except (IndexError, TypeError, ValueError) as error:
-        raise UserError(f"--whisper {name}: alignment_heads in {GENERATION} do not fit the model ({error}); download it again") from error
+        raise UserError(f"{option} {name}: alignment_heads in {GENERATION} do not fit the model ({error}); download it again") from error
     model.register_buffer("alignment_heads", mask.to_sparse(), persistent=False)

@@ -10,6 +10,7 @@ Model names starting with `faster-whisper:` select the engine in `data_prep/tran
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -21,6 +22,7 @@ from data_prep.segmentation.segment import TextUnit, WhisperScores
 from data_prep.segmentation.vad import Region
 from data_prep.transcription import decoding_windows, demo_whisper, faster_whisper_engine, hub_whisper, whisper_languages
 from data_prep.transcription.decoding_windows import Pack, sum_seconds
+from data_prep.transcription.whisper_languages import WHISPER_OPTION
 from finetune.errors import UserError
 from finetune.hardware import sdpa_backends
 from finetune.storage import files
@@ -36,82 +38,82 @@ WORD_TOLERANCE = 0.4
 """Tolerance of word timestamps in seconds, when matching them to pauses."""
 
 
-def digest_weights(name: str) -> str:
+def digest_weights(name: str, option: str = WHISPER_OPTION) -> str:
     """SHA-256 of the weights called `name` (a published name, a path to a .pt file, or a hub name), without loading them. Only those of a
     hub name are downloaded for it."""
     import whisper
 
     if demo_whisper.is_demo_name(name):
-        return demo_whisper.digest_archive()
+        return demo_whisper.digest_archive(option)
     if Path(name).is_file():
         return files.digest(Path(name))
     if name in whisper._MODELS:
         return whisper._MODELS[name].split("/")[-2]
     if hub_whisper.is_transformers_whisper(name):
-        return hub_whisper.digest_weights(name)
+        return hub_whisper.digest_weights(name, option)
     raise UserError(
-        f"--whisper {name}: neither a file nor one of {demo_whisper.NAME}, {', '.join(whisper.available_models())}, nor a hub name "
+        f"{option} {name}: neither a file nor one of {demo_whisper.NAME}, {', '.join(whisper.available_models())}, nor a hub name "
         "(owner/model)"
     )
 
 
-def fetch_weights(name: str) -> Path:
+def fetch_weights(name: str, option: str = WHISPER_OPTION) -> Path:
     """The file with the weights; a published name is downloaded to ~/.cache/whisper if missing. Raises `UserError`.
 
     Call it before several processes load the model, or they would all download to the same file.
     """
     import whisper
 
-    if faster_whisper_engine.is_faster_whisper(name):
-        return faster_whisper_engine.fetch_weights(name)
+    if faster_whisper_engine.is_faster_whisper(name, option):
+        return faster_whisper_engine.fetch_weights(name, option)
     if demo_whisper.is_demo_name(name):
-        return demo_whisper.fetch_checkpoint()
+        return demo_whisper.fetch_checkpoint(option)
     if Path(name).is_file():
         return Path(name)
     if name not in whisper._MODELS and hub_whisper.is_transformers_whisper(name):
-        return hub_whisper.find_weights(name)[0]
+        return hub_whisper.find_weights(name, option)[0]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whisper"
     try:
         return Path(str(whisper._download(whisper._MODELS[name], str(folder), in_memory=False)))
     except (OSError, RuntimeError) as error:
         raise UserError(
-            f"--whisper {name}: the weights cannot be downloaded ({error}); download the .pt file on a machine with network access, "
-            "and pass its path: --whisper /path/to/model.pt"
+            f"{option} {name}: the weights cannot be downloaded ({error}); download the .pt file on a machine with network access, "
+            f"and pass its path: {option} /path/to/model.pt"
         ) from error
 
 
-def load_whisper(name: str, device: str) -> Any:
+def load_whisper(name: str, device: str, option: str = WHISPER_OPTION) -> Any:
     """The model, from a .pt file, by its published name (downloaded once to ~/.cache/whisper), or in the format of transformers from a
     folder or the hub. Raises `UserError`."""
     import whisper
 
-    if faster_whisper_engine.is_faster_whisper(name):
-        return faster_whisper_engine.load_model(name, device)
-    path = fetch_weights(name)
+    if faster_whisper_engine.is_faster_whisper(name, option):
+        return faster_whisper_engine.load_model(name, device, option)
+    path = fetch_weights(name, option)
     sdpa_backends.disable_cudnn()
-    converted = hub_whisper.read_checkpoint(name) if path.suffix == ".safetensors" else None
+    converted = hub_whisper.read_checkpoint(name, option) if path.suffix == ".safetensors" else None
     try:
         checkpoint = converted or load_pickled_weights(path)
         model = whisper.Whisper(whisper.ModelDimensions(**checkpoint["dims"]))
         model.load_state_dict(checkpoint["model_state_dict"])
     except Exception as error:  # an invalid file fails in many ways
-        raise UserError(f"--whisper {name}: not a Whisper checkpoint ({type(error).__name__}: {error})") from error
+        raise UserError(f"{option} {name}: not a Whisper checkpoint ({type(error).__name__}: {error})") from error
     if converted is not None:
-        hub_whisper.set_alignment_heads(model, converted["alignment_heads"], name)
+        hub_whisper.set_alignment_heads(model, converted["alignment_heads"], name, option)
     elif path != Path(name) and name in whisper._ALIGNMENT_HEADS:  # unknown for a custom file: Whisper uses the upper half
         model.set_alignment_heads(whisper._ALIGNMENT_HEADS[name])
     return model.to(device)
 
 
-def describe_settings(name: str, language: str | None) -> dict[str, Any]:
+def describe_settings(name: str, language: str | None, option: str = WHISPER_OPTION) -> dict[str, Any]:
     """Everything that the text depends on besides the audio: part of the cache key."""
-    if faster_whisper_engine.is_faster_whisper(name):
+    if faster_whisper_engine.is_faster_whisper(name, option):
         return faster_whisper_engine.describe_settings(name, language)
     return {
-        **(demo_whisper.describe_settings() if demo_whisper.is_demo_name(name) else {}),
+        **(demo_whisper.describe_settings(option) if demo_whisper.is_demo_name(name) else {}),
         "form": FORM,
         "whisper": version("openai-whisper"),
-        "weights": digest_weights(name),
+        "weights": digest_weights(name, option),
         "language": language,
         **decoding_windows.describe_settings(),
         "temperatures": FALLBACK_TEMPERATURES,
@@ -119,10 +121,15 @@ def describe_settings(name: str, language: str | None) -> dict[str, Any]:
 
 
 def transcribe_recording(
-    model: Any, audio: Audio, windows: list[Region], language: str | None, longest: float | None = None
+    model: Any,
+    audio: Audio,
+    windows: list[Region],
+    language: str | None,
+    longest: float | None = None,
+    report: Callable[[float], None] = lambda _done: None,
 ) -> list[TextUnit]:
     """Words in order, with the scores of their pack. `audio` at 16 kHz; `language`: full name, or None to detect it; `longest`: maximum
-    seconds of a pack (`decoding_windows.transcribe_windows`).
+    seconds of a pack, and `report`: gets the seconds that are finished (`decoding_windows.transcribe_windows`).
 
     A window that Whisper fails on becomes a unit without text and with the error.
     """
@@ -130,7 +137,7 @@ def transcribe_recording(
         raise ValueError(f"Whisper needs audio at {SPEECH_RATE} Hz, not {audio.rate}")
     code = whisper_languages.find_whisper_code(language, is_multilingual(model))
     transcribe_batch = faster_whisper_engine.transcribe_batch if faster_whisper_engine.is_model(model) else _transcribe_batch
-    return decoding_windows.transcribe_windows(windows, lambda batch: transcribe_batch(model, audio, batch, code), longest)
+    return decoding_windows.transcribe_windows(windows, lambda batch: transcribe_batch(model, audio, batch, code), longest, report)
 
 
 def is_multilingual(model: Any) -> bool:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from finetune.errors import UserError
 
+WHISPER_OPTION = "--whisper"
+"""The option that usually names a Whisper model; functions that may refuse one get the name of the option for their message."""
+
 
 def find_whisper_code(language: str | None, multilingual: bool) -> str | None:
     """Whisper's code of a language given by its full name; None: detect it. Raises `UserError` for an unsupported language."""

@@ -23,16 +23,19 @@ from torch import Tensor, nn
 
 from finetune.checkpointing import safetensors_shards, staging_buffers
 from finetune.checkpointing.checkpoint_metadata import FORMAT, parse_json, parse_manifest, parse_state, shorten_value
+from finetune.checkpointing.retention import NEWEST_OF_SPREAD, BestBy, Keep, choose_best, choose_spread
+from finetune.data.mixture import describe_changes
 from finetune.distributed.process_group import World, gather_from_ranks, run_on_all, run_on_main, sum_over_ranks
 from finetune.distributed.sharding import local_shard, plain_name
 from finetune.errors import UserError
 from finetune.modeling import optimizers
 from finetune.modeling.loading import local_slices
 from finetune.monitoring.loss_spikes import check_checkpoint_tensors
+from finetune.monitoring.run_records import CHECKPOINTS
 from finetune.storage import files
 
 STEP_FOLDER = re.compile(r"step-(\d{8})")
-SAME_RUN = ("recipe", "data", "base", "order", "lora", "quantization", "optimizer", "recipe_state")
+SAME_RUN = ("recipe", "data", "base", "order", "lora", "quantization", "optimizer", "recipe_state", "added")
 """Keys of `state.json` that identify the run of a checkpoint."""
 
 
@@ -53,7 +56,7 @@ def moment_name(kind: str, name: str) -> str:
 
 
 def folder_of(run_dir: Path) -> Path:
-    return run_dir / "checkpoints"
+    return run_dir / CHECKPOINTS
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class Saver:
     memory for the copy, each save blocks until it is written, as without `asynchronous`. `say` receives a log line about that memory.
     """
 
-    def __init__(self, world: World, run_dir: Path, keep: int, asynchronous: bool, say: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, world: World, run_dir: Path, keep: Keep, asynchronous: bool, say: Callable[[str], None] = lambda _: None) -> None:
         self._world, self._folder, self._keep, self._asynchronous = world, folder_of(run_dir), keep, asynchronous
         self._say = say
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saver")
@@ -212,9 +215,9 @@ def unseal(data: bytes) -> dict[str, Any]:
     return content
 
 
-def prune(folder: Path, keep: int, committed: Path) -> list[Path]:
-    """Remove old checkpoints; returns the removed folders. Keeps the newest `keep` up to `committed`, and the one with the lowest
-    validation loss.
+def prune(folder: Path, keep: Keep, committed: Path) -> list[Path]:
+    """Remove old checkpoints; returns the removed folders. Keeps the newest `keep` up to `committed` (or those that are spread over the
+    run), and the best one.
 
     Folders of later steps are ignored: the run skipped them as damaged, and counting them would remove the checkpoint that was just saved.
     Unreadable checkpoints and those of other runs are neither counted nor removed.
@@ -226,15 +229,16 @@ def prune(folder: Path, keep: int, committed: Path) -> list[Path]:
     return gone
 
 
-def choose_surplus(states: Mapping[str, dict[str, Any]], keep: int, committed: str) -> list[str]:
+def choose_surplus(states: Mapping[str, dict[str, Any]], keep: Keep, committed: str) -> list[str]:
     """Names of the checkpoints that `prune` removes. `states`: folder name → content of `state.json`."""
     own = states.get(committed)
     if own is None:  # a remote one may be temporarily unreachable
         return []
     found = sorted((name for name, state in states.items() if name <= committed and not find_differences(state, own)), reverse=True)
-    losses = {name: loss for name in found if (loss := states[name]["validation_loss"]) is not None}
-    best = min(losses, key=lambda name: (losses[name], name), default=None)
-    return [name for name in found[keep:] if name != best]
+    kept = {choose_best({name: states[name] for name in found}, BestBy.parse(own["best_by"]))}
+    if keep == "spread":
+        kept |= {f"step-{step:08d}" for step in choose_spread(step_of(Path(name)) for name in found)}
+    return [name for name in found[NEWEST_OF_SPREAD if keep == "spread" else keep :] if name not in kept]
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -242,10 +246,10 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted((path for path in folder.glob("step-*") if STEP_FOLDER.fullmatch(path.name)), reverse=True)
 
 
-def read_validation_losses(folder: Path) -> dict[int, float]:
-    """Step → validation loss, of the committed checkpoints that were evaluated at their step."""
+def read_metric(folder: Path, best_by: BestBy) -> dict[int, float]:
+    """Step → value of the metric, of the committed checkpoints that were evaluated at their step."""
     states = {step_of(path): state for path in list_checkpoints(folder) if (state := _read_state_or_none(path)) is not None}
-    return {step: loss for step, state in states.items() if (loss := state["validation_loss"]) is not None}
+    return {step: best_by.rank(score) for step, state in states.items() if (score := best_by.score(state)) is not None}
 
 
 def link_snapshot(committed: Path, folder: Path) -> Path:
@@ -263,7 +267,9 @@ def step_of(path: Path) -> int:
 def find_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Keys of `SAME_RUN` in which two states differ; none if they belong to the same run. Paths may differ: a base is identified by its
     content, and a recipe by the name of its folder. Files of the bases are compared if both states list them; earlier versions did not."""
-    found = [key for key in SAME_RUN if key not in ("recipe", "base") and was[key] != now[key]]
+    found = [key for key in SAME_RUN if key not in ("recipe", "data", "base") and was[key] != now[key]]
+    if any(was["data"][key] != now["data"][key] for key in ("digest", "rows", "positions")):
+        found.insert(0, "data")
     if Path(was["recipe"]).name != Path(now["recipe"]).name:
         found.insert(0, "recipe")
     if was["base"]["digest"] != now["base"]["digest"] or list_changed_files(was["base"].get("files"), now["base"].get("files")):
@@ -280,7 +286,13 @@ def list_changed_files(was: Mapping[str, str] | None, now: Mapping[str, str] | N
 
 
 def describe_difference(key: str, was: Any, now: Any) -> str:
-    """One line on a key of `SAME_RUN` that differs: its old and new value; of a mapping only what differs, of a base the changed files."""
+    """One line on a key of `SAME_RUN` that differs: its old and new value; of a mapping only what differs, of a base the changed files, of
+    a mixture the changed sources."""
+    if key == "data" and (was.get("sources") or now.get("sources")):
+        mixed = [bool(data.get("sources")) for data in (was, now)]
+        if mixed != [True, True]:
+            return f"data was {describe_mixture(was)}, now {describe_mixture(now)}"
+        return f"data.mix: {'; '.join(describe_changes(was['sources'], now['sources']))}"
     if key == "base":
         changed = list_changed_files(was["files"], now["files"])
         named = ", ".join(changed) or "its weights or config.json were changed"
@@ -293,6 +305,14 @@ def describe_difference(key: str, was: Any, now: Any) -> str:
         names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
         was, now = {name: was.get(name) for name in names}, {name: now.get(name) for name in names}
     return f"{key} was {was}, now {now}"
+
+
+def describe_mixture(data: dict[str, Any]) -> str:
+    """The training data of a run in a few words."""
+    if not data.get("sources"):
+        return f"one file ({data['digest'][:12]}…)"
+    named = (f"{source['name']} ({source['share']})" for source in data["sources"])
+    return f"the mixture of {', '.join(named)}"
 
 
 def describe_base(base: dict[str, Any], with_digest: bool) -> str:

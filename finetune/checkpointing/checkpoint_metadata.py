@@ -7,6 +7,8 @@ surrogates, and unlimited nesting.
 from __future__ import annotations
 
 import json
+import re
+from fractions import Fraction
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -30,12 +32,32 @@ class JsonPart(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 
-class DataDigest(JsonPart):
-    """The data file that a run trains on."""
+def _check_share(text: str) -> str:
+    if not re.fullmatch(r"[0-9]{1,400}(/[1-9][0-9]{0,400})?", text) or not 0 < Fraction(text) <= 1:
+        raise ValueError("expected a fraction between 0 and 1")
+    return text
 
+
+class SourceDigest(JsonPart):
+    """A file of the mixture that a run trains on."""
+
+    name: str
+    share: Annotated[str, AfterValidator(_check_share)]
+    """Of the samples, as a fraction."""
     digest: str
     rows: Count
     positions: Count
+
+
+class DataDigest(JsonPart):
+    """The data file that a run trains on, or its mixture."""
+
+    digest: str
+    """SHA-256 of the file, or over the sources and their shares."""
+    rows: Count
+    positions: Count
+    sources: list[SourceDigest] = []
+    """Empty without `data.mix`."""
 
 
 class BaseDigest(JsonPart):
@@ -77,12 +99,22 @@ class State(JsonPart):
     optimizer: str = "adamw"
     """`train.optimizer`; checkpoints older than this key used AdamW."""
     recipe_state: dict[str, Any]
+    added: list[str] = []
+    """Names of the trained parameters that are not from the base (`Loaded.added`); none in checkpoints older than this key."""
     buffers: list[str]
     place: PlaceState
     optimizer_steps: Steps
     skipped: Steps = 0
     recent: list[Annotated[list[float], Field(min_length=2, max_length=2)]] = []
     validation_loss: float | None
+    evaluation: dict[str, float] = {}
+    """All metrics of an evaluation at this step. Empty, as the three keys below, in checkpoints older than this key."""
+    best_by: str | None = None
+    """`checkpoint.best_by`; None: the lowest validation loss."""
+    best_value: float | None = None
+    """The best value of that metric up to this step."""
+    stale_evaluations: Steps = 0
+    """Number of evaluations since then."""
     world: Annotated[int, Field(ge=1)]
     strategy: str
     device: str | None = None

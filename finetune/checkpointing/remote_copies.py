@@ -16,6 +16,7 @@ from typing import Any
 
 from finetune.checkpointing import checkpoint
 from finetune.checkpointing.checkpoint_metadata import parse_state
+from finetune.checkpointing.retention import Keep
 from finetune.checkpointing.run_lock import Lease
 from finetune.config import Config
 from finetune.errors import UserError
@@ -164,7 +165,7 @@ def has_complete_copy(committed: Path, url: str) -> bool:
     return False
 
 
-def prune(url: str, keep: int, newest: str) -> None:
+def prune(url: str, keep: Keep, newest: str) -> None:
     """Remove remote checkpoints by the rule of the local folder (finetune/checkpointing/checkpoint.py), and incomplete uploads."""
     folders = list_copies(url)
     states = {

@@ -21,8 +21,8 @@ def run(argv: list[str]) -> int:
     chosen = choose_model("chat", __doc__, argv)
     if chosen is None:
         return 0
-    model, name, rest = chosen
+    model, name, given = chosen
     converse = load_recipe(find_recipe(name)).inference.chat
     if converse is None:
         raise UserError(f"the recipe {name} has no chat; use `{finetune_command('generate', '--model', model, '--text', 'TEXT')}`")
-    return converse(ensure_exported(model, name), rest)
+    return converse(ensure_exported(model, name, given.strength), given.rest)

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import argparse
 import ast
+import difflib
 import re
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from finetune.argument_parsing import parse_arguments
 from finetune.cli.paths import recipes_folder
-from finetune.command_lines import configs_folder
+from finetune.command_lines import configs_folder, finetune_command, join_words
 from finetune.errors import UserError, exit_code
 from finetune.recipe import built_in_recipes
 from finetune.storage import files
@@ -32,7 +33,7 @@ def run(argv: list[str]) -> int:
     parser = argparse.ArgumentParser("finetune cp", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", metavar="NAME", help="a recipe, RECIPE/config.yaml, or a launch file; without a match, all are listed")
     parser.add_argument("target", type=Path, nargs="?", metavar="TARGET", help="folder or file to create; must not exist yet")
-    arguments = parser.parse_args(argv)
+    arguments = parse_arguments(parser, argv)
     print(f"next: {copy(arguments.name, arguments.target)}")
     return 0
 
@@ -44,19 +45,21 @@ def copy(name: str, target: Path | None) -> str:
         folder = require_absent(target or Path(recipe))
         count = copy_recipe(recipes_folder() / recipe, folder)
         print(f"{folder}: {count} files of the recipe {recipe}; edit them freely")
-        return f"python -m finetune train --recipe {quote_folder(folder)} --run.dir {shlex.quote(f'runs/{folder.name}')} --data.train FILE"
+        return finetune_command("train", "--recipe", name_folder(folder), "--run.dir", f"runs/{folder.name}", "--data.train", "FILE")
     source = find_file(recipe, file)
     if source is None:
-        raise UserError(f"unknown name {name!r}; valid names are {', '.join(list_names())}")
+        near = difflib.get_close_matches(name, list_names(), n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UserError(f"unknown name {name!r}; {hint}valid names are {', '.join(list_names())}")
     path = require_absent(target or Path(f"{recipe}.yaml" if source.name == "config.yaml" else source.name))
     with files.explain_write_errors(path.parent):
         files.write_text(files.make_folder(path.parent) / path.name, keep_schema(source))
     print(f"{path}: a copy of {source}")
     if file:
-        return f"python -m finetune train --recipe {recipe} --config {shlex.quote(str(path))} --data.train FILE"
+        return finetune_command("train", "--recipe", recipe, "--config", path, "--data.train", "FILE")
     if path.suffix == ".sh":
-        return f"sbatch {shlex.quote(str(path))} --recipe RECIPE --data.train FILE"
-    return f"python -m finetune train --launch {shlex.quote(str(path))} --recipe RECIPE --data.train FILE"
+        return join_words(["sbatch", path, "--recipe", "RECIPE", "--data.train", "FILE"])
+    return finetune_command("train", "--launch", path, "--recipe", "RECIPE", "--data.train", "FILE")
 
 
 def keep_schema(source: Path) -> str:
@@ -95,15 +98,9 @@ def require_absent(target: Path) -> Path:
 def copy_recipe(recipe: Path, target: Path) -> int:
     """Copy the files that `recipe.py` needs, by one rename; returns their number. Demos and sample data stay where they are."""
     names = sorted(needed_files(recipe))
-    with files.explain_write_errors(target.parent):
-        temporary = files.fresh_folder(target.parent, target.name)
-        try:
-            for name in names:
-                files.copy_into(recipe / name, temporary / name)
-            files.commit_folder(temporary, target)
-        except BaseException:
-            files.discard(temporary)
-            raise
+    with files.explain_write_errors(target.parent), files.new_folder(target) as temporary:
+        for name in names:
+            files.copy_into(recipe / name, temporary / name)
     return len(names)
 
 
@@ -137,6 +134,6 @@ def imported_files(recipe: Path, module: Path) -> Iterator[Path]:
                 yield from (each / "__init__.py" for each in found.parents if (recipe / each / "__init__.py").is_file())
 
 
-def quote_folder(folder: Path) -> str:
+def name_folder(folder: Path) -> str:
     """A folder as --recipe takes it: with a slash, or it would be the name of a built-in recipe."""
-    return shlex.quote(str(folder) if folder.is_absolute() or len(folder.parts) > 1 else f"./{folder}")
+    return str(folder) if folder.is_absolute() or len(folder.parts) > 1 else f"./{folder}"

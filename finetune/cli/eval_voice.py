@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from finetune.cli.generate import ModelArguments, find_model, find_recipe_name, parse_model_arguments
+from finetune.cli.generate import ModelArguments, ensure_exported, find_model, find_recipe_name, locate_model, parse_model_arguments
 from finetune.errors import UserError, exit_code
 from finetune.exporting.card import CARD
 from finetune.recipe import find_recipe, load_recipe
@@ -29,6 +29,8 @@ def run(argv: list[str]) -> int:
     evaluate = load_recipe(find_recipe(name)).inference.evaluate
     if evaluate is None:
         raise UserError(f"--model {model}: the recipe {name} has no evaluation of voices")
+    if given.strength is not None:
+        folder = ensure_exported(locate_model(folder), name, given.strength)
     return evaluate(folder, given.rest)
 
 

@@ -1,5 +1,5 @@
 """python -m finetune export RUN_OR_CHECKPOINT --to FOLDER_OR_URL [--format NAME] [--step N] [--dtype bf16|fp32] [--base FOLDER]
-                                                     [--recipe PATH] [--adapter-only] [--push-to-hub NAME [--private]]
+                                                     [--recipe PATH] [--adapter-only] [--strength S] [--push-to-hub NAME [--private]]
 
 Export a checkpoint as a folder that the model's own package can load: trained tensors from the checkpoint, all others from the base model,
 LoRA merged in fp32. Needs no GPU, works tensor by tensor, and creates the folder atomically by one rename. RUN_OR_CHECKPOINT may be the
@@ -14,10 +14,13 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from finetune.cli.arguments import check_run_exists, parse_arguments
+from finetune.argument_parsing import check_run_exists, parse_arguments
+from finetune.command_lines import finetune_command
 from finetune.errors import UserError, exit_code
 from finetune.exporting import hub_upload
 from finetune.exporting.card import CARD
+from finetune.monitoring.run_records import read_json
+from finetune.recipe import choose_recipe, find_recipe, load_recipe, recipe_arguments
 from finetune.storage import files, remote
 
 
@@ -40,6 +43,13 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--step", type=int, help="step of the checkpoint to export (default: the newest)")
     parser.add_argument("--dtype", choices=("bf16", "fp32"), help="type of the weights (default: as in the base model)")
     parser.add_argument("--adapter-only", action="store_true", help="export only the LoRA adapter, in peft's format, without the base")
+    parser.add_argument(
+        "--strength",
+        type=float,
+        default=1.0,
+        metavar="S",
+        help="scale the update of the training: 0 is the base, 1 (default) the trained model, up to 2",
+    )
     parser.add_argument("--base", type=Path, metavar="MODEL", help="folder or hub name of the base model, if it was moved after training")
     parser.add_argument("--recipe", metavar="PATH", help="folder of the recipe, if the recipe is not part of this package")
     parser.add_argument("--push-to-hub", metavar="NAME", help="upload the export to this repository of the Hugging Face Hub")
@@ -53,13 +63,26 @@ def run(argv: list[str]) -> int:
 
     with fetch_and_place(arguments.checkpoint, arguments.step, arguments.to) as (checkpoint, step, target):
         name = arguments.push_to_hub or describe_target(arguments.to)
-        export(checkpoint, target, arguments.format, step, arguments.dtype, arguments.base, arguments.adapter_only, arguments.recipe, name)
+        chosen = arguments.format, step, arguments.dtype, arguments.base, arguments.adapter_only, arguments.recipe, name
+        export(checkpoint, target, *chosen, strength=arguments.strength)
         if remote.is_url(arguments.to):
             remote.upload(target, arguments.to, CARD)
         print(f"{arguments.to} is ready")
         if arguments.push_to_hub is not None:
             print(f"uploaded to {hub_upload.push(target, arguments.push_to_hub, arguments.private)}")
+        if not arguments.adapter_only and (command := find_next_command(target, arguments.to, arguments.recipe)):
+            print(f"next: {command}")
     return 0
+
+
+def find_next_command(exported: Path, place: Path | str, named: str | None) -> str | None:
+    """The command that tries an export at `place`; None for a URL, and for another format than the recipe's first. `named`: --recipe."""
+    card = read_json(exported / CARD)
+    name = choose_recipe(exported / CARD, card["recipe"], named)
+    recipe = load_recipe(find_recipe(name))
+    if isinstance(place, str) or card["format"] != recipe.formats[0] or recipe.inference.generate is None:
+        return None
+    return finetune_command("generate", "--model", place, *recipe.inference.example, *recipe_arguments(name))
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from finetune.errors import UserError, exit_code
 from finetune.exporting.card import CARD
+from finetune.monitoring.run_records import CHECKPOINTS
 from finetune.recipe import built_in_recipes, choose_recipe, find_recipe, load_argument_help, load_recipe
 from finetune.storage import files
 from finetune.storage.hub_download import commit_of
@@ -33,8 +34,8 @@ def run(argv: list[str]) -> int:
     chosen = choose_model("generate", __doc__, argv)
     if chosen is None:
         return 0
-    model, name, rest = chosen
-    return load_recipe(find_recipe(name)).inference.generate(ensure_exported(model, name), rest)
+    model, name, given = chosen
+    return load_recipe(find_recipe(name)).inference.generate(ensure_exported(model, name, given.strength), given.rest)
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class ModelArguments:
     """If given, it overrides the name in the models' own files."""
     rest: list[str]
     """Arguments for the recipe."""
+    strength: float | None = None
+    """As of `finetune export`, for runs and checkpoints."""
 
 
 def parse_model_arguments(verb: str, about: str | None, argv: list[str]) -> ModelArguments | None:
@@ -65,9 +68,10 @@ def parse_model_arguments(verb: str, about: str | None, argv: list[str]) -> Mode
         help="an exported folder; or a run or a checkpoint, which is exported first; or a hub name (owner/model) or a demo model",
     )
     parser.add_argument("--recipe", help="for a folder that another tool wrote, or a recipe that does not come with the package")
+    parser.add_argument("--strength", type=float, metavar="S", help="of a run or a checkpoint: scale its update, as `finetune export` does")
     arguments, rest = parser.parse_known_args(argv)
     if arguments.model is not None:
-        return ModelArguments(arguments.model, arguments.recipe, rest)
+        return ModelArguments(arguments.model, arguments.recipe, rest, arguments.strength)
     if {"-h", "--help"} & set(rest):
         parser.print_help()
         if arguments.recipe is not None:
@@ -102,12 +106,12 @@ def print_help_of_recipes(verb: str) -> None:
     print(f"\noptions of one recipe: finetune {verb} --recipe NAME --help")
 
 
-def choose_model(verb: str, about: str | None, argv: list[str]) -> tuple[Path, str, list[str]] | None:
-    """The model that `ensure_exported` takes, the name of its recipe, and the recipe's arguments. None after printing help."""
+def choose_model(verb: str, about: str | None, argv: list[str]) -> tuple[Path, str, ModelArguments] | None:
+    """The model that `ensure_exported` takes, the name of its recipe, and the command line. None after printing help."""
     given = parse_model_arguments(verb, about, argv)
     if given is None:
         return None
-    return *find_model(given.models[-1], given.recipe, given.rest), given.rest
+    return *find_model(given.models[-1], given.recipe, given.rest), given
 
 
 def find_model(model: str, recipe: str | None, rest: list[str]) -> tuple[Path, str]:
@@ -131,7 +135,7 @@ def find_model(model: str, recipe: str | None, rest: list[str]) -> tuple[Path, s
 
 def locate_model(given: Path) -> Path:
     """An exported folder as it is; for a run the newest good checkpoint, and for a checkpoint the same, verified."""
-    if (given / CARD).is_file() or not ((given / "checkpoints").is_dir() or is_checkpoint(given)):
+    if (given / CARD).is_file() or not ((given / CHECKPOINTS).is_dir() or is_checkpoint(given)):
         return given
     from finetune.checkpointing import checkpoint
 
@@ -142,16 +146,20 @@ def is_checkpoint(folder: Path) -> bool:
     return (folder / "state.json").is_file() and not (folder / CARD).is_file()
 
 
-def ensure_exported(model: Path, recipe: str) -> Path:
-    """An exported folder as it is; a checkpoint is exported by its recipe, once, into the cache of the run."""
+def ensure_exported(model: Path, recipe: str, strength: float | None = None) -> Path:
+    """An exported folder as it is; a checkpoint is exported by its recipe, once for each strength, into the cache of the run. Raises
+    `UserError` for a strength of an exported folder, whose base is not known here."""
     if not is_checkpoint(model):
+        if strength is not None:
+            raise UserError(f"--strength {strength:g}: {model} is exported already; give the run, or export it again with --strength")
         return model
     from finetune.exporting import export
 
     # Another run in the same folder may reach the same step; what the checkpoint holds is in its manifest.
-    target = model.parent.parent / "cache" / "exports" / f"{model.name}-{files.digest(model / 'manifest.json')[:8]}"
+    weaker = "" if strength in (None, 1) else f"-strength-{strength!r}"
+    target = model.parent.parent / "cache" / "exports" / f"{model.name}-{files.digest(model / 'manifest.json')[:8]}{weaker}"
     if not target.exists():
-        export.export(model, target, recipe=recipe)
+        export.export(model, target, recipe=recipe, strength=1.0 if strength is None else strength)
     return target
 
 

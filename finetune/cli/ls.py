@@ -1,7 +1,8 @@
 """python -m finetune ls [FOLDER …]
 
 List the runs and exports in these folders (default: runs/ and exports/), and the recipes of this installation. A run is running, finished,
-stopped (a signal, a STOP file, the time budget: the same command resumes it) or failed (`finetune check RUN` shows what can be resumed).
+stopped (a signal, a STOP file, the time budget: the same command resumes it), failed (`finetune check RUN` shows what can be resumed), or
+refused: its config or data was wrong, and no step was trained.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code, printable
 from finetune.exporting.card import CARD
 
@@ -44,7 +46,7 @@ def main(argv: list[str]) -> int:
 def run(argv: list[str]) -> int:
     parser = argparse.ArgumentParser("finetune ls", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="a run, an export, or a folder of them")
-    given = parser.parse_args(argv).folders
+    given = parse_arguments(parser, argv).folders
     if missing := [str(folder) for folder in given if not folder.is_dir()]:
         raise UserError(f"{', '.join(missing)}: no such folder; without a folder, `finetune ls` lists runs/ and exports/")
     from finetune.monitoring import run_summary
@@ -90,7 +92,8 @@ def find_folders(places: Sequence[Path], depth: int = DEPTH) -> Iterator[Path]:
 
 def summarize_export(folder: Path) -> ExportSummary:
     """What an export's card says. A value that is not a text counts as empty."""
-    from finetune.monitoring.run_summary import count_bytes, read_json
+    from finetune.monitoring.run_records import read_json
+    from finetune.monitoring.run_summary import count_bytes
 
     facts = read_json(folder / CARD)
     recipe, form, source = (value if isinstance(value := facts.get(key), str) else "" for key in ("recipe", "format", "checkpoint"))

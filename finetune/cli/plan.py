@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from finetune.config import Config, choose_sources, on_disk, read_sources
+from finetune.config import Config, choose_sources, read_sources
 from finetune.config_sources import Arguments, Dumper, parse_arguments
 from finetune.errors import UserError, exit_code, format_count
 from finetune.hardware.gpu_specs import Cluster, make_cluster
@@ -57,9 +57,8 @@ def run(argv: list[str]) -> int:
     if SHOW_BATCH in argv or SETTINGS in argv:
         config = check_config(arguments) if SHOW_BATCH in argv else resolve_config(arguments)  # the config alone needs no data
         recipe = load_checked_recipe(config) if SHOW_BATCH in argv or generation_during_training.is_configured(config) else None
-        print(format_config(config, find_origins(arguments)))
-        if SHOW_BATCH in argv and recipe is not None:
-            show_batch(config, recipe)
+        lines = [] if SHOW_BATCH not in argv or recipe is None else read_first_batch(config, recipe)  # first: it may be refused
+        print("\n".join([format_config(config, find_origins(arguments)), *lines]))
         return 0
     requested = take_plan_options(arguments)
     config = resolve_config(arguments)  # does not check that the data exists: `startup_errors` reports that with the other problems
@@ -92,7 +91,7 @@ def print_estimate(config: Config, recipe: Recipe, requested: PlanOptions, argum
     foreseen = estimate_run(config, recipe)
     prospect = plan_run(foreseen, requested.cluster)
     seen = prospect.look(recipe)
-    problems = [*startup_errors(config, recipe), *prospect.problems(seen)]
+    problems = list(dict.fromkeys([*startup_errors(config, recipe), *prospect.problems(seen)]))
     words = list_words(arguments)
     command = format_launch_command(prospect.best, requested.cluster, requested.write, words)
     for line in format_plan(prospect, command, seen, problems):
@@ -136,35 +135,35 @@ def _lines(values: dict[str, Any], prefix: str, places: dict[str, str]) -> Itera
             yield f"{indent}{name}: {text.removesuffix('...' + chr(10)).rstrip()}", places.get(key, "default")
 
 
-def show_batch(config: Config, recipe: Recipe) -> None:
-    """Print the samples of the first micro-batch of a new run."""
+def read_first_batch(config: Config, recipe: Recipe) -> list[str]:
+    """The samples of the first micro-batch of a new run, as lines."""
     if recipe.show is None:
         raise UserError(f"{SHOW_BATCH}: the recipe {config.recipe} does not define `show`, so its samples cannot be printed")
     from finetune.distributed import process_group as worlds
 
     world = worlds.join((), config.run.dir)
     try:
-        for line in format_first_batch(config, recipe, world):
-            print(line)
+        return list(format_first_batch(config, recipe, world))
     finally:
         worlds.leave()
 
 
 def format_first_batch(config: Config, recipe: Recipe, world: World) -> Iterator[str]:
     """Lines about dropped rows, then the samples of the first micro-batch of epoch 0. The run reuses the index that is built here."""
-    from finetune.data.batching import Loader, Order, micro_batches
-    from finetune.data.length_index import check_batching, data_key, describe_dropped, open_data
+    from finetune.data.batching import Loader, Order, Place, steps
+    from finetune.data.length_index import check_batching, data_key, describe_dropped, open_training_data
+    from finetune.data.mixture import MixedRows
 
-    train = on_disk(config.data.train)
-    assert recipe.show is not None and train is not None
+    assert recipe.show is not None
     check_batching(config, recipe)
     recipe.prepare(config)
     loaded = recipe.load(config)
-    rows = open_data(train, config.run.dir / "cache", data_key(config, loaded), recipe, loaded, config, world)
-    assert rows is not None
+    rows = open_training_data(config, config.run.dir / "cache", data_key(config, loaded), recipe, loaded, config, world)
     yield from describe_dropped(rows)
-    micro = micro_batches(Order.of(config), rows.lengths, epoch=0, window=0)[0]
-    yield f"\nthe first micro-batch: {len(micro.ids)} of {format_count(len(rows), 'row')}, {micro.tokens:,} positions"
+    if isinstance(rows, MixedRows):
+        yield from rows.describe(None if config.train.steps else config.train.epochs, recipe.unit)
+    micro = next(steps(Order.of(config), rows.lengths, Place(), epochs=1)).micros[0]
+    yield f"\nthe first micro-batch: {len(micro.ids)} of {format_count(len(rows), 'row')}, {micro.tokens:,} {recipe.unit}"
     loader = Loader(rows, recipe, rank=0, size=1)
     for row in micro.ids:
         yield f"\n── {rows.where(row)}"

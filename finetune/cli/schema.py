@@ -12,7 +12,7 @@ import argparse
 import json
 from typing import Any
 
-from finetune.cli.arguments import parse_arguments
+from finetune.argument_parsing import parse_arguments
 from finetune.config import Config, make_config_class
 from finetune.errors import exit_code
 from finetune.recipe import find_recipe, load_options

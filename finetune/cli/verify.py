@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from finetune.cli.arguments import check_run_exists, parse_arguments
+from finetune.argument_parsing import check_run_exists, parse_arguments
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
 

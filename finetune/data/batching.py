@@ -3,26 +3,31 @@
 The order of an epoch is a keyed permutation, divided into windows. A window is bucketed by length, or packed, into micro-batches of at
 most `micro_tokens` positions. An optimizer step takes micro-batches until it reaches `global_batch_tokens`. None of this depends on the
 number of ranks, which take a step's micro-batches in turn. So a position in the data is three integers, and resuming needs no search.
+
+Of a mixture (finetune/data/mixture.py), a window has each source's share of samples, and each micro-batch has samples of one source.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
 from finetune.config import Config
 from finetune.data import sample_cache
 from finetune.data.jsonl_dataset import Ids, Rows, suggest_rebuild
+from finetune.data.keyed_permutation import derive_key, permute
+from finetune.data.mixture import MixedLengths, MixedRows
 from finetune.data.packing import best_fit, fill
 from finetune.errors import UserError
 from finetune.recipe import Batch, Recipe, Sample
 from finetune.storage import strict_json
+
+PHASES = 2**20
+"""Number of different places in a window at which the first micro-batch of a source may be."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,8 @@ class MicroBatch:
     """Seed of all randomness of its forward pass."""
     packed: bool = False
     """Whether its samples are packed end to end, or padded."""
+    source: int | None = None
+    """Number of the mixture's source that its samples are from; None without a mixture."""
 
 
 @dataclass(frozen=True)
@@ -78,40 +85,10 @@ class Order:
         return asdict(self)
 
 
-def permute(positions: Ids, size: int, key: int) -> Ids:
-    """Image of each position under a keyed permutation of range(size): a four-round Feistel network with cycle walking.
-
-    Needs no memory, and the same time for any position (Luby & Rackoff 1988; cycle walking: Black & Rogaway 2002).
-    """
-    half = max(1, (max(size - 1, 1).bit_length() + 1) // 2)
-    result = _feistel(positions.astype(np.uint64), half, key)
-    while (outside := result >= size).any():
-        result[outside] = _feistel(result[outside], half, key)
-    return result.astype(np.int64)
-
-
-def _feistel(values: NDArray[np.uint64], half: int, key: int) -> NDArray[np.uint64]:
-    mask, shift = np.uint64((1 << half) - 1), np.uint64(half)
-    left, right = values >> shift, values & mask
-    for turn in range(4):
-        left, right = right, left ^ (_mix(right + np.uint64(derive_key(key, turn))) & mask)
-    return (left << shift) | right
-
-
-def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finalizer of splitmix64 (Steele, Lea & Flood 2014): every input bit affects every output bit."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
-
-
-def derive_key(*parts: int) -> int:
-    """A 63-bit key from integers."""
-    return int.from_bytes(hashlib.sha256(json.dumps(parts).encode()).digest()[:8], "big") >> 1
-
-
-def micro_batches(order: Order, lengths: Ids, epoch: int, window: int) -> list[MicroBatch]:
-    """The micro-batches of one window, in the order of training."""
+def micro_batches(order: Order, lengths: Ids | MixedLengths, epoch: int, window: int) -> list[MicroBatch]:
+    """The micro-batches of one window, in the order of training. The last windows of a mixture's epoch may have none."""
+    if isinstance(lengths, MixedLengths):
+        return _mix_micro_batches(order, lengths, epoch, window)
     start = window * order.window
     positions = np.arange(start, min(start + order.window, len(lengths)))
     ids = permute(positions, len(lengths), derive_key(order.seed, epoch))
@@ -127,7 +104,34 @@ def micro_batches(order: Order, lengths: Ids, epoch: int, window: int) -> list[M
     ]
 
 
-def steps(order: Order, lengths: Ids, place: Place, epochs: int | None) -> Iterator[Step]:
+def _mix_micro_batches(order: Order, lengths: MixedLengths, epoch: int, window: int) -> list[MicroBatch]:
+    """As `micro_batches`, for a mixture: each source is bucketed or packed by itself, so that its loss can be summed without a look into
+    the batches, and its micro-batches are spread evenly over the window, so that the steps have about its share, too."""
+    start = epoch * len(lengths) + window * order.window
+    end = min(start + order.window, (epoch + 1) * len(lengths))
+    found: list[tuple[Fraction, int, Ids]] = []
+    for source, key in enumerate(lengths.keys):
+        ids = lengths.draw(source, start, end, order.seed)
+        by_length = ids[np.argsort(lengths.of(source, ids), kind="stable")]
+        groups = (best_fit if order.packing else fill)(by_length, lengths.of(source, by_length), order.micro_tokens)
+        turns = permute(np.arange(len(groups)), len(groups), derive_key(order.seed, epoch, window, key))
+        # The phase is drawn: otherwise, a source with one micro-batch per window would always be trained in the middle of it.
+        phase = derive_key(order.seed, epoch, window, key, 1) % PHASES
+        found += [(Fraction(place * PHASES + phase, len(groups) * PHASES), source, groups[turn]) for place, turn in enumerate(turns)]
+    found.sort(key=lambda each: each[:2])
+    return [
+        MicroBatch(
+            tuple(group.tolist()),
+            int(lengths.of(source, group).sum()),
+            derive_key(order.seed, epoch, window, place),
+            order.packing,
+            source,
+        )
+        for place, (_, source, group) in enumerate(found)
+    ]
+
+
+def steps(order: Order, lengths: Ids | MixedLengths, place: Place, epochs: int | None) -> Iterator[Step]:
     """Optimizer steps from `place` on; endless if `epochs` is None. A step never contains samples of two epochs."""
     windows = -(-len(lengths) // order.window)
     while epochs is None or place.epoch < epochs:
@@ -147,7 +151,7 @@ def steps(order: Order, lengths: Ids, place: Place, epochs: int | None) -> Itera
             yield Step(tuple(taken), place)
 
 
-def count_steps(order: Order, lengths: Ids, epochs: int) -> int:
+def count_steps(order: Order, lengths: Ids | MixedLengths, epochs: int) -> int:
     return sum(1 for _ in steps(order, lengths, Place(), epochs))
 
 
@@ -168,7 +172,9 @@ class Loader:
     (benchmarks/loader_interference.py).
     """
 
-    def __init__(self, rows: Rows, recipe: Recipe, rank: int, size: int, pinned: bool = False, fixed: int | None = None) -> None:
+    def __init__(
+        self, rows: Rows | MixedRows, recipe: Recipe, rank: int, size: int, pinned: bool = False, fixed: int | None = None
+    ) -> None:
         """`pinned`: use page-locked memory, for asynchronous copies to a GPU. `fixed`: length to which packed rows are padded."""
         self._rows, self._recipe, self._fixed = rows, recipe, fixed
         self._rank, self._size, self._pinned = rank, size, pinned
@@ -211,7 +217,7 @@ class Loader:
         except UserError as error:
             raise UserError(f"{self._rows.where(row)}: {error}") from None
         except ValueError as error:  # its checksum matches, so it was written like this
-            problem = f"its cached sample is invalid ({strict_json.one_line(error)}); {suggest_rebuild(self._rows.samples.path)}"
+            problem = f"its cached sample is invalid ({strict_json.one_line(error)}); {suggest_rebuild(self._rows.cache_of(row))}"
             raise UserError(f"{self._rows.where(row)}: {problem}") from None
         indexed = int(self._rows.lengths[row])
         if self._recipe.length(sample) > indexed and self._recipe.truncate is not None:

@@ -11,6 +11,7 @@ from itertools import islice
 
 from finetune.data.batching import Order, Place, Step, steps
 from finetune.data.jsonl_dataset import Ids
+from finetune.data.mixture import MixedLengths
 
 STEPS = 8
 """Number of steps, from the start of the data, that are examined. This takes milliseconds for any number of rows."""
@@ -24,7 +25,7 @@ def idle_share(todo: Sequence[Step], ranks: int) -> float:
     return 1 - sum(len(step.micros) for step in todo) / turns
 
 
-def suggest_sizes(order: Order, lengths: Ids, ranks: int) -> str | None:
+def suggest_sizes(order: Order, lengths: Ids | MixedLengths, ranks: int) -> str | None:
     """A warning with better settings if more than `TOLERATED` of the turns would be fillers; None if not, or if no better ones are found.
 
     Sizes are tested on the data: a step ends with the micro-batch that reaches `global_batch_tokens`, and micro-batches are not quite full,
@@ -53,5 +54,5 @@ def suggest_sizes(order: Order, lengths: Ids, ranks: int) -> str | None:
     )
 
 
-def _take_first_steps(order: Order, lengths: Ids) -> list[Step]:
+def _take_first_steps(order: Order, lengths: Ids | MixedLengths) -> list[Step]:
     return list(islice(steps(order, lengths, Place(), epochs=1), STEPS))

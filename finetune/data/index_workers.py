@@ -45,7 +45,7 @@ class IndexWorkers:
     """Folder."""
     processor: Any
     measure: Callable[..., Any]
-    """(recipe, processor, row) → measurement; must be importable."""
+    """(recipe, processor, row) → measurement; can be pickled."""
 
     def choose_scan(self) -> ScanAll | None:
         """A function that scans in several processes; None if a single process is better: a small file, one core, or inside a daemon."""

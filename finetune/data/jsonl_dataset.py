@@ -27,6 +27,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune.data import row_files
 from finetune.data.row_problems import RowProblem, format_row_problems
 from finetune.errors import UserError
 from finetune.storage import files, strict_json
@@ -34,8 +35,8 @@ from finetune.storage import files, strict_json
 Ids = NDArray[np.int64]
 COLUMNS = 8
 """Columns of the index: byte offset, bytes, positions, line number and checksum of a row; offset, bytes and checksum of its sample."""
-FORMAT = 3
-"""Version of the index format. 1 had no checksums, 2 no cached samples."""
+FORMAT = 4
+"""Version of the index format. 1 had no checksums, 2 no cached samples, 3 no files that rows name."""
 DIGESTED_BYTES = 2 * 2**30
 """Largest file that is hashed completely at each start: about two seconds with SHA-256 at 1 GB/s."""
 BLOCK_BYTES = 2**18
@@ -46,8 +47,8 @@ HASHED_AT_ONCE = 2047
 SECONDS_BETWEEN_REPORTS = 10.0
 LOCK = ".index.lock"
 """Lock file in the cache's folder: of several processes that find a stale index, one rebuilds it, and the others use the result."""
-HALF_WRITTEN = re.compile(rf"\..*\.(index|samples)({re.escape(files.TEMPORARY)}|{re.escape(files.TRASH)})")
-"""Names of temporary files of indexes and samples that a killed process may leave."""
+HALF_WRITTEN = re.compile(rf"\..*\.(index|samples|files)({re.escape(files.TEMPORARY)}|{re.escape(files.TRASH)})")
+"""Names of temporary files of indexes, samples and lists of files that a killed process may leave."""
 
 
 class Measured(NamedTuple):
@@ -61,6 +62,8 @@ class Measured(NamedTuple):
     """Whether the row is truncated."""
     sample: bytes = b""
     """Record for the sample cache, before truncation."""
+    files: tuple[str, ...] = ()
+    """State of the files that the row names, from `row_files.describe_files`."""
 
 
 Measure = Callable[[dict[str, Any]], Measured]
@@ -124,6 +127,10 @@ class Rows:
     def where(self, row: int) -> str:
         return f"{self.path}:{self.index[row, 3]}"
 
+    def cache_of(self, _row: int) -> Path:
+        """Path of the sample cache with this row."""
+        return self.samples.path
+
     def announce(self, rows: Iterable[int]) -> None:
         """Prefetch the samples of these rows. Raises `UserError` if the cache was truncated."""
         self.samples.announce(self.index[[*rows], 5:7].tolist())
@@ -183,6 +190,11 @@ def samples_path(index: Path) -> Path:
     return index.with_suffix(".samples")
 
 
+def files_path(index: Path) -> Path:
+    """Path of the list of files that the rows of an index name; it exists only if there are any."""
+    return index.with_suffix(".files")
+
+
 def read_head(place: Path) -> tuple[dict[str, Any], int]:
     """The JSON header of an index, and the offset of the numbers after it. Raises `ValueError` for an invalid header."""
     with place.open("rb") as file:
@@ -200,7 +212,7 @@ def build_index(path: Path, cache: Path, key: str, measure: Measure, scan_all: S
     `UserError` listing the invalid rows by file:line.
     """
     if not path.is_file():
-        raise UserError(f"{path}: no such file; `python -m data_prep voice RECORDINGS --out FOLDER` makes one")
+        raise UserError(f"{path}: no such file; give data.train and data.val the path of a JSONL file")
     place = index_path(path, cache)
     with files.hold_lock(cache / LOCK):
         stat = path.stat()
@@ -211,7 +223,7 @@ def build_index(path: Path, cache: Path, key: str, measure: Measure, scan_all: S
             if stale is None:
                 return str(read_head(place)[0]["index_digest"])
             print(f"indexing {path} again: {stale}", file=sys.stderr, flush=True)
-        for old in (place, samples_path(place)):
+        for old in (place, samples_path(place), files_path(place)):
             files.discard(old)  # first, to free space for the new ones
             files.remove_unfinished(cache, old.name)
         return _build(path, place, {**of, **times}, scan_all or (lambda blocks: map(partial(scan_block, measure, path), blocks)))
@@ -223,11 +235,13 @@ def _build(path: Path, place: Path, facts: dict[str, Any], scan_all: ScanAll) ->
     whole = _Whole(path, place.parent)
     with path.open("rb") as file:
         samples = files.write_stream(samples_path(place), whole.samples(scan_all(blocks_of(file))))
+    if whole.files:
+        files.write_bytes(files_path(place), bytes(whole.files))
     numbers = memoryview(whole.entries).cast("B")
     facts = {
         **facts, "path": str(path.resolve()), "bytes": whole.bytes, "digest": whole.digest.hexdigest(),
         "rows": len(whole.entries) // COLUMNS, "left_out": whole.left_out, "cut": whole.cut,
-        "samples": {"bytes": samples.bytes, "digest": samples.digest},
+        "samples": {"bytes": samples.bytes, "digest": samples.digest}, "files": hashlib.sha256(whole.files).hexdigest(),
     }  # fmt: skip
     digest = _digest_of_index(facts, [numbers])
     head = json.dumps({**facts, "index_digest": digest})
@@ -243,7 +257,7 @@ def discard_other_indexes(cache: Path, paths: Iterable[Path]) -> None:
         for left in files.list_unfinished(cache):
             if HALF_WRITTEN.match(left.name):
                 files.discard(left)
-        for place in [*cache.glob("*.index"), *cache.glob("*.samples")]:
+        for place in [*cache.glob("*.index"), *cache.glob("*.samples"), *cache.glob("*.files")]:
             if place.stem not in kept:
                 files.discard(place)
 
@@ -270,9 +284,22 @@ def _explain_staleness(place: Path, of: dict[str, Any], times: dict[str, Any], p
         return f"it has {of['bytes']:,} bytes and had {head.get('bytes')}"
     if not _is_whole(samples_path(place), size, digest):
         return f"its cached samples {samples_path(place)} are missing or damaged"
+    if (change := _find_changed_file(place, head, path.absolute().parent)) is not None:
+        return change
     if of["bytes"] > DIGESTED_BYTES and all(head.get(name) == value for name, value in times.items()):
         return None
     return None if files.digest(path) == head.get("digest") else "its content has changed"
+
+
+def _find_changed_file(place: Path, head: dict[str, Any], folder: Path) -> str | None:
+    """Which file that a row names is not as it was when the rows were read; None if all are."""
+    try:
+        listed = files_path(place).read_bytes() if files_path(place).exists() else b""
+        if hashlib.sha256(listed).hexdigest() != head.get("files"):
+            return f"its list of files {files_path(place)} is missing or damaged"
+        return row_files.find_change(listed.decode().splitlines(), folder)
+    except (OSError, ValueError) as error:
+        return f"its list of files {files_path(place)} cannot be read ({strict_json.one_line(error)})"
 
 
 def _is_whole(samples: Path, size: int, digest: str) -> bool:
@@ -314,6 +341,8 @@ class Scanned(NamedTuple):
     problems: list[RowProblem]
     left_out: dict[str, list[int]]
     cut: int
+    files: bytes = b""
+    """State of the files that these rows name, one line each."""
 
 
 ScanAll = Callable[[Iterable[Block]], Iterator[Scanned]]
@@ -331,7 +360,7 @@ def blocks_of(file: IO[bytes]) -> Iterator[Block]:
 
 def scan_block(measure: Measure, path: Path, block: Block) -> Scanned:
     """Measure each row of a block. Exceptions other than `UserError` are bugs of the recipe, and get a note with the row's place."""
-    entries, samples, problems = array("q"), io.BytesIO(), list[RowProblem]()
+    entries, samples, problems, named = array("q"), io.BytesIO(), list[RowProblem](), list[str]()
     left_out: dict[str, list[int]] = {}
     offset, cut = block.offset, 0
     for line, raw in enumerate(io.BytesIO(block.raw), start=block.line):
@@ -345,6 +374,7 @@ def scan_block(measure: Measure, path: Path, block: Block) -> Scanned:
                 raise
             else:
                 cut += found.cut
+                named += found.files
                 if found.left_out is None:
                     entries.extend((offset, len(raw), found.positions, line, compute_checksum(raw)))
                     entries.extend((samples.tell(), len(found.sample), compute_checksum(found.sample)))
@@ -352,7 +382,7 @@ def scan_block(measure: Measure, path: Path, block: Block) -> Scanned:
                 else:
                     left_out.setdefault(found.left_out, []).append(line)
         offset += len(raw)
-    return Scanned(block.raw, entries.tobytes(), samples.getvalue(), problems, left_out, cut)
+    return Scanned(block.raw, entries.tobytes(), samples.getvalue(), problems, left_out, cut, "".join(f"{one}\n" for one in named).encode())
 
 
 class _Whole:
@@ -360,7 +390,7 @@ class _Whole:
 
     def __init__(self, path: Path, cache: Path) -> None:
         self.entries, self.digest, self.left_out = array("q"), hashlib.sha256(), dict[str, list[int]]()
-        self.bytes = self.cut = 0
+        self.files, self.bytes, self.cut = bytearray(), 0, 0
         self._path, self._cache, self._problems = path, cache, list[RowProblem]()
 
     def samples(self, scanned: Iterator[Scanned]) -> Iterator[bytes]:
@@ -390,6 +420,7 @@ class _Whole:
         self.bytes += len(found.raw)
         self.cut += found.cut
         self._problems += found.problems
+        self.files += found.files
         for reason, lines in found.left_out.items():
             self.left_out.setdefault(reason, []).extend(lines)
 

@@ -13,9 +13,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from finetune.config import Config
-from finetune.data import index_workers, sample_cache
+from finetune.config import Config, on_disk
+from finetune.data import index_workers, row_files, sample_cache
 from finetune.data.jsonl_dataset import Measured, Rows, build_index, open_rows
+from finetune.data.mixture import MixedRows, name_sources
 from finetune.data.row_problems import SHOWN_PROBLEMS
 from finetune.distributed.process_group import World, run_on_all, run_on_main
 from finetune.errors import UserError, format_count
@@ -39,7 +40,8 @@ def data_key(config: Config, loaded: Loaded) -> str:
     chosen = [config.recipe, config.options.model_dump_json(), json.dumps(loaded.state, sort_keys=True)]
     paths = sorted({path for pattern in DESCRIBING for path in loaded.base.glob(pattern)})
     base = [f"{path.name} {files.digest(path)}" for path in paths]
-    return hashlib.sha256("\n".join([*chosen, *base, code_version(find_recipe(config.recipe))]).encode()).hexdigest()
+    versions = [f"{name} {_version(name)}" for name in loaded.libraries]
+    return hashlib.sha256("\n".join([*chosen, *base, *versions, code_version(find_recipe(config.recipe))]).encode()).hexdigest()
 
 
 def code_version(recipe: Path) -> str:
@@ -61,20 +63,41 @@ def _version(distribution: str) -> str:
 def download_data(config: Config, world: World) -> Config:
     """Download data files given as URLs to the run's cache; returns the config with their local paths. Collective: call on every rank."""
     cache = config.run.dir / "cache" / "elsewhere"
-    urls = {key: url for key in ("train", "val") if remote.is_url(url := getattr(config.data, key))}
-    brought = run_on_main(world, lambda: {key: str(remote.fetch(url, cache)) for key, url in urls.items()})
-    return config.model_copy(update={"data": config.data.model_copy(update={key: Path(path) for key, path in brought.items()})})
+    data = config.data
+    urls = dict.fromkeys(str(path) for path in (*data.training_files(), data.val) if remote.is_url(path))
+    brought: dict[str, str] = run_on_main(world, lambda: {url: str(remote.fetch(url, cache)) for url in urls})
+
+    def localise(path: Path | str | None) -> Path | str | None:
+        return Path(brought[str(path)]) if str(path) in brought else path
+
+    mix = tuple(file.model_copy(update={"path": localise(file.path)}) for file in data.mix)
+    here = {"train": localise(data.train), "mix": mix, "val": localise(data.val)}
+    return config.model_copy(update={"data": data.model_copy(update=here)})
 
 
 def open_data(path: Path | None, cache: Path, key: str, recipe: Recipe, loaded: Loaded, config: Config, world: World) -> Rows | None:
     """Index the file on one rank, open it on all. Collective: call on every rank."""
     if path is None:
         return None
-    limit = LengthLimit.of(config)
-    scan_all = index_workers.IndexWorkers(path, find_recipe(config.recipe), loaded.processor, partial(encode_row, limit)).choose_scan()
-    measure_row = partial(encode_row, limit, recipe, loaded.processor)
-    built = run_on_main(world, lambda: build_index(path, cache, f"{key} {limit}", measure_row, scan_all))
+    limit, folder = LengthLimit.of(config), data_folder(path)
+    encode = partial(encode_row, limit, folder)
+    scan_all = index_workers.IndexWorkers(path, find_recipe(config.recipe), loaded.processor, encode).choose_scan()
+    measure_row = partial(encode, recipe, loaded.processor)
+    built = run_on_main(world, lambda: build_index(path, cache, f"{key} {limit} {folder}", measure_row, scan_all))
     return run_on_all(world, lambda: open_rows(path, cache, built))
+
+
+def open_training_data(
+    local: Config, cache: Path, key: str, recipe: Recipe, loaded: Loaded, config: Config, world: World
+) -> Rows | MixedRows:
+    """Index and open `data.train`, or the files of `data.mix`. `local`: the config with files that are on this machine. Collective: call on
+    every rank."""
+    opened = [open_data(on_disk(path), cache, key, recipe, loaded, config, world) for path in local.data.training_files()]
+    found = [rows for rows in opened if rows is not None]
+    if not config.data.mix:
+        return found[0]
+    mix = config.data.mix
+    return run_on_all(world, lambda: MixedRows.mix(found, name_sources([file.path for file in mix]), [file.weight for file in mix]))
 
 
 @dataclass(frozen=True)
@@ -96,16 +119,23 @@ def longest_sample(config: Config) -> int:
     return config.data.sequence_length or config.train.micro_tokens
 
 
-def measure_row(config: Config, recipe: Recipe, processor: Any, row: dict[str, Any]) -> Measured:
+def data_folder(path: Path) -> Path:
+    """The third argument of `read`: the folder of a data file. A link is not followed, since the files that rows name are beside it."""
+    return path.absolute().parent
+
+
+def measure_row(config: Config, recipe: Recipe, processor: Any, row: dict[str, Any], folder: Path) -> Measured:
     """Length of a row, and whether it is dropped or truncated. Raises `UserError` for an invalid row, and for one that is too long under
     `data.too_long: error`."""
-    return apply_limit(LengthLimit.of(config), recipe, recipe.read(row, processor))
+    return apply_limit(LengthLimit.of(config), recipe, recipe.read(row, processor, folder))
 
 
-def encode_row(limit: LengthLimit, recipe: Recipe, processor: Any, row: dict[str, Any]) -> Measured:
-    """As `measure_row`, with the record of the sample unless it is dropped. The record contains the sample before truncation."""
-    sample = recipe.read(row, processor)
-    found = apply_limit(limit, recipe, sample)
+def encode_row(limit: LengthLimit, folder: Path, recipe: Recipe, processor: Any, row: dict[str, Any]) -> Measured:
+    """As `measure_row`, with the state of the files that the row names, and, unless the row is dropped, with the record of the sample
+    before truncation."""
+    named = tuple(row_files.describe_files(recipe.files(row), folder))  # before they are read: a later change is then noticed
+    sample = recipe.read(row, processor, folder)
+    found = apply_limit(limit, recipe, sample)._replace(files=named)
     return found if found.left_out else found._replace(sample=sample_cache.encode(sample))
 
 
@@ -136,8 +166,10 @@ def check_batching(config: Config, recipe: Recipe) -> None:
         )
 
 
-def describe_dropped(rows: Rows) -> list[str]:
+def describe_dropped(rows: Rows | MixedRows) -> list[str]:
     """One log line for each reason for which rows of a file were dropped or truncated."""
+    if isinstance(rows, MixedRows):
+        return [line for source in rows.sources for line in describe_dropped(source)]
     total = len(rows) + sum(map(len, rows.left_out.values()))
     lines = []
     for reason, left_out in rows.left_out.items():

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,9 @@ from finetune.config import Lora
 from finetune.config_sources import read_config_file
 from finetune.errors import UserError
 from finetune.exporting.card import CARD, encode_card
-from finetune.exporting.model_metadata import README, describe_target, name_model
-from finetune.modeling import loading, lora_adapters, quantization
+from finetune.exporting.model_card import render_card
+from finetune.exporting.model_metadata import README, describe_target, name_model, read_base_metadata
+from finetune.modeling import added_parameters, loading, lora_adapters, quantization
 from finetune.modeling.loading import Reader
 from finetune.recipe import ExportPlan, Recipe, choose_recipe, find_recipe, load_recipe
 from finetune.storage import files
@@ -35,6 +38,8 @@ DTYPE_FLAGS = {None: None, "bf16": torch.bfloat16, "fp32": torch.float32}
 """Value of --dtype → type of the weights; None: as in the base."""
 LARGEST_FILE_BYTES = 5 * 10**9
 """Largest weights file; larger weights are split over several files, as the hub's tools do."""
+LARGEST_STRENGTH = 2.0
+"""Beyond 1 an update is extrapolated, which soon leaves the range in which a model works."""
 BLOCK_BYTES = 32 * 2**20
 """Tensors are read, merged and written in blocks of rows of about this size in fp32. Merging keeps five of them in memory."""
 
@@ -50,6 +55,8 @@ class Source:
     base: Reader
     plan: ExportPlan
     dtype: torch.dtype | None
+    strength: float = 1.0
+    """Factor of the update: 0 is the base, 1 the trained model."""
 
     @property
     def lora(self) -> Lora | None:
@@ -66,12 +73,14 @@ def export(
     adapter_only: bool = False,
     recipe: str | None = None,
     name: str | None = None,
+    strength: float = 1.0,
 ) -> Path:
     """Export a checkpoint to `target`, which is also returned. Raises `UserError` before any work is done; a failure leaves no files.
 
     `recipe`: name or folder of the recipe; by default the one that the checkpoint names. `name`: of the model in the examples of its card,
-    such as its name on the hub; by default `target`.
+    such as its name on the hub; by default `target`. `strength`: factor of the update, see `weaken_update`.
     """
+    check_strength(strength)
     if target.exists():
         raise UserError(f"--to {target} already exists; choose another folder or remove it")
     chosen = checkpoint.find(place, step)
@@ -82,12 +91,14 @@ def export(
     with safetensors_shards.open_shards(chosen) as (trained, shapes), loading.open_base(base) as read_base:
         check_checkpoint(chosen, state, shapes, base)
         buffers = {name: trained(name, None) for name in state["buffers"]}
-        plan = add_readme(maker.export(base, state["recipe_state"], buffers, form), chosen, state, name or describe_target(target))
-        source = Source(state, trained, shapes, read_base, plan, DTYPE_FLAGS[dtype])
+        render = partial(render_card, inherited=read_base_metadata(base), example=maker.inference.example, unit=maker.unit)
+        plan = add_readme(maker.export(base, state["recipe_state"], buffers, form), chosen, state, name or describe_target(target), render)
+        source = Source(state, trained, shapes, read_base, note_strength(plan, strength), DTYPE_FLAGS[dtype], strength)
         # Only the last parts of the path: a published model must not reveal folders of this machine.
         card = {"recipe": state["recipe"], "format": form, "step": state["step"], "checkpoint": "/".join(chosen.parts[-3:])}
+        card |= {} if strength == 1 else {"strength": strength}
         if adapter_only:
-            source = select_adapter(source, form)
+            source = select_adapter(source, form, base)
             write(source, adapter_entries(source), "adapter_model", base, target, card)
         else:
             entries = [entry for entry in exported_entries(source, base) if plan.keep(entry.name)]
@@ -96,25 +107,47 @@ def export(
     return target
 
 
+def check_strength(strength: float) -> None:
+    """Raises `UserError` for a strength outside of the range in which an interpolation makes sense."""
+    if not 0 <= strength <= LARGEST_STRENGTH:  # also NaN
+        raise UserError(f"--strength {strength:g}: give a number from 0 (the base) over 1 (as trained) to {LARGEST_STRENGTH:g}")
+
+
+def note_strength(plan: ExportPlan, strength: float) -> ExportPlan:
+    """The plan with the strength in its README.md, if there is one and the strength is not 1."""
+    if strength == 1 or README not in plan.files:
+        return plan
+    text = f"\n## Strength\nThe update of the training was applied with strength {strength:g} (0: the base model, 1: as trained).\n"
+    return replace(plan, files={**plan.files, README: plan.files[README].rstrip(b"\n") + b"\n" + text.encode()})
+
+
 def check_checkpoint(chosen: Path, state: dict[str, Any], shapes: dict[str, tuple[int, ...]], base: Path) -> None:
     """Raises `UserError` for a checkpoint whose files do not match each other or the base; its export would be a wrong model."""
     if missing := sorted(set(state["buffers"]) - set(shapes)):
         raise UserError(f"{chosen}: state.json lists {', '.join(missing[:4])}, but no file contains them; choose another checkpoint")
     whole = loading.tensor_shapes(base)
-    other = [f"{name} is {shape}, in the base {whole[name]}" for name, shape in shapes.items() if shape != whole.get(name, shape)]
+    if missing := sorted(set(state["added"]) - set(shapes)):
+        raise UserError(
+            f"{chosen}: state.json lists the new {', '.join(missing[:4])}, but no file contains them; choose another checkpoint"
+        )
+    known = {name: shape for name, shape in shapes.items() if name in whole and name not in state["added"]}
+    other = [f"{name} is {shape}, in the base {whole[name]}" for name, shape in known.items() if shape != whole[name]]
     if other:
         raise UserError(f"{chosen}: shapes differ from those of its base ({'; '.join(other[:4])}); choose another checkpoint")
 
 
-def add_readme(plan: ExportPlan, chosen: Path, state: dict[str, Any], name: str) -> ExportPlan:
-    """The plan with a README.md, which the recipe writes from the checkpoint's state and config; its examples use the model's `name`."""
-    if plan.readme is None:
-        cards = {README: name_model(plan.files[README], name)} if README in plan.files else {}
-        return replace(plan, files={**plan.files, **cards})
+def add_readme(plan: ExportPlan, chosen: Path, state: dict[str, Any], name: str, render: Callable[..., str]) -> ExportPlan:
+    """The plan with a README.md, which the recipe writes from the checkpoint's state and config, or else `render`; its examples use the
+    model's `name`."""
+    if plan.readme is None and README in plan.files:
+        return replace(plan, files={**plan.files, README: name_model(plan.files[README], name)})
+    if plan.readme is None and README in plan.copy:
+        return plan
     settings = read_config_file(chosen / "config.yaml").values
     if strange := [name for name in ("model", "data", "train", "options") if not isinstance(settings.get(name), dict)]:
         raise UserError(f"{chosen / 'config.yaml'} has no section {', '.join(strange)}; choose another checkpoint")
-    text = plan.readme(state, (chosen / "config.yaml").read_text(encoding="utf-8"))
+    make_text = plan.readme or partial(render, metadata=plan.metadata)
+    text = make_text(state, (chosen / "config.yaml").read_text(encoding="utf-8"))
     return replace(plan, files={**plan.files, README: name_model(text.encode(), name)})
 
 
@@ -155,8 +188,9 @@ def find_base(state: dict[str, Any], inside: tuple[str, ...], moved: Path | None
     return base
 
 
-def select_adapter(source: Source, form: str) -> Source:
-    """The adapters under peft's names, with peft's config. Raises `UserError` if the export also changes other tensors."""
+def select_adapter(source: Source, form: str, base: Path) -> Source:
+    """The adapters under peft's names, with peft's config; new parameters are in its `modules_to_save`. Raises `UserError` if the export
+    also changes other tensors."""
     if source.lora is None:
         raise UserError("--adapter-only: this run trained all weights and has no adapter; remove the flag")
     if source.plan.edit:
@@ -164,11 +198,20 @@ def select_adapter(source: Source, form: str) -> Source:
             f"--adapter-only: the format {form} also changes {', '.join(source.plan.edit)}, which an adapter cannot contain; "
             "remove the flag, or choose another --format"
         )
+    if source.lora.dora and source.strength != 1:
+        raise UserError(
+            f"--strength {source.strength:g} --adapter-only: the lengths of DoRA cannot be scaled without the base's weights; export the "
+            "whole model, or remove --strength"
+        )
     adapters = [name for name in source.shapes if lora_adapters.is_adapter(name) and not name.startswith("optimizer.")]
-    own = {lora_adapters.peft_name(name): name for name in adapters}
-    config = lora_adapters.peft_config(source.lora, [*{lora_adapters.layer_of(name) for name in adapters}])
+    added = source.state["added"]
+    check_whole_modules(set(added), set(loading.tensor_files(base)) - set(added))
+    own = {lora_adapters.peft_name(name): name for name in [*adapters, *added]}
+    scaled = source.lora.model_copy(update={"alpha": source.lora.alpha * source.strength})
+    config = lora_adapters.peft_config(scaled, [*{lora_adapters.layer_of(name) for name in adapters}])
     config.base_model_name_or_path, config.revision = source.state["base"]["source"], source.state["base"]["revision"]
     config.inference_mode = True
+    config.modules_to_save = sorted(added_parameters.owning_modules(added)) or None
     shapes = {name: source.shapes[inner] for name, inner in own.items()}
     document = json.dumps(config.to_dict(), indent=1, default=sorted).encode()
     return replace(
@@ -176,7 +219,18 @@ def select_adapter(source: Source, form: str) -> Source:
         trained=lambda name, slices: source.trained(own[name], slices),
         shapes=shapes,
         plan=ExportPlan(files={"adapter_config.json": document}),
+        strength=1.0,  # the strength is in the config's alpha
     )
+
+
+def check_whole_modules(added: set[str], kept: set[str]) -> None:
+    """Raises `UserError` if a new parameter shares its module with a `kept` one of the base: peft saves whole modules."""
+    modules = added_parameters.owning_modules(kept) | {""}
+    if shared := sorted(name for name in added if name.rpartition(".")[0] in modules):
+        raise UserError(
+            f"--adapter-only: {shared[0]} is new, and other parameters of its module are not, which a peft adapter cannot express; "
+            "remove the flag"
+        )
 
 
 def adapter_entries(source: Source) -> list[TensorEntry]:
@@ -188,8 +242,7 @@ def write(source: Source, entries: list[TensorEntry], weights: str, base: Path, 
     copied = sum(path.stat().st_size for name in source.plan.copy for path in list_files(base / name))
     files.require_space(target.parent, sum(entry.bytes for entry in entries) + copied + 2**20, "the export")
     files.remove_unfinished(target.parent, target.name)
-    temporary = files.fresh_folder(target.parent, target.name)
-    try:
+    with files.new_folder(target) as temporary:
         digests = write_weights(source, entries, weights, temporary)
         for name in source.plan.copy:
             for path in list_files(base / name):
@@ -199,10 +252,6 @@ def write(source: Source, entries: list[TensorEntry], weights: str, base: Path, 
             files.make_folder((temporary / name).parent)
             files.write_blocks(temporary / name, [content])
         check_written(temporary, digests)
-        files.commit_folder(temporary, target)
-    except BaseException:
-        files.discard(temporary)
-        raise
 
 
 def set_dtype(documents: dict[str, bytes], dtype: torch.dtype | None) -> dict[str, bytes]:
@@ -220,15 +269,21 @@ def set_dtype(documents: dict[str, bytes], dtype: torch.dtype | None) -> dict[st
 
 
 def exported_entries(source: Source, base: Path) -> list[TensorEntry]:
-    """Name, type and shape of every tensor of the base, as they will be written."""
+    """Name, type and shape of every tensor of the base and of every new one, as they will be written. A new one has the type of most of the
+    base's elements."""
     types = {text: dtype for dtype, text in DTYPES.items()}
-    entries = []
+    added, entries = source.state["added"], []
     for name, path in sorted(loading.tensor_files(base).items()):
         with safe_open(path, framework="pt") as file:
             part = file.get_slice(name)
             own = types[part.get_dtype()]
             entries.append(TensorEntry(name, source.dtype if source.dtype and own.is_floating_point else own, tuple(part.get_shape())))
-    return entries
+    sizes = Counter[torch.dtype]()
+    for entry in entries:
+        sizes[entry.dtype] += math.prod(entry.shape) if entry.dtype.is_floating_point else 0
+    usual = source.dtype or max(sizes, key=lambda dtype: sizes[dtype], default=torch.float32)
+    new = [TensorEntry(name, usual, source.shapes[name]) for name in added]
+    return sorted([*(entry for entry in entries if entry.name not in added), *new], key=lambda entry: entry.name)
 
 
 def check_accounted(source: Source, exported: set[str]) -> None:
@@ -285,14 +340,29 @@ def blocks_of(source: Source, entry: TensorEntry) -> Iterator[Tensor]:
 
 
 def merge_rows(source: Source, entry: TensorEntry) -> Iterator[Tensor]:
-    """Blocks of rows: trained values if there are any, the base's values with the LoRA update merged in fp32, or the base's values."""
+    """Blocks of rows: trained values if there are any, the base's values with the LoRA update merged in fp32, or the base's values. New
+    parameters (`Loaded.added`) are as trained at every strength."""
     layer = entry.name.removesuffix(".weight")
-    if entry.name in source.shapes:
+    adapted = source.lora is not None and layer + lora_adapters.DOWN in source.shapes
+    if entry.name in source.state["added"]:  # no change of the base, even if that has values under this name
         yield from (source.trained(entry.name, rows) for rows in row_blocks(entry.shape))
-    elif source.lora is None or layer + lora_adapters.DOWN not in source.shapes:
+    elif source.strength == 0 or not (adapted or entry.name in source.shapes):
         yield from (source.base(entry.name, rows) for rows in row_blocks(entry.shape))
+    elif entry.name in source.shapes:
+        for rows in row_blocks(entry.shape):
+            yield weaken_update(source, entry, rows, source.trained(entry.name, rows))
     else:
+        assert source.lora is not None
         yield from merge_adapter_rows(source, entry, layer, source.lora)
+
+
+def weaken_update(source: Source, entry: TensorEntry, rows: tuple[slice, ...] | None, trained: Tensor) -> Tensor:
+    """fp32: base + strength · (trained − base), for these rows of a tensor; unchanged at strength 1 (Wortsman et al. 2022,
+    arXiv:2109.01903). It gives the base for a strength near 0 under DoRA and 4-bit weights, too."""
+    if source.strength == 1 or not trained.is_floating_point():
+        return trained
+    base = source.base(entry.name, rows).float()
+    return base + source.strength * (trained.float() - base)
 
 
 def row_blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...] | None]:
@@ -306,6 +376,8 @@ def row_blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...] | None]:
 
 
 def merge_adapter_rows(source: Source, entry: TensorEntry, layer: str, lora: Lora) -> Iterator[Tensor]:
+    interpolated = lora.dora or bool(source.state["quantization"])  # then the update is more than the scaled product of A and B
+    scaled = lora if interpolated else lora.model_copy(update={"alpha": lora.alpha * source.strength})
     a = source.trained(layer + lora_adapters.DOWN, None)
     for block in row_blocks(entry.shape):
         assert block is not None  # an adapted layer has rows
@@ -313,7 +385,8 @@ def merge_adapter_rows(source: Source, entry: TensorEntry, layer: str, lora: Lor
         lengths = source.trained(layer + lora_adapters.LENGTHS, (block[0],)) if lora.dora else None
         base = source.base(entry.name, block)
         base = quantization.round_to_4_bits(base) if source.state["quantization"] else base
-        yield lora_adapters.merge_update(base, a, b, lengths, lora)
+        merged = lora_adapters.merge_update(base, a, b, lengths, scaled)
+        yield weaken_update(source, entry, block, merged) if interpolated else merged
 
 
 def list_files(path: Path) -> list[Path]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from safetensors import safe_open
@@ -16,7 +17,8 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from finetune.distributed.sharding import local_shard, plain_name
 from finetune.errors import UserError
-from finetune.modeling import quantization
+from finetune.modeling import added_parameters, quantization
+from finetune.modeling.added_parameters import Initializer
 from finetune.modeling.lora_adapters import init_adapter, init_magnitudes, is_adapter, is_magnitude, layer_of
 from finetune.storage import files
 from finetune.storage.model_resolver import MODEL_FILES, resolve_model
@@ -25,6 +27,9 @@ SHAPING = frozenset({".safetensors", ".json", ".jinja", ".model", ".txt", ".code
 """Types of files that loaders of transformers read: weights, configs, tokenizers, chat templates."""
 DESCRIBING = ("README*", "LICENSE*", "NOTICE*", "USE_POLICY*", "*.index.json", "overtone.json", "trainer_state.json", "*_results.json")
 """Files of these types that affect nothing: documents, weight indexes, records of how a base was trained."""
+
+
+NONE_ADDED: Mapping[str, Initializer] = MappingProxyType({})
 
 
 def resolve_source(source: str | None, revision: str | None, patterns: Sequence[str] = MODEL_FILES, option: str = "model.source") -> Path:
@@ -100,20 +105,30 @@ def base_name(name: str) -> str:
 
 
 def materialise(
-    model: nn.Module, base: Path, buffers: dict[str, Tensor], device: torch.device, seed: int, home: torch.device | None = None
+    model: nn.Module,
+    base: Path,
+    buffers: dict[str, Tensor],
+    device: torch.device,
+    seed: int,
+    home: torch.device | None = None,
+    added: Mapping[str, Initializer] = NONE_ADDED,
 ) -> None:
     """Allocate a sharded meta model and load its weights; each rank reads only its own slices. Buffers are placed on `device`, shards on
-    `home` (default: `device`).
+    `home` (default: `device`). `added`: parameters that are initialized instead of being read (`Loaded.added`).
 
     Raises `UserError` naming every parameter that the base lacks or has in another shape.
     """
     # Not `to_empty`: it would also clear the buffers, and a model with an invalid rotary table trains without an error.
     model._apply(lambda tensor: torch.empty_like(tensor, device=home or device) if tensor.is_meta else tensor.to(device))
-    if problems := find_misfits(model, base):
+    if problems := find_misfits(model, base, added):
         raise UserError(f"{base} does not match the model in {len(problems)} tensors:\n  " + "\n  ".join(problems[:20]))
     with torch.no_grad(), open_base(base) as read:
         for name, parameter in model.named_parameters():
-            _fill(name, parameter, read, seed)
+            if (initializer := added.get(plain_name(name))) is not None:
+                value = added_parameters.initialize(plain_name(name), parameter.shape, seed, initializer)
+                local_shard(parameter).copy_(value[local_slices(parameter)[1]])
+            else:
+                _fill(name, parameter, read, seed)
         own = dict(model.named_buffers())
         for name, value in buffers.items():
             own[name].copy_(value)
@@ -137,12 +152,14 @@ def open_base(folder: Path) -> Iterator[Reader]:
         yield read
 
 
-def find_misfits(model: nn.Module, base: Path) -> list[str]:
-    """Tensors that the base lacks or has in another shape, one line each. Compares full shapes, since a slice of a larger tensor would load
-    without an error."""
+def find_misfits(model: nn.Module, base: Path, added: Collection[str] = ()) -> list[str]:
+    """Tensors that the base lacks or has in another shape, without the `added` ones, one line each. Compares full shapes, since a slice of
+    a larger tensor would load without an error."""
     shapes = tensor_shapes(base)
     wanted = dict(
-        _expected(base_name(name), tuple(parameter.shape)) for name, parameter in model.named_parameters() if not is_adapter(name)
+        _expected(base_name(name), tuple(parameter.shape))
+        for name, parameter in model.named_parameters()
+        if not is_adapter(name) and plain_name(name) not in added
     )
     missing = [f"{name} is missing" for name in wanted if name not in shapes]
     return missing + [

@@ -6,10 +6,9 @@ under DoRA (Liu et al. 2024, arXiv:2402.09353) each row of W' is then scaled to 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import re
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 
 from finetune.config import Lora
 from finetune.errors import UserError
+from finetune.modeling.added_parameters import make_generator
 
 ALL_LINEAR = "all-linear"
 """Value of `model.lora.targets` for all linear layers inside and between the blocks, without the output head."""
@@ -24,14 +24,16 @@ DOWN, UP, LENGTHS = ".lora_A.default.weight", ".lora_B.default.weight", ".lora_m
 """Suffixes that peft adds to a layer's name for A [r, in], B [out, r] and m [out]."""
 
 
-def inject_adapters(model: nn.Module, lora: Lora, targets: str) -> None:
-    """Add adapters to the linear layers whose name matches, with parameters on meta. Raises `UserError` if none matches."""
+def inject_adapters(model: nn.Module, lora: Lora, targets: str, excluded: Collection[str] = ()) -> None:
+    """Add adapters to the linear layers whose name matches, with parameters on meta, but to none in `excluded`. Raises `UserError` if none
+    matches."""
     from peft import inject_adapter_in_model
 
     pattern = lora.targets or targets
     chosen = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     if pattern != ALL_LINEAR:
         chosen = [name for name, _ in model.named_modules() if re.fullmatch(pattern, name)]
+    chosen = [name for name in chosen if name not in excluded]
     if not all(isinstance(model.get_submodule(name), nn.Linear) for name in chosen) or not chosen:
         raise UserError(f"model.lora.targets {pattern!r} must match linear layers only, and at least one; check the model's module names")
     inject_adapter_in_model(peft_config(lora, chosen), model, low_cpu_mem_usage=True)
@@ -75,8 +77,7 @@ def init_adapter(name: str, shape: torch.Size, seed: int) -> Tensor:
     ranks."""
     if name.endswith(UP):
         return torch.zeros(shape)
-    key = int.from_bytes(hashlib.sha256(json.dumps([seed, name]).encode()).digest()[:8], "big") % 2**63
-    return (torch.rand(shape, generator=torch.Generator().manual_seed(key)) * 2 - 1) / math.sqrt(shape[1])
+    return (torch.rand(shape, generator=make_generator(seed, name)) * 2 - 1) / math.sqrt(shape[1])
 
 
 def init_magnitudes(rows: Tensor) -> Tensor:

@@ -1,19 +1,22 @@
-"""Which parameters a run trains: the recipe's, or LoRA's adapters."""
+"""Which parameters a run trains: the recipe's, or LoRA's adapters; and in both cases those that the base lacks."""
 
 from __future__ import annotations
 
 from finetune.config import Config
 from finetune.distributed import sharding
-from finetune.modeling import loading, lora_adapters, quantization
+from finetune.modeling import added_parameters, loading, lora_adapters, quantization
 from finetune.recipe import Loaded, Recipe
 
 
 def choose_trained(loaded: Loaded, recipe: Recipe, config: Config) -> None:
-    """Freeze all parameters but those that the recipe trains, or all but LoRA's adapters. Frozen ones are kept in the compute type."""
+    """Freeze all parameters but those that the recipe trains, or all but LoRA's adapters; `Loaded.added` is trained in both cases. Frozen
+    parameters are kept in the compute type."""
+    added = loaded.added
+    added_parameters.check_names(loaded.model, added)
     if config.model.lora is None:
-        loading.freeze(loaded.model, loaded.trainable, sharding.compute_dtype(config))
+        loading.freeze(loaded.model, lambda name: name in added or loaded.trainable(name), sharding.compute_dtype(config))
         return
-    lora_adapters.inject_adapters(loaded.model, config.model.lora, recipe.lora_targets)
+    lora_adapters.inject_adapters(loaded.model, config.model.lora, recipe.lora_targets, added_parameters.owning_modules(added))
     if config.model.quantization:
         quantization.quantize_base(loaded.model)
-    loading.freeze(loaded.model, lora_adapters.is_adapter, sharding.compute_dtype(config))
+    loading.freeze(loaded.model, lambda name: name in added or lora_adapters.is_adapter(name), sharding.compute_dtype(config))

@@ -7,7 +7,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ import torch
 from accelerate import Accelerator
 from tqdm import tqdm
 
-from finetune.config import LAST_STEP
 from finetune.config_diff import NO_NUMBER, Change
 from finetune.errors import UserError
-from finetune.recipe import Answer
+from finetune.monitoring.run_records import LOG, read_log
+from finetune.recipe import POSITIONS, Answer
 from finetune.storage import files
 
 QUIET_SECONDS = 10.0
@@ -44,10 +44,18 @@ class Events:
     """The events of one run. Create it on every rank, since trackers are set up collectively; only rank 0 writes and prints."""
 
     def __init__(
-        self, run_dir: Path, accelerator: Accelerator, total: int, done: int, settings: dict[str, Any], listener: Listener = ignore_event
+        self,
+        run_dir: Path,
+        accelerator: Accelerator,
+        total: int,
+        done: int,
+        settings: dict[str, Any],
+        listener: Listener = ignore_event,
+        unit: str = POSITIONS,
     ) -> None:
-        self.log_path = run_dir / "log.jsonl"
-        self._listener = listener
+        """`unit`: `Recipe.unit`."""
+        self.log_path = run_dir / LOG
+        self._listener, self._unit = listener, unit
         self._accelerator, self._main, self._total = accelerator, accelerator.is_main_process, total
         self._spoke, self._started, self._first = 0.0, time.monotonic(), done
         self._pace_from: tuple[int, float] | None = None
@@ -79,13 +87,13 @@ class Events:
                 {"configuration changes": len(lines), "configuration": "\n\n".join(_format_code_block(line) for line in lines)}, step
             )
 
-    def step(self, step: int, numbers: dict[str, float]) -> None:
-        """Log the metrics of optimizer step `step` (1 is the first)."""
+    def step(self, step: int, numbers: dict[str, float], metrics: Iterable[str] = ()) -> None:
+        """Log the numbers of optimizer step `step` (1 is the first). `metrics`: names of those that the console shows besides the loss."""
         self.reached = step
         self._record("step", step, numbers)
         text = (
-            f"loss {numbers['loss']:.4f}  {numbers['tokens_per_second']:.0f} tok/s  {numbers['memory_gib']:.1f} GiB"
-            f"  norm {numbers['grad_norm']:.3f}  lr {numbers['lr']:.2e}"
+            f"loss {numbers['loss']:.4f}{_format_metrics(numbers, metrics)}  {numbers['tokens_per_second']:.0f} {self._unit}/s"
+            f"  {numbers['memory_gib']:.1f} GiB  norm {numbers['grad_norm']:.3f}  lr {numbers['lr']:.2e}"
         )
         if self._bar is not None:
             self._bar.update(step - self._bar.n)
@@ -110,9 +118,10 @@ class Events:
                 "not counting evaluations and saves"
             )
 
-    def evaluation(self, step: int, numbers: dict[str, float]) -> None:
+    def evaluation(self, step: int, numbers: dict[str, float], metrics: Iterable[str] = ()) -> None:
+        """Log the numbers of an evaluation; `metrics` as in `step`."""
         self._record("evaluation", step, {f"val/{name}": value for name, value in numbers.items()})
-        self.say(f"step {step}: validation loss {numbers['loss']:.4f}")
+        self.say(f"step {step}: validation loss {numbers['loss']:.4f}{_format_metrics(numbers, metrics)}")
         if step == self._first:  # an evaluation before the first step says nothing about the time that steps take
             self._started = time.monotonic()
             if self._bar is not None:
@@ -169,6 +178,11 @@ class Events:
             self._accelerator.log(numbers, step=step)
 
 
+def _format_metrics(numbers: Mapping[str, float], metrics: Iterable[str]) -> str:
+    """Two spaces, name and value of each that was measured; empty without any."""
+    return "".join(f"  {name} {numbers[name]:.4g}" for name in metrics if name in numbers)
+
+
 def format_duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.0f} s"
@@ -212,27 +226,6 @@ def _show_media(writer: Any, step: int, answers: list[Answer]) -> None:
 def _format_code_block(text: str) -> str:
     """The text as a Markdown code block."""
     return "\n".join(f"    {line}" for line in text.splitlines())
-
-
-def read_log(path: Path) -> list[dict[str, Any]]:
-    """Events of a log. If a step was logged twice (repeated after a crash), the last entry is used. A partial last line is dropped, and so
-    are lines that are not events, since people and other programs may write to a text file."""
-    events: dict[tuple[str, int], dict[str, Any]] = {}
-    for line in path.read_bytes().split(b"\n"):
-        event = _parse_event(line)
-        if event is not None:
-            events[event["event"], event["step"]] = event
-    return list(events.values())
-
-
-def _parse_event(line: bytes) -> dict[str, Any] | None:
-    try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(event, dict) or not isinstance(event.get("event"), str) or type(event.get("step")) is not int:
-        return None
-    return event if 0 <= event["step"] <= LAST_STEP else None
 
 
 def draw_curve(log_path: Path, picture: Path) -> None:

@@ -61,6 +61,8 @@ class RunFailure:
     """In a word or two."""
     reported: bool = False
     """Whether that rank reported the failure itself."""
+    refused: bool = False
+    """Whether it is a `UserError`: a wrong config, missing data."""
 
 
 class Heartbeat:
@@ -77,12 +79,13 @@ class Heartbeat:
         self._store_answers = True
         self._peers: Peers | None = None
         self._folder: Path | None = None
-        self._word: Callable[[RunFailure], None] = lambda _: None
         self._failure: RunFailure | None = None
         self._beats = 0
         self._kills_before = vital_signs.out_of_memory_kills()
         self.step = 0
         """The last step of which this rank has seen an event."""
+        self.on_failure: Callable[[RunFailure], None] = lambda _: None
+        """Records a failure, once."""
 
     def __enter__(self) -> Heartbeat:
         if self._world.size > 1:
@@ -123,9 +126,9 @@ class Heartbeat:
         if self._peers is not None:
             self._peers.close()
 
-    def leave_traces_in(self, folder: Path, word: Callable[[RunFailure], None]) -> None:
-        """Start writing status records and tracebacks to `folder`, which this run must have locked; call `word` with a failure."""
-        self._folder, self._word = folder, word
+    def leave_traces_in(self, folder: Path, on_failure: Callable[[RunFailure], None]) -> None:
+        """Start writing status records and tracebacks to `folder`, which this run must have locked; call `on_failure` with a failure."""
+        self._folder, self.on_failure = folder, on_failure
         self._record_signs(folder)
         threading.Thread(target=self._keep_recording, args=(folder,), name="vital signs", daemon=True).start()
 
@@ -136,10 +139,17 @@ class Heartbeat:
     def fail(self, error: BaseException) -> RunFailure:
         """Report to all ranks that this one is about to end, and write its traceback; returns the first failure of the run."""
         if self._failure is None:
+            interrupted, refused = isinstance(error, KeyboardInterrupt), isinstance(error, UserError) and not hasattr(error, "reason")
             text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            text = "interrupted by Ctrl-C" if interrupted else text
             if self._world.size > 1 and not isinstance(error, ElsewhereError):  # whose message names the rank already
                 text = f"rank {self._world.rank} failed: {text}"
-            own = RunFailure(text, self._world.rank, reason=getattr(error, "reason", "failed"), reported=True)
+            own = RunFailure(
+                *(text, self._world.rank, "SIGINT" if interrupted else None),
+                reason=getattr(error, "reason", "failed"),
+                reported=True,
+                refused=refused,
+            )
             if self._folder is not None and not isinstance(error, ElsewhereError):
                 text = str(error) if isinstance(error, UserError) else "".join(traceback.format_exception(error))
                 with contextlib.suppress(OSError, UserError):  # the disk may be what failed
@@ -204,7 +214,7 @@ class Heartbeat:
 
     def _write_last_word(self, failure: RunFailure) -> None:
         with contextlib.suppress(Exception):  # a full disk must not keep the process alive
-            self._word(failure)
+            self.on_failure(failure)
 
     def _record_signs(self, folder: Path) -> None:
         device = self._world.device

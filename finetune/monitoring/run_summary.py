@@ -6,26 +6,29 @@ The folder may come from anywhere: a file that cannot be read, or that holds som
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import platform
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetune.config import LAST_STEP
-from finetune.errors import UserError
 from finetune.monitoring import vital_signs
+from finetune.monitoring.run_records import (
+    CHECKPOINTS,
+    EXIT_RECORD,
+    LOG,
+    REFUSED,
+    find_best_evaluation,
+    is_finished,
+    is_step,
+    iterate_events,
+    read_json,
+)
 from finetune.monitoring.vital_signs import RankStatus
-from finetune.storage import strict_json
 
-LOG, EXIT_RECORD, CHECKPOINTS = "log.jsonl", "exit.json", "checkpoints"
 LONGEST_LINE = 2**20
 """Bytes of a line of the log that are read; longer ones are no metrics."""
-LARGEST_JSON = 2**26
-"""Bytes of the largest JSON document to read."""
 SILENT_SECONDS = 60.0
 """A process on another machine is considered dead if it has not written its status for this long."""
 
@@ -38,7 +41,7 @@ class RunSummary:
     recipe: str
     """Empty if no checkpoint says it."""
     state: str
-    """`running`, `finished`, `stopped`, `failed`, or `no record`."""
+    """`running`, `finished`, `stopped`, `refused`, `failed`, or `no record`."""
     reason: str
     """What `exit.json` says about a run that stopped or failed; or that a process was killed."""
     step: int
@@ -59,41 +62,19 @@ def is_run(folder: Path) -> bool:
 
 def summarize_run(folder: Path) -> RunSummary:
     """The summary of a run's folder."""
-    step, total, best = 0, None, None
-    for event in read_metrics(folder / LOG):
-        if event["event"] in ("started", "resumed"):
-            step, total = event["step"], read_count(event.get("total"))  # a run that starts again in its folder logs from step 0
-        elif event["event"] == "evaluation":
-            loss = event.get("val/loss")
-            if isinstance(loss, float) and math.isfinite(loss) and (best is None or loss < best[0]):
-                best = (loss, event["step"])
-        step = max(step, event["step"])
+    step, total, evaluations = 0, None, list[dict[str, Any]]()
+    with contextlib.suppress(OSError):  # no log
+        for event in iterate_events(folder / LOG, LONGEST_LINE):
+            if event["event"] in ("started", "resumed"):  # a run that starts again in its folder logs from step 0
+                step, total = event["step"], event["total"] if is_step(event.get("total")) else None
+            elif event["event"] == "evaluation":
+                evaluations.append(event)
+            step = max(step, event["step"])
     state, reason = find_state(folder)
     newest = max((path.name for path in (folder / CHECKPOINTS).glob("step-*")), default="")
     recipe = read_json(folder / CHECKPOINTS / newest / "state.json").get("recipe") if newest else None
-    loss, at = best or (None, None)
+    loss, at = find_best_evaluation(evaluations) or (None, None)
     return RunSummary(folder, recipe if isinstance(recipe, str) else "", state, reason, step, total, loss, at, count_bytes(folder))
-
-
-def read_metrics(log: Path) -> Iterator[dict[str, Any]]:
-    """Events of a log in their order: the starts and ends of launches, the steps and the evaluations."""
-    try:
-        stream = log.open("rb")
-    except OSError:
-        return
-    with stream:
-        while line := stream.readline(LONGEST_LINE):
-            try:
-                event = strict_json.loads_object(line)
-            except UserError:
-                continue  # a partial last line, or a line that a person wrote
-            if isinstance(event.get("event"), str) and read_count(event.get("step")) is not None:
-                yield event
-
-
-def read_count(value: Any) -> int | None:
-    """The value if it is a number of steps."""
-    return value if type(value) is int and 0 <= value <= LAST_STEP else None
 
 
 def find_state(folder: Path) -> tuple[str, str]:
@@ -101,8 +82,10 @@ def find_state(folder: Path) -> tuple[str, str]:
     if (folder / EXIT_RECORD).is_file():
         reason = read_json(folder / EXIT_RECORD).get("reason")
         reason = reason if isinstance(reason, str) else "its exit.json cannot be read"
-        if reason == "finished":
-            return "finished", ""
+        if is_finished(reason):
+            return "finished", reason.removeprefix("finished").strip()
+        if reason == REFUSED:
+            return reason, ""
         return ("stopped" if reason.startswith("stopped by ") else "failed"), reason.removeprefix("stopped ")
     statuses = vital_signs.read_all_statuses(folder)
     if any(map(is_alive, statuses)):
@@ -121,14 +104,6 @@ def is_alive(status: RankStatus) -> bool:
     except PermissionError:  # of another user
         return True
     return status.process > 0
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A small JSON document; empty if it cannot be read."""
-    with contextlib.suppress(OSError, UserError):
-        if path.stat().st_size <= LARGEST_JSON:
-            return strict_json.read_object(path)
-    return {}
 
 
 def count_bytes(folder: Path) -> int:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from finetune.config import Config, on_disk
-from finetune.data import length_index
+from finetune.data import length_index, row_files
+from finetune.data.mixture import compute_shares, describe_share, name_sources
 from finetune.distributed import sharding, tensor_parallel
 from finetune.errors import UserError
 from finetune.modeling import loading
@@ -17,7 +18,7 @@ from finetune.modeling.trained_parameters import choose_trained
 from finetune.planning.activation_memory import Activations, Recomputing, trace_step, trim_stacks
 from finetune.planning.memory import Outline, outline_model
 from finetune.planning.parallelism_planner import TENSOR_SIZES, Work
-from finetune.recipe import Batch, Recipe, Sample, Sketch
+from finetune.recipe import POSITIONS, Batch, Recipe, Sample, Sketch
 from finetune.storage.strict_json import loads_object
 
 DESCRIBING = ["*.json", "*.txt", "*.model", "*.jinja"]
@@ -40,6 +41,8 @@ class RunEstimate:
     """Tensors that the base lacks, or has in another shape, if its weights are there."""
     processor: Callable[[], Any]
     """Returns the processor that reads rows; raises `UserError` if the base's files are not sufficient."""
+    unit: str = POSITIONS
+    """`Recipe.unit`."""
 
 
 def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
@@ -52,7 +55,7 @@ def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
     counted = outline_model(loaded.model, loaded.blocks, dtype, config.train.optimizer, loaded.tensor_plans)
     check = partial(tensor_parallel.check_model, loaded.model, loaded.blocks, plans=loaded.tensor_plans)
     refusals = {size: find_refusal(config, size, check) for size in TENSOR_SIZES}
-    misfits = tuple(loading.find_misfits(loaded.model, loaded.base)) if has_weights(loaded.base) else ()
+    misfits = tuple(loading.find_misfits(loaded.model, loaded.base, loaded.added)) if has_weights(loaded.base) else ()
     counts = trim_stacks(loaded.model, loaded.blocks)
 
     @cache
@@ -72,7 +75,7 @@ def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
         recomputing=train.activation_checkpointing,
         refuses_tensor=refusals.get,
     )
-    return RunEstimate(config, counted, work, activations, misfits, sketched.processor)
+    return RunEstimate(config, counted, work, activations, misfits, sketched.processor, recipe.unit)
 
 
 def resolve_base(config: Config) -> Config:
@@ -100,16 +103,28 @@ def sketch_from_rows(config: Config, recipe: Recipe) -> Sketch:
     """Sketch of a recipe without `sketch`: loads the model as for training, and repeats the longest of some rows."""
     recipe.prepare(config)
     loaded = recipe.load(config)
-    samples = [recipe.read(row, loaded.processor) for _, row in read_some_rows(on_disk(config.data.train))]
+    paths = [path for path in map(on_disk, config.data.training_files()) if path is not None]
+    samples = [read_row(path, line, row, recipe, loaded.processor) for path in paths for line, row in read_some_rows(path)]
     longest = max(samples, key=recipe.length, default=None)
     if longest is None:
-        raise UserError(f"data.train: {config.data.train} has no rows, and {config.recipe} defines no `sketch` to plan without them")
+        named = f"data.train: {config.data.name_training_data() or None}"
+        raise UserError(f"{named} has no rows, and {config.recipe} defines no `sketch` to plan without them")
     lay = recipe.pack if config.data.packing and recipe.pack else recipe.collate
 
     def batch(count: int, positions: int) -> Batch:
         return lay([longest] * max(1, count * positions // recipe.length(longest)))
 
     return Sketch(loaded, batch, lambda: loaded.processor)
+
+
+def read_row(path: Path, line: int, row: dict[str, Any], recipe: Recipe, processor: Any) -> Sample:
+    """A row as training reads it. Raises `UserError` with its place for an invalid row, and for a missing file that it names."""
+    folder = length_index.data_folder(path)
+    try:
+        row_files.describe_files(recipe.files(row), folder)
+        return recipe.read(row, processor, folder)
+    except UserError as problem:
+        raise UserError(f"{path}:{line}: {problem}") from None
 
 
 def read_some_rows(path: Path | None) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -139,18 +154,41 @@ class DataPreview:
     """Positions of all rows, extrapolated."""
     problems: tuple[str, ...]
     """Problems of rows, with file and line."""
+    shares: tuple[str, ...] = ()
+    """One line for each file of `data.mix`."""
 
 
 def preview_data(config: Config, recipe: Recipe, processor: Any) -> DataPreview:
-    """Read some rows as training would."""
-    path = on_disk(config.data.train)
-    assert path is not None
+    """Read some rows as training would. Positions are those of an epoch."""
+    paths = [path for path in map(on_disk, config.data.training_files()) if path is not None]
+    found = [preview_file(path, config, recipe, processor) for path in paths]
+    if not config.data.mix:
+        return found[0]
+    rows, names = sum(each.rows for each in found), name_sources([file.path for file in config.data.mix])
+    shares = compute_shares([file.weight for file in config.data.mix])
+    means = [each.positions / max(each.rows, 1) for each in found]
+    epochs = None if config.train.steps else config.train.epochs
+    lines = [
+        describe_share(name, share, each.rows, mean, rows, epochs, recipe.unit)
+        for name, share, each, mean in zip(names, shares, found, means, strict=True)
+        if each.rows
+    ]
+    positions = rows * sum(float(share) * mean for share, mean in zip(shares, means, strict=True))
+    return DataPreview(
+        rows, sum(each.looked_at for each in found), positions, tuple(text for each in found for text in each.problems), tuple(lines)
+    )
+
+
+def preview_file(path: Path, config: Config, recipe: Recipe, processor: Any) -> DataPreview:
+    """`preview_data` of one file."""
+    folder = length_index.data_folder(path)
     problems, lengths, seen = [], [], 0
     for line, row in read_some_rows(path):
         seen += 1
         try:
-            found = length_index.measure_row(config, recipe, processor, row)
-            sample: Sample | None = None if found.left_out else recipe.read(row, processor)
+            row_files.describe_files(recipe.files(row), folder)
+            found = length_index.measure_row(config, recipe, processor, row, folder)
+            sample: Sample | None = None if found.left_out else recipe.read(row, processor, folder)
         except UserError as problem:
             problems.append(f"{path}:{line}: {problem}")
             continue

@@ -244,8 +244,10 @@ def group_terms(memory: Memory) -> dict[str, int]:
 
 def largest_micro_batch(work: Work, verdict: LayoutEstimate, half: Activations) -> int:
     """Largest micro-batch, in positions, that fits; 0 if not even the weights fit. Linear extrapolation from this micro-batch and one of
-    about half its positions (`half`): activation memory is linear in positions unless attention materializes its matrix."""
+    about half its positions (`half`): activation memory is linear in positions unless attention materializes its matrix. If the two do not
+    differ, as with micro-batches of one row, all memory of this one is attributed to its positions."""
     whole = work.activations(verdict.recomputing, verdict.arrangement.tensor)
-    more = (whole.peak - half.peak) / (whole.positions - half.positions)
+    bytes_apart, positions_apart = whole.peak - half.peak, whole.positions - half.positions
+    more = bytes_apart / positions_apart if bytes_apart * positions_apart > 0 else max(whole.peak, 1) / whole.positions
     room = verdict.budget - verdict.memory.total
     return max(0, int(whole.positions + room / (more * (1 + FRAGMENTS))))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.checkpointing import disk_space
+from finetune.checkpointing.retention import describe_keep
 from finetune.config import on_disk
 from finetune.errors import UserError, format_count
 from finetune.hardware.gpu_specs import EFFICIENCY, Cluster
@@ -82,8 +83,8 @@ class RunPlan:
 
     def look(self, recipe: Recipe) -> DataPreview | str | None:
         """A preview of the data, the reason why it cannot be read, or None if the file does not exist."""
-        path = on_disk(self.foreseen.config.data.train)
-        if path is None or not path.is_file():
+        paths = [path for path in map(on_disk, self.foreseen.config.data.training_files()) if path is not None]
+        if not paths or not all(path.is_file() for path in paths):
             return None
         try:
             return preview_data(self.foreseen.config, recipe, self.foreseen.processor())
@@ -145,6 +146,8 @@ def format_plan(prospect: RunPlan, command: str, seen: DataPreview | str | None,
     yield from describe_run(prospect)
     if isinstance(seen, DataPreview) and not prospect.foreseen.config.train.steps:
         yield describe_data(prospect, seen)
+    if isinstance(seen, DataPreview):
+        yield from (f"data.mix: {line}" for line in seen.shares)
     yield ""
     yield from describe_memory(prospect)
     yield ""
@@ -160,15 +163,15 @@ def describe_run(prospect: RunPlan) -> Iterator[str]:
     of, work, train = foreseen.outline, foreseen.work, foreseen.config.train
     size = checkpoint_size(foreseen)
     yield f"{of.total:,} parameters, {of.trained:,} trained"
-    yield f"a step: {work.global_batch_tokens:,} positions, {work.micro_batches} micro-batches of up to {work.micro_tokens:,}"
+    yield f"a step: {work.global_batch_tokens:,} {foreseen.unit}, {work.micro_batches} micro-batches of up to {work.micro_tokens:,}"
     yield (
-        f"a checkpoint: {size / 1e9:.2f} GB on disk; {foreseen.config.checkpoint.keep} are kept, and the oldest is removed only after the "
-        "next one is written"
+        f"a checkpoint: {size / 1e9:.2f} GB on disk; {describe_keep(foreseen.config.checkpoint.keep)} are kept, and the oldest is removed "
+        "only after the next one is written"
     )
     if foreseen.config.checkpoint.asynchronous:
         yield f"host memory for asynchronous saves: {size / prospect.cluster.nodes / 1e9:.2f} GB on each machine"
     yield (
-        f"estimated time: {best.seconds.total:.2f} s a step, {best.tokens_per_second:,.0f} positions a second, if a GPU reaches "
+        f"estimated time: {best.seconds.total:.2f} s a step, {best.tokens_per_second:,.0f} {foreseen.unit} a second, if a GPU reaches "
         f"{EFFICIENCY:.0%} of its {prospect.cluster.gpu.speed:g} dense bf16 TFLOPS and there is no padding"
     )
     if train.steps:
@@ -186,7 +189,7 @@ def describe_data(prospect: RunPlan, found: DataPreview) -> str:
     steps = max(1, round(found.positions * train.epochs / train.global_batch_tokens))
     return (
         f"about {format_count(steps, 'step')}, {format_duration(steps * prospect.best.seconds.total)}: "
-        f"{format_count(train.epochs, 'epoch')} of about {found.positions:,.0f} positions, "
+        f"{format_count(train.epochs, 'epoch')} of about {found.positions:,.0f} {prospect.foreseen.unit}, "
         f"estimated from {found.looked_at} of {format_count(found.rows, 'row')}"
     )
 

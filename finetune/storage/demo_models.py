@@ -62,8 +62,14 @@ def folder_of(name: str) -> Path:
 
 @functools.cache
 def _warn(name: str) -> None:
-    """Print the warning, once per process."""
-    print(f"warning: {WARNING.format(name=name)}", file=sys.stderr, flush=True)
+    """Print the warning, once per process, on one rank of each machine."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        print(f"warning: {WARNING.format(name=name)}", file=sys.stderr, flush=True)
+
+
+def belongs_to_archive(path: Path) -> bool:
+    """Whether a file is one of those that describe a demo model's archive, and no part of the model."""
+    return path.name in (FIGURES, BUILT_ON) and path.parent.parent == cache()
 
 
 def cache() -> Path:

@@ -262,6 +262,18 @@ def commit_folder(temporary: Path, final: Path) -> None:
     sync_folder(final.parent)
 
 
+@contextlib.contextmanager
+def new_folder(final: Path) -> Iterator[Path]:
+    """While open, an empty temporary folder to fill; at the end `commit_folder` renames it to `final`, or an exception discards it."""
+    temporary = fresh_folder(final.parent, final.name)
+    try:
+        yield temporary
+        commit_folder(temporary, final)
+    except BaseException:
+        discard(temporary)
+        raise
+
+
 def discard(path: Path) -> None:
     """Delete a file or folder if it exists: rename it first, so that an interrupted delete leaves nothing that looks complete."""
     if not path.exists():

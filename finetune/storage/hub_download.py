@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 DATA = re.compile(r".*\.(safetensors|json|txt|model|jinja|tiktoken)|README\.md|LICENSE\*?|pytorch_model\.bin")
-"""Allowed patterns. `pytorch_model.bin`: for speaker models, most of which have no other format; only `load_pickled_weights` of
+"""Allowed patterns. `pytorch_model.bin`: for speaker models and codecs that have no other format; only `load_pickled_weights` of
 finetune/storage/model_security.py reads it."""
 COMMIT = re.compile(r"[0-9a-f]{40}")
 

@@ -58,6 +58,19 @@ def resolve_dataset(option: str, dataset: str, patterns: Sequence[str]) -> Path:
     return folder
 
 
+def find_dataset_card(option: str, dataset: str) -> Path | None:
+    """The downloaded README.md of a dataset on the hub; None if it has none, or `dataset` is a path. Raises `UserError` like
+    `resolve_dataset`."""
+    if Path(dataset).exists() or not is_hub_name(dataset):
+        return None
+    try:
+        card = download_dataset(dataset, ["README.md"]) / "README.md"
+    except Exception as error:  # as in `resolve_model`
+        reason = _explain_failure(error, dataset, None, "datasets/")
+        raise UserError(f"{option} {dataset}: no such file or folder, and the download from the hub failed: {reason}") from error
+    return card if card.is_file() else None
+
+
 def is_hub_name(model: str) -> bool:
     """Whether `model` has the form owner/model and is no path: it does not exist, and neither does a folder `owner`."""
     owner = model.partition("/")[0]

@@ -2,8 +2,8 @@
 
 transformers runs Python files of a model folder if a JSON file in it says so, loads other models that a nested config names, downloads
 kernels, and unpickles weights. `admit` makes a clean copy of the folder: safetensors and tokenizer files as links, and JSON files without
-the keys that lead to code. The model type is checked before any library reads the folder. The only pickles that are read are the weights
-of Whisper and of speaker models, by `load_pickled_weights`, which creates only tensors and plain values.
+the keys that lead to code. The model type is checked before any library reads the folder. The only pickles that are read are weights
+that are published in no other format, by `load_pickled_weights`, which creates only tensors and plain values.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from finetune.errors import UserError, printable
-from finetune.storage import files, strict_json
+from finetune.storage import demo_models, files, strict_json
 from finetune.storage.hub_download import commit_of
 
 CONFIG = "config.json"
@@ -266,6 +266,8 @@ def copy_for_export(path: Path, base: Path, target: Path) -> None:
 
     Raises `UserError` for a link to a file outside of the base, which would be published with the export.
     """
+    if demo_models.belongs_to_archive(path):
+        return
     if path.name not in SETTINGS and not DATA.fullmatch(path.name) and not DOCUMENTS.fullmatch(path.name):
         report(path, ["the file, which is not model data"])
         return
@@ -299,6 +301,17 @@ CONVERTING = (
     "Convert them: python -c \"import torch; from safetensors.torch import save_file; w = torch.load('{pickled}', weights_only=True); "
     "save_file({{k: v.clone().contiguous() for k, v in w.items()}}, 'model.safetensors', {{'format': 'pt'}})\", started in {folder}"
 )
+
+
+def require_weights(missing: Iterable[str], unneeded: Sequence[str]) -> None:
+    """Raises `UserError` with the names of weights that a loaded model lacks, in whose place transformers puts random numbers.
+
+    `missing`: `missing_keys` of transformers. `unneeded`: parts of the names of those that the results do not depend on.
+    """
+    needed = sorted(name for name in missing if not any(part in name for part in unneeded))
+    if needed:
+        shown = ", ".join([*needed[:3], *["…"] * (len(needed) > 3)])
+        raise UserError(f"the model file lacks {len(needed)} weights ({shown}); download the model again, or give another one")
 
 
 def load_pickled_weights(path: Path) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,10 +9,13 @@ import torch
 
 from finetune import command_lines
 from finetune.checkpointing import checkpoint, disk_space
+from finetune.checkpointing.retention import BestBy, describe_keep
 from finetune.config import Config
+from finetune.data.mixture import MixedRows
 from finetune.distributed.process_group import World
 from finetune.errors import format_count
-from finetune.monitoring.event_log import format_duration, read_log
+from finetune.monitoring.event_log import format_duration
+from finetune.monitoring.run_records import FINISHED, FINISHED_EARLY, find_best_evaluation, iterate_events
 from finetune.monitoring.stop_requests import STOP_FILE
 from finetune.planning.memory import GIB, Memory
 from finetune.planning.report import TERMS
@@ -22,6 +24,8 @@ from finetune.training.loop import Progress
 from finetune.training.out_of_memory import plan_memory
 from finetune.training.step import Training
 
+DEFAULT_BEST_BY = BestBy()
+
 
 def describe_start(training: Training, progress: Progress) -> Iterator[str]:
     """The settings of a run, one line each."""
@@ -29,15 +33,17 @@ def describe_start(training: Training, progress: Progress) -> Iterator[str]:
     train = config.train
     yield f"  model     {describe_model(config)}"
     yield f"  data      {describe_data(training)}"
+    if isinstance(training.rows, MixedRows):
+        yield from (f"            {line}" for line in training.rows.describe(None if train.steps else train.epochs, training.recipe.unit))
     left = f"{training.total - progress.step:,} left of {training.total:,}" if progress.step else f"{training.total:,}"
     until = "" if train.steps else f" ({train.epochs} epochs)"
     rate = f"learning rate {train.lr:g}, {train.schedule}, {train.warmup:.0%} warm-up"
-    yield f"  steps     {left}{until}, of up to {train.global_batch_tokens:,} positions each; {rate}"
+    yield f"  steps     {left}{until}, of up to {train.global_batch_tokens:,} {training.recipe.unit} each; {rate}"
     yield from describe_memory(config, training.recipe, training.world)
     size = disk_space.checkpoint_bytes_of(training.model, train.optimizer, training.loaded.blocks)
     yield (
         f"  saved in  {folder}: every {config.checkpoint.every:,} steps and after the last, {format_size(size)} each; "
-        f"the newest {config.checkpoint.keep} are kept, and the best"
+        f"{describe_keep(config.checkpoint.keep)} are kept, and the best"
     )
     yield f"  stop      Ctrl-C, or `{command_lines.join_words(['touch', config.run.dir / STOP_FILE])}`: saves after the current step"
     yield f"  resume    {command_lines.find_own_command() or 'run the same command again'}"
@@ -55,8 +61,9 @@ def describe_model(config: Config) -> str:
 
 def describe_data(training: Training) -> str:
     """Training and validation data."""
-    data, rows = training.config.data, training.rows
-    trained = f"{data.train}: {format_count(len(rows), 'row')}, {int(rows.lengths.sum()):,} positions"
+    data, rows, unit = training.config.data, training.rows, training.recipe.unit
+    name = "mixture" if data.mix else data.train
+    trained = f"{name}: {format_count(len(rows), 'row')}, {int(rows.lengths.sum()):,} {unit}"
     if training.val is None:
         return f"{trained}; no validation data (--data.val FILE), so no step will be known as the best"
     return f"{trained}; validation {data.val}: {format_count(len(training.val), 'row')}, every {training.config.eval.every:,} steps"
@@ -87,38 +94,41 @@ def format_size(size: float) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
 
 
-def describe_result(training: Training, seconds: float, log_path: Path) -> Iterator[str]:
-    """After the last step: what there is, which step was the best, and the next three commands. `seconds`: of this launch."""
+def describe_result(training: Training, reason: str, step: int, seconds: float, log_path: Path) -> Iterator[str]:
+    """After the last step: what there is, which step was the best, and the next three commands. `reason`: why it was the last one.
+    `seconds`: of this launch."""
     config = training.config
     folder = checkpoint.folder_of(config.run.dir)
     saved = sorted(map(checkpoint.step_of, checkpoint.list_checkpoints(folder)))
-    yield f"finished at step {training.total:,} after {format_duration(seconds)}"
+    planned = "" if step == training.total else f" of {training.total:,}"
+    yield f"finished at step {step:,}{planned} after {format_duration(seconds)}{reason.removeprefix(FINISHED_EARLY).removeprefix(FINISHED)}"
     yield f"  checkpoints  {folder}: {'steps' if len(saved) > 1 else 'step'} {', '.join(map(str, saved))}"
     yield f"  loss curve   {config.run.dir / 'loss.png'}; all values: {log_path}"
-    losses = checkpoint.read_validation_losses(folder)
-    best = min(losses, key=lambda step: (losses[step], step), default=None)
+    best_by = BestBy.parse(config.checkpoint.best_by)
+    found = checkpoint.read_metric(folder, best_by)
+    best = min(found, key=lambda saved: (-best_by.rank(found[saved]), saved), default=None)
     if best is not None:
-        yield f"  best step    {describe_best(best, losses, lowest_evaluation(log_path), config.checkpoint.every)}"
+        logged = find_best_evaluation(iterate_events(log_path), *best_by)
+        yield f"  best step    {describe_best(best, found, logged, config.checkpoint.every, best_by)}"
     yield "next:"
-    yield from (f"  {command}" for command in next_commands(training, None if best in (None, training.total) else best))
+    yield from (f"  {command}" for command in next_commands(training, None if best in (None, step) else best))
 
 
-def lowest_evaluation(log_path: Path) -> tuple[float, int] | None:
-    """(lowest validation loss, its step) in the log; None without an evaluation."""
-    found = [(event.get("val/loss"), event["step"]) for event in read_log(log_path) if event["event"] == "evaluation"]
-    return min(((loss, step) for loss, step in found if isinstance(loss, float) and math.isfinite(loss)), default=None)
-
-
-def describe_best(best: int, losses: dict[int, float], lowest: tuple[float, int] | None, every: int) -> str:
-    """The saved step with the lowest validation loss; compared with the last, and with steps that were evaluated but not saved."""
-    last = max(losses)
-    compared = "" if last == best else f" (step {last}: {losses[last]:.4f})"
+def describe_best(
+    best: int, values: dict[int, float], logged: tuple[float, int] | None, every: int, best_by: BestBy = DEFAULT_BEST_BY
+) -> str:
+    """The saved step with the best metric; compared with the last, and with steps that were evaluated but not saved. `logged`: the best
+    value of all evaluations, and its step."""
+    last = max(values)
+    compared = "" if last == best else f" (step {last}: {values[last]:.4f})"
     unsaved = ""
-    if lowest is not None and lowest[1] == 0 and lowest[0] <= losses[best]:
-        unsaved = f"; the model before training had {lowest[0]:.4f}, so training did not improve it on this data"
-    elif lowest is not None and lowest[0] < losses[best] and lowest[1] not in losses:
-        unsaved = f"; step {lowest[1]} had {lowest[0]:.4f}, but checkpoints were saved every {every:,} steps only (checkpoint.every)"
-    return f"{best}, validation loss {losses[best]:.4f}{compared}{unsaved}"
+    gain = None if logged is None else best_by.rank(logged[0]) - best_by.rank(values[best])
+    if logged is not None and gain is not None and logged[1] == 0 and gain >= 0:
+        unsaved = f"; the model before training had {logged[0]:.4f}, so training did not improve it on this data"
+    elif logged is not None and gain is not None and gain > 0 and logged[1] not in values:
+        unsaved = f"; step {logged[1]} had {logged[0]:.4f}, but checkpoints were saved every {every:,} steps only (checkpoint.every)"
+    name = "validation loss" if best_by == DEFAULT_BEST_BY else best_by.describe()
+    return f"{best}, {name} {values[best]:.4f}{compared}{unsaved}"
 
 
 def next_commands(training: Training, step: int | None) -> list[str]:

@@ -15,7 +15,7 @@ from finetune.data.jsonl_dataset import Rows
 from finetune.distributed import sharding
 from finetune.distributed.process_group import sum_over_data_ranks, sum_over_ranks
 from finetune.monitoring.stop_requests import StopRequests
-from finetune.training.step import Training, compute_means, copy_to_device, make_loader
+from finetune.training.step import Training, compute_means, copy_to_device, make_loader, report_means
 
 
 @torch.no_grad()
@@ -51,7 +51,7 @@ def evaluate(training: Training, rows: Rows, requests: StopRequests) -> dict[str
     fetched: list[float] = torch.stack([totals[name] for name in names]).tolist() if names else []
     summed = sum_over_data_ranks(world, fetched + [counts[name] for name in names])
     measured = compute_means(dict(zip(names, summed, strict=False)), dict(zip(names, summed[len(names) :], strict=True)), weights)
-    return training.recipe.report(measured)
+    return report_means(training, measured, weights)
 
 
 def _make_micro_batches(rows: Rows, micro_tokens: int) -> list[MicroBatch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -14,15 +15,17 @@ from typing import Any
 from finetune import config
 from finetune.checkpointing import checkpoint
 from finetune.checkpointing.remote_copies import download_newest
+from finetune.checkpointing.retention import BestBy
 from finetune.command_lines import finetune_command
 from finetune.config import Config
 from finetune.data import batching
 from finetune.data.batching import Place, RankBatch
 from finetune.distributed.process_group import run_on_all, run_on_main
-from finetune.errors import UserError
+from finetune.errors import UserError, format_count
 from finetune.modeling import optimizers
 from finetune.monitoring.event_log import Events
 from finetune.monitoring.loss_spikes import NotFiniteError, Recent, append_update, check_validation_loss
+from finetune.monitoring.run_records import FINISHED, FINISHED_EARLY
 from finetune.monitoring.stop_requests import AgreedStop, StopRequests, agree_to_stop, find_save_obstacle
 from finetune.recipe import recipe_arguments
 from finetune.training.evaluation import evaluate
@@ -41,6 +44,12 @@ class Progress:
     """Updates that were not applied, because loss or gradient was not finite, or a spike."""
     recent: Recent = ()
     """Loss and gradient norm of the last updates, if `train.spike` is set."""
+    evaluation: dict[str, float] = field(default_factory=dict)
+    """All metrics of an evaluation at this very step."""
+    best_value: float | None = None
+    """Best value of `checkpoint.best_by` so far."""
+    stale_evaluations: int = 0
+    """Number of evaluations since then."""
 
 
 def fit(
@@ -59,6 +68,9 @@ def fit(
     stop = None
     if evaluation_due(training, progress):  # of the base, or one that a stop interrupted in the previous launch
         progress, stop = evaluate_or_stop(training, progress, events, requests)
+    early = explain_early_end(training, progress)
+    if stop is None and early is not None:  # by this evaluation, or in an earlier launch
+        return progress, early
     if stop is not None and progress.step:  # all steps are committed; after one more, that evaluation could not be made up for
         requests.remove_stop_file(stop, training.world)
         return progress, stop.reason
@@ -66,12 +78,25 @@ def fit(
         for step, turns in loader.iterate(todo):
             progress = take_step(training, progress, events, turns, step.after, saver.before_update)
             progress, stop = evaluate_or_stop(training, progress, events, requests)
-            unsaved = save_when_due(training, progress, events, saver, stop)
+            early = explain_early_end(training, progress)
+            unsaved = save_when_due(training, progress, events, saver, stop, early is not None)
             after_step(progress.step)
             if stop is not None:
                 requests.remove_stop_file(stop, training.world)
                 return progress, "; ".join(filter(None, (stop.reason, unsaved)))
-    return progress, "finished"
+            if early is not None:
+                return progress, early
+    return progress, FINISHED
+
+
+def explain_early_end(training: Training, progress: Progress) -> str | None:
+    """The reason for which `train.patience` ends the run here; None if it does not, or if this is the last step anyway."""
+    patience = training.config.train.patience
+    if patience is None or progress.stale_evaluations < patience or progress.step == training.total:
+        return None
+    best_by = BestBy.parse(training.config.checkpoint.best_by)
+    evaluations = format_count(progress.stale_evaluations, "evaluation")
+    return f"{FINISHED_EARLY}: {evaluations} without a better {best_by.metric} than {progress.best_value:.6g} (train.patience: {patience})"
 
 
 def steps_left(training: Training, progress: Progress) -> Iterator[batching.Step]:
@@ -91,9 +116,12 @@ def evaluate_or_stop(training: Training, progress: Progress, events: Events, req
     return progress, stop
 
 
-def save_when_due(training: Training, progress: Progress, events: Events, saver: checkpoint.Saver, stop: AgreedStop | None) -> str | None:
-    """Save at a save point, at the end and before a stop; returns why there was no save before a stop. Collective: call on every rank."""
-    last, unsaved = stop is not None or progress.step == training.total, None
+def save_when_due(
+    training: Training, progress: Progress, events: Events, saver: checkpoint.Saver, stop: AgreedStop | None, early: bool
+) -> str | None:
+    """Save at a save point, at the end (of all steps, or `early`) and before a stop; returns why there was no save before a stop.
+    Collective: call on every rank."""
+    last, unsaved = stop is not None or early or progress.step == training.total, None
     if last or save_due(training.config, progress.step):
         try_save(training, events, progress.step, saver.finish)
         unsaved = None if stop is None else find_save_obstacle(training.world, stop, saver.seconds)
@@ -113,7 +141,7 @@ def take_step(
 ) -> Progress:
     """Train one step, or skip its update if that is not finite, or a spike, and the budget allows. Collective: call on every rank."""
     chosen = training.config
-    reached = replace(progress, step=progress.step + 1, place=after, validation_loss=None)
+    reached = replace(progress, step=progress.step + 1, place=after, validation_loss=None, evaluation={})
     try:
         numbers = train_step(training, turns, progress.step, progress.recent, before_update)
     except NotFiniteError as error:
@@ -126,7 +154,7 @@ def take_step(
     if chosen.train.spike is not None:
         reached = replace(reached, recent=append_update(progress.recent, numbers["loss"], numbers["grad_norm"]))
     if reached.step % chosen.log.every == 0 or reached.step == training.total:
-        events.step(reached.step, numbers)
+        events.step(reached.step, numbers, training.metrics)
     return reached
 
 
@@ -146,8 +174,21 @@ def run_evaluation(training: Training, progress: Progress, events: Events, reque
     if measured is None:
         return progress
     check_validation_loss(progress.step, measured["loss"])
-    events.evaluation(progress.step, measured)
-    return replace(progress, validation_loss=measured["loss"])
+    best_by = BestBy.parse(training.config.checkpoint.best_by)
+    if best_by.metric not in measured:
+        raise UserError(f"checkpoint.best_by: {best_by.metric} is no metric of an evaluation; these are {', '.join(sorted(measured))}")
+    shown = dict.fromkeys(name for name in (*training.metrics, best_by.metric) if name != "loss")
+    events.evaluation(progress.step, measured, shown)
+    finite = {name: value for name, value in measured.items() if math.isfinite(value)}
+    return replace(note_metric(progress, finite.get(best_by.metric), best_by), validation_loss=measured["loss"], evaluation=finite)
+
+
+def note_metric(progress: Progress, value: float | None, best_by: BestBy) -> Progress:
+    """Progress after an evaluation with this value of the metric; None, for one that is not finite, is no improvement."""
+    best = progress.best_value
+    if value is not None and (best is None or best_by.rank(value) > best_by.rank(best)):
+        return replace(progress, best_value=value, stale_evaluations=0)
+    return replace(progress, stale_evaluations=progress.stale_evaluations + 1)
 
 
 def save(training: Training, progress: Progress, saver: checkpoint.Saver) -> None:
@@ -163,6 +204,10 @@ def save(training: Training, progress: Progress, saver: checkpoint.Saver) -> Non
         "skipped": progress.skipped,
         "recent": progress.recent,
         "validation_loss": progress.validation_loss,
+        "evaluation": progress.evaluation,
+        "best_by": training.config.checkpoint.best_by,
+        "best_value": progress.best_value,
+        "stale_evaluations": progress.stale_evaluations,
         "world": training.world.size,
         "strategy": training.strategy,
         "device": training.world.device.type,
@@ -215,7 +260,13 @@ def resume_from(training: Training, path: Path) -> Progress:
     checkpoint.restore(path, training.model, training.optimizer, training.loaded.buffers)
     recent = tuple((loss, norm) for loss, norm in state["recent"])
     place = Place(*(state["place"][name] for name in ("epoch", "window", "micro")))
-    return Progress(state["step"], place, state["validation_loss"], state["skipped"], recent)
+    now_by = BestBy.parse(training.config.checkpoint.best_by)
+    best = (state["best_value"], state["stale_evaluations"])
+    if now_by != BestBy.parse(state["best_by"]):  # another metric starts anew
+        best = (state["evaluation"].get(now_by.metric), 0)
+    if training.val is not None and state["validation"] not in (None, training.val.digest):  # values on other rows are not comparable
+        best = (None, 0)
+    return Progress(state["step"], place, state["validation_loss"], state["skipped"], recent, state["evaluation"], *best)
 
 
 def describe_too_few_steps(training: Training, path: Path, reached: int) -> str:

@@ -28,6 +28,7 @@ from finetune.modeling import compilation
 from finetune.monitoring.event_log import Events, Listener, draw_curve, ignore_event
 from finetune.monitoring.heartbeat import Heartbeat, RunFailure
 from finetune.monitoring.loss_spikes import NotFiniteError
+from finetune.monitoring.run_records import EXIT_RECORD, REFUSED, is_finished
 from finetune.monitoring.stop_requests import SignalListener, StopRequests
 from finetune.recipe import Recipe
 from finetune.storage import files
@@ -35,10 +36,12 @@ from finetune.training import out_of_memory
 from finetune.training.console_report import describe_result, describe_start, describe_stop
 from finetune.training.generation_during_training import Sampler, bytes_on_gpu
 from finetune.training.loop import fit
-from finetune.training.setup import EXIT_RECORD, build, report_start
+from finetune.training.setup import FolderClaim, build, report_start
+from finetune.training.step import Training
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 """Signals that end a process outside of the training loop, where no step can react to them."""
+STOPPING_NAMES = frozenset(number.name for number in (signal.SIGINT, *ENDING_SIGNALS))
 
 
 @dataclass
@@ -69,26 +72,25 @@ def train(world: World, config: Config, recipe: Recipe, requests: StopRequests |
     """
     warn_of_idle_gpus(world)
     requests = requests or StopRequests(config.run.dir, config.run.deadline_minutes)
-    heartbeat, killed = Heartbeat(world), list[str]()
+    heartbeat, claims = Heartbeat(world), list[FolderClaim]()
     requests.end = heartbeat.end_by_signal
 
-    def on_claim(account: str | None) -> None:
-        heartbeat.leave_traces_in(
-            config.run.dir, lambda failure: write_exit_record(config.run.dir, heartbeat.step, failure.reason, failure)
-        )
-        killed.extend([account] if account else [])
+    def on_claim(claim: FolderClaim) -> None:
+        heartbeat.leave_traces_in(config.run.dir, partial(record_failed_start, config.run.dir, claim))
+        claims.append(claim)
 
     # The signals are outermost: a launcher that has lost a rank ends the others by SIGTERM, while they are about to report why.
     with SignalListener(ENDING_SIGNALS, heartbeat.end_by_signal), heartbeat, Copies(config, world.is_main) as copies:
         run_on_main(world, copies.open)
         with out_of_memory.explain_out_of_memory(config, recipe, world):
             training, progress = build(config, recipe, world, on_claim)
+        heartbeat.on_failure = lambda failure: write_exit_record(config.run.dir, heartbeat.step, failure.reason, failure)
         notify = partial(notify_all, (listener or ignore_event, copies.handle_event, heartbeat.note_event))
-        events = Events(config.run.dir, world.accelerator, training.total, progress.step, tracker_settings(config), notify)
-        report_killed_launch(killed, events, progress.step)
+        events = Events(config.run.dir, world.accelerator, training.total, progress.step, tracker_settings(config), notify, recipe.unit)
+        report_killed_launch(claims[0], events, progress.step)
         report_start(training, progress, events)
-        for line in describe_start(training, progress) if world.is_main else ():
-            events.say(line)
+        if world.is_main:
+            events.say("\n".join(describe_start(training, progress)))
         started = time.monotonic()
         copies.schedule_upload(progress.step)
         saver = Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous, events.say)
@@ -104,20 +106,23 @@ def train(world: World, config: Config, recipe: Recipe, requests: StopRequests |
             with Sampler(config, training.total, events, world.is_main, world.device, needed) as sampler, requests:
                 after_step = partial(advance_side_work, sampler, copies, events)
                 progress, reason = fit(training, progress, events, saver, requests, after_step)
-                if reason == "finished":
+                if is_finished(reason):
                     sampler.finish(requests)
             run_on_main(world, lambda: copies.finish(events))
             ending.step, ending.reason = progress.step, reason
     if world.is_main:
-        save_curve(config.run.dir, events)
-        ended = time.monotonic() - started
-        finished = reason == "finished"
-        lines = (
-            describe_result(training, ended, events.log_path) if finished else describe_stop(config, reason, progress.step, training.total)
-        )
-        for line in lines:
-            events.say(line)
+        report_end(training, ending, events, time.monotonic() - started)
     return reason
+
+
+def report_end(training: Training, ending: Ending, events: Events, seconds: float) -> None:
+    """Draw the loss curve, and print the result or how to resume. `seconds`: since the first step of this launch."""
+    config = training.config
+    save_curve(config.run.dir, events)
+    if is_finished(ending.reason):
+        events.say("\n".join(describe_result(training, ending.reason, ending.step, seconds, events.log_path)))
+    else:
+        events.say("\n".join(describe_stop(config, ending.reason, ending.step, training.total)))
 
 
 def warn_of_idle_gpus(world: World) -> None:
@@ -131,11 +136,11 @@ def warn_of_idle_gpus(world: World) -> None:
                 print(f"  to use all of them: {command}", file=sys.stderr, flush=True)
 
 
-def report_killed_launch(accounts: list[str], events: Events, step: int) -> None:
+def report_killed_launch(claim: FolderClaim, events: Events, step: int) -> None:
     """Log how the launch before this one ended, if it left no exit record."""
-    for account in accounts:
-        events.say(f"warning: {account}")
-        events.note("killed", step, account=account)
+    if claim.killed is not None:
+        events.say(f"warning: {claim.killed}")
+        events.note("killed", step, account=claim.killed)
 
 
 def notify_all(listeners: tuple[Listener, ...], kind: str, step: int, facts: dict[str, Any]) -> None:
@@ -196,6 +201,21 @@ def record_ending(ending: Ending, world: World, run_dir: Path, events: Events) -
         events.close()
         if world.is_main:
             write_exit_record(run_dir, reached, ending.reason, ending.failure)
+
+
+def record_failed_start(run_dir: Path, claim: FolderClaim, failure: RunFailure) -> None:
+    """Record why a launch ended before its training began. If it was refused or interrupted, the run is as it was before, and so is its
+    record: a mistyped command must not turn a finished run into a failed one."""
+    is_stopped = failure.signal in STOPPING_NAMES
+    if claim.record is not None and (is_stopped or failure.refused):
+        files.discard(run_dir / f"failure-rank-{failure.rank}.txt")
+        files.write_if_absent(run_dir / EXIT_RECORD, claim.record.encode())
+    elif claim.killed is not None and (is_stopped or failure.refused):
+        write_exit_record(run_dir, 0, "failed", RunFailure(claim.killed))
+    elif is_stopped:
+        write_exit_record(run_dir, 0, f"stopped by {failure.signal} before the first step", failure)
+    else:
+        write_exit_record(run_dir, 0, REFUSED if failure.refused else failure.reason, failure)
 
 
 def write_exit_record(run_dir: Path, step: int, reason: str, failure: RunFailure) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from finetune.checkpointing import checkpoint, disk_space
 from finetune.config import Config, on_disk
@@ -15,6 +15,7 @@ from finetune.config_sources import read_config_file
 from finetune.data import batching, idle_ranks, length_index
 from finetune.data.batching import Order
 from finetune.data.jsonl_dataset import Rows, discard_other_indexes
+from finetune.data.mixture import MixedRows
 from finetune.distributed import activation_checkpointing, sharding, tensor_parallel
 from finetune.distributed.process_group import World, run_on_all, run_on_main
 from finetune.errors import UserError, format_count
@@ -22,6 +23,7 @@ from finetune.modeling import loading, optimizers, quantization
 from finetune.modeling.compilation import compile_blocks, decide_compilation, fixed_positions
 from finetune.modeling.trained_parameters import choose_trained
 from finetune.monitoring.event_log import Events
+from finetune.monitoring.run_records import EXIT_RECORD
 from finetune.monitoring.vital_signs import FOLDER as SIGNS
 from finetune.monitoring.vital_signs import describe_killed_launch
 from finetune.recipe import Loaded, Recipe
@@ -30,27 +32,33 @@ from finetune.storage.hub_download import commit_of
 from finetune.training.loop import Progress, resume
 from finetune.training.step import Training
 
-EXIT_RECORD = "exit.json"
-"""In a run's folder: why the last launch ended. Absent while a launch is running."""
+
+class FolderClaim(NamedTuple):
+    """What a launch found in its run's folder when it locked it."""
+
+    killed: str | None
+    """Account of the launch before this one, if that left no exit record."""
+    record: str | None
+    """Exit record of the launch before this one, which this launch has removed."""
 
 
 def build(
-    config: Config, recipe: Recipe, world: World, on_claim: Callable[[str | None], None] = lambda _: None
+    config: Config, recipe: Recipe, world: World, on_claim: Callable[[FolderClaim], None] = lambda _: None
 ) -> tuple[Training, Progress]:
     """The model, sharded and loaded, with data and optimizer, and the progress of the checkpoint that it resumes from.
 
-    `on_claim` is called when this run has locked its folder, with an account of the previous launch if that left no exit record.
+    `on_claim` is called when this run has locked its folder.
     Collective: call on every rank.
     """
     strategy = run_on_all(world, lambda: check(config, recipe, world))
     world = replace(world, tensor=config.parallel.tensor)
-    on_claim(run_on_main(world, lambda: claim_folder(config.run.dir)))
+    on_claim(FolderClaim(*run_on_main(world, lambda: claim_folder(config.run.dir))))
     disk_space.check_shared(config.run.dir, world)
     local = length_index.download_data(config, world)
     announce(world, f"preparing the base model {config.model.source} …")
     base_files = run_on_main(world, lambda: prepare_base(config, local, recipe))
     loaded = run_on_all(world, lambda: load_shape(config, local, recipe))
-    announce(world, f"reading the rows of {config.data.train} …")
+    announce(world, f"reading the rows of {config.data.name_training_data()} …")
     rows, val = open_data(config, local, recipe, loaded, world)
     run_on_all(world, lambda: choose_trained_with_room(loaded, recipe, config))
     total = config.train.steps or batching.count_steps(Order.of(config), rows.lengths, config.train.epochs)
@@ -60,7 +68,10 @@ def build(
     layout = sharding.shard(loaded.model, loaded.blocks, strategy, config, world, loaded.tensor_plans)
     home = sharding.choose_home(config, world)
     announce(world, "loading the weights …")
-    run_on_all(world, lambda: loading.materialise(loaded.model, loaded.base, loaded.buffers, world.device, config.run.seed, home))
+    run_on_all(
+        world,
+        lambda: loading.materialise(loaded.model, loaded.base, loaded.buffers, world.device, config.run.seed, home, loaded.added),
+    )
     sharding.check_sharding(loaded.model, loaded.blocks, layout, world, home, loaded.tensor_plans)
     verify_model(loaded, config, recipe, world)
     if compiled.on:
@@ -105,13 +116,13 @@ def load_shape(config: Config, local: Config, recipe: Recipe) -> Loaded:
     return loaded
 
 
-def open_data(config: Config, local: Config, recipe: Recipe, loaded: Loaded, world: World) -> tuple[Rows, Rows | None]:
+def open_data(config: Config, local: Config, recipe: Recipe, loaded: Loaded, world: World) -> tuple[Rows | MixedRows, Rows | None]:
     """Training and validation rows; indexes of other data are removed from the run's cache. Collective: call on every rank."""
     cache = config.run.dir / "cache"
     key = run_on_main(world, lambda: length_index.data_key(config, loaded))
-    paths = (on_disk(local.data.train), on_disk(local.data.val))
-    rows, val = (length_index.open_data(path, cache, key, recipe, loaded, config, world) for path in paths)
-    assert rows is not None  # train.check_inputs refused the config otherwise
+    rows = length_index.open_training_data(local, cache, key, recipe, loaded, config, world)
+    val = length_index.open_data(on_disk(local.data.val), cache, key, recipe, loaded, config, world)
+    paths = map(on_disk, (*local.data.training_files(), local.data.val))
     run_on_main(world, lambda: discard_other_indexes(cache, filter(None, paths)))
     return rows, val
 
@@ -130,34 +141,48 @@ def verify_model(loaded: Loaded, config: Config, recipe: Recipe, world: World) -
     loaded.model.train()
 
 
-def claim_folder(run_dir: Path) -> str | None:
-    """Lock the run's folder for this run and remove the unfinished files of a killed launch; returns an account of that launch if it left
-    no exit record."""
+def claim_folder(run_dir: Path) -> FolderClaim:
+    """Lock the run's folder for this run, and remove the unfinished files of a killed launch and the exit record, which is absent while a
+    launch is running."""
     files.lock_folder(run_dir)
     with files.explain_write_errors(run_dir):
-        account = None if (run_dir / EXIT_RECORD).exists() else describe_killed_launch(run_dir)
+        record = (run_dir / EXIT_RECORD).read_text("utf-8", "replace") if (run_dir / EXIT_RECORD).exists() else None
+        account = describe_killed_launch(run_dir) if record is None else None
         files.discard(run_dir / SIGNS)  # before the record: signs without a record mean a killed launch
         files.discard(run_dir / EXIT_RECORD)
         files.remove_unfinished(run_dir, EXIT_RECORD)
         files.make_folder(run_dir / "cache")
         files.remove_unfinished(files.make_folder(checkpoint.folder_of(run_dir)))
-    return account
+    return FolderClaim(account, record)
 
 
-def identify_run(config: Config, rows: Rows, base_files: dict[str, str], loaded: Loaded) -> dict[str, Any]:
+def identify_run(config: Config, rows: Rows | MixedRows, base_files: dict[str, str], loaded: Loaded) -> dict[str, Any]:
     """What must be equal for a launch to resume a checkpoint; it is part of the checkpoint's state.json."""
     revision = commit_of(loaded.base) or config.model.revision
     base = {"source": config.model.source, "revision": revision, "digest": loading.content_digest(base_files)}
+    sources = rows.identify() if isinstance(rows, MixedRows) else []
     return {
         "recipe": config.recipe,
-        "data": {"digest": rows.digest, "rows": len(rows), "positions": int(rows.lengths.sum())},
+        "data": {"digest": rows.digest, "rows": len(rows), "positions": int(rows.lengths.sum()), "sources": sources},
         "base": {**base, "files": base_files},
         "order": Order.of(config).as_json(),
         "lora": None if config.model.lora is None else config.model.lora.model_dump(),
         "quantization": config.model.quantization,
         "optimizer": config.train.optimizer,
         "recipe_state": loaded.state,
+        "added": sorted(loaded.added),
     }
+
+
+def describe_added(loaded: Loaded) -> str | None:
+    """Log line with the parameters that are initialized by seed, and which of the base they replace; None without any."""
+    if not loaded.added:
+        return None
+    known = loading.tensor_shapes(loaded.base)
+    shapes = {sharding.plain_name(name): [*parameter.shape] for name, parameter in loaded.model.named_parameters()}
+    replaced = {name: f" in place of the base's {[*known[name]]}" for name in loaded.added if name in known}
+    parts = [f"{name} {shapes[name]}{replaced.get(name, '')}" for name in sorted(loaded.added)]
+    return f"new parameters, initialized by run.seed: {', '.join(parts)}"
 
 
 def report_start(training: Training, progress: Progress, events: Events) -> None:
@@ -172,7 +197,19 @@ def report_start(training: Training, progress: Progress, events: Events) -> None
     )
     accounts = [text for rows in (training.rows, training.val) if rows is not None for text in length_index.describe_dropped(rows)]
     balance = idle_ranks.suggest_sizes(Order.of(config), training.rows.lengths, world.data_size)
-    for text in filter(None, (*training.loaded.remarks, optimizers.describe_rules(training.optimizer), *accounts, balance)):
+    slow = world.device.type == "cpu" and config.train.precision == "bf16"
+    precision = "bf16 on a CPU can be several times slower than fp32: compare with --train.precision fp32" if slow else ""
+    for text in filter(
+        None,
+        (
+            *training.loaded.remarks,
+            describe_added(training.loaded),
+            optimizers.describe_rules(training.optimizer),
+            *accounts,
+            balance,
+            precision,
+        ),
+    ):
         events.say(text)
     facts = {"world": world.size, "strategy": training.strategy, "total": training.total}
     if progress.step:

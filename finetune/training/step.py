@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from finetune.config import Config
 from finetune.data.batching import Loader, RankBatch
 from finetune.data.jsonl_dataset import Rows
+from finetune.data.mixture import MixedRows
 from finetune.distributed import sharding
 from finetune.distributed.process_group import World, gather_from_ranks, sum_over_data_ranks
 from finetune.modeling import optimizers
@@ -32,7 +33,7 @@ class Training:
     model: nn.Module
     strategy: sharding.Strategy
     optimizer: torch.optim.AdamW
-    rows: Rows
+    rows: Rows | MixedRows
     val: Rows | None
     total: int
     """Optimizer steps of the whole run."""
@@ -40,6 +41,13 @@ class Training:
     """Keys and values that a checkpoint must share to be of this run (data, base, order, recipe)."""
     fixed: int | None = None
     """Length of every packed row in positions, for compiled blocks; None: the sum of its samples' lengths."""
+    metrics: dict[str, None] = field(default_factory=dict)
+    """Names of what the recipe measures besides the loss, in order; filled by the first step or evaluation. Shown on the console."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the mixture's sources; none without a mixture."""
+        return self.rows.names if isinstance(self.rows, MixedRows) else ()
 
 
 def train_step(
@@ -54,7 +62,7 @@ def train_step(
     `train.spike`, far beyond the `recent` ones.
     """
     started, world, train = time.perf_counter(), training.world, training.config.train
-    counts = global_counts(world, turns)
+    counts = global_counts(world, turns, training.sources)
     totals, weights = accumulate(training, turns, counts)
     if not training.optimizer.state:
         check_gradients_exist([sharding.plain_name(n) for n, p in training.model.named_parameters() if p.requires_grad and p.grad is None])
@@ -64,7 +72,8 @@ def train_step(
     own_sums, norm = fetch_scalars(list(totals.values()), sharding.gradient_norm(gradients))
     own_tokens = float(sum(turn.micro.tokens for turn in turns if turn.counts))
     *summed, tokens = sum_over_data_ranks(world, [*own_sums, own_tokens])
-    numbers = compute_means(dict(zip(totals, summed, strict=True)), counts, weights)
+    sums = dict(zip(totals, summed, strict=True))
+    numbers = compute_means({name: sums[name] for name in counts if name in weights}, counts, weights)
     if not is_finite(numbers["loss"], norm):
         training.model.zero_grad(set_to_none=True)
         raise not_finite_error(step + 1, numbers["loss"], norm, locate_rows(training, turns))
@@ -76,18 +85,36 @@ def train_step(
     before_update()
     optimizers.update_parameters(training.optimizer, rate)
     speed = {"tokens": tokens, "tokens_per_second": tokens / (time.perf_counter() - started), "memory_gib": memory_gib(world.device)}
-    return {**training.recipe.report(numbers), "grad_norm": norm, "lr": rate, **speed}
+    by_source = report_sources(training, sums, counts, weights)
+    return {**report_means(training, numbers, weights), "grad_norm": norm, "lr": rate, **speed, **by_source}
 
 
-def global_counts(world: World, turns: list[RankBatch]) -> dict[str, float]:
-    """Number of targets of each loss term over all ranks and micro-batches of a step. Collective: call on every rank."""
+def global_counts(world: World, turns: list[RankBatch], sources: Sequence[str] = ()) -> dict[str, float]:
+    """Number of targets of each loss term over all ranks and micro-batches of a step; also of each of a mixture's `sources`, as
+    `mix/SOURCE/TERM`. Collective: call on every rank."""
     names = sorted(turns[0].batch.targets)
-    own = [float(sum(turn.batch.targets[name] for turn in turns if turn.counts)) for name in names]
-    return dict(zip(names, sum_over_data_ranks(world, own), strict=True))
+    own = {name: float(sum(turn.batch.targets[name] for turn in turns if turn.counts)) for name in names}
+    for number, source in enumerate(sources):
+        from_source = [turn.batch for turn in turns if turn.counts and turn.micro.source == number]
+        own |= {f"mix/{source}/{name}": float(sum(batch.targets[name] for batch in from_source)) for name in names}
+    return dict(zip(own, sum_over_data_ranks(world, [*own.values()]), strict=True))
+
+
+def report_sources(training: Training, sums: dict[str, float], counts: dict[str, float], weights: dict[str, float]) -> dict[str, float]:
+    """The metrics of each source that had targets in this step, as `mix/SOURCE/METRIC`, from global sums and counts."""
+    found: dict[str, float] = {}
+    for source in training.sources:
+        keys = {name: f"mix/{source}/{name}" for name in weights}
+        own = {name: counts[key] for name, key in keys.items()}
+        if any(own.values()):
+            means = training.recipe.report(compute_means({name: sums[key] for name, key in keys.items()}, own, weights))
+            found |= {f"mix/{source}/{name}": value for name, value in means.items()}
+    return found
 
 
 def accumulate(training: Training, turns: list[RankBatch], counts: dict[str, float]) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Forward and backward of this rank's turns: each term's sum over them (scalar), and its weight. Collective: call on every rank."""
+    """Forward and backward of this rank's turns: the sum (scalar) for each of `counts`, and each term's weight. Collective: call on every
+    rank."""
     world = training.world
     totals = {name: torch.zeros((), device=world.device) for name in counts}
     weights: dict[str, float] = {}
@@ -98,8 +125,10 @@ def accumulate(training: Training, turns: list[RankBatch], counts: dict[str, flo
         weights = {name: term.weight for name, term in terms.items()}
         # Gradients are averaged over the data-parallel ranks; multiplied by their number, the average is the sum.
         (compute_objective(terms, counts) * (world.data_size if turn.counts else 0.0)).backward()
-        for name in counts if turn.counts else ():
+        for name in terms if turn.counts else ():
             totals[name] += terms[name].sum.detach()
+            if turn.micro.source is not None:
+                totals[f"mix/{training.sources[turn.micro.source]}/{name}"] += terms[name].sum.detach()
     return totals, weights
 
 
@@ -138,7 +167,14 @@ def compute_means(summed: dict[str, float], counts: dict[str, float], weights: d
     return {"loss": sum(weights[name] * each[name] for name in each), **each}
 
 
-def make_loader(training: Training, rows: Rows) -> Loader:
+def report_means(training: Training, means: dict[str, float], weights: dict[str, float]) -> dict[str, float]:
+    """The recipe's report of the means. Terms of weight 0, and what the recipe has derived, are noted in `training.metrics`."""
+    reported = training.recipe.report(means)
+    training.metrics.update(dict.fromkeys(name for name in reported if name != "loss" and not weights.get(name)))
+    return reported
+
+
+def make_loader(training: Training, rows: Rows | MixedRows) -> Loader:
     world = training.world
     return Loader(rows, training.recipe, world.data_rank, world.data_size, pinned=world.device.type == "cuda", fixed=training.fixed)
 

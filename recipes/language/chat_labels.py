@@ -4,6 +4,8 @@
     {"prompt": "…", "completion": "…"}                                 plain text, without a template
     {"prompt": [messages…], "completion": [messages…]}                 a chat of which only the completion is learned
 
+An assistant's message with `"weight": 0` (OpenAI's format) is read and not learned.
+
 A chat is rendered by the tokenizer's own template and tokenized as one text. `assistant_spans` finds the assistant's part of it. The token
 ids before each answer must be the ids that generation would be given there; otherwise the row is refused.
 """
@@ -26,9 +28,7 @@ def tokenize_row(row: dict[str, Any], tokenizer: Any, supervise: str) -> tuple[l
     never learned, because nothing comes before it. Raises `UserError` if the row is malformed, if none of its tokens is supervised, or if
     the place of the assistant's text is not certain.
     """
-    ids, spoken = _tokenize_text(row, tokenizer) if is_plain_text(row) else _tokenize_chat(row, tokenizer, supervise)
-    if supervise == "everything":
-        spoken = {*range(len(ids))}
+    ids, spoken = _tokenize_text(row, tokenizer, supervise) if is_plain_text(row) else _tokenize_chat(row, tokenizer, supervise)
     mask = [number > 0 and number in spoken for number in range(len(ids))]
     if not any(mask):
         raise UserError("nothing is supervised in this row, so nothing would be learned from it; remove the row")
@@ -49,23 +49,33 @@ def check_template(tokenizer: Any) -> str:
     return sentence
 
 
-def _tokenize_text(row: dict[str, Any], tokenizer: Any) -> tuple[list[int], set[int]]:
-    """The ids of a prompt and its completion, and the indices of the completion's tokens."""
+def _tokenize_text(row: dict[str, Any], tokenizer: Any, supervise: str) -> tuple[list[int], set[int]]:
+    """The ids of a prompt and its completion, and the indices of the supervised tokens."""
     ids, start = tokenize_completion(row["prompt"], row["completion"], tokenizer)
-    return ids, {*range(start, len(ids))}
+    return ids, {*range(0 if supervise == "everything" else start, len(ids))}
 
 
 def _tokenize_chat(row: dict[str, Any], tokenizer: Any, supervise: str) -> tuple[list[int], set[int]]:
-    """The ids of a chat, and the indices of the assistant's tokens."""
+    """The ids of a chat, and the indices of the supervised tokens."""
     (messages, first), tools = read_messages(row), read_tools(row)
+    unlearned = [number for number, message in enumerate(messages) if message.pop("weight", 1) == 0 and message["role"] == "assistant"]
     chat = Chat(messages, tools, tokenizer, find_template(tokenizer, tools))
     tokenized = TokenizedText.of(chat.render(), tokenizer)
     check_fields_rendered(chat)
     if supervise == "everything":
-        return tokenized.ids, set()
-    learned = [message for message in chat.assistant_indices if message >= first]
-    if not learned:
+        excluded = find_turns(chat, tokenized.text, unlearned, find_end_tokens(tokenizer)) if unlearned else []
+        return tokenized.ids, {*range(len(tokenized.ids))} - {number for turn in excluded for number in tokenized.find_tokens(turn)}
+    answers = [message for message in chat.assistant_indices if message >= first]
+    if not answers:
         roles = ", ".join(sorted({message["role"] for message in messages[first:]}))
         raise UserError(f"nothing is supervised in this row: no message to learn has the role assistant (roles: {roles})")
+    learned = [message for message in answers if message not in unlearned]
+    if not learned:
+        raise UserError("nothing is supervised in this row: every answer in it has weight 0; remove the row")
+    if supervise == "last" and answers[-1] in unlearned:
+        raise UserError(
+            "nothing is supervised in this row: only the last answer would be, and it has weight 0; remove the row, or use "
+            "supervise: assistant"
+        )
     turns = find_turns(chat, tokenized.text, learned[-1:] if supervise == "last" else learned, find_end_tokens(tokenizer))
     return tokenized.ids, {number for turn in turns for number in tokenized.find_tokens(turn)}

@@ -47,6 +47,8 @@ def _check_message(number: int, message: Any) -> dict[str, Any]:
     for key, kinds, expected in (("content", str | list, "text, or a list of parts"), ("tool_calls", list, "a list of calls")):
         if key in full and not isinstance(full[key], kinds):
             raise UserError(f"messages[{number}].{key} must be {expected}, found {full[key]!r:.60}")
+    if isinstance(weight := full.get("weight", 1), bool) or weight not in (0, 1):
+        raise UserError(f"messages[{number}].weight must be 0 (the answer is not learned) or 1, found {weight!r:.60}")
     if "tool_calls" in full:
         full["tool_calls"] = [_parse_arguments(number, call) for call in full["tool_calls"]]
     return full

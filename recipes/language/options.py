@@ -8,10 +8,8 @@ from finetune.config import FilePath, Section
 
 
 class LanguageOptions(Section):
-    supervise: Literal["assistant", "last", "everything"] = "assistant"
-    """Which tokens of a chat are learned: every turn of the assistant, only its last turn, or every token."""
-    chat_template: FilePath | None = None
-    """Jinja file with a chat template that replaces the tokenizer's own, in training and in the export."""
+    """Of every recipe for causal language models."""
+
     attention: Literal["auto", "varlen", "sdpa", "eager", "flex_attention", "flash_attention_2"] = "auto"
     """`varlen` computes the samples of a packed row separately: with torch's kernel on a GPU in bf16, otherwise in a loop over the samples.
     The others are the implementations of transformers. `auto` uses the first that is possible: varlen with the kernel, flash_attention_2
@@ -19,3 +17,12 @@ class LanguageOptions(Section):
     loss_head: Literal["chunked", "liger"] = "chunked"
     """Implementation of output head and loss: torch operations on chunks of positions, or Liger's fused kernel (needs a GPU and
     overtone[liger])."""
+
+
+class ChatOptions(LanguageOptions):
+    """Of recipes that train on chats."""
+
+    supervise: Literal["assistant", "last", "everything"] = "assistant"
+    """Which tokens of a chat are learned: every turn of the assistant, only its last turn, or every token."""
+    chat_template: FilePath | None = None
+    """Jinja file with a chat template that replaces the tokenizer's own, in training and in the export."""

@@ -5,6 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+DATA = """To make some from conversations:
+  python -m data_prep text chats.jsonl --out data/chats
+or see the whole chain on a small example: python -m recipes.llm_sft.demo"""
+"""How training data is made."""
 RESET, EXIT = "/reset", "/exit"
 """Lines that are commands in a chat."""
 

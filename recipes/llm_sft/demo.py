@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from finetune.monitoring.event_log import read_log
+from finetune.monitoring.run_records import LOG, read_log
 from finetune.storage import files
 from finetune.storage.model_security import admit
 from recipes import demo_runner
@@ -86,7 +86,7 @@ def split_turns(messages: list[dict[str, str]]) -> list[tuple[list[dict[str, str
 
 def make_summary(home: Path, seconds: dict[str, float], before: float, after: float) -> dict[str, Any]:
     """The content of summary.json."""
-    events = read_log(home / "run" / "log.jsonl")
+    events = read_log(home / "run" / LOG)
     steps = [event for event in events if event["event"] == "step"]
     validation = [event["val/loss"] for event in events if event["event"] == "evaluation"]
     return {

@@ -14,15 +14,12 @@ from typing import Any
 import torch
 
 from finetune.errors import UserError
-from finetune.hardware import sdpa_backends
-from finetune.storage.model_security import admit, require_safetensors
 from finetune.storage.strict_json import loads_object
-from recipes.language.causal_model import causal_language_model
 from recipes.language.chat_template import Chat, find_template
 from recipes.language.messages import read_messages, read_tools
+from recipes.language.model_loading import load_for_generation
 from recipes.language.stop_tokens import find_stop_ids
 from recipes.language.token_offsets import begin_ids, encode_text
-from recipes.language.tokenizer import load_tokenizer
 
 from .arguments import make_generate_parser
 
@@ -166,24 +163,7 @@ def tokenize_prompt(row: dict[str, Any], tokenizer: Any) -> list[int]:
 
 def load_model(folder: Path) -> LoadedModel:
     """Load a folder that AutoModelForCausalLM reads: in its own dtype on a GPU, in fp32 on a CPU. Raises `UserError` if that fails."""
-    import transformers  # takes seconds, and `--help` imports this module
-
-    if not (folder / "config.json").is_file():
-        raise UserError(
-            f"--model {folder}: is not a model (it has no config.json); `python -m finetune export RUN --to {folder}` makes one from a run"
-        )
-    transformers.logging.set_verbosity_error()  # otherwise it comments on every default setting of generation
-    tokenizer = load_tokenizer(folder, None)
-    require_safetensors(folder, "--model")
-    sdpa_backends.disable_cudnn()
-    placement = {"device_map": "auto", "dtype": "auto"} if torch.cuda.is_available() else {"dtype": torch.float32}
-    with admit(folder, causal_language_model()) as clean:
-        try:
-            model = transformers.AutoModelForCausalLM.from_pretrained(
-                clean, trust_remote_code=False, use_safetensors=True, **placement
-            ).eval()
-        except (AttributeError, ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
-            raise UserError(f"--model {folder}: cannot be loaded ({error}); export it again") from error
+    model, tokenizer = load_for_generation(folder)
     return LoadedModel(model, tokenizer, find_stop_ids(tokenizer, model.generation_config.eos_token_id))
 
 

@@ -1,7 +1,7 @@
-"""The options of llm_sft: those of all recipes for causal language models."""
+"""The options of llm_sft: those of all recipes that train on chats."""
 
 from __future__ import annotations
 
-from recipes.language.options import LanguageOptions as Options
+from recipes.language.options import ChatOptions as Options
 
 __all__ = ["Options"]

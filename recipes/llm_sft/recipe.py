@@ -7,21 +7,19 @@ Samples can be packed without attending to each other (`collation`); this is che
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from finetune.config import Config
 from finetune.errors import UserError
-from finetune.recipe import Answer, Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Sketch, Term
-from recipes.language import collation, model_checks
-from recipes.language.attention import choose_attention, explain_recompilation
-from recipes.language.causal_model import build_on_meta, choose_loss_head, find_block_classes, read_config
+from finetune.recipe import Answer, ExportPlan, Inference, Loaded, Recipe, Sample, Sketch
+from recipes.language import collation, loss_terms, model_checks
 from recipes.language.chat_labels import check_template, tokenize_row
+from recipes.language.model_loading import load_for_training
 from recipes.language.tokenizer import check_vocabulary, load_tokenizer, read_template
 
 from . import batch_preview, chat_session, exported_files, generation
@@ -39,7 +37,7 @@ class ChatProcessor:
 def load(config: Config[Options]) -> Loaded:
     """The model on meta, its tokenizer, and the classes of its decoder layers."""
     options = config.options
-    loaded = load_model(config)
+    loaded = load_for_training(config)
     processor = load_processor(config, loaded)
     remarks = (describe_supervision(processor.tokenizer, options.supervise), *loaded.remarks)
     return replace(loaded, processor=processor, state=make_state(options), remarks=remarks)
@@ -54,26 +52,10 @@ def load_processor(config: Config[Options], loaded: Loaded) -> ChatProcessor:
     return ChatProcessor(tokenizer, options.supervise)
 
 
-def load_model(config: Config[Options]) -> Loaded:
-    """The model on meta as its config.json describes it, without a tokenizer."""
-    # These import accelerate and torch.distributed.tensor, for which `generate --help` would wait if they were at the top.
-    from finetune.modeling.loading import resolve_source
-    from recipes.language.tensor_parallel_plans import PLANS
-
-    options = config.options
-    loss_head = choose_loss_head(options.loss_head)
-    base = resolve_source(config.model.source, config.model.revision)
-    attention = choose_attention(config, read_config(base))
-    model = build_on_meta(base, attention.name, loss_head)
-    varies = explain_recompilation(attention.name, config, model.config)
-    blocks, remarks = find_block_classes(model), (attention.remark,)
-    return Loaded(model=model, processor=None, blocks=blocks, base=base, tensor_plans=PLANS, varies=varies, remarks=remarks)
-
-
 def sketch(config: Config[Options]) -> Sketch:
     """For `finetune plan`, with batches of filler samples."""
     make_batch = collation.pack if config.data.packing else collation.collate
-    loaded = load_model(config)
+    loaded = load_for_training(config)
     return Sketch(
         loaded=loaded,
         batch=lambda count, positions: make_batch([collation.make_filler(positions)] * count),
@@ -97,7 +79,7 @@ def make_state(options: Options) -> dict[str, Any]:
     return {"supervise": options.supervise, "chat_template": template}
 
 
-def read(row: dict[str, Any], processor: Any) -> Sample:
+def read(row: dict[str, Any], processor: Any, _: Path) -> Sample:
     """`ids` [S], and `supervised` [S], true for tokens that are learned."""
     ids, supervised = tokenize_row(row, processor.tokenizer, processor.supervise)
     return {"ids": torch.tensor(ids), "supervised": torch.tensor(supervised)}
@@ -106,17 +88,6 @@ def read(row: dict[str, Any], processor: Any) -> Sample:
 def length(sample: Sample) -> int:
     """S, in tokens."""
     return len(sample["ids"])
-
-
-def loss(model: nn.Module, batch: Batch) -> dict[str, Term]:
-    """Negative log-likelihood of the supervised tokens, and how many of them the model predicted correctly."""
-    nll, hits = model(batch.tensors, batch.lengths)
-    return {"nll": Term(nll, 1.0), "accuracy": Term(hits, 0.0)}
-
-
-def report(means: dict[str, float]) -> dict[str, float]:
-    """Adds the perplexity, e to the power of the mean negative log-likelihood."""
-    return {**means, "perplexity": math.exp(min(means["nll"], 700.0))}
 
 
 def export(base: Path, state: dict[str, Any], _: dict[str, Tensor], __: str) -> ExportPlan:
@@ -135,7 +106,7 @@ RECIPE = Recipe(
     read=read,
     length=length,
     collate=collation.collate,
-    loss=loss,
+    loss=loss_terms.compute_terms,
     export=export,
     formats=("transformers",),
     inference=Inference(generate=generation.generate, chat=chat_session.chat, sample=sample, example=("--prompt", "Who are you?")),
@@ -143,7 +114,8 @@ RECIPE = Recipe(
     pad=collation.pad,
     truncate=collation.truncate,
     verify=model_checks.check_batching,
-    report=report,
+    report=loss_terms.add_perplexity,
+    unit="tokens",
     base_folders=("additional_chat_templates",),
     sketch=sketch,
     show=batch_preview.render_sample,

@@ -7,7 +7,7 @@ A request names a speaker or gives a reference clip; if the model has only one s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -100,8 +100,9 @@ class Voice(Protocol):
     def speak(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> Sequence[SpeechResult]:
         """Speech for each request, in their order. The same seed gives the same speech, whatever else is in the batch."""
 
-    def stream(self, request: SpeechRequest, sampling: SpeechSampling) -> Iterator[np.ndarray]:
-        """Chunks [samples] float32 while they are generated; together they equal the wave of `speak`. A caller may stop at any chunk."""
+    def stream(self, request: SpeechRequest, sampling: SpeechSampling) -> Generator[np.ndarray, None, SpeechResult]:
+        """Chunks [samples] float32 while they are generated; together they equal the wave of `speak`. A caller may stop at any chunk. The
+        generator returns the result."""
 
     def close(self) -> None:
         """Free the model's memory. It must not be used afterwards."""
@@ -124,8 +125,16 @@ class VoiceFolder(Protocol):
     def check(self, request: SpeechRequest) -> None:
         """As `Voice.check`."""
 
+    def complete(self, request: SpeechRequest) -> SpeechRequest:
+        """A request that passed `check`, with the speaker (None: cloned) and language (None: it has none) in which it is spoken."""
+
     def open(self) -> Voice:
         """Load the weights."""
+
+
+def list_speaker_names(state: dict[str, Any]) -> list[str]:
+    """The names in a recipe state whose `speakers` are objects with a `name`, as `trained_voices` makes it."""
+    return [speaker["name"] for speaker in state["speakers"]]
 
 
 @dataclass(frozen=True)
@@ -136,7 +145,7 @@ class SpeechRecipe:
     """Name of the recipe, or path of its folder; used to export its checkpoints."""
     inspect: Callable[[Path], VoiceFolder]
     """Read the metadata of an exported folder or a base. Raises `UserError` if the recipe cannot speak with it."""
-    trained_speakers: Callable[[dict[str, Any]], Sequence[str]]
+    trained_speakers: Callable[[dict[str, Any]], Sequence[str]] = list_speaker_names
     """Speakers in lower case, from the `recipe_state` of a checkpoint's `state.json`."""
     base_folders: tuple[str, ...] = ()
     """As `Recipe.base_folders`: folders inside of a base."""

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.config import Config
-from finetune.recipe import Answer, Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Sketch, Term
+from finetune.recipe import Batch, ExportPlan, Loaded, Recipe, Sample, Sketch, Term
 
+from .arguments import VERBS
 from .options import Options
 
 # Modules that import torch or audio packages are imported inside the functions: `finetune generate` and `serve` import this file before
@@ -116,7 +117,7 @@ def select_trainable(trainable: str) -> Callable[[str], bool]:
     return lambda name: trainable == "full" or not name.startswith("talker.model.text_embedding.")
 
 
-def read(row: dict[str, Any], processor: Any) -> Sample:
+def read(row: dict[str, Any], processor: Any, _: Path) -> Sample:
     """One row as tensors over S positions; see `sequence_layout.lay_out_clip`."""
     from .model import sequence_layout
 
@@ -161,40 +162,6 @@ def export(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kind: 
     return exported_files.make_plan(base, state, buffers, kind)
 
 
-def generate(folder: Path, argv: list[str]) -> int:
-    """Body of `finetune generate`."""
-    from .cli import generate as generate_command
-
-    return generate_command.generate(folder, argv)
-
-
-def sample(folder: Path, prompts: list[str]) -> list[Answer]:
-    """Prompts spoken by an export during training."""
-    from recipes.speech.evaluation import training_samples
-
-    from .inference.synthesizer import SPEECH
-
-    return training_samples.speak_prompts(SPEECH, folder, prompts)
-
-
-def evaluate(model: Path, argv: list[str]) -> int:
-    """Body of `finetune eval-voice`."""
-    from recipes.speech.cli import evaluate as evaluate_command
-
-    from .inference.synthesizer import SPEECH
-
-    return evaluate_command.evaluate(SPEECH, model, argv)
-
-
-def serve(folders: list[Path], argv: list[str]) -> int:
-    """Body of `finetune serve`: a web page, and OpenAI's speech API."""
-    from recipes.speech.serving import http_server
-
-    from .inference.synthesizer import SPEECH
-
-    return http_server.serve(SPEECH.inspect, folders, argv)
-
-
 RECIPE = Recipe(
     Options=Options,
     load=load,
@@ -204,7 +171,7 @@ RECIPE = Recipe(
     loss=loss,
     export=export,
     formats=("custom_voice", "base"),
-    inference=Inference(generate=generate, serve=serve, sample=sample, evaluate=evaluate, example=("--text", "Hello, this is my voice.")),
+    inference=VERBS.inference,
     # The layers of talker and predictor. Embeddings and heads are not adapted: the meaning of a code does not depend on the voice.
     lora_targets=r"talker\.(code_predictor\.)?model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)",
     prepare=prepare,

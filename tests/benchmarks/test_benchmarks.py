@@ -17,6 +17,7 @@ from tests.launch.launching import ALONE, ROOT
 
 COLUMNS = {
     "communication": {"strategy", "ranks", "moved / Ψ", "bytes a rank sends", "simulated", "ratio", "hops", "simulated hops"},
+    "csm_generation": {"codebooks", "texts at once", "here / stock"},
     "data_preparation": {"promise", "trials", "failures"},
     "export_memory": {"model, MiB", "peak above imports, MiB", "bound, MiB", "peak / bound", "its time / merge-weights'"},
     "first_step": {"target", "stage", "seconds", "of all"},
@@ -24,6 +25,7 @@ COLUMNS = {
     "growth": {"what grows", "to", "measured", "figure", "of the first"},
     "hardware_table": {"model", "training", "one GPU", "memory, GiB", "eight GPUs"},
     "loader_interference": {"recipe", "samples come from", "of the step", "op rate / alone", "processor"},
+    "models_table": {"model", "recipe", "full, GiB", "LoRA, GiB", "tensor parallel", "licence"},
     "order": {"rows", "first step from the middle, ms", "memory of its own, KiB"},
     "packing_utilisation": {"sequence_length", "window", "best fit", "first fit in order", "padded in order"},
     "plan_backtest": {"run", "source", "published, GB", "sum / published", "use", "fitted / published"},
@@ -45,6 +47,7 @@ COLUMNS = {
 SLOW = {
     *(
         "communication",
+        "csm_generation",
         "data_preparation",
         "export_memory",
         "first_step",
@@ -52,6 +55,7 @@ SLOW = {
         "growth",
         "hardware_table",
         "loader_interference",
+        "models_table",
         "plan_backtest",
     ),
     *("reliability", "resume_time", "save_blocking", "scaling", "scaling_limits", "start_up", "step_overhead", "strategy_bytes"),

@@ -81,7 +81,7 @@ def load(config: Config[Options]) -> Loaded:
     return Loaded(model, None, (Block,), base, buffers={"scale": torch.ones(())}, state={"width": WIDTH})
 
 
-def read(row: dict[str, Any], processor: Any) -> Sample:
+def read(row: dict[str, Any], processor: Any, folder: Path) -> Sample:
     text = row.get("text")
     if not isinstance(text, str) or len(text.encode()) < 3:
         raise UserError(f"text must hold at least three bytes, found {text!r}")

@@ -103,7 +103,7 @@ def load(config: Config[Options]) -> Loaded:
     return Loaded(model, None, (type(model.model.layers[0]),), base, tensor_plans=PLANS)
 
 
-def read(row: dict[str, Any], processor: Any) -> Sample:
+def read(row: dict[str, Any], processor: Any, folder: Path) -> Sample:
     ids = torch.tensor(list(row["text"].encode()))
     given = int(row.get("given", 0))
     if len(ids) < given + 2:

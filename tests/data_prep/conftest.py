@@ -169,3 +169,49 @@ def nano(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from recipes.voice_clone.model.tiny_checkpoint import build
 
     return build(tmp_path_factory.mktemp("models") / "nano")
+
+
+@pytest.fixture(scope="session")
+def tiny_csm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny CSM model with Mimi inside, at the released rates and with fewer and smaller codebooks."""
+    import torch
+    from transformers import CsmConfig, CsmForConditionalGeneration
+
+    torch.manual_seed(0)
+    small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+    mimi = {
+        **{"model_type": "mimi", "num_filters": 4, "codebook_size": 64, "codebook_dim": 8, "vector_quantization_hidden_dimension": 8},
+        **{"num_quantizers": 4, "upsample_groups": 16, "sliding_window": 20, **small},
+    }
+    depth = {"backbone_hidden_size": 16, "num_codebooks": 4, "vocab_size": 68, "head_dim": 8, **small}
+    text = {"text_vocab_size": 300, "pad_token_id": 290, "bos_token_id": 291, "audio_token_id": 292, "audio_eos_token_id": 293}
+    config = CsmConfig(codec_config=mimi, depth_decoder_config=depth, num_codebooks=4, vocab_size=68, head_dim=8, **text, **small)
+    model = CsmForConditionalGeneration(config)
+    for name, buffer in model.codec_model.named_buffers():
+        if name.endswith("embed_sum"):  # zeros in a new model: every frame would get code 0
+            buffer.normal_()
+    folder = tmp_path_factory.mktemp("models") / "csm"
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_snac(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny SNAC model at the released rates, in the released form: 7 codes a frame, config.json and pytorch_model.bin."""
+    import torch
+    from snac import SNAC
+
+    torch.manual_seed(0)
+    config = {
+        **{"sampling_rate": 24_000, "encoder_dim": 4, "encoder_rates": [2, 4, 8, 8], "decoder_dim": 32, "decoder_rates": [8, 8, 4, 2]},
+        **{"attn_window_size": None, "codebook_size": 64, "codebook_dim": 8, "vq_strides": [4, 2, 1], "noise": True, "depthwise": True},
+    }
+    folder = tmp_path_factory.mktemp("models") / "snac"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    weights = SNAC(**config).state_dict()
+    for name in weights:
+        if name.startswith(("encoder", "quantizer")) and name.endswith("bias"):
+            weights[name].zero_()  # or the codes would hardly depend on the audio
+    torch.save(weights, folder / "pytorch_model.bin")
+    return folder

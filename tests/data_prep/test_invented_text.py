@@ -118,12 +118,13 @@ TAKEN_FOR_SPEECH = Region(3 * MASTER_RATE, 7 * MASTER_RATE)
 
 
 def heard_in_music(model, region: Region = TAKEN_FOR_SPEECH) -> tuple[list[str], list[TextUnit]]:
-    """What is wrong with the only text, where the detector took a chord in a silent room for speech."""
+    """What is wrong with the only text, where the detector took a chord in a silent room for speech. That a chord has flatter peaks than
+    speech (`flattened`) is left out: only the signs of an invented text are tested."""
     samples = chords(0) * ((region.start / MASTER_RATE <= SECONDS) & (region.stop / MASTER_RATE > SECONDS)) + 1e-4 * noise()
     master = Audio(samples.astype(np.float32), MASTER_RATE)
     units = whisper_engine.transcribe_recording(model, hearing(master), vad.make_windows([region], master), "english")
     (reasons,) = clips_of(master, units, [region]).values()
-    return reasons, units
+    return [reason for reason in reasons if reason != "flattened"], units
 
 
 def test_a_looping_text_fails_both_repetition_rules(says) -> None:

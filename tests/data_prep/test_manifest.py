@@ -41,10 +41,15 @@ def test_the_training_command_can_be_pasted_and_names_validation_data_if_there_i
     (folder / "train.jsonl").write_text("{}")
     (folder / "val.jsonl").write_text("")
     start = ["python", "-m", "finetune", "train", "--recipe", "voice_clone", "--data.train"]
-    assert shlex.split(manifest.training_command(folder)) == [*start, str(folder / "train.jsonl")]
-    assert shlex.split(manifest.training_command(folder / "train.jsonl"))[-1] == str(folder / "train.jsonl")
+    assert shlex.split(manifest.training_command(folder, "voice_clone")) == [*start, str(folder / "train.jsonl")]
+    assert shlex.split(manifest.training_command(folder / "train.jsonl", "voice_clone"))[-1] == str(folder / "train.jsonl")
     (folder / "val.jsonl").write_text("{}")
-    assert shlex.split(manifest.training_command(folder)) == [*start, str(folder / "train.jsonl"), "--data.val", str(folder / "val.jsonl")]
+    assert shlex.split(manifest.training_command(folder, "voice_clone")) == [
+        *start,
+        str(folder / "train.jsonl"),
+        "--data.val",
+        str(folder / "val.jsonl"),
+    ]
 
 
 def test_unchanged_rows_keep_their_codes_and_changed_rows_lose_them(tmp_path) -> None:
@@ -132,3 +137,17 @@ def test_speaker_names_become_lower_case() -> None:
     assert parse_speaker("  Anna  MARIA ") == "anna maria"
     with pytest.raises(UserError, match="expected a non-empty name"):
         parse_speaker("  ")
+
+
+def test_locales_of_tables_are_languages() -> None:
+    assert [manifest.parse_locale(text) for text in ("pt-BR", "ZH", "English", "zh_CN", "dutch", "sv-SE", "JP", "xx", "")] == [
+        "portuguese",
+        "chinese",
+        "english",
+        "chinese",
+        "dutch",
+        "swedish",
+        "japanese",
+        "auto",
+        "auto",
+    ]

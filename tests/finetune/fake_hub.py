@@ -40,12 +40,22 @@ class Hub(ThreadingHTTPServer):
 
 def point_client_at(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the hub's client in this process use `hub`, with its cache in `home`."""
-    for name, value in (("ENDPOINT", hub.address), ("HF_HUB_CACHE", str(home / "hub")), ("HF_HUB_DISABLE_XET", True)):
+    values = {"ENDPOINT": hub.address, "HF_HUB_CACHE": str(home / "hub"), "HF_HUB_DISABLE_XET": True, "HF_HUB_OFFLINE": False}
+    for name, value in values.items():  # offline: an earlier test of this process may have imported the client in a setting without network
         monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
+    forget_sessions()
     template = hub.address + "/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr("huggingface_hub.file_download.HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)  # a copy, before version 1
     monkeypatch.setenv("HF_TOKEN", TOKEN)
+
+
+def forget_sessions() -> None:
+    """A session that the client opened while a test had set it offline refuses every request, in later tests too."""
+    from huggingface_hub.utils import _http
+
+    forget = _http.reset_sessions if hasattr(_http, "reset_sessions") else _http.close_session  # the former before version 1
+    forget()
 
 
 @contextmanager

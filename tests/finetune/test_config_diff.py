@@ -56,7 +56,7 @@ def test_every_key_of_the_schedule_and_the_update_counts(tmp_path: Path) -> None
     keys = [key for key, _, _ in fields(type(tiny.config_in(tmp_path))) if key.startswith(("train.", "data.", "model.", "options."))]
     excused = {key for key in keys if Change(key, 1, 2).effect}
     assert excused == {
-        "train.compile", "train.activation_checkpointing", "data.train", "data.val", "model.source", "model.revision",
+        "train.compile", "train.activation_checkpointing", "data.train", "data.mix", "data.val", "model.source", "model.revision",
     } and len(keys) > 25  # fmt: skip
 
 

@@ -75,7 +75,7 @@ def test_ctrl_c_while_a_run_indexes_its_data_prints_one_line(tmp_path: Path) -> 
     config, recipe = tiny.config_in(tmp_path), tmp_path / "mine"
     shutil.copytree(tiny.FOLDER, recipe, ignore=shutil.ignore_patterns("__pycache__"))
     source = (recipe / "recipe.py").read_text()
-    read = "def read(row: dict[str, Any], processor: Any) -> Sample:\n"
+    read = "def read(row: dict[str, Any], processor: Any, folder: Path) -> Sample:\n"
     assert read in source
     (recipe / "recipe.py").write_text(source.replace(read, f"{read}    import signal\n\n    signal.raise_signal(signal.SIGINT)\n"))
     own = ["--run.dir", str(tmp_path / "run"), "--model.source", str(config.model.source), "--data.train", str(config.data.train)]

@@ -16,7 +16,7 @@ import torch.distributed.run
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from finetune import launcher, train
+from finetune import train
 from finetune.config_sources import parse_arguments
 from finetune.launcher import take_launch
 from tests.finetune import tiny
@@ -146,12 +146,6 @@ def test_the_record_of_an_earlier_launch_does_not_count(tmp_path: Path, monkeypa
     Started(monkeypatch, 2)
     monkeypatch.setattr(torch.distributed.run, "run", run)
     assert train.main(argv_in(tmp_path, "--launch", "fsdp2")) == 130
-
-
-def test_a_run_without_a_record_has_no_reason(tmp_path: Path) -> None:
-    assert launcher.read_reason(tmp_path) == ""
-    (tmp_path / "exit.json").write_text("[")
-    assert launcher.read_reason(tmp_path) == ""
 
 
 @pytest.mark.slow

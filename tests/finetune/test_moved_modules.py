@@ -36,10 +36,11 @@ def test_a_recipe_of_the_old_contract_trains_and_its_warnings_name_what_to_chang
     done = run(str(ROOT / "finetune" / "train.py"), "--recipe", str(recipe), *own, "--train.steps", "2", cwd=tmp_path)
     assert "finished at step 2" in done.stdout
     warned = [line.removeprefix(f"{recipe / 'recipe.py'}:") for line in done.stderr.splitlines() if "Warning" in line]
-    assert [line.partition(" ")[0] for line in warned] == ["15:", "18:", "115:"], "each warning names its line of the recipe"
+    assert [line.partition(" ")[0] for line in warned] == ["15:", "18:", "115:", "115:"], "each names its line of the recipe"
     assert warned[0].endswith(FILES_MOVED)
     assert "finetune.models moved to finetune.modeling.loading; " in warned[1]
-    assert "generate=… of Recipe(…) moved to its `inference`; " in warned[2]
+    assert "`read` of Recipe(…) gets the folder of the data file as its third argument; write def read(row, processor, folder)" in warned[2]
+    assert "generate=… of Recipe(…) moved to its `inference`; " in warned[3]
 
 
 def test_an_old_name_is_the_new_module_with_one_warning_and_without_torch() -> None:

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from finetune.errors import UserError
-from finetune.recipe import Inference, Recipe, built_in_recipes, choose_recipe, find_recipe, load_options, load_recipe
+from finetune.recipe import (
+    Inference,
+    Recipe,
+    Sample,
+    built_in_recipes,
+    choose_recipe,
+    find_recipe,
+    load_options,
+    load_recipe,
+    load_released_models,
+)
 from tests.finetune import fork_server, tiny
 
 ROOT = Path(__file__).parents[2]
@@ -165,6 +177,17 @@ def test_only_one_of_several_ranks_warns(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(recwarn) == 0
 
 
+def test_a_read_of_two_arguments_is_called_without_the_folder_after_one_warning() -> None:
+    def read(row: dict[str, Any], processor: Any) -> Sample:
+        return tiny.RECIPE.read(row, processor, Path())
+
+    with pytest.warns(FutureWarning, match=r"^`read` of Recipe\(…\) gets the folder .* write def read\(row, processor, folder\)") as warned:
+        recipe = replace(tiny.RECIPE, read=read)  # type: ignore[arg-type]
+        again = replace(recipe, formats=("mine",))
+    assert len(warned) == 1 and again.read({"text": "abcd"}, None, Path("data"))["ids"].tolist() == [97, 98, 99, 100]
+    assert pickle.loads(pickle.dumps(tiny.RECIPE.read)) is tiny.RECIPE.read, "a read of three arguments is not wrapped"
+
+
 def test_a_recipe_that_cannot_generate_is_refused(tmp_path: Path) -> None:
     folder = old_form(tmp_path / "mine")
     (folder / "recipe.py").write_text((folder / "recipe.py").read_text().replace("    generate=generate,\n", ""))
@@ -172,10 +195,22 @@ def test_a_recipe_that_cannot_generate_is_refused(tmp_path: Path) -> None:
         load_recipe(folder)
 
 
+def test_released_models_are_read_from_their_own_file(tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny.FOLDER, tmp_path / "mine")
+    assert load_released_models(folder) == ()
+    model = 'ReleasedModel("me/mine", "mit", "English", {"width": 15})'
+    (folder / "released_models.py").write_text(f"from finetune.recipe import ReleasedModel\nRELEASED = ({model},)\n")
+    assert [one.name for one in load_released_models(folder)] == ["me/mine"]
+    other = shutil.copytree(folder, tmp_path / "other")
+    (other / "released_models.py").write_text("RELEASED = ['me/mine']\n")
+    with pytest.raises(UserError, match=r"released_models\.py must define RELEASED = \(ReleasedModel\(\.\.\.\), \.\.\.\)"):
+        load_released_models(other)
+
+
 def test_the_byte_model_keeps_the_contract() -> None:
     assert load_recipe(tiny.FOLDER) is tiny.RECIPE
-    sample = tiny.RECIPE.read({"text": "abcd"}, None)
-    batch = tiny.RECIPE.collate([sample, tiny.RECIPE.read({"text": "ab!"}, None)])
+    sample = tiny.RECIPE.read({"text": "abcd"}, None, Path())
+    batch = tiny.RECIPE.collate([sample, tiny.RECIPE.read({"text": "ab!"}, None, Path())])
     assert tiny.RECIPE.length(sample) == 4 and batch.targets == {"next": 5, "after_next": 3}
     with pytest.raises(UserError, match="at least three bytes"):
-        tiny.RECIPE.read({"text": ""}, None)
+        tiny.RECIPE.read({"text": ""}, None, Path())

@@ -16,7 +16,7 @@ from finetune.checkpointing import checkpoint
 from finetune.cli import export, generate
 from finetune.distributed.process_group import leave
 from finetune.errors import UserError
-from finetune.monitoring.event_log import read_log
+from finetune.monitoring.run_records import read_log
 from tests.byte_model.recipe import write_base
 from tests.finetune import fork_server, tiny
 
@@ -50,21 +50,44 @@ def test_an_unknown_recipe_lists_the_known_ones(capsys: pytest.CaptureFixture[st
 
 
 def test_missing_data_is_an_error_that_says_how_to_make_some(capsys: pytest.CaptureFixture[str]) -> None:
-    message = refuse(RECIPE, capsys)
-    for words in (
-        "no training data: give --data.train",
-        "python -m data_prep voice my_recordings/ --out data/me",
-        "data_prep codes",
-        "make demo",
+    for recipe, ways in (
+        (
+            "voice_clone",
+            ("python -m data_prep voice my_recordings/ --out data/me", "data_prep codes", "python -m recipes.voice_clone.demo"),
+        ),
+        ("llm_sft", ("python -m data_prep text chats.jsonl", "python -m recipes.llm_sft.demo")),
+        (str(tiny.FOLDER), ("It has one JSON object in each line; the recipe's `read` defines the keys.",)),
     ):
-        assert words in message
+        message = refuse(["--recipe", recipe], capsys)
+        assert message.count("no training data: give --data.train") == 1 and all(words in message for words in ways)
+        assert ("data_prep" in message) == ("data_prep" in ways[0]), "each recipe names its own ways"
 
 
 @pytest.mark.parametrize("key", ["data.train", "data.val"])
 def test_a_missing_data_file_is_an_error(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     real = tiny.write_rows(tmp_path / "train.jsonl", tiny.texts(3))
     message = refuse([*RECIPE, "--data.train", str(real), f"--{key}", "no/train.jsonl"], capsys)
-    assert f"{key}: no/train.jsonl does not exist (looked from {Path.cwd()}); `python -m data_prep voice" in message
+    assert f"{key}: no/train.jsonl does not exist (looked from {Path.cwd()}). " in message and "one JSON object" in message
+
+
+def test_a_mixture_is_checked_before_anything_is_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    real = tiny.write_rows(tmp_path / "train.jsonl", tiny.texts(3))
+    mix = ["--data.mix", f"[{{path: {real}, weight: 0.9}}, {{path: no/replay.jsonl, weight: 0.1}}]"]
+    assert "data.mix: no/replay.jsonl does not exist (looked from " in refuse([*RECIPE, *mix], capsys)
+    twice = ["--data.mix", f"[{{path: {real}, weight: 1}}, {{path: {real}, weight: 2}}]"]
+    assert f"data.mix: {real} is listed twice" in refuse([*RECIPE, *twice], capsys)
+    both = refuse([*RECIPE, *mix, "--data.train", str(real)], capsys)
+    assert f"data.train: {real} and data.mix are both set; list that file in data.mix" in both
+    assert "data.mix.0.wieght; did you mean data.mix.0.weight?" in refuse([*RECIPE, "--data.mix", f"[{{path: {real}, wieght: 1}}]"], capsys)
+    assert "data.mix.0.weight = 0: " in refuse([*RECIPE, "--data.mix", f"[{{path: {real}, weight: 0}}]"], capsys)
+
+
+def test_patience_needs_validation_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    real = tiny.write_rows(tmp_path / "train.jsonl", tiny.texts(3))
+    for key, value in (("train.patience", "3"), ("checkpoint.best_by", "accuracy max")):
+        message = refuse([*RECIPE, "--data.train", str(real), f"--{key}", value], capsys)
+        assert f"{key} is set, but there are no evaluations without validation data; give --data.val FILE" in message
+    assert "expected the name of a metric, and min or max" in refuse([*RECIPE, "--checkpoint.best_by", "accuracy best"], capsys)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +186,9 @@ def test_a_recipe_outside_the_tree_trains_and_exports_without_other_edits(
     named = ["--recipe", str(folder)]
     assert export.main([str(run), "--to", "out", *named]) == generate.main(["--model", "out", *named]) == 0
     assert generate.main(["--model", str(run), *named]) == 0, "and of a run, whose export is made by the same recipe"
-    assert capsys.readouterr().out.startswith("out is ready\nout says nothing\nstep-00000002-")
+    ready, hint, *said = capsys.readouterr().out.splitlines()
+    assert ready == "out is ready" and hint.startswith("next: python -m finetune generate --model out --recipe ")
+    assert said[0] == "out says nothing" and said[1].startswith("step-00000002-")
     assert len(before) > 40 and tree(ROOT) == before
 
 

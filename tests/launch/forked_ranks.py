@@ -38,6 +38,8 @@ def fork_groups(work: Callable[..., object], groups: Sequence[tuple[int, tuple[A
         load_recipe(find_recipe(name))
         if name == "voice_clone":
             import_voice_clone()
+        if name == "csm":
+            import_csm()
     for size, arguments in groups:
         port = loopback.free_port()
         children = [fork_rank(work, arguments, rank, size, port, witness) for rank in range(size)]
@@ -55,6 +57,13 @@ def import_voice_clone() -> None:
     import recipes.voice_clone.model.speaker_vectors  # noqa: F401
 
     import_qwen_tts()
+
+
+def import_csm() -> None:
+    """What the recipe imports inside its functions."""
+    import recipes.csm.model.csm_model
+    import recipes.csm.model.dataset_speakers
+    import recipes.csm.model.sequence_layout  # noqa: F401
 
 
 def fork_rank(work: Callable[..., object], arguments: tuple[Any, ...], rank: int, size: int, port: int, witness: Path) -> int:

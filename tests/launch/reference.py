@@ -40,7 +40,7 @@ def first_steps(recipe: Any, config: Any, rows: list[Any], adapters: dict[str, T
     base = {name: stored[name].double() for name, _ in loaded.model.named_parameters()}
     trained = {name: value.double().requires_grad_() for name, value in (adapters or base).items()}
     optimizer = torch.optim.AdamW(trained.values(), lr=train.lr, betas=(train.beta1, train.beta2), weight_decay=0.0)
-    batches = [recipe.collate([recipe.read(row, loaded.processor)]) for row in rows]
+    batches = [recipe.collate([recipe.read(row, loaded.processor, Path())]) for row in rows]
     counts = {name: sum(batch.targets[name] for batch in batches) for name in batches[0].targets}
     losses, gradients = [], {}
     for _ in range(train.steps):

@@ -138,7 +138,10 @@ def test_without_a_gpu_a_launch_file_for_gpus_needs_num_processes(name: str, mon
 
 @pytest.mark.parametrize(
     ("name", "processes"),
-    [("cpu", 2), *(pytest.param(*case, marks=pytest.mark.slow) for case in (("cpu", 1), ("ddp", 2), ("fsdp2", 1), ("fsdp2", 2)))],
+    [
+        pytest.param("cpu", 2, marks=[pytest.mark.slow, pytest.mark.ci]),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("cpu", 1), ("ddp", 2), ("fsdp2", 1), ("fsdp2", 2))),
+    ],
 )
 def test_as_many_processes_start_as_the_command_requests(name: str, processes: int, tmp_path: Path) -> None:
     _launch(tmp_path, ["--config_file", str(CONFIGS[name]), "--num_processes", str(processes)])
@@ -159,6 +162,8 @@ def test_two_launchers_form_one_process_group(tmp_path: Path) -> None:
     assert {seen["environment"]["ACCELERATE_USE_FSDP"] for seen in _roll(tmp_path, 2)} == {"true"}
 
 
+@pytest.mark.ci
+@pytest.mark.slow
 def test_one_gpu_starts_one_process(tmp_path: Path) -> None:
     _launch(tmp_path, ["--config_file", str(CONFIGS["one_gpu"])])
     (seen,) = _roll(tmp_path, 1)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.monitoring.event_log import read_log
+from finetune.monitoring.run_records import read_log
 from tests.launch.launching import ALONE, ROOT, byte_data
 
 SCRIPT = ROOT / "configs" / "cluster" / "slurm.sh"

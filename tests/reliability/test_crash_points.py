@@ -22,8 +22,8 @@ from tests.reliability.victims import Fault
 EVERY, STEPS = 2, 6
 SAVE = ["mkdir", *["write", "sync"] * 4, "sync", "rename", "sync", "rename", "remove"]
 """Folder; tensors, config, state, manifest; the folder itself; the commit; its parent; the oldest made trash and removed."""
-EXPORT = ["mkdir", *["write", "sync"] * 3, "sync", "rename", "sync"]
-"""Folder; weights, config, card; the folder itself; the commit; its parent."""
+EXPORT = ["mkdir", *["write", "sync"] * 4, "sync", "rename", "sync"]
+"""Folder; weights, config, model card, record of the export; the folder itself; the commit; its parent."""
 
 
 def arguments(folder: Path, keep: int = 2) -> list[str]:
@@ -104,17 +104,17 @@ def overrides(argv: list[str]) -> list[tuple[str, str]]:
 
 def test_an_export_killed_at_any_disk_operation_can_be_repeated(whole: Path, tmp_path: Path) -> None:
     run, before = whole / "run", content(whole / "run")
-    exported = content(export.export(run, tmp_path / "exported"))
+    exported = content(export.export(run, tmp_path / "exports" / "model"))
     tried = 0
 
     def victim(fault: Fault, number: int) -> tuple[Path, victims.ForkServerProcess]:
         folder = tmp_path / str(number)
-        shutil.copytree(tmp_path / "exported", folder / "exports" / "older")
+        shutil.copytree(tmp_path / "exports" / "model", folder / "exports" / "older")
         return folder, victims.begin(victims.export_once, folder, run, folder / "exports" / "model", fault)
 
     folder, process = victim(Fault(within="exports"), 0)
     assert victims.wait([process]) == [0], victims.said(folder)
-    assert victims.operations(folder) == EXPORT and len(EXPORT) == 10
+    assert victims.operations(folder) == EXPORT and len(EXPORT) == 12
     for pair in in_pairs(deaths(EXPORT)):
         dying = [(fault, *victim(replace(fault, within="exports"), tried + number + 1)) for number, fault in enumerate(pair)]
         for fault, folder, process in dying:
@@ -126,7 +126,7 @@ def test_an_export_killed_at_any_disk_operation_can_be_repeated(whole: Path, tmp
                 export.export(run, target)
             assert content(target) == content(target.with_name("older")) == exported, fault
             assert sorted(path.name for path in target.parent.iterdir()) == ["model", "older"], fault
-    assert tried == len(EXPORT) + EXPORT.count("sync") == 15
+    assert tried == len(EXPORT) + EXPORT.count("sync") == 18
     assert content(run) == before
     record(
         "an export, dead before or in the middle of each disk operation: no folder or the whole one, and it can be made again",

@@ -87,6 +87,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "stop"
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_failing_disk_of_one_rank_lets_the_run_continue_if_configured(tmp_path: Path, whole: Path) -> None:
     """Rank 1 cannot write its file twice in a row; nobody hangs, both are told, the save after that works."""
     codes = victims.wait(victims.start(tmp_path / "witness", 2, arguments(tmp_path, "continue"), Fault(1, 2, 1, errno.ENOSPC)))

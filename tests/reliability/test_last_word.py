@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from finetune.monitoring import vital_signs
-from finetune.monitoring.event_log import read_log
+from finetune.monitoring.run_records import read_log
 from tests.launch.launching import ALONE, ROOT, command
 from tests.ledger import record
 from tests.reliability import victims

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from finetune.checkpointing import checkpoint
-from finetune.monitoring.event_log import read_log
+from finetune.monitoring.run_records import read_log
 from tests import loopback
 from tests.finetune import tiny
 from tests.ledger import record

@@ -175,6 +175,8 @@ def die(data: list[str], tmp_path: Path, names: list[str]) -> dict[str, float]:
     return {name: times[1] - times[0] for name, times in ended.items()}
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_when_one_rank_dies_the_other_ends(data: list[str], tmp_path: Path) -> None:
     took = die(data, tmp_path, ["data", "collective", "defect"])
     assert max(took.values()) < GONE_SECONDS < STALL_SECONDS / 2, took

@@ -28,7 +28,7 @@ import torch
 from finetune import train
 from finetune.checkpointing import checkpoint
 from finetune.exporting import export
-from finetune.monitoring.event_log import read_log
+from finetune.monitoring.run_records import read_log
 from finetune.monitoring.stop_requests import StopRequests
 from finetune.storage import files
 from finetune.training import loop

@@ -6,27 +6,24 @@ python -m finetune eval-voice --model exports/me --data data/me/val.jsonl --asr 
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep.audio_codecs.interface import SpeakerEncoder, UnsupportedModelError
-from data_prep.audio_codecs.selection import open_speaker_encoder
+from data_prep.audio_codecs.interface import SpeakerEncoder
+from data_prep.speakers import resemblyzer_encoder
 from finetune.errors import UserError
 from finetune.exporting.model_metadata import README, add_metadata
 from finetune.storage import files
 from finetune.storage.hub_download import commit_of
 from finetune.storage.model_resolver import resolve_model
-from recipes.speech.evaluation import evaluation_texts, intelligibility, resemblyzer_encoder, result_files, results_page, scoring, systems
+from recipes.speech.cli import protocol
+from recipes.speech.cli.evaluation_arguments import CLIPS, JSON, MARKDOWN, PAGE, check_numbers, check_out, find_encoder, parse
+from recipes.speech.evaluation import evaluation_texts, intelligibility, result_files, results_page, scoring, systems
 from recipes.speech.evaluation.evaluation_texts import Item
 from recipes.speech.evaluation.results import Evaluation
 from recipes.speech.evaluation.systems import RECORDINGS, System, Take
 from recipes.speech.interface import SpeechRecipe, SpeechSampling
-
-JSON, MARKDOWN, PAGE, CLIPS = "evaluation.json", "evaluation.md", "evaluation.html", "clips"
-OWN = re.compile(r"evaluation\.(json|md|html)|clips|export-\d+|\..*")
-"""Names of everything that an evaluation writes into its folder, temporary files included."""
 
 
 @dataclass(frozen=True)
@@ -45,51 +42,15 @@ class Plan:
 
 def evaluate(recipe: SpeechRecipe, model: Path, argv: list[str]) -> int:
     """Body of the verb. Raises `UserError` for what cannot be evaluated, before any model is loaded."""
-    plan = make_plan(recipe, model, parse(argv))
+    args = parse(argv)
+    if args.protocol is not None:
+        return protocol.evaluate_by_protocol(recipe, model, args)
+    plan = make_plan(recipe, model, args)
     evaluation = run_plan(plan)
     write_documents(evaluation, plan.args.out)
     if plan.args.card:
         write_results_into_card(evaluation, plan)
     return 0
-
-
-def parse(argv: list[str]) -> argparse.Namespace:
-    """The verb's own arguments."""
-    parser = argparse.ArgumentParser(
-        prog="python -m finetune eval-voice --model MODEL", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path, required=True, metavar="ROWS.jsonl", help="texts to speak, with recordings or without")
-    parser.add_argument("--checkpoints", metavar="all|STEP,STEP", help="checkpoints of a run (default: its newest)")
-    parser.add_argument(
-        "--base",
-        metavar="MODEL",
-        help="the Base model before training, a folder or a hub name, to compare with; it clones each row's ref_audio",
-    )
-    parser.add_argument("--seen", type=Path, metavar="TRAIN.jsonl", help="training data; texts are then reported as seen or unseen")
-    parser.add_argument("--reference", type=Path, metavar="CLIP", help="reference clip for rows without ref_audio")
-    parser.add_argument("--speaker", help="speaker of rows without a speaker")
-    parser.add_argument(
-        "--asr",
-        metavar="MODEL",
-        help="Whisper model for transcripts, as in data_prep --whisper: a published name, a .pt file, a hub name",
-    )
-    parser.add_argument(
-        "--speaker-model",
-        metavar="MODEL",
-        help="independent speaker encoder: an x-vector model of transformers, or resemblyzer (default: resemblyzer, if it is installed)",
-    )
-    parser.add_argument("--limit", type=int, help="maximum number of texts of each set, evenly spaced (default: all)")
-    parser.add_argument("--batch", type=int, default=8, help="texts per batch (default %(default)s)")
-    parser.add_argument("--greedy", action="store_true", help="always take the most likely token instead of sampling")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the sampling (default %(default)s)")
-    parser.add_argument(
-        "--max-seconds", type=float, default=30.0, help="time limit; longer speech is cut off and counted (default %(default)g)"
-    )
-    parser.add_argument("--card", action="store_true", help="also write the results into the model card (README.md) of the export")
-    parser.add_argument(
-        "--out", type=Path, default=Path("evaluation"), metavar="FOLDER", help="folder for the report and the clips (default %(default)s)"
-    )
-    return parser.parse_args(argv)
 
 
 def make_plan(recipe: SpeechRecipe, model: Path, args: argparse.Namespace) -> Plan:
@@ -119,25 +80,6 @@ def make_plan(recipe: SpeechRecipe, model: Path, args: argparse.Namespace) -> Pl
     return Plan(recipe, model, speaking, items, encoder, [*notes, *describe_gaps(items)], args)
 
 
-def check_numbers(args: argparse.Namespace) -> None:
-    """Raise `UserError` for a number that is too small, and for a reference clip that is missing."""
-    for name, least in (("limit", 1), ("batch", 1)):
-        value = getattr(args, name)
-        if value is not None and value < least:
-            raise UserError(f"--{name} {value}: must be at least {least}")
-    if args.max_seconds <= 0:
-        raise UserError(f"--max-seconds {args.max_seconds:g}: must be more than 0")
-    if args.reference is not None and not args.reference.is_file():
-        raise UserError(f"--reference {args.reference}: no such file")
-
-
-def check_out(out: Path) -> None:
-    """Raise `UserError` for a folder with files that no evaluation wrote. Those of an earlier evaluation are replaced."""
-    others = [path.name for path in (out.iterdir() if out.is_dir() else [out] if out.exists() else []) if not OWN.fullmatch(path.name)]
-    if others:
-        raise UserError(f"--out {out}: contains files that are not of an evaluation ({others[0]}); choose another folder")
-
-
 def check_card(model: Path) -> None:
     """Raise `UserError` for a model without a model card of its own that can get results."""
     if systems.is_run(model):
@@ -161,23 +103,6 @@ def load_items(recipe: SpeechRecipe, speaking: Sequence[System], args: argparse.
     if args.seen is not None:
         items = evaluation_texts.mark_seen(items, evaluation_texts.read_items(args.seen, args.speaker, args.reference, check))
     return evaluation_texts.limit_groups(items, args.limit)
-
-
-def find_encoder(recipe: SpeechRecipe, speaking: Sequence[System]) -> tuple[SpeakerEncoder | None, list[str]]:
-    """The speaker encoder of a base model, or None; and if there is none, a note with the reason. Raises `UserError` if its weights are
-    damaged."""
-    reasons = []
-    for system in reversed(speaking):  # the base of --base is last
-        try:
-            folder = systems.find_encoder_folder(recipe, system)
-        except UserError as error:
-            reasons.append(str(error))
-            continue
-        try:
-            return open_speaker_encoder(str(folder), "--base" if system.way == "cloned" else f"base of {system.name}"), []
-        except UnsupportedModelError as error:  # but damaged weights end the evaluation, since the user expects this similarity
-            reasons.append(str(error))
-    return None, [f"Similarity by the model's own encoder was not measured: {reasons[-1]}"]
 
 
 def describe_gaps(items: Sequence[Item]) -> list[str]:

@@ -108,7 +108,7 @@ def list_groups(items: Iterable[Item]) -> list[str]:
     return [group for group in (UNSEEN, SEEN, ALL) if group in found]
 
 
-def pick_evenly(items: Sequence[Item], count: int) -> list[Item]:
+def pick_evenly(items: Sequence[Any], count: int) -> list[Any]:
     """`count` items at equal distances, or all."""
     if count >= len(items):
         return list(items)

@@ -8,7 +8,7 @@ from typing import Any
 from data_prep.pages.report_charts import format_number
 from finetune import __version__
 from finetune.exporting.model_metadata import make_model_index
-from recipes.speech.evaluation.metrics import ScoredClip, metric_value
+from recipes.speech.evaluation.metrics import LEAST_TEXTS, ScoredClip, metric_value
 from recipes.speech.evaluation.results import (
     SET_TITLES,
     Comparison,
@@ -61,8 +61,13 @@ def build_model_index(evaluation: Evaluation, data: str) -> list[dict[str, Any]]
 def verdicts(evaluation: Evaluation) -> list[str]:
     """Whether training improved the voice: a sentence for each metric that is not always zero. Of several checkpoints, the last."""
     rows = compare_with_base(evaluation)
+    if not rows and not any(system.way == "cloned" for system in evaluation.systems):
+        return ["Whether training helped is unknown: there is no base to compare with. Give it with --base FOLDER."]
     if not rows:
-        return ["Whether training helped is unknown: there is no base to compare with (--base FOLDER), or too few texts."]
+        return [
+            "Whether training helped is unknown: fewer than two texts were spoken by both the base and the trained voice. "
+            f"Give more; from {LEAST_TEXTS} texts on there is a verdict."
+        ]
     last = rows[-1].system
     return [format_verdict(row) for row in rows if row.system == last and (row.before or row.after)]
 

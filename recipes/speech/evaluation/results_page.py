@@ -13,6 +13,7 @@ from pathlib import Path
 from data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
 from data_prep.pages.report_audio import AUDIO_BYTES, draw_spectrogram, make_data_uri
 from data_prep.pages.report_templates import make_environment, read_style
+from finetune.storage.synthetic_mark import make_comment_of_copy
 from recipes.speech.evaluation import result_files
 from recipes.speech.evaluation.curves import Plot, make_plot
 from recipes.speech.evaluation.evaluation_texts import Item
@@ -169,7 +170,7 @@ def _card(name: str, clip: ScoredClip, room: int, metrics: Sequence[Metric]) -> 
     ]
     if not len(samples):
         return ClipCard(name, "", "", "the model generated no audio", clip.transcript, clip.words, " · ".join(figures), clip.ended)
-    player = make_data_uri("audio/flac", encode_flac(Audio(samples, MASTER_RATE)))
+    player = make_data_uri("audio/flac", encode_flac(Audio(samples, MASTER_RATE), make_comment_of_copy(clip.path)))
     picture = make_data_uri("image/png", draw_spectrogram(samples))
     full = len(player) > room
     return ClipCard(

@@ -13,26 +13,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import soxr
 from numpy.typing import NDArray
 
 from data_prep.audio.librosa_import import import_librosa
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Samples
+from data_prep.audio.waveform import MASTER_RATE, Samples
 from data_prep.audio_codecs.interface import SpeakerEncoder
 from data_prep.clips.speaker_similarity import LONGEST_SECONDS
+from data_prep.speakers import resemblyzer_encoder
+from data_prep.speakers.encoder_selection import open_voice_encoder
+from data_prep.speakers.xvector_encoder import open_xvector_encoder
 from finetune.errors import UserError
-from finetune.storage.model_resolver import resolve_model
-from finetune.storage.model_security import Kind, admit, load_pickled_weights
-from recipes.speech.evaluation import resemblyzer_encoder
-from recipes.speech.evaluation.resemblyzer_encoder import GeneralizedEndToEndEncoder
 
 Vector = NDArray[np.float32]
-PICKLED = "pytorch_model.bin"
-SPEAKER_MODEL_FILES = ["*.json", "*.safetensors", PICKLED]
-"""Files to download of a speaker model on the hub."""
 OWN, SPECTRAL = "own encoder", "MFCC statistics"
 COEFFICIENTS = 20
 
@@ -50,13 +45,7 @@ class SimilarityEncoder:
 
 def load_own_encoder(encoder: SpeakerEncoder) -> SimilarityEncoder:
     """The speaker encoder of a base model. Raises `UserError` if its weights cannot be read."""
-    loaded = encoder.load()
-
-    def embed_samples(samples: Samples) -> Vector:
-        rate = loaded.sample_rate
-        return loaded.embed(samples if rate == MASTER_RATE else soxr.resample(samples, MASTER_RATE, rate, quality="VHQ"))
-
-    return SimilarityEncoder(OWN, embed_samples, loaded.shortest_seconds)
+    return _load_at_master_rate(OWN, encoder)
 
 
 def mfcc_encoder() -> SimilarityEncoder:
@@ -74,55 +63,24 @@ def load_independent_encoder(name: str) -> SimilarityEncoder:
 
     Raises `UserError` for anything else.
     """
-    import torch
-
     if name == resemblyzer_encoder.NAME:
         return load_resemblyzer_encoder()
-
-    folder = resolve_model("--speaker-model", name, SPEAKER_MODEL_FILES)
-    try:
-        extractor, model = load_speaker_model(folder)
-    except (OSError, ValueError, KeyError, UserError) as error:
-        first = str(error).splitlines()[0]
-        raise UserError(
-            f"--speaker-model {name}: no speaker verification model of transformers ({first}); "
-            "microsoft/wavlm-base-plus-sv is one, by this name or as a folder"
-        ) from error
-
-    def vector(samples: Samples) -> Vector:
-        resampled = soxr.resample(samples, MASTER_RATE, SPEECH_RATE, quality="VHQ")
-        with torch.inference_mode():
-            found = model(**extractor(resampled, sampling_rate=SPEECH_RATE, return_tensors="pt")).embeddings[0]
-        return found.float().numpy().copy()
-
-    return SimilarityEncoder(Path(name).name, vector)
+    return _load_at_master_rate(Path(name).name, open_xvector_encoder("--speaker-model", name))
 
 
 def load_resemblyzer_encoder() -> SimilarityEncoder:
     """The speaker encoder of the package resemblyzer. Raises `UserError` if it is not installed or its weights cannot be read."""
-    weights = resemblyzer_encoder.find_weights()
-    if weights is None:
-        raise UserError(f"--speaker-model resemblyzer: the package is not installed; run `{resemblyzer_encoder.INSTALL}`")
-    return SimilarityEncoder(resemblyzer_encoder.NAME, GeneralizedEndToEndEncoder(weights).embed, resemblyzer_encoder.SHORTEST_SECONDS)
+    return _load_at_master_rate(resemblyzer_encoder.NAME, open_voice_encoder("--speaker-model", resemblyzer_encoder.NAME))
 
 
-def load_speaker_model(folder: Path) -> tuple[Any, Any]:
-    """(feature extractor, model with an x-vector head) from a folder. Raises `UserError`, and the errors of transformers."""
-    from transformers import AutoConfig, AutoFeatureExtractor, AutoModelForAudioXVector
-    from transformers.models.auto.modeling_auto import MODEL_FOR_AUDIO_XVECTOR_MAPPING, MODEL_FOR_AUDIO_XVECTOR_MAPPING_NAMES
+def _load_at_master_rate(name: str, encoder: SpeakerEncoder) -> SimilarityEncoder:
+    loaded = encoder.load()
 
-    kind = Kind("a speaker verification model of transformers", frozenset(MODEL_FOR_AUDIO_XVECTOR_MAPPING_NAMES))
-    with admit(folder, kind) as clean:
-        extractor: Any = AutoFeatureExtractor.from_pretrained(clean, trust_remote_code=False)
-        model: Any
-        if any(folder.glob("*.safetensors")):
-            model = AutoModelForAudioXVector.from_pretrained(clean, trust_remote_code=False, use_safetensors=True)
-        else:  # most published speaker models have no other file
-            weights = load_pickled_weights(folder / PICKLED)
-            shape = AutoConfig.from_pretrained(clean, trust_remote_code=False)
-            built: Any = MODEL_FOR_AUDIO_XVECTOR_MAPPING[type(shape)]
-            model = built.from_pretrained(None, config=shape, state_dict=weights, trust_remote_code=False)
-        return extractor, model.eval()
+    def embed_samples(samples: Samples) -> Vector:
+        rate = loaded.sample_rate
+        return loaded.embed(samples if rate == MASTER_RATE else soxr.resample(samples, MASTER_RATE, rate, quality="VHQ"))
+
+    return SimilarityEncoder(name, embed_samples, loaded.shortest_seconds)
 
 
 def mfcc_statistics(samples: Samples) -> Vector:

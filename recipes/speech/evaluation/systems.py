@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import soxr
 
-from data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
+from data_prep.audio.waveform import MASTER_RATE
 from finetune.checkpointing import checkpoint
 from finetune.errors import UserError
 from finetune.exporting import export
@@ -22,8 +22,10 @@ from finetune.modeling import loading
 from finetune.storage import demo_models, files
 from finetune.storage.hub_download import display_name
 from finetune.storage.strict_json import read_object
+from finetune.storage.synthetic_mark import SyntheticMark
 from recipes.speech.evaluation.evaluation_texts import Item
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling, VoiceFolder
+from recipes.speech.marked_audio import encode_marked_flac, encode_marked_wav
 
 RECORDINGS = "real recordings"
 """Name of the system that consists of the speaker's own recordings."""
@@ -131,16 +133,24 @@ def open_export(recipe: SpeechRecipe, system: System, workspace: Path) -> Iterat
 
 
 def speak(
-    recipe: SpeechRecipe, system: System, folder: Path, items: Sequence[Item], sampling: SpeechSampling, batch: int, out: Path
+    recipe: SpeechRecipe,
+    system: System,
+    folder: Path,
+    items: Sequence[Item],
+    sampling: SpeechSampling,
+    batch: int,
+    out: Path,
+    extension: Literal["flac", "wav"] = "flac",
 ) -> Iterator[Take]:
-    """Speak all items, each into a FLAC file in `out`; the longest texts first, so that it runs out of memory early if at all."""
+    """Speak all items, each into a file in `out` that is marked as synthetic; the longest texts first, so that it runs out of memory early
+    if at all."""
     ordered = sorted(items, key=lambda item: (-len(item.text), item.key))
     with contextlib.closing(recipe.inspect(folder).open()) as voice:
         for start in range(0, len(ordered), batch):
             part = ordered[start : start + batch]
             results = voice.speak([system.request(item) for item in part], sampling)
             for item, result in zip(part, results, strict=True):
-                yield Take(item, _write_clip(out / f"{item.key}.flac", result.wave, result.rate), result.ended)
+                yield Take(item, _write_clip(out / f"{item.key}.{extension}", result.wave, result.rate, system.name), result.ended)
 
 
 def slug(name: str) -> str:
@@ -148,13 +158,14 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def _write_clip(path: Path, wave: Any, rate: int) -> Path:
+def _write_clip(path: Path, wave: Any, rate: int, model: str) -> Path:
     """Write `wave` [samples] at 24 kHz, the rate for all measurements."""
     samples = np.asarray(wave, np.float32)
     if rate != MASTER_RATE:
         samples = soxr.resample(samples, rate, MASTER_RATE, quality="VHQ")
     files.make_folder(path.parent)
-    files.write_bytes(path, encode_flac(Audio(samples, MASTER_RATE)))
+    encode = encode_marked_wav if path.suffix == ".wav" else encode_marked_flac
+    files.write_bytes(path, encode(samples, MASTER_RATE, SyntheticMark(model)))
     return path
 
 

@@ -7,12 +7,13 @@ from contextlib import closing
 from pathlib import Path
 
 from data_prep import manifest
-from data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
+from data_prep.audio.waveform import MASTER_RATE
 from data_prep.pages.report_audio import draw_spectrogram
 from finetune.errors import UserError
 from finetune.recipe import Answer
 from recipes.speech.evaluation import audio_measures
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling
+from recipes.speech.marked_audio import UNNAMED, encode_marked_flac
 
 MAX_SECONDS = 12.0
 """Time limit. Samples may be generated on one core beside the run, and speech that is longer than this usually never ends."""
@@ -54,7 +55,7 @@ def make_answer(request: SpeechRequest, result: SpeechResult) -> Answer:
     summary = f"{request.speaker or 'the only voice'}, {sound.seconds:.2f} s, {describe_pace(result.ended, pace)}"
     if not len(result.wave):
         return Answer(summary, numbers=numbers)  # TensorBoard fails on audio without samples
-    return Answer(summary, encode_flac(Audio(result.wave, result.rate)), draw_spectrogram(result.wave), numbers)
+    return Answer(summary, encode_marked_flac(result.wave, result.rate, UNNAMED), draw_spectrogram(result.wave), numbers)
 
 
 def describe_pace(ended: bool, pace: float | None) -> str:

@@ -1,19 +1,19 @@
-"""Streaming audio encoders: each takes chunks of samples and returns the bytes that are ready."""
+"""Streaming audio encoders: each takes chunks of samples and returns the bytes that are ready.
+
+Each format that has tags says that the speech is synthetic, so that `data_prep voice` refuses it as training data and others can tell.
+"""
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
 import numpy as np
 
-from data_prep.audio.waveform import Audio, encode_flac
 from finetune.errors import UserError
-
-UNKNOWN = 0xFFFFFFFF
-"""Length field of a WAV header for audio of unknown length; readers then read to the end of the data."""
+from finetune.storage.synthetic_mark import SOFTWARE, SyntheticMark
+from recipes.speech.marked_audio import UNNAMED, encode_marked_flac, wav_header
 
 
 class AudioEncoder(Protocol):
@@ -41,12 +41,13 @@ class AudioFormat:
 FORMATS = {
     "mp3": AudioFormat("audio/mpeg", "libmp3lame", "mp3"),
     "opus": AudioFormat("audio/ogg", "libopus", "ogg", (("page_duration", "200000"),)),
-    "aac": AudioFormat("audio/aac", "aac", "adts"),
+    "aac": AudioFormat("audio/aac", "aac", "adts", (("write_id3v2", "1"),)),
     "flac": AudioFormat("audio/flac"),
     "wav": AudioFormat("audio/wav"),
     "pcm": AudioFormat("audio/pcm"),
 }
-"""In the order of OpenAI's documentation, the default first. `page_duration` is in µs; Ogg's default of 1 s would delay the audio."""
+"""In the order of OpenAI's documentation, the default first. `page_duration` is in µs; Ogg's default of 1 s would delay the audio. ADTS
+has no tags of its own: `write_id3v2` puts those of MP3 in front, which players skip or read."""
 
 
 def available_formats() -> tuple[str, ...]:
@@ -56,24 +57,20 @@ def available_formats() -> tuple[str, ...]:
     return tuple(name for name, format in FORMATS.items() if not format.codec or format.codec in av.codecs_available)
 
 
-def make_encoder(name: str, rate: int) -> AudioEncoder:
-    """An encoder of mono speech at `rate` Hz. Raises `UserError` for a format that cannot be written here."""
+def make_encoder(name: str, rate: int, mark: SyntheticMark = UNNAMED) -> AudioEncoder:
+    """An encoder of mono speech at `rate` Hz, which writes `mark` into the tags; PCM has none.
+
+    Raises `UserError` for a format that cannot be written here."""
     if name not in available_formats():
         raise UserError(f"response_format {name!r} is not supported; available: {', '.join(available_formats())}")
     if name in ("wav", "pcm"):
-        return PcmEncoder(wav_header(rate) if name == "wav" else b"")
-    return FlacEncoder(rate) if name == "flac" else FfmpegEncoder(FORMATS[name], rate)
+        return PcmEncoder(wav_header(rate, mark=mark) if name == "wav" else b"")
+    return FlacEncoder(rate, mark) if name == "flac" else FfmpegEncoder(FORMATS[name], rate, mark)
 
 
 def pcm(wave: np.ndarray) -> bytes:
     """Samples [n] float32 as 16-bit little-endian PCM."""
     return (np.clip(wave, -1, 1) * 32767).round().astype("<i2").tobytes()
-
-
-def wav_header(rate: int) -> bytes:
-    """44 bytes for 16-bit mono PCM of unknown length (RIFF WAVE of Microsoft and IBM, Multimedia Programming Interface 1.0, 1991)."""
-    fields = struct.pack("<IHHIIHH", 16, 1, 1, rate, rate * 2, 2, 16)
-    return b"RIFF" + struct.pack("<I", UNKNOWN) + b"WAVEfmt " + fields + b"data" + struct.pack("<I", UNKNOWN)
 
 
 class PcmEncoder:
@@ -93,25 +90,26 @@ class PcmEncoder:
 class FlacEncoder:
     """Returns the whole file at the end, because its header has the number of samples, which readers need."""
 
-    def __init__(self, rate: int) -> None:
-        self._rate, self._waves = rate, [np.zeros(0, np.float32)]
+    def __init__(self, rate: int, mark: SyntheticMark) -> None:
+        self._rate, self._mark, self._waves = rate, mark, [np.zeros(0, np.float32)]
 
     def feed(self, wave: np.ndarray) -> bytes:
         self._waves.append(wave)
         return b""
 
     def finish(self) -> bytes:
-        return encode_flac(Audio(np.concatenate(self._waves), self._rate))
+        return encode_marked_flac(np.concatenate(self._waves), self._rate, self._mark)
 
 
 class FfmpegEncoder:
     """Owns an FFmpeg encoder and its container, which is written to memory."""
 
-    def __init__(self, format: AudioFormat, rate: int) -> None:
+    def __init__(self, format: AudioFormat, rate: int, mark: SyntheticMark) -> None:
         import av
 
         self._rate, self._done, self._out = rate, 0, _Sink()
         self._container = av.open(self._out, "w", format=format.container, options=dict(format.options))
+        self._container.metadata.update({"comment": mark.comment, "software": SOFTWARE})
         self._stream = self._container.add_stream(format.codec, rate=rate, layout="mono")
 
     def feed(self, wave: np.ndarray) -> bytes:

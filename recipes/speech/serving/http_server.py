@@ -59,6 +59,10 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: lis
     exports = inspect_folders(inspect, [*folders, *([resolve_model("--base", args.base)] if args.base else [])])
     address, policy = Address(args.host, args.port), load_access_policy(args.host, args.token_file)
     web_server.require_free_port(address.port, address.host)
+    if args.blind is not None:
+        from recipes.speech.serving import blind_server
+
+        return blind_server.serve_blind(exports, address.url, policy, args)
     with ExitStack() as opened:
         folder = opened.enter_context(web_server.open_private_folder(f"overtone-serve-{address.host}-{address.port}"))
         clips = Clips(folder / "clips")
@@ -95,6 +99,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--drain-seconds", type=float, default=25.0, help="longest time after SIGTERM to complete waiting requests (default %(default)g)"
     )
+    blind = parser.add_argument_group("blind comparison of two models by listening")
+    blind.add_argument(
+        "--blind", type=Path, metavar="TEXTS.txt", help="instead of the page: speak each line with both models, and ask which is better"
+    )
+    blind.add_argument("--results", type=Path, default=Path("blind.jsonl"), help="file for the answers (default %(default)s)")
+    blind.add_argument("--seed", type=int, default=0, help="seed of the speech (default %(default)s)")
     args = parser.parse_args(argv)
     web_server.require_port(args.port)
     for option in ("queue", "max_chars", "max_seconds", "drain_seconds"):

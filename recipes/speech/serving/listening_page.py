@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from data_prep.audio.waveform import Audio, encode_flac
 from data_prep.pages.report_audio import draw_spectrogram, make_data_uri
 from finetune.errors import UserError
+from finetune.storage.synthetic_mark import SyntheticMark
 from recipes.speech.interface import SpeechRequest, SpeechSampling
+from recipes.speech.marked_audio import encode_marked_flac
 from recipes.speech.serving.openai_api import LARGEST_SEED, Limits
 from recipes.speech.serving.request_queue import QueueFullError, ServerClosedError, SpeechQueue
 from recipes.speech.serving.uploaded_clips import Clips
@@ -157,13 +158,16 @@ class Controls:
                     yield render_sides(done, f"{task.title} is speaking: {sum(map(len, waves)) / voice.rate:.1f} s")
             shortest_cut = sampling.max_seconds - 1 / voice.frame_rate  # speech grows by whole frames
             # In a thread, because drawing the spectrogram would block all other requests.
-            done.append(await asyncio.to_thread(make_player, task.title, np.concatenate(waves), voice.rate, shortest_cut))
+            done.append(await asyncio.to_thread(make_player, task.title, task.model, np.concatenate(waves), voice.rate, shortest_cut))
         yield render_sides(done)
 
 
-def make_player(title: str, wave: np.ndarray, rate: int, shortest_cut: float) -> Player:
-    """Player and spectrogram of a wave [samples] at `rate` Hz; one of `shortest_cut` seconds or more was cut off."""
-    seconds, sound = len(wave) / rate, encode_flac(Audio(wave, rate))
+def make_player(title: str, model: str, wave: np.ndarray, rate: int, shortest_cut: float) -> Player:
+    """Player, marked as speech of `model`, and spectrogram of a wave [samples] at `rate` Hz.
+
+    One of `shortest_cut` seconds or more was cut off.
+    """
+    seconds, sound = len(wave) / rate, encode_marked_flac(wave, rate, SyntheticMark(model))
     picture = make_data_uri("image/png", draw_spectrogram(wave)) if len(wave) else ""
     return Player(title, seconds, seconds >= shortest_cut, make_data_uri("audio/flac", sound), picture)
 

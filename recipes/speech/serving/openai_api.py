@@ -23,6 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from data_prep.pages.request_guard import LARGEST_JSON, Route
 from finetune.errors import UserError
+from finetune.storage.synthetic_mark import SyntheticMark
 from recipes.speech.interface import SpeechRequest, SpeechSampling, Voice
 from recipes.speech.serving import audio_encoding
 from recipes.speech.serving.api_errors import Refusal, to_refusal, validation_refusal
@@ -117,7 +118,7 @@ def parse_call(body: SpeechCall, speech: SpeechQueue, limits: Limits) -> tuple[S
     with refuse_field("input", "invalid_value"):
         voice.check(request)
     with refuse_field("response_format", "unsupported_value"):
-        encoder = audio_encoding.make_encoder(body.response_format, voice.rate)
+        encoder = audio_encoding.make_encoder(body.response_format, voice.rate, SyntheticMark(body.model))
     return request, encoder
 
 

@@ -13,7 +13,7 @@ from data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
 from data_prep.audio_codecs.selection import open_codec
 from data_prep.manifest import read_lines
 from finetune.storage import files
-from recipes.speech.cli.evaluate import CLIPS, JSON
+from recipes.speech.cli.evaluation_arguments import CLIPS, JSON
 from recipes.speech.evaluation import intelligibility
 from recipes.speech.evaluation.scoring import read_clip
 from recipes.speech.evaluation.systems import RECORDINGS, slug

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from finetune.monitoring.event_log import read_log
+from finetune.monitoring.run_records import LOG, read_log
 from recipes.speech.evaluation import intelligibility, speaker_similarity
 from recipes.speech.evaluation.scoring import read_clip
 
@@ -93,7 +93,7 @@ class Outcome:
 
 def measure_demo(home: Path, new_voice: Path, speaker: str, clips: Mapping[str, Sequence[ComparisonClip]]) -> Outcome:
     """Compute all results from the files of all stages in `home`, the recordings in `new_voice`, and the clips of each system."""
-    steps = [event for event in read_log(home / "run" / "log.jsonl") if event["event"] == "step"]
+    steps = [event for event in read_log(home / "run" / LOG) if event["event"] == "step"]
     prepared = json.loads((home / "data" / "summary.json").read_text(encoding="utf-8"))
     rows = [row for name in ("train", "val") for row in comparison_clips.read_rows(home / "data" / f"{name}.jsonl")]
     script = json.loads((new_voice / "script.json").read_text(encoding="utf-8"))

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from data_prep.audio_codecs import qwen3_tts_speaker_encoder
-from finetune.checkpointing.checkpoint_metadata import JsonPart, check_recipe_state
+from finetune.checkpointing.checkpoint_metadata import check_recipe_state
 from finetune.errors import UserError
 from finetune.exporting.model_metadata import read_base_metadata
 from finetune.recipe import ExportPlan
 from finetune.storage import files
+from recipes.speech.sampling_settings import CONFIG
+from recipes.speech.voices_file import VOICES, TrainedSpeaker, TrainedVoices
 
-from ..model import sampling_settings
 from .model_card import write_model_card
 
 if TYPE_CHECKING:
@@ -26,45 +27,23 @@ if TYPE_CHECKING:
 
 FORMATS = ("custom_voice", "base")
 CODEC_EMBEDDING = "talker.model.codec_embedding.weight"
-VOICES = "voices.json"
-"""File with the trained speakers and their data: the content of README.md for `generate` and other programs."""
-REQUIRED = (sampling_settings.CONFIG, "speech_tokenizer")
+REQUIRED = (CONFIG, "speech_tokenizer")
 COPIED = ("*.json", "*.txt", "*.jinja")
 WRITTEN = ("config.json", "model.safetensors.index.json", VOICES, "overtone.json")
 """Files that are not copied from the base: the export writes its own. A base that is itself an export has them too."""
 
 
-class SpeakerRecord(JsonPart):
-    """A trained speaker."""
+class SpeakerRecord(TrainedSpeaker):
+    """A trained speaker with its row of the codec embedding."""
 
-    name: str
     row: Annotated[int, Field(ge=0)]
     language: str | None
-    clips: Annotated[int, Field(ge=0)]
-    seconds: Annotated[float, Field(ge=0)]
 
 
-class DataRecord(JsonPart):
-    """The training data."""
-
-    name: str
-    sha256: str
-    clips: Annotated[int, Field(ge=0)]
-
-
-class BaseRecord(JsonPart):
-    """The base model."""
-
-    name: str
-    revision: str | None
-
-
-class VoiceCloneState(JsonPart):
+class VoiceCloneState(TrainedVoices):
     """The recipe state in a checkpoint, written by `dataset_speakers.make_recipe_state`; the part that an export reads."""
 
     speakers: Annotated[list[SpeakerRecord], Field(min_length=1)]
-    data: DataRecord
-    base: BaseRecord
 
 
 def make_plan(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kind: str) -> ExportPlan:

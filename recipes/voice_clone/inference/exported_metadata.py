@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from data_prep import manifest
 from data_prep.audio_codecs.qwen_tts_import import VOICE_MODEL
 from finetune.errors import UserError
-from finetune.storage.model_security import check_config
-from finetune.storage.strict_json import read_object
+from recipes.speech import request_checks
+from recipes.speech.voices_file import read_voices
 
-from ..exporting.exported_files import VOICES
-from ..model import sampling_settings
+from ..model.sampling_settings import SCHEME
 
 if TYPE_CHECKING:
     from ..model.sequence_layout import SpeechProcessor, TokenIds
@@ -29,22 +28,17 @@ class ExportedModel:
     trained: dict[str, Any]
     """The recipe state of the run that it was exported from; empty for other models."""
     generation: dict[str, Any] = field(default_factory=dict)
-    """Its own sampling settings; see `sampling_settings.read_model_settings`."""
+    """Its own sampling settings; see `SamplingScheme.read_model_settings`."""
 
     @classmethod
     def read(cls, folder: Path) -> ExportedModel:
         """Read the folder. Raises `UserError` if it is not a Qwen3-TTS model that can speak here."""
-        try:
-            config = check_config(folder, VOICE_MODEL)
-        except UserError as error:
-            raise UserError(f"--model {folder}: {error}; `python -m finetune export RUN --to {folder}` creates a model") from None
+        config = request_checks.check_model_config(folder, VOICE_MODEL)
         if (kind := config.get("tts_model_type")) not in ("custom_voice", "base"):
             raise UserError(
                 f"--model {folder}: tts_model_type {kind!r} is not a model that can speak here; export a run of the voice_clone recipe"
             )
-        voices = folder / VOICES
-        trained = read_object(voices) if voices.is_file() else {}
-        return cls(folder, config, trained, sampling_settings.read_model_settings(folder))
+        return cls(folder, config, read_voices(folder), SCHEME.read_model_settings(folder))
 
     @property
     def is_base(self) -> bool:
@@ -72,17 +66,7 @@ class ExportedModel:
 
     def speaker(self, given: str | None) -> str:
         """The given speaker, or the only one. Raises `UserError` that lists the speakers."""
-        known = ", ".join(sorted(self.speakers)) or "none"
-        if given is None:
-            if len(self.speakers) > 1:
-                raise UserError(f"--speaker is missing; {self.folder} has several speakers: {known}")
-            if not self.speakers:
-                raise UserError(f"{self.folder} has no named speakers; give --reference clip.wav of the voice to clone")
-            return next(iter(self.speakers))
-        name = manifest.parse_speaker(given)
-        if name not in self.speakers:
-            raise UserError(f"--speaker {given}: {self.folder} does not have this speaker; it has {known}")
-        return name
+        return request_checks.find_speaker(given, self.speakers, self.folder)
 
     def dialect(self, speaker: str | None) -> int | None:
         """Codec id of the dialect that a preset of a `custom_voice` model speaks, or None."""

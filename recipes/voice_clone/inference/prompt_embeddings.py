@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from ..model.qwen3_tts_model import frame_embeddings
 from ..model.sequence_layout import ROLE, TokenIds
@@ -95,12 +94,6 @@ class PromptEmbedder:
 
     def _embed_codec(self, ids: list[int]) -> Tensor:
         return self.talker.model.codec_embedding(torch.tensor(ids, device=self.device))
-
-
-def pad_left(prompts: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """[S, H] each → ([B, longest, H], zeros before the shorter ones; number of zeros [B])."""
-    lengths = torch.tensor([len(prompt) for prompt in prompts], device=prompts[0].device)
-    return pad_sequence(prompts, batch_first=True, padding_side="left"), lengths.max() - lengths
 
 
 def repeat_last(beside: list[Tensor]) -> Tensor:

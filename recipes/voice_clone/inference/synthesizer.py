@@ -10,7 +10,7 @@ torch.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,21 +20,23 @@ from data_prep import manifest
 from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
 from finetune.errors import UserError
 from finetune.hardware import sdpa_backends
-from finetune.storage import files
+from recipes.speech import request_checks
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling
+from recipes.speech.loaded_voice import LoadedVoice
+from recipes.speech.reference_clips import ReferenceClips
+from recipes.speech.sampling_settings import extend_sampling
 
 from ..model.model_configs import FRAME_RATE
-from ..model.sampling_settings import STOCK, SamplingSettings
+from ..model.sampling_settings import SCHEME, SamplingSettings
 from .exported_metadata import ExportedModel
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .prompt_embeddings import PromptEmbeddings, VoiceConditioning
-    from .talker_decoding import DecodedCodes, DecodingSession
+    from recipes.speech.decoding.frame_loop import DecodedCodes
 
-CACHED_CLIPS = 64
-"""Number of reference clips whose speaker vector and codes are cached."""
+    from .prompt_embeddings import PromptEmbeddings, VoiceConditioning
+    from .talker_decoding import DecodingSession
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,7 @@ class SpeechWithCodes(SpeechResult):
 
 def check_request(exported: ExportedModel, request: SpeechRequest) -> None:
     """Raise `UserError`, which lists the valid values, for a request that the folder cannot speak. Reads no weights."""
-    if not request.text.strip():
-        raise UserError('--text is empty; give the words to speak, as in --text "Hello, this is my voice."')
+    request_checks.check_text(request)
     if request.reference is None:
         exported.language(request.language, exported.speaker(request.speaker))
     else:
@@ -71,22 +72,17 @@ def check_reference(exported: ExportedModel, request: SpeechRequest) -> None:
     """Raise `UserError` unless the folder is a base export, the clip exists, and the request names no speaker."""
     if not exported.is_base:
         raise UserError(f"--reference: {exported.folder} is a custom_voice export and has no speaker encoder; export with --format base")
-    if request.speaker is not None:
-        raise UserError("--speaker and --reference each choose a voice; give one of them")
-    if request.reference is not None and not request.reference.is_file():
-        raise UserError(f"--reference {request.reference}: no such file")
+    request_checks.check_clip(request)
 
 
 def check_length(exported: ExportedModel, text: str) -> None:
     """Raise `UserError` for a text that takes more than half of the positions: a spoken token rarely takes less than one frame."""
     from ..model.sequence_layout import tokenize_text
 
-    tokens, most = len(tokenize_text(text, exported.processor)), exported.ids.positions // 2
-    if tokens > most:
-        raise UserError(f"a text of {tokens} tokens is too long for this model, which takes {most}; shorten it: {text[:60]!r} …")
+    request_checks.check_length(text, len(tokenize_text(text, exported.processor)), exported.ids.positions // 2)
 
 
-class Synthesizer:
+class Synthesizer(LoadedVoice):
     """Owns a loaded model, on the GPU in bf16 if there is one; `close` frees its memory. Not thread-safe.
 
     Implements `recipes.speech.interface.Voice`.
@@ -97,12 +93,13 @@ class Synthesizer:
         from .prompt_embeddings import PromptEmbedder
         from .talker_decoding import TalkerDecoder
 
+        super().__init__(ExportedVoice(exported), exported.speakers, SCHEME.resolve(exported.generation, SpeechSampling()))
         sdpa_backends.disable_cudnn()
         self.exported = exported
         self._model: Any = reference_package.load(exported.folder).model
         self._decoder = TalkerDecoder(self._model.talker, exported.ids)
         self._embedder = PromptEmbedder(self._model.talker, exported.ids)
-        self._encoded_clips: dict[str, tuple[Tensor, Tensor]] = {}
+        self._reference_clips = ReferenceClips(self._encode_reference)
 
     def __enter__(self) -> Self:
         return self
@@ -112,13 +109,7 @@ class Synthesizer:
 
     def close(self) -> None:
         """Free the model's memory. The synthesizer cannot be used afterwards."""
-        self._model = self._decoder = self._embedder = None  # type: ignore[assignment]
-        self._encoded_clips.clear()
-
-    @property
-    def speakers(self) -> tuple[str, ...]:
-        """Lower-case names."""
-        return tuple(sorted(self.exported.speakers))
+        self._model = self._decoder = self._embedder = self._reference_clips = None  # type: ignore[assignment]
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -131,16 +122,6 @@ class Synthesizer:
         return self.exported.is_base
 
     @property
-    def default_temperature(self) -> float:
-        """Temperature of codebook 0 for requests that set none, if it is sampled."""
-        return float((STOCK | self.exported.generation)["temperature"])
-
-    @property
-    def samples_by_default(self) -> bool:
-        """Whether codebook 0 is sampled for requests without sampling settings."""
-        return bool((STOCK | self.exported.generation)["do_sample"])
-
-    @property
     def rate(self) -> int:
         """Sample rate of every wave, in Hz."""
         return int(self._model.speech_tokenizer.get_output_sample_rate())
@@ -150,20 +131,11 @@ class Synthesizer:
         """Frames of codes per second of speech."""
         return FRAME_RATE
 
-    @property
-    def created(self) -> int:
-        """When the folder was exported, in seconds since the epoch."""
-        return int((self.exported.folder / "config.json").stat().st_mtime)
-
-    def check(self, request: SpeechRequest) -> None:
-        """Raise `UserError`, which lists what exists, for a request that this model cannot speak."""
-        check_request(self.exported, request)
-
     def check_language(self, language: str | None, speaker: str | None) -> None:
         """Raise `UserError` for a language that this model does not know; None is the language that the speaker was trained in."""
         self.exported.language(language, speaker)
 
-    def speak(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling | SamplingSettings) -> list[SpeechWithCodes]:
+    def speak(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> list[SpeechWithCodes]:
         """Speech for each request, in order, generated as one batch. With the same seed, a request gives the same codes alone or in a
         batch."""
         for request in requests:
@@ -178,9 +150,11 @@ class Synthesizer:
         waves = self._decode_waves(voices, results)
         return [SpeechWithCodes(wave, self.rate, one.ended, one.codes.numpy()) for wave, one in zip(waves, results, strict=True)]
 
-    def stream(self, request: SpeechRequest, sampling: SpeechSampling | SamplingSettings) -> Generator[np.ndarray, None, SpeechWithCodes]:
+    def stream(self, request: SpeechRequest, sampling: SpeechSampling) -> Generator[np.ndarray, None, SpeechWithCodes]:
         """Chunks [samples] float32 as they are generated; concatenated they are the wave of `speak`. The generator returns the result."""
-        from .waveform_streaming import StreamingCodecDecoder, growing_chunk_sizes
+        from recipes.speech.decoding.frame_loop import growing_chunk_sizes
+
+        from .waveform_streaming import StreamingCodecDecoder
 
         self.check(request)
         voice = self._load_voice(request)
@@ -196,12 +170,12 @@ class Synthesizer:
         return SpeechWithCodes(np.concatenate(chunks), self.rate, result.ended, result.codes.numpy())
 
     def _start_session(
-        self, requests: Sequence[SpeechRequest], voices: Sequence[VoiceConditioning], sampling: SpeechSampling | SamplingSettings
+        self, requests: Sequence[SpeechRequest], voices: Sequence[VoiceConditioning], sampling: SpeechSampling
     ) -> DecodingSession:
         from .talker_decoding import DecodingSession
 
         prompts = [self._embed_prompt(request, voice) for request, voice in zip(requests, voices, strict=True)]
-        settings = convert_sampling(sampling)
+        settings = extend_sampling(sampling, SamplingSettings)
         return DecodingSession(
             self._decoder, prompts, settings.make_sampler(self.exported.generation), [settings.seed] * len(prompts), settings.max_frames
         )
@@ -237,7 +211,7 @@ class Synthesizer:
 
         if request.reference is None:
             return VoiceConditioning(self._decoder.first_table[self.exported.speakers[self.exported.speaker(request.speaker)]])
-        vector, codes = self._encode_reference(request.reference)
+        vector, codes = self._reference_clips.get(request.reference)
         if request.reference_text is None:
             return VoiceConditioning(vector)
         return VoiceConditioning(vector, tokenize_text(request.reference_text, self.exported.processor), codes)
@@ -246,14 +220,9 @@ class Synthesizer:
         """The speaker vector [H] and the codes [T, codebooks] of a clip."""
         from ..model.speaker_vectors import SAMPLE_RATE, read_reference_clip
 
-        key = files.digest(reference)
-        if key not in self._encoded_clips:
-            clip = read_reference_clip(reference)
-            codes = self._model.speech_tokenizer.encode(clip, sr=SAMPLE_RATE).audio_codes[0]
-            if len(self._encoded_clips) >= CACHED_CLIPS:
-                del self._encoded_clips[next(iter(self._encoded_clips))]
-            self._encoded_clips[key] = (self._model.extract_speaker_embedding(clip, SAMPLE_RATE), codes)
-        return self._encoded_clips[key]
+        clip = read_reference_clip(reference)
+        codes = self._model.speech_tokenizer.encode(clip, sr=SAMPLE_RATE).audio_codes[0]
+        return self._model.extract_speaker_embedding(clip, SAMPLE_RATE), codes
 
     def _decode_waves(self, voices: Sequence[VoiceConditioning], results: Sequence[DecodedCodes]) -> list[np.ndarray]:
         """Waves [samples] of the codes. A reference's codes are decoded first, so that its sound continues, and their samples are
@@ -273,13 +242,6 @@ class Synthesizer:
         step = int(codec.get_decode_upsample_rate())
         cuts = [(len(head) * step, (len(head) + len(one.codes)) * step) for head, one in zip(heads, results, strict=True)]
         return [wave[start:end] for wave, (start, end) in zip(waves, cuts, strict=True)]
-
-
-def convert_sampling(sampling: SpeechSampling | SamplingSettings) -> SamplingSettings:
-    """The settings that every speech model has, as settings of Qwen3-TTS; the others are the model's own."""
-    if isinstance(sampling, SamplingSettings):
-        return sampling
-    return SamplingSettings(**{field.name: getattr(sampling, field.name) for field in fields(SpeechSampling)})
 
 
 def open_synthesizer(folder: Path) -> Synthesizer:
@@ -313,13 +275,12 @@ class ExportedVoice:
     def check(self, request: SpeechRequest) -> None:
         check_request(self.exported, request)
 
+    def complete(self, request: SpeechRequest) -> SpeechRequest:
+        speaker = self.exported.speaker(request.speaker) if request.reference is None else None
+        return replace(request, speaker=speaker, language=self.exported.language(request.language, speaker))
+
     def open(self) -> Synthesizer:
         return Synthesizer(self.exported)
 
 
-SPEECH = SpeechRecipe(
-    name="voice_clone",
-    inspect=ExportedVoice.inspect,
-    trained_speakers=lambda recipe_state: [speaker["name"] for speaker in recipe_state["speakers"]],
-    base_folders=(CODEC_FOLDER,),
-)
+SPEECH = SpeechRecipe("voice_clone", ExportedVoice.inspect, base_folders=(CODEC_FOLDER,))

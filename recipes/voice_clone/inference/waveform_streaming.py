@@ -8,7 +8,6 @@ the transformer keeps its keys and values from chunk to chunk, and the convoluti
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -83,10 +82,3 @@ def decode_codes(decoder: Any, codes: Tensor) -> Tensor:
     """[B, T, codebooks] → [B, T · 1920] float32, in chunks that limit the memory."""
     stream = StreamingCodecDecoder(decoder)
     return torch.cat([stream.feed(piece) for piece in codes.split(CHUNK_FRAMES, 1)], -1)
-
-
-def growing_chunk_sizes(first: int = 4, largest: int = 32) -> Iterator[int]:
-    """Frames per chunk of a stream: few at first, so that sound starts early, then more, which cost less per frame."""
-    while True:
-        yield first
-        first = min(2 * first, largest)

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from finetune.config import Config, on_disk
+from finetune.config import Config
 from finetune.errors import UserError
 from finetune.storage import files
-from recipes.speech.evaluation.evaluation_texts import visit_rows
+from recipes.speech.dataset_rows import visit_speakers
+from recipes.speech.trained_voices import make_voices_state
 
 from ..options import Options
 from .model_configs import FRAME_RATE
-from .sequence_layout import TokenIds, check_is_speech, find_language, find_speaker_name
+from .sequence_layout import TokenIds, find_language
 
 RESERVED_ROWS = 72
 """Rows at the end of the codec embedding that are reserved for new speakers: 3000 … 3071 of 3072 in the released models."""
@@ -50,28 +51,17 @@ class DatasetSpeaker:
 
 
 def collect_speakers(config: Config[Options], ids: TokenIds) -> list[DatasetSpeaker]:
-    """All speakers of `data.train`, sorted by name. Raises `UserError` with file and line for bad rows, and for speakers who are only in
-    `data.val`."""
-    options = config.options
-    train, val = on_disk(config.data.train), on_disk(config.data.val)
-    if train is None:
-        raise UserError(
-            "data.train is not set: give the JSONL to train on, as in --data.train data/me/train.jsonl. "
-            "`python -m data_prep voice RECORDINGS --out data/me --speaker me` creates one from recordings; `make demo` shows all steps"
-        )
-    root, default = train.parent, options.speaker
+    """All speakers of the training files, sorted by name. Raises `UserError` with file and line for bad rows, and for speakers who are
+    only in `data.val`."""
+    default = config.options.speaker
     speakers: dict[str, DatasetSpeaker] = {}
 
-    def add_row(row: dict[str, Any]) -> None:
-        check_is_speech(row)
-        name = find_speaker_name(row, default)
+    def add_row(root: Path, name: str, row: dict[str, Any]) -> None:
         speaker = speakers.setdefault(name, DatasetSpeaker(name))
         speaker.spellings[str(row.get("speaker") or default)] += 1
         _add_clip(speaker, row, root, ids)
 
-    visit_rows(train, add_row)
-    if val is not None:
-        visit_rows(val, lambda row: _require_trained(find_speaker_name(row, default), speakers))
+    visit_speakers(config, "voice_clone", default, add_row)
     return [speakers[name] for name in sorted(speakers)]
 
 
@@ -100,13 +90,6 @@ def describe_renamed(speakers: list[DatasetSpeaker]) -> list[str]:
     ]
 
 
-def _require_trained(name: str, trained: dict[str, DatasetSpeaker]) -> None:
-    """Raise `UserError` for a speaker of the validation data who is not in the training data."""
-    if name not in trained:
-        known = ", ".join(sorted(trained))
-        raise UserError(f"speaker {name!r} is not trained: the training data has only {known}; remove the row")
-
-
 def assign_embedding_rows(shape: dict[str, Any], names: list[str]) -> dict[str, int]:
     """Name → row of the codec embedding: its row in the base if the base has this speaker, else the next free reserved row.
 
@@ -128,11 +111,10 @@ def assign_embedding_rows(shape: dict[str, Any], names: list[str]) -> dict[str, 
 
 def make_recipe_state(config: Config[Options], speakers: list[DatasetSpeaker], embedding_rows: dict[str, int]) -> dict[str, Any]:
     """What the export and its model card need, as JSON. A resumed run must have the same state."""
-    train = on_disk(config.data.train)
-    assert train is not None
     use_language = config.options.language == "row"
-    return {
-        "speakers": [
+    return make_voices_state(
+        config,
+        [
             {
                 "name": speaker.name,
                 "row": embedding_rows[speaker.name],
@@ -142,13 +124,4 @@ def make_recipe_state(config: Config[Options], speakers: list[DatasetSpeaker], e
             }
             for speaker in speakers
         ],
-        # Only the ends of paths: a full path would be published in the model card, and would prevent resuming on another machine.
-        "data": {"name": "/".join(train.parts[-2:]), "sha256": files.digest(train), "clips": sum(speaker.clips for speaker in speakers)},
-        "base": {"name": shorten_source(str(config.model.source)), "revision": config.model.revision},
-    }
-
-
-def shorten_source(source: str) -> str:
-    """A hub name unchanged; for a folder, its last part."""
-    on_hub = source.count("/") == 1 and not source.startswith((".", "/")) and not Path(source).is_dir()
-    return source if on_hub else Path(source).name
+    )

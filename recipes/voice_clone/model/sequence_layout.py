@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -33,6 +32,7 @@ from data_prep.audio_codecs.qwen_tts_import import VOICE_MODEL
 from finetune.errors import UserError
 from finetune.recipe import Batch, Sample
 from finetune.storage.model_security import admit
+from recipes.speech.dataset_rows import check_codes, check_is_speech, check_text, find_speaker_name
 
 IGNORE = -100
 ROLE = 3
@@ -119,9 +119,9 @@ def read_row(row: dict[str, Any], processor: SpeechProcessor) -> Sample:
     """Row with `text`, `speaker`, `audio_codes` and optionally `language` → the tensors of `lay_out_clip`. Raises `UserError` for a bad
     row."""
     ids = processor.ids
-    check_is_speech(row)
+    check_is_speech(row, "voice_clone")
     language = find_language(row, ids) if processor.use_language else None
-    text, codes = tokenize_text(row.get("text"), processor), check_codes(row.get("audio_codes"), ids)
+    text, codes = tokenize_text(row.get("text"), processor), check_codes(row.get("audio_codes"), ids.codebooks, ids.codebook_size)
     sample = lay_out_clip(text, codes, find_speaker_index(row, processor), None if language is None else ids.languages[language], ids)
     if (length := len(sample["text"])) > ids.positions:  # the model was not made for positions beyond its table
         raise UserError(
@@ -202,62 +202,14 @@ def format_prompt(text: str) -> str:
     return f"<|im_start|>assistant\n{text}<|im_end|>\n<|im_start|>assistant\n"
 
 
-CHAT_KEYS = frozenset({"messages", "prompt", "completion", "conversations"})
-"""Keys of rows for language models."""
-
-
-def check_is_speech(row: dict[str, Any]) -> None:
-    """Raise `UserError` for a row of a chat, which belongs to another recipe."""
-    if found := sorted(CHAT_KEYS & row.keys()):
-        raise UserError(
-            f"the row is a chat (it has {', '.join(found)}), and voice_clone trains on speech; use --recipe llm_sft for chats, or give the "
-            "train.jsonl that `python -m data_prep voice` and `codes` made"
-        )
-
-
 def tokenize_text(text: Any, processor: SpeechProcessor) -> list[int]:
     """Ids of the role and the text. Raises `UserError` for missing text, and for text with control tokens of the prompt."""
-    if not isinstance(text, str) or not text.strip():
-        raise UserError(f"text = {text!r}: expected the spoken words; add them or remove the row")
-    tokens: list[int] = processor.tokenizer(format_prompt(text))["input_ids"][:-TAIL]
+    tokens: list[int] = processor.tokenizer(format_prompt(check_text(text)))["input_ids"][:-TAIL]
     reserved = processor.ids.reserved_text.intersection(tokens[1:])
     if reserved:
         names = processor.tokenizer.convert_ids_to_tokens(sorted(reserved))
         raise UserError(f"text = {text!r} contains the control tokens {names}, which would end the prompt early; remove them")
     return tokens
-
-
-def check_codes(codes: Any, ids: TokenIds) -> Tensor:
-    """`audio_codes` as int64 [T, codebooks], T ≥ 1. Raises `UserError` with the place of a bad code."""
-    if codes is None:
-        raise UserError("the row has no audio_codes; run `python -m data_prep codes FOLDER --model MODEL` on its folder first")
-    if not isinstance(codes, list) or not codes:
-        raise UserError(f"audio_codes = {str(codes)[:40]}: expected a list of at least one frame; create the codes again")
-    wrong = next((t for t, frame in enumerate(codes) if not isinstance(frame, list) or len(frame) != ids.codebooks), None)
-    if wrong is not None:
-        frame = str(codes[wrong])[:80]
-        raise UserError(
-            f"audio_codes, frame {wrong}: {frame} is not a list of {ids.codebooks} codes; create the codes again with this model"
-        )
-    array = np.asarray(codes)
-    if array.dtype.kind not in "iu" or array.ndim != 2:
-        raise UserError("audio_codes: codes must be integers; create the codes again with this model")
-    outside = np.argwhere((array < 0) | (array >= ids.codebook_size))
-    if len(outside):
-        t, book = outside[0]
-        raise UserError(
-            f"audio_codes, frame {t}, codebook {book}: {array[t, book]} is outside of 0 … {ids.codebook_size - 1}; the codes come from "
-            "another model: create them again with the model that you train"
-        )
-    return torch.from_numpy(array.astype(np.int64))
-
-
-def find_speaker_name(row: dict[str, Any], default: str | None) -> str:
-    """The row's speaker, or `default`, in lower case, as generation looks it up. Raises `UserError` if there is none."""
-    name = row.get("speaker") or default
-    if not isinstance(name, str) or not name.strip():
-        raise UserError('the row has no speaker; add "speaker" to it, or set --options.speaker NAME for all rows')
-    return manifest.parse_speaker(name)
 
 
 def find_speaker_index(row: dict[str, Any], processor: SpeechProcessor) -> int:

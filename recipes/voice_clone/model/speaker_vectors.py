@@ -23,14 +23,21 @@ from torch import Tensor, nn
 
 from data_prep.audio.waveform import AudioError, read_audio_unchanged
 from data_prep.audio_codecs import qwen3_tts_speaker_encoder
-from finetune.config import Config, on_disk
+from finetune.config import Config
 from finetune.data.row_problems import SHOWN_PROBLEMS
 from finetune.errors import UserError
 from finetune.modeling.loading import resolve_source
 from finetune.storage import files, remote
+from recipes.speech.dataset_rows import list_training_files
 
 from ..options import Options
-from .dataset_speakers import DatasetSpeaker, assign_embedding_rows, collect_speakers, describe_renamed, make_recipe_state
+from .dataset_speakers import (
+    DatasetSpeaker,
+    assign_embedding_rows,
+    collect_speakers,
+    describe_renamed,
+    make_recipe_state,
+)
 from .sequence_layout import TokenIds
 
 SAMPLE_RATE = 24000
@@ -61,9 +68,9 @@ def prepare(config: Config[Options]) -> None:
     for sentence in describe_renamed(speakers):
         print(sentence, file=sys.stderr, flush=True)
     references = {speaker.name: speaker.select_references(options.references) for speaker in speakers}
-    train = on_disk(config.data.train)
-    assert train is not None  # `collect_speakers` has read it
-    remote.fetch_missing(train, (path for paths in references.values() for path in paths))
+    for train in list_training_files(config):
+        own = (path for paths in references.values() for path in paths if path.is_relative_to(train.parent.resolve()))
+        remote.fetch_missing(train, own)
     key = compute_cache_key(base, references)
     state = make_recipe_state(config, speakers, assign_embedding_rows(model_config, [speaker.name for speaker in speakers]))
     cached = _read_cache(config)

@@ -26,9 +26,10 @@ from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
+from recipes.speech.sampling_settings import CONFIG
 
-from . import sampling_settings
 from .model_configs import PREPROCESSOR_CONFIG, SMALL, TextIds, make_codec_config, make_model_config
+from .sampling_settings import STOCK
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tts_pad>", "<tts_text_bos>", "<tts_text_eod>")
 SENTENCES = (
@@ -118,7 +119,7 @@ def make_config_files(shape: dict[str, Any], codec: dict[str, Any]) -> dict[str,
     """All other JSON files of the repository."""
     return {
         "config.json": files.json_bytes(shape),
-        sampling_settings.CONFIG: files.json_bytes(sampling_settings.STOCK | {"max_new_tokens": 8192}),
+        CONFIG: files.json_bytes(STOCK | {"max_new_tokens": 8192}),
         "preprocessor_config.json": files.json_bytes({"processor_class": "Qwen3TTSProcessor"}),
         "speech_tokenizer/config.json": files.json_bytes(codec),
         "speech_tokenizer/preprocessor_config.json": files.json_bytes(PREPROCESSOR_CONFIG),

@@ -167,6 +167,8 @@ def test_the_child_has_its_own_process_group(sample, decoder) -> None:
     assert os.getpgid(child.pid) == child.pid
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_the_child_exits_when_its_parent_is_killed(tmp_path) -> None:
     """While a file blocks it: nobody is left to stop it."""
     os.mkfifo(tmp_path / "pipe.wav")

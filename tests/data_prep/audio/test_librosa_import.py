@@ -69,5 +69,6 @@ def test_four_processes_with_an_empty_cache_and_one_after_them_compute_a_pitch(t
     """With an empty cache: each hears the tone, and so does who comes later; a torn cache ends processes by a signal."""
     environment = {"NUMBA_CACHE_DIR": str(tmp_path / "numba"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     assert run_together(4, HEARD, environment) + run_together(1, HEARD, environment) == [(0, "200.3")] * 5
-    compiled = sorted(path.name for path in (tmp_path / "numba").rglob("*.nbc"))
-    assert len([name for name in compiled if name.startswith("guf-")]) == len(compiled) / 2
+    compiled = {path.name for path in (tmp_path / "numba").rglob("*.nbc")}
+    wrapped = {name.removeprefix("guf-") for name in compiled if name.startswith("guf-")}
+    assert wrapped and wrapped <= compiled, "each function has its wrapper"

@@ -195,7 +195,7 @@ def test_bounds_hold_for_the_header_and_while_it_is_decoded(content: dict, messa
     (tmp_path / "crafted.flac").write_bytes(crafted(**content))
     blocks: list[None] = []
     with pytest.raises(AudioError, match=message) as caught:
-        probe_recording(tmp_path / "crafted.flac", lambda: blocks.append(None), SHORT)
+        probe_recording(tmp_path / "crafted.flac", lambda _seconds: blocks.append(None), SHORT)
     assert caught.value.seconds == pytest.approx(stopped, abs=5), "it was decoded beyond the bound"
     assert bool(blocks) == (content.get("declared") == 0), "a header that says too much is enough"
 

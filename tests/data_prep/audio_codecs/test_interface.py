@@ -7,8 +7,10 @@ from dataclasses import fields
 import pytest
 
 from data_prep.audio_codecs import interface
+from data_prep.audio_codecs.mimi_codec import LoadedMimiCodec, MimiCodec
 from data_prep.audio_codecs.qwen3_tts import LoadedQwenCodec, QwenCodec
 from data_prep.audio_codecs.qwen3_tts_speaker_encoder import LoadedQwenSpeakerEncoder, QwenSpeakerEncoder
+from data_prep.audio_codecs.snac_codec import LoadedSnacCodec, SnacCodec
 
 
 @pytest.mark.parametrize(
@@ -16,6 +18,10 @@ from data_prep.audio_codecs.qwen3_tts_speaker_encoder import LoadedQwenSpeakerEn
     [
         (QwenCodec, interface.Codec),
         (LoadedQwenCodec, interface.LoadedCodec),
+        (MimiCodec, interface.Codec),
+        (LoadedMimiCodec, interface.LoadedCodec),
+        (SnacCodec, interface.Codec),
+        (LoadedSnacCodec, interface.LoadedCodec),
         (QwenSpeakerEncoder, interface.SpeakerEncoder),
         (LoadedQwenSpeakerEncoder, interface.LoadedSpeakerEncoder),
     ],

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from data_prep.audio_codecs.qwen3_tts import RELEASED_FORMAT, CodecError, compute_codec_digest, encode_clips, find_codec, load_codec
+from data_prep.audio_codecs.interface import CodecError
+from data_prep.audio_codecs.qwen3_tts import RELEASED_FORMAT, compute_codec_digest, encode_clips, find_codec, load_codec
 from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
 from finetune.errors import UserError
 

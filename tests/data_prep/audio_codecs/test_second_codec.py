@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -37,6 +38,7 @@ class LevelCodec:
     frame_rate: float
     codebooks: int
     codebook_size: int
+    recipe: ClassVar[str] = "csm"
 
     @property
     def folder(self) -> Path:
@@ -149,7 +151,7 @@ def test_the_row_checks_use_the_numbers_of_the_codec(
     assert encode_dataset(dataset, level_model) == 0
     command = [str(dataset), *(["--model", str(level_model)] if named else [])]
     assert check.main(command) == 0
-    assert "note: 3 clips not at 16000 Hz: they are resampled when used" in capsys.readouterr().out
+    assert "note: 3 clips not at 16000 Hz, resampled when used" in capsys.readouterr().out
     rows = read_rows(dataset / "train.jsonl")
     rows[0]["audio_codes"][3].pop()
     rows[1]["audio_codes"].pop()

@@ -44,7 +44,13 @@ def test_the_speaker_encoder_of_a_qwen_model(nano: Path) -> None:
     assert loaded.embed(np.zeros(24_000, np.float32)).shape == (loaded.dimensions,) == (32,)
 
 
-@pytest.mark.parametrize("kind", ["mimi", None, 3, ["qwen3_tts_tokenizer_12hz"]])
+SUPPORTED = (
+    "give a model with a supported codec: Qwen3-TTS 12 Hz (Qwen/Qwen3-TTS-12Hz-1.7B-Base); SNAC in an exported model; "
+    "CSM (sesame/csm-1b); Mimi (kyutai/mimi); SNAC, for Orpheus (hubertsiuzdak/snac_24khz)"
+)
+
+
+@pytest.mark.parametrize("kind", ["encodec", None, 3, ["qwen3_tts_tokenizer_12hz"]])
 def test_an_unknown_model_is_refused_with_the_supported_ones(tmp_path: Path, kind: object) -> None:
     (tmp_path / CODEC_FOLDER).mkdir()
     for folder in (tmp_path, tmp_path / CODEC_FOLDER):
@@ -52,8 +58,7 @@ def test_an_unknown_model_is_refused_with_the_supported_ones(tmp_path: Path, kin
     with pytest.raises(UserError) as caught:
         open_codec(str(tmp_path))
     assert str(caught.value) == (
-        f"--model {tmp_path}: {tmp_path}/speech_tokenizer/config.json: model_type {kind!r} is not one whose codec is supported; "
-        "give a model with a supported codec: Qwen3-TTS 12 Hz"
+        f"--model {tmp_path}: {tmp_path}/speech_tokenizer/config.json: model_type {kind!r} is not one whose codec is supported; {SUPPORTED}"
     )
     with pytest.raises(UserError, match=r"--speaker-check .*is not one whose speaker encoder is supported; .*: Qwen3-TTS Base"):
         open_speaker_encoder(str(tmp_path), "--speaker-check")
@@ -80,6 +85,6 @@ def test_from_the_hub_the_config_comes_first_and_then_the_codec_of_the_same_comm
     monkeypatch.setattr(huggingface_hub, "snapshot_download", hub)
     assert open_codec("a/voice").folder == snapshot / CODEC_FOLDER
     assert calls == [
-        ("a/voice", None, ["speech_tokenizer/config.json"]),
+        ("a/voice", None, ["speech_tokenizer/config.json", "speech_codec/config.json", "config.json"]),
         ("a/voice", "0" * 40, ["speech_tokenizer/*.json", "speech_tokenizer/*.safetensors"]),
     ]

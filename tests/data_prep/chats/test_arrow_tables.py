@@ -133,3 +133,9 @@ def test_a_foreign_state_json_is_read_as_conversations(tmp_path: Path) -> None:
     (tmp_path / "chats" / "state.json").parent.mkdir()
     (tmp_path / "chats" / "state.json").write_text(json.dumps(ROWS))
     assert [each.row for each in read(tmp_path / "chats")] == ROWS
+
+
+def test_labels_of_preference_training_are_read(tmp_path: Path) -> None:
+    rows = pyarrow.table({"prompt": ["a", "b"], "completion": ["c", "d"], "label": [True, False]})
+    parquet.write_table(rows, tmp_path / "kto.parquet")
+    assert [each.row and each.row["label"] for each in read(tmp_path / "kto.parquet")] == [True, False]

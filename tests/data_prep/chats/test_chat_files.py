@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.chats.chat_files import AGAIN, FoundSources, find_sources
+from data_prep.chats.chat_files import AGAIN, FoundSources, download_chats, find_sources
 from finetune.errors import UserError
 from tests.data_prep import make_saved_by_datasets as saved
+from tests.finetune import fake_hub
 
 
 def touch(*paths: Path) -> None:
@@ -109,3 +110,24 @@ def test_names_that_are_not_utf_8_are_escaped(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"\xff.jsonl")
     shutil.copy(__file__, path)
     assert names(find_sources([path])) == [r"\xff.jsonl"]
+
+
+def test_the_training_split_of_a_hub_dataset_by_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def list_names(dataset: str, *splits: str) -> list[str]:
+        return [path.name for path in download_chats(dataset, [], splits)]
+
+    files = "\n".join(f"  - split: {name}\n    path: {name}-*" for name in ("train_sft", "test_sft"))
+    card = f"---\nconfigs:\n- config_name: default\n  data_files:\n{files}\n---\n".encode()
+    with fake_hub.opened() as hub:
+        fake_hub.point_client_at(hub, tmp_path / "hf", monkeypatch)
+        hub.repositories["datasets/me/card"] = {"README.md": card, "train_sft-0.jsonl": b"{}", "test_sft-0.jsonl": b"{}"}
+        several = {f"data/{name}.jsonl": b"{}" for name in ("train_sft-0-of-1", "train_gen-0-of-1", "Test-0")}
+        hub.repositories["datasets/me/several"] = {"README.md": b"#", **several}
+        assert list_names("me/card") == ["train_sft-0.jsonl"] and list_names("me/card", "test_sft") == ["test_sft-0.jsonl"]
+        with pytest.raises(UserError, match="several splits: train_gen, train_sft; choose with --split NAME"):
+            list_names("me/several")
+        assert list_names("me/several", "train_gen", "test") == ["Test-0.jsonl", "train_gen-0-of-1.jsonl"]
+    with pytest.raises(UserError, match=f"--split chooses a part of a dataset on the hub, and {tmp_path} is a path"):
+        list_names(str(tmp_path), "train")
+    with pytest.raises(UserError, match="--config chooses a part"):
+        download_chats(str(tmp_path), ["en"], [])

@@ -38,6 +38,7 @@ def test_valid_conversations_pass(row: dict[str, Any]) -> None:
     ("row", "message"),
     [
         (chat(("user", "u")), "no message is the assistant's"),
+        ({"prompt": "<image>\nWhat is it?", "completion": "A dog."}, "the prompt refers to a picture, sound or film by <image>"),
         (chat(("user", "u"), ("assistant", " \n")), r"message 2 \(assistant\) is empty"),
         (chat(("user", None), ("assistant", "a")), r"message 1 \(user\) is empty"),
         (chat(("user", "u"), ("user", "v"), ("assistant", "a")), "messages 1 and 2 are both the user's"),

@@ -53,6 +53,62 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     ("completion", {"prompt": "1, 2, ", "completion": "3"}, {"prompt": "1, 2, ", "completion": "3"}),
     ("completion", {"prompt": [ASKED], "completion": [ANSWERED]}, {"prompt": [ASKED], "completion": [ANSWERED]}),
+    (
+        "messages",
+        {
+            "messages": [
+                ASKED,
+                {"role": "assistant", "content": None, "function_call": {"name": "weather", "arguments": '{"city": "Oslo"}'}},
+            ],
+            "functions": [{"name": "weather", "parameters": {}}],
+        },
+        {
+            "messages": [
+                ASKED,
+                {
+                    "role": "assistant",
+                    "content": "",
+                    "tool_calls": [{"type": "function", "function": {"name": "weather", "arguments": {"city": "Oslo"}}}],
+                },
+            ],
+            "tools": TOOLS,
+        },
+    ),
+    ("messages", {"messages": [ASKED, {**ANSWERED, "weight": 1}]}, {"messages": [ASKED, ANSWERED]}),
+    ("messages", {"messages": [ASKED, {**ANSWERED, "weight": 0}]}, {"messages": [ASKED, {**ANSWERED, "weight": 0}]}),
+    ("messages", {"messages": [ASKED, ANSWERED], "question": "Why?", "answer": "x"}, {"messages": [ASKED, ANSWERED]}),
+    (
+        "dolly",
+        {"instruction": "Sum up.", "context": "A text.", "response": "Because.", "category": "summary"},
+        {"messages": [{"role": "user", "content": "Sum up.\n\nA text."}, ANSWERED]},
+    ),
+    ("question", {"question": "Why?", "answer": "Because."}, {"messages": [ASKED, ANSWERED]}),
+    ("preference", {"prompt": "Why?", "chosen": "Because.", "rejected": "No."}, {"messages": [ASKED, ANSWERED]}),
+    (
+        "preference",
+        {"system": "Be brief.", "question": "Why?", "chosen": "Because.", "rejected": "No."},
+        {"messages": [SYSTEM, ASKED, ANSWERED]},
+    ),
+    ("preference", {"prompt": "Why?", "chosen": [ASKED, ANSWERED], "rejected": [ASKED]}, {"messages": [ASKED, ANSWERED]}),
+    ("preference", {"prompt": [ASKED], "chosen": [ANSWERED], "rejected": [ANSWERED]}, {"prompt": [ASKED], "completion": [ANSWERED]}),
+    ("preference", {"chosen": "\n\nHuman: Why?\n\nAssistant: Because.", "rejected": "\n\nHuman: Why?"}, {"messages": [ASKED, ANSWERED]}),
+    (
+        "chatgpt",
+        {
+            "title": "A chat",
+            "current_node": "c",
+            "mapping": {
+                "root": {"parent": None, "message": None, "children": ["a"]},
+                "a": {"parent": "root", "message": {"author": {"role": "user"}, "content": {"content_type": "text", "parts": ["Why?"]}}},
+                "b": {"parent": "a", "message": {"author": {"role": "assistant"}, "content": {"content_type": "text", "parts": ["No."]}}},
+                "c": {
+                    "parent": "a",
+                    "message": {"author": {"role": "assistant"}, "content": {"content_type": "text", "parts": ["Because."]}},
+                },
+            },
+        },
+        {"messages": [ASKED, ANSWERED]},
+    ),
 ]
 
 
@@ -74,6 +130,14 @@ def test_further_keys_of_a_message_are_kept() -> None:
 def test_rows_of_no_format_or_of_several_are_reported_with_their_keys() -> None:
     with pytest.raises(UserError, match=r"^no known shape \(messages: messages; .*\); its keys are text, id$"):
         detect_shape({"text": "x", "id": 1})
+    with pytest.raises(UserError, match="it has images, which a text model cannot use"):
+        normalise_row({"messages": [ASKED, ANSWERED], "images": ["a.png"]}, "messages")
+    for bad in ({"prompt": "a", "completion": "b", "label": "False"}, {"messages": [ASKED, ANSWERED], "kto_tag": False}):
+        with pytest.raises(UserError, match=r"its (label|kto_tag) is false: an answer that must not be learned"):
+            normalise_row(bad, detect_shape(bad))
+    for good in ({"prompt": "a", "completion": "b", "label": True}, {"prompt": "a", "completion": "b", "label": 0}):
+        assert normalise_row(good, "completion") == {"prompt": "a", "completion": "b"}
+    assert normalise_row({"messages": [ASKED, ANSWERED], "images": [], "audio": None}, "messages") == {"messages": [ASKED, ANSWERED]}
     both = {"messages": [ASKED], "prompt": "a", "completion": "b"}
     with pytest.raises(UserError, match=r"^more than one known shape \(messages, completion\), so choose one with --shape"):
         detect_shape(both)
@@ -88,6 +152,8 @@ def test_rows_of_no_format_or_of_several_are_reported_with_their_keys() -> None:
         ("messages", {"messages": []}, "messages must be a list of messages"),
         ("messages", {"messages": ["hi"]}, r"messages\[0\] must be an object"),
         ("messages", {"messages": [{"role": "narrator", "content": "x"}]}, r"messages\[0\] has the role 'narrator'; known are user, human"),
+        ("messages", {"messages": [{**ANSWERED, "weight": 0.5}]}, r"messages\[0\].weight must be 0 or 1, found 0.5"),
+        ("preference", {"chosen": "Because.", "rejected": "No."}, "chosen is a text without its question"),
         ("sharegpt", {"conversations": [{"value": "x"}]}, r"conversations\[0\] has the role None"),
         ("sharegpt", {"conversations": [{"from": "function_call", "value": "{}"}]}, "must hold calls with a function's name"),
         ("alpaca", {"instruction": 3, "output": "x"}, "instruction must be text, found 3"),

@@ -92,21 +92,21 @@ def test_every_problem_is_counted_and_the_first_places_are_named(data: Path, cap
     assert run(data) == 1
     printed = capsys.readouterr().out
     for line in (
-        "1 lines that are not a JSON object in UTF-8\n    train.jsonl:1: ",
-        "1 rows without audio or text, or with a wrong field type\n    train.jsonl:2: text: String should have at least 1 character\n",
-        "1 paths that lead out of the folder\n    train.jsonl:3: ../b.flac is not under ",
-        "5 clips that do not exist\n    train.jsonl:6: clips/e.flac: there is no such file\n    train.jsonl:8: ",
+        "1 line without a JSON object in UTF-8\n    train.jsonl:1: ",
+        "1 row without audio or text, or with a wrong field type\n    train.jsonl:2: text: String should have at least 1 character\n",
+        "1 path outside of the folder\n    train.jsonl:3: ../b.flac is not under ",
+        "5 clips without a file\n    train.jsonl:6: clips/e.flac: there is no such file\n    train.jsonl:8: ",
         "    … and 2 more\n",
-        "1 clips that cannot be decoded\n    train.jsonl:5: clips/bad.flac: ",
-        "1 rows whose duration differs from the clip\n    train.jsonl:4: ",
-        "1 languages that the model does not support\n    train.jsonl:12: 'klingon'",
-        "1 reference clips that cannot be used\n    train.jsonl:12: gone.wav: no_file",
-        "1 audio_codes that do not fit the clip\n    train.jsonl:7: 12 frames for 24000 samples",
-        "1 clips identical to that of an earlier row\n    train.jsonl:7: clips/c.flac: as in train.jsonl:4\n",
-        "1 ids of an earlier row\n    val.jsonl:1: d: as in train.jsonl:13\n",
-        "1 validation clips that are also training clips\n    val.jsonl:1: clips/d.flac: as in train.jsonl:13\n",
-        "1 validation clips that overlap training clips of the same recording\n    val.jsonl:1: d.wav from 0.5 s",
-        "note: 1 clips not at 24000 Hz: they are resampled when used\n    train.jsonl:12: clips/fast.flac: 44100 Hz\n",
+        "1 clip that cannot be decoded\n    train.jsonl:5: clips/bad.flac: ",
+        "1 row with another duration than the clip\n    train.jsonl:4: ",
+        "1 language that the model does not support\n    train.jsonl:12: 'klingon'",
+        "1 reference clip that cannot be used\n    train.jsonl:12: gone.wav: no_file",
+        "1 row with audio_codes that do not fit the clip\n    train.jsonl:7: 12 frames for 24000 samples",
+        "1 clip identical to that of an earlier row\n    train.jsonl:7: clips/c.flac: as in train.jsonl:4\n",
+        "1 row with the id of an earlier row\n    val.jsonl:1: d: as in train.jsonl:13\n",
+        "1 validation clip also in the training set\n    val.jsonl:1: clips/d.flac: as in train.jsonl:13\n",
+        "1 validation clip with an overlap with training clips of the same recording\n    val.jsonl:1: d.wav from 0.5 s",
+        "note: 1 clip not at 24000 Hz, resampled when used\n    train.jsonl:12: clips/fast.flac: 44100 Hz\n",
         "language klingon ",
         "problems in 14 of 14 lines; correct or remove these lines, then check again\n",
     ):
@@ -125,7 +125,10 @@ def test_codes_of_another_tokenizer_are_detected(data: Path, tmp_path: Path, cap
     (data / "codes" / "summary.json").write_text(json.dumps({"codec_digest": compute_codec_digest(codec)}))
     assert run(data) == 0
     assert run(data, "--model", codec.parent) == 1
-    assert "1 audio_codes that do not fit the clip\n    train.jsonl:3: codes from 64 to 64, expected 0 to 63" in capsys.readouterr().out
+    assert (
+        "1 row with audio_codes that do not fit the clip\n    train.jsonl:3: codes from 64 to 64, expected 0 to 63"
+        in capsys.readouterr().out
+    )
     (codec / "model.safetensors").write_bytes(b"other weights")
     assert run(data, "--model", codec.parent) == 1
     assert f"    codes/summary.json: run: python -m data_prep codes {data} --model {codec.parent}\n" in capsys.readouterr().out
@@ -141,8 +144,8 @@ def test_a_manifest_of_the_official_script_is_checked_with_and_without_root(tmp_
     path = write(tmp_path / "train_raw.jsonl", official)
     assert run(path) == 0
     printed = capsys.readouterr().out
-    assert "note: 1 reference clips not at 24000 Hz" in printed
-    assert "note: 1 rows without a speaker: use --speaker NAME" in printed
+    assert "note: 1 reference clip not at 24000 Hz" in printed
+    assert "note: 1 row without a speaker: use --speaker NAME" in printed
     assert printed.endswith(f"next: python -m data_prep codes {path} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base --speaker NAME\n")
     (tmp_path / "lists").mkdir()
     elsewhere = path.rename(tmp_path / "lists" / "train_raw.jsonl")
@@ -184,7 +187,7 @@ def test_control_characters_in_names_are_escaped(data: Path, capsys: pytest.Capt
 def test_lines_that_break_a_json_parser_are_reported(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (data / "train.jsonl").write_bytes(b"[" * 100_000 + b"\n" + b"9" * 5000 + b"\n\xff\n\x00\n")
     assert run(data) == 1
-    assert "4 lines that are not a JSON object in UTF-8" in capsys.readouterr().out
+    assert "4 lines without a JSON object in UTF-8" in capsys.readouterr().out
 
 
 def test_requests_that_make_no_sense(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,7 +55,7 @@ def test_a_dataset_on_the_hub_is_read_by_its_name(
         assert run("me/chats", "--out", tmp_path / "out", "--val-share", "0") == 0
         assert run("me/none", "--out", tmp_path / "none") == 2
     printed = capsys.readouterr()
-    assert "me/chats: not read, since they are not of the training split: data/test-00000.jsonl\n" in printed.out
+    assert "me/chats: not read, since they are not of the split train: data/test-00000.jsonl\n" in printed.out
     rows = lines(tmp_path / "out" / "train.jsonl")
     assert [row["messages"] for row in rows] == [row["messages"] for row in chats(20)]
     assert rows[0]["source"] == "train-00000.jsonl:1"
@@ -100,10 +100,10 @@ def test_conversations_with_the_same_first_question_are_in_one_split(tmp_path: P
 
 
 def test_a_file_of_another_kind_is_refused_with_its_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    good, other = write(tmp_path / "a.jsonl", chats(3)), write(tmp_path / "b.jsonl", [{"question": "x", "answer": "y"}] * 3)
+    good, other = write(tmp_path / "a.jsonl", chats(3)), write(tmp_path / "b.jsonl", [{"query": "x", "reply": "y"}] * 3)
     other.write_text(other.read_text() + "broken\n")
     assert run(good, other, "--out", tmp_path / "out") == 2
-    assert "b.jsonl: its rows have no known shape" in (printed := capsys.readouterr().err) and "its keys are question, answer" in printed
+    assert "b.jsonl: its rows have no known shape" in (printed := capsys.readouterr().err) and "its keys are query, reply" in printed
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "b.jsonl"]
 
 
@@ -184,8 +184,8 @@ def test_the_validation_size_is_exact_and_deterministic(tmp_path: Path, capsys: 
     assert "every group of rows with the same first question has more than 7 rows, so there is no val.jsonl" in capsys.readouterr().out
     assert run(path, "--out", tmp_path / "two", "--val-rows", 100) == 2
     assert "no training rows left: all 80 rows went to validation" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="2"):
-        run(path, "--out", tmp_path / "two", "--val-rows", 7, "--val-share", 0.1)
+    assert run(path, "--out", tmp_path / "two", "--val-rows", 7, "--val-share", 0.1) == 2
+    assert "argument --val-share: not allowed with argument --val-rows; `data_prep text --help`" in capsys.readouterr().err
 
 
 def test_a_row_in_two_files_is_kept_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -290,3 +290,36 @@ def test_a_conversation_with_tools_is_kept_unchanged(tmp_path: Path) -> None:
 
 def chat_of(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in message.items() if value} for message in messages]
+
+
+def test_pictures_weights_pairs_and_stray_files_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    question, answer = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."}
+    rows = [
+        {"messages": [{"role": "user", "content": "<image>\nWhat is it?"}, answer]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, answer]},
+        {"messages": [question, answer], "images": ["a.png"]},
+        {"messages": [question, {**answer, "weight": 0}]},
+        {"messages": [question, {**answer, "weight": 0}, question, answer]},
+        {"prompt": "How?", "chosen": "So.", "rejected": "No."},
+        {"messages": [question, {"role": "user", "content": "Really?"}, answer]},
+    ]
+    write(tmp_path / "in" / "a.jsonl", rows)
+    for name in ("config.json", "dataset_infos.json"):
+        (tmp_path / "in" / name).write_text('{"model_type": "x"}')
+    assert run(tmp_path / "in", "--out", tmp_path / "one", "--val-share", 0) == 0
+    printed = capsys.readouterr().out
+    for line in (
+        "skipped: 1 config.json, 1 dataset_infos.json",
+        "rejected 1: message 1 refers to a picture, sound or film by <image>, which a text model cannot use (in/a.jsonl:1)",
+        "rejected 1: message 1 holds something other than text (image_url) (in/a.jsonl:2)",
+        "rejected 1: it has images, which a text model cannot use: it would learn to invent what it shows (in/a.jsonl:3)",
+        "rejected 1: every answer has weight 0, so nothing would be learned (in/a.jsonl:4)",
+        "rejected 1: messages 1 and 2 are both the user's; --join-turns joins them (in/a.jsonl:7)",
+        "1 preference pair: the chosen answer is trained on, the rejected one is not used",
+        "1 answer with weight 0: read, but not learned",
+    ):
+        assert line in printed
+    assert lines(tmp_path / "one" / "train.jsonl")[0]["messages"][1] == {**answer, "weight": 0}
+    assert run(tmp_path / "in", "--out", tmp_path / "two", "--val-share", 0, "--join-turns") == 0
+    assert "1 message joined to the one before (--join-turns)" in capsys.readouterr().out
+    assert lines(tmp_path / "two" / "train.jsonl")[-1]["messages"][0]["content"] == "Why?\n\nReally?"

@@ -16,7 +16,7 @@ import soundfile
 import soxr
 
 from data_prep.audio.waveform import MASTER_RATE, load_track, probe_recording
-from data_prep.cli import voice
+from data_prep.cli import export, voice
 from data_prep.clips import review_decisions
 from data_prep.clips.review_decisions import Decision
 from data_prep.parallel.executor import distribute_items
@@ -69,6 +69,14 @@ def test_the_sample_becomes_one_clip_a_sentence(prepared, sample) -> None:
         assert [row["text"] for row in made if f"/{stem}." in row["source"]] == [one["text"] for one in said]
 
 
+def test_an_exported_audiofolder_is_prepared_again_with_its_texts_speakers_and_language(prepared, tmp_path) -> None:
+    folder = tmp_path / "exported"
+    assert export.main([str(prepared), "--as", "audiofolder", "--to", str(folder)]) == 0
+    assert run(folder, "--out", tmp_path / "again", "--transcripts", "--speaker-from", "transcript") == 0
+    before, after = (sorted((row["text"], row["speaker"], row["language"]) for row in clips(out)) for out in (prepared, tmp_path / "again"))
+    assert len(after) > SENTENCES // 2 and set(after) <= set(before) and {row[1] for row in after} == {"rms", "slt"}
+
+
 def test_no_word_of_the_sample_is_cut(prepared, sample) -> None:
     """Inside each sentence's known times, whatever is not in its clip is as quiet as the room."""
     checked = 0
@@ -111,7 +119,7 @@ def test_the_summary_accounts_for_every_sample(prepared) -> None:
         assert source["kept"] + source["rejected"] + source["non_speech"] == source["total"]
     assert summary["kept_seconds"] == pytest.approx(sum(row["duration"] for row in clips(prepared)), abs=1e-3)
     assert summary["train"] + summary["val"] == summary["clips"] == SENTENCES
-    assert summary["val"] == 2  # the last sentence of one recording of each speaker
+    assert summary["val"] == 4  # an eighth of each speaker: the last sentence of both recordings
     assert read_output(prepared, "run.json")["model_loads"] == {"vad": 1}
 
 
@@ -130,7 +138,8 @@ def test_a_second_run_computes_nothing_and_a_new_recording_only_itself(prepared,
     (recordings / "slt" / "more.txt").write_text("The harbour wakes up, long before the first ferry leaves.")
     assert run(*options) == 0
     assert read_output(out, "run.json")["computed"] == {"speech": 1, "clips": 1}
-    assert len(clips(out)) == SENTENCES + 1
+    assert len(clips(out)) == SENTENCES, "it is a piece of a recording that is there already"
+    assert read_output(out, "summary.json")["rejected_by_reason"] == {"duplicate": 1}
     (recordings / "slt" / "more.wav").unlink()
     assert run(*options) == 0
     assert contents(out) == before
@@ -288,9 +297,9 @@ def test_bad_requests_name_the_thing_and_the_way_out(tmp_path, capsys, one_sente
     recordings.mkdir()
     common = (recordings, "--out", out)
     assert "looked for .aac, .aif" in fails(capsys, *common, "--transcripts")
-    assert "is not a folder" in fails(capsys, tmp_path / "absent", "--out", out, "--transcripts")
+    assert "does not exist; give the folder" in fails(capsys, tmp_path / "absent", "--out", out, "--transcripts")
     soundfile.write(recordings / "take.wav", one_sentence.samples, MASTER_RATE)
-    assert "no recording has a transcript next to it" in fails(capsys, *common, "--transcripts")
+    assert "no recording has a transcript; expected" in fails(capsys, *common, "--transcripts")
     assert "take.wav is not in a sub-folder" in fails(capsys, *common, "--transcripts", "--speaker-from", "folder")
     assert "neither a file nor one of" in fails(capsys, *common, "--whisper", "smal")
     assert "--language xx: unknown" in fails(capsys, *common, "--whisper", "small", "--language", "xx")
@@ -308,10 +317,9 @@ def test_bad_requests_name_the_thing_and_the_way_out(tmp_path, capsys, one_sente
 @pytest.mark.parametrize(
     "argv", [[], ["--transcripts", "--whisper", "small"], ["--transcripts", "--speaker", "a", "--speaker-from", "folder"]]
 )
-def test_contradictions_are_refused(argv, tmp_path) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        voice.main([str(tmp_path), "--out", str(tmp_path), *argv])
-    assert stopped.value.code == 2
+def test_contradictions_are_refused(argv, tmp_path, capsys) -> None:
+    assert voice.main([str(tmp_path), "--out", str(tmp_path), *argv]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
 
 
 def test_the_verb_runs_as_a_command(tmp_path) -> None:
@@ -331,3 +339,22 @@ def test_flac_reads_back_what_the_header_promises(prepared) -> None:
     data = (prepared / clips(prepared)[0]["audio"]).read_bytes()
     samples, _ = soundfile.read(io.BytesIO(data))
     assert samples[0] == samples[-1] == 0
+
+
+def test_flags_that_do_not_fit_are_refused_by_their_own_name(sample, tmp_path, capsys) -> None:
+    assert run(sample, "--out", tmp_path / "a", "--transcripts", "--diarize", "--speaker-check", "none") == 2
+    assert "--diarize and --speaker-check none exclude each other" in capsys.readouterr().err
+    assert run(sample, "--out", tmp_path / "b", "--transcripts", "--speaker", "me", "--check-with", "nothing") == 2
+    assert "--check-with nothing: neither a file nor one of" in capsys.readouterr().err
+    (tmp_path / "notes.pt").write_text("no weights")
+    options = ("--transcripts", "--speaker", "me", "--workers", "0", "--check-with", tmp_path / "notes.pt")
+    assert run(sample, "--out", tmp_path / "c", *options) == 2
+    printed = capsys.readouterr().err
+    assert f"--check-with {tmp_path / 'notes.pt'}: not a Whisper checkpoint" in printed and "--whisper" not in printed
+
+
+def test_unknown_languages_of_transcripts_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    voice._print_unknown_languages(["JP", "xx", "sv-SE", "xx", "auto", "q"])
+    assert "unknown languages: 'xx' (2 recordings), 'q' (1 recording); the rows have the language 'auto'" in capsys.readouterr().err
+    voice._print_unknown_languages(["de", "JP"])
+    assert not capsys.readouterr().err

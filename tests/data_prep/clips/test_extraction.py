@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio.waveform import MASTER_RATE
+from data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
 from data_prep.clips import extraction
 from data_prep.recordings.recording_files import RecordingSource
 from data_prep.recordings.user_transcripts import UserTranscript
 from data_prep.segmentation.segment import Lengths, Piece, TextUnit, WhisperScores
 from data_prep.segmentation.vad import Region
+from finetune.storage.synthetic_mark import SyntheticMark, read_synthetic_mark
 
 SOURCE = RecordingSource(Path("a.wav"), "a.wav", "0123456789abcdef", "me")
 
@@ -48,7 +50,7 @@ def test_pieces_with_a_text_are_written_at_one_gain_and_the_others_only_measured
         Piece(region.start, region.stop, (TextUnit(text=said[index]["text"] * (index != 1), start=0, stop=1),))
         for index, region in enumerate(regions[:3])
     ]
-    made = extraction.write_clips(tmp_path, SOURCE, pieces, regions, railway, "english")
+    made = extraction.write_clips(tmp_path, SOURCE, pieces, regions, railway, "english", extraction.measure_levels(railway, regions))
     assert [bool(clip.audio) for clip in made] == [True, False, True]
     assert len({clip.gain_db for clip in made}) == 1
     assert len({clip.quality.bandwidth_hz for clip in made}) == 1
@@ -62,12 +64,23 @@ def test_pieces_with_a_text_are_written_at_one_gain_and_the_others_only_measured
     assert not extraction.make_existence_check(tmp_path)(made)
 
 
+def test_clips_of_a_marked_recording_are_marked(railway, regions, said, tmp_path) -> None:
+    mark = SyntheticMark("me")
+    (tmp_path / "a.flac").write_bytes(encode_flac(Audio(railway.samples[:24_000], MASTER_RATE), mark.comment))
+    piece = Piece(regions[0].start, regions[0].stop, (TextUnit(text=said[0]["text"], start=0, stop=1),))
+    source, levels = dataclasses.replace(SOURCE, path=tmp_path / "a.flac"), extraction.measure_levels(railway, regions)
+    (made,) = extraction.write_clips(tmp_path, source, [piece], regions, railway, "english", levels)
+    assert read_synthetic_mark(tmp_path / made.audio) == mark
+
+
 def test_the_language_is_the_most_frequent_detected_one_unless_it_was_given(railway, regions, tmp_path) -> None:
     words = [TextUnit(text=" a", start=0, stop=1, heard=heard(language)) for language in ("german", "english", "english")]
     pieces = [Piece(regions[0].start, regions[0].stop, tuple(words)), Piece(regions[1].start, regions[1].stop, ())]
-    assert [clip.language for clip in extraction.write_clips(tmp_path, SOURCE, pieces, regions, railway, None)] == ["english", "auto"]
-    assert [clip.language for clip in extraction.write_clips(tmp_path, SOURCE, pieces, regions, railway, "french")] == ["french", "french"]
+    levels = extraction.measure_levels(railway, regions)
+    for requested, expected in ((None, ["english", "auto"]), ("french", ["french", "french"])):
+        made = extraction.write_clips(tmp_path, SOURCE, pieces, regions, railway, requested, levels)
+        assert [clip.language for clip in made] == expected
 
 
-def test_the_cache_key_of_clips_contains_a_digest_of_five_modules() -> None:
-    assert len(set(extraction.compute_code_digests())) == 5
+def test_the_cache_key_of_clips_contains_a_digest_of_six_modules() -> None:
+    assert len(set(extraction.compute_code_digests())) == 6

@@ -43,6 +43,13 @@ GOOD = {
     "repeated_share": 0.0,
     "outside_speech_share": 0.0,
     "asr_error": None,
+    "peak_spread": 1.3,
+    "mos_speech": 3.6,
+    "mos_background": 4.0,
+    "mos_overall": 3.2,
+    "mos_p808": 3.8,
+    "other_voice_share": 0.0,
+    "is_speaker": True,
 }
 UNKNOWN = [key for key, field in Quality.model_fields.items() if not field.is_required()]
 
@@ -70,6 +77,8 @@ FAILING = {
     "looping_text": {"repeated_share": 0.31},
     "maybe_no_speech": {"no_speech_prob": 0.61, "avg_logprob": -0.51},
     "words_outside_speech": {"outside_speech_share": 0.11},
+    "text_not_spoken": {"alignment_score": -0.01},
+    "text_contradicted": {"check_wer": 0.51},
     "unsure_language": {"language_prob": 0.79},
     "too_slow": {"chars_per_second": 3.9},
     "too_fast": {"chars_per_second": 30.1},
@@ -78,6 +87,12 @@ FAILING = {
     "clipped": {"clipped_share": 0.0011},
     "noisy": {"snr_db": 14.9},
     "cut_in_sound": {"edge_energy_db": (-40.0, -24.9)},
+    "flattened": {"peak_spread": 1.079},
+    "too_quiet": {"loudness_lufs": -55.1},
+    "background_sound": {"mos_background": 3.64},
+    "poor_sound": {"mos_overall": 2.49},
+    "two_voices": {"other_voice_share": 0.06},
+    "guest_speaker": {"is_speaker": False},
     "other_speaker": {"speaker_cos": 0.69},
 }
 
@@ -107,7 +122,7 @@ def test_all_failing_rules_are_listed() -> None:
 
 def test_an_unknown_measure_fails_no_rule() -> None:
     assert judged("clean", **dict.fromkeys(UNKNOWN)) == []
-    assert len(UNKNOWN) == 14
+    assert len(UNKNOWN) == 24
     assert judged(speaker_cos=-1.0, voice_limit=None) == [], "of a speaker with few clips"
 
 

@@ -182,7 +182,7 @@ def test_speaker_vectors_are_cached_by_the_content_of_clips_and_model(
 
     assert run(recordings, "--out", out, "--speaker-check", nano) == 0
     other = json.loads((out / "run.json").read_text())
-    assert (other["model_loads"], other["computed"]) == ({"speaker_encoder": 1}, {"voices": 3})
+    assert (other["model_loads"], other["computed"]) == ({"speaker_encoder": 1}, {"voices": 3, "voice_windows": 3})
 
     assert run(recordings, "--out", out) == 0
     assert not any("other_speaker" in row["reasons"] for row in rows(out / "rejects.jsonl"))

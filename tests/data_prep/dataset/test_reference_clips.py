@@ -10,6 +10,7 @@ import soundfile
 
 from data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
 from data_prep.dataset.reference_clips import LENGTH, choose_clips, make_reference_path, make_reference_wav, write_references
+from finetune.storage.synthetic_mark import SyntheticMark, read_synthetic_mark
 from tests.data_prep.dataset.test_train_val_split import clip
 
 
@@ -49,3 +50,12 @@ def test_references_use_training_clips_only_and_old_ones_are_removed(tmp_path) -
     before = (tmp_path / make_reference_path("you")).stat().st_mtime_ns
     write_references(tmp_path, rows)
     assert (tmp_path / make_reference_path("you")).stat().st_mtime_ns == before
+
+
+def test_the_reference_of_a_synthetic_voice_is_marked(tmp_path) -> None:
+    row, mark = clip("aa", 0, seconds=6.5).model_copy(update={"split": "train"}), SyntheticMark("me")
+    (tmp_path / "clips").mkdir()
+    (tmp_path / row.audio).write_bytes(encode_flac(Audio(np.tile(np.float32([0.1, -0.1]), 78_000), MASTER_RATE), mark.comment))
+    write_references(tmp_path, [row])
+    (path,) = (tmp_path / "refs").iterdir()
+    assert read_synthetic_mark(path) == mark

@@ -22,8 +22,10 @@ from data_prep.dataset.row_checks import (
     find_codes_fault,
 )
 from data_prep.dataset.row_reader import ManifestLine
+from data_prep.manifest import LANGUAGES as CODES_OF_LANGUAGES
 from data_prep.manifest import ManifestRow
 
+LANGUAGES = CODES_OF_LANGUAGES.values()
 SOUND = AudioInfo(24_000, 1, 48_000, "aa")
 CODES = [[0, 2047] * 8] * 25
 
@@ -35,9 +37,9 @@ def line(**fields: object) -> tuple[ManifestLine, ManifestRow]:
 
 def test_a_valid_row_has_no_problem() -> None:
     whole = line(duration=2.0, audio_codes=CODES, language="English", ref_audio="r.flac")
-    assert [*check_clip(*whole, SOUND, RELEASED_FORMAT), *check_reference(*whole, SOUND), *check_fields(*whole)] == []
+    assert [*check_clip(*whole, SOUND, RELEASED_FORMAT), *check_reference(*whole, SOUND), *check_fields(*whole, LANGUAGES)] == []
     for language in ("auto", "en", "chinese", ""):
-        assert list(check_fields(*line(language=language))) == []
+        assert list(check_fields(*line(language=language), LANGUAGES)) == []
 
 
 @pytest.mark.parametrize(
@@ -74,8 +76,9 @@ def test_rows_are_checked_against_their_reference_clip() -> None:
 
 
 def test_rows_are_checked_without_audio() -> None:
-    assert [problem.kind for problem in check_fields(*line(language="klingon"))] == ["language"]
-    assert [problem.kind for problem in check_fields(*line(speaker=None))] == ["no_speaker"]
+    assert [problem.kind for problem in check_fields(*line(language="klingon"), LANGUAGES)] == ["language"]
+    assert list(check_fields(*line(language="klingon"), [])) == [], "a model that is given no language"
+    assert [problem.kind for problem in check_fields(*line(speaker=None), LANGUAGES)] == ["no_speaker"]
 
 
 def rows(*different: dict[str, object], split: str = "train") -> list[RowFacts]:

@@ -36,7 +36,7 @@ def heard(out, *clips) -> PreparedRecording:
 
 
 def write(out, recording, share):
-    judged = clip_selection.judge_clips([recording], STANDARD, partial(writer.read_samples, out))
+    judged = clip_selection.judge_clips([recording], STANDARD)
     return writer.write_dataset(out, [recording], judged, share, {"preset": "default"})
 
 
@@ -79,10 +79,10 @@ def test_a_guard_clip_between_training_and_validation_is_rejected_and_counted(tm
     texts = [f"{OTHER} {number}" for number in range(20)]
     summary = written(tmp_path, *(clip(number, text=text) for number, text in enumerate(texts)), share=0.05)
     (reject,) = [json.loads(line) for line in (tmp_path / "rejects.jsonl").read_text().splitlines()]
-    assert (reject["id"], reject["reasons"], reject["text"]) == ("aa_18", ["guard"], texts[18])
-    assert reject["detail"] == "less than 5 s before the clips that validate, in the speaker's only recording"
+    assert (reject["id"], reject["reasons"], reject["text"]) == ("aa_17", ["guard"], texts[17])
+    assert reject["detail"] == "less than 5 s from a validation clip of the same recording"
     assert (tmp_path / reject["audio"]).is_file()
-    assert (summary.train, summary.val, summary.kept_seconds, summary.rejected_seconds) == (18, 1, 95, 5)
+    assert (summary.train, summary.val, summary.kept_seconds, summary.rejected_seconds) == (17, 2, 95, 5)
 
 
 class Killed(BaseException):
@@ -94,7 +94,7 @@ def test_after_a_kill_before_any_disk_operation_the_next_write_gives_the_same_fi
     written(tmp_path / "whole", *clips, share=0.3)
     written(tmp_path / "old", clip(0), clips[0])
     recording = heard(tmp_path / "old", *clips)
-    judged = clip_selection.judge_clips([recording], STANDARD, partial(writer.read_samples, tmp_path / "old"))
+    judged = clip_selection.judge_clips([recording], STANDARD)
     for moment in itertools.count():
         out = shutil.copytree(tmp_path / "old", tmp_path / str(moment))
         work = partial(writer.write_dataset, out, [recording], judged, 0.3, {"preset": "default"})

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from data_prep.parallel import process_pool
 from finetune.errors import UserError
 
 
@@ -40,6 +41,18 @@ def _act(action: str, value: str) -> None:
         os.kill(os.getpid(), signal.SIGSEGV)
     if action == "interrupted":  # Ctrl-C reaches every process of the group
         os.kill(os.getpid(), signal.SIGINT)
+    if action == "progress":
+        for step in value.split():
+            process_pool.send_progress(step)
+    if action in ("read", "write"):  # a pipe opens at both ends at once
+        Path(value).open(action[0]).close()
     if action == "hang":
         Path(value).write_text(str(os.getpid()))
         time.sleep(600)
+
+
+@contextlib.contextmanager
+def make_refusing(_: int) -> Iterator[Callable[[str], str]]:
+    """A worker that cannot start, as without the package of its model."""
+    raise UserError("the package 'snac' is missing; install the snac extra")
+    yield str

@@ -39,7 +39,7 @@ def test_each_worker_makes_its_gpu_current_before_it_loads_models(monkeypatch: p
         seen.append((place, current[-1]))
         yield lambda item: item
 
-    def in_workers(_items: object, make: Callable[[int], Any], count: int, _stop: StopSignal) -> Iterator[Any]:
+    def in_workers(_items: object, make: Callable[[int], Any], count: int, *_: object) -> Iterator[Any]:
         for number in range(count):
             with make(number):
                 pass
@@ -56,11 +56,11 @@ def test_each_worker_makes_its_gpu_current_before_it_loads_models(monkeypatch: p
 
 @pytest.mark.parametrize(
     ("asked", "items", "processes"),
-    [(WorkerOptions(0, "cpu"), 3, 0), (WorkerOptions(5, "cpu"), 3, 3), (WorkerOptions(2, "cpu"), 3, 2), (WorkerOptions(), 9, 4)],
+    [(WorkerOptions(0, "cpu"), 3, 0), (WorkerOptions(5, "cpu"), 3, 5), (WorkerOptions(2, "cpu"), 3, 2), (WorkerOptions(), 9, 4)],
 )
 def test_the_number_of_worker_processes(asked: WorkerOptions, items: int, processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
-    monkeypatch.setattr(executor.process_pool, "run_items", lambda _, __, count, ___: started.append(count) or iter(()))
+    monkeypatch.setattr(executor.process_pool, "run_items", lambda _, __, count, *___: started.append(count) or iter(()))
     monkeypatch.setattr(devices.os, "sched_getaffinity", lambda _: range(8))
     monkeypatch.setattr(devices, "measure_free_memory", lambda: 4 * 2**30)
     monkeypatch.setattr(executor, "choose_device", lambda asked: asked or "cpu")

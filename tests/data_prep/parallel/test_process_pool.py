@@ -15,7 +15,7 @@ import pytest
 from data_prep.parallel import process_pool
 from data_prep.parallel.process_pool import Failure, StopSignal
 from finetune.errors import UserError
-from tests.data_prep.parallel.scripted_worker import make
+from tests.data_prep.parallel.scripted_worker import make, make_refusing
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -61,10 +61,51 @@ def test_without_workers_a_failing_item_is_tried_twice_in_this_process(capfd) ->
     assert capfd.readouterr().err.count("in process\n") == 2
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_items_that_the_caller_appends_are_next(workers) -> None:
+    items, order = ["a", "b", "c"], []
+    with StopSignal() as stop:
+        for index, _ in process_pool.run_items(items, make, workers, stop):
+            order.append(items[index])
+            items += {"a": ["a1", "a2"], "a2": ["a21"]}.get(items[index], [])
+    assert order == ["a", "a1", "a2", "a21", "b", "c"]
+
+
+def test_one_item_that_becomes_several_occupies_several_workers(tmp_path) -> None:
+    """Processes start as items need them; also after an item that only succeeds alone."""
+    pipe = make_pipe(tmp_path / "pipe")
+    items, found = [f"die-once {tmp_path / 'mark'}"], []
+    with StopSignal() as stop:
+        for index, result in process_pool.run_items(items, make, 2, stop):
+            found.append((index, result))
+            if index == 0:
+                items += [f"read {pipe}", f"write {pipe}"]  # each ends only beside the other
+    assert sorted(index for index, _ in found) == [0, 1, 2]
+    assert not any(isinstance(result, Failure) for _, result in found)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_parent_gets_the_progress_of_an_item_before_its_result(workers, tmp_path) -> None:
+    steps = []
+    with StopSignal() as stop:
+        items = ["item", "progress one two"]
+        for index, _ in process_pool.run_items(items, make, workers, stop, lambda *step: steps.append(step)):
+            steps.append((index, "done"))
+    assert [step for step in steps if step[0] == 1] == [(1, "one"), (1, "two"), (1, "done")]
+    process_pool.send_progress("of no item")
+    assert len(steps) == 4
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_user_error_ends_the_run(workers, tmp_path) -> None:
     with pytest.raises(UserError, match="no such weights"):
         results(["refuse no such weights", "item"], workers)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_worker_that_cannot_start_ends_the_run_with_its_reason(workers) -> None:
+    with pytest.raises(UserError, match="the package 'snac' is missing"), StopSignal() as stop:
+        dict(process_pool.run_items(["a", "b", "c"], make_refusing, workers, stop))
 
 
 def test_after_the_first_signal_only_items_in_progress_complete() -> None:

@@ -82,6 +82,19 @@ def test_a_recording_that_crashes_its_workers_is_rejected_with_its_known_length(
     assert all_recordings._reject_crashed(tasks[2], setup, Failure("")).total == heard[0].total > 0
 
 
+def test_the_memory_of_a_worker_counts_all_its_models(setup) -> None:
+    class Aligner:
+        weight_bytes = 1 << 20
+
+    plain = all_recordings._estimate_worker_memory(setup)
+    aligning = replace(setup, job=replace(setup.job, aligner=Aligner(), encoder=None))
+    checking = replace(setup, job=replace(setup.job, encoder=object()))
+    assert all_recordings._estimate_worker_memory(aligning) == plain + all_recordings.LOADED * (1 << 20)
+    assert all_recordings._estimate_worker_memory(checking) == plain + all_recordings.ENCODER_BYTES
+    remote = replace(aligning, workers=WorkerOptions(remote=RayWorkers(2, 0.0, setup.stages)))
+    assert all_recordings._estimate_worker_memory(remote) == all_recordings.WORKER_BYTES
+
+
 def test_durations_are_estimated_from_file_sizes(tasks) -> None:
     task = tasks[1]
     assert task.estimated_seconds == pytest.approx(4.3 / 2, rel=0.1)  # 24 kHz in 16 bit is half of what is usual

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.clips.extraction import MeasuredClip
+from data_prep.clips.fingerprints import compute_fingerprint
 from data_prep.clips.quality_rules import PRESETS
 from data_prep.clips.review_decisions import Decision
 from data_prep.manifest import Quality
@@ -18,6 +20,8 @@ from data_prep.pipeline.clip_selection import SelectionCriteria
 from data_prep.pipeline.one_recording import PreparedRecording, refuse_recording
 from data_prep.recordings.recording_files import RecordingSource
 from data_prep.segmentation.segment import Lengths
+from data_prep.speakers.voice_windows import VoiceWindows
+from tests.data_prep.speakers.test_voice_clusters import windows_of
 
 QUALITY = Quality(
     chars_per_second=12.0,
@@ -134,15 +138,72 @@ def test_rows_and_rejects_name_their_source_and_clip() -> None:
 
 def test_a_duplicate_is_rejected_unless_a_person_keeps_it() -> None:
     noise = np.random.default_rng(0).normal(0, 0.1, (2, 5 * MASTER_RATE)).astype(np.float32)
-    sounds = {"aa_0": noise[0], "aa_1": noise[0], "aa_2": noise[1], "aa_3": noise[0]}
+    first, other = (base64.b64encode(compute_fingerprint(one, 0, len(one)).astype("<u4").tobytes()) for one in noise)
     clips = [clip(0), clip(1), clip(2, text="Something else that is said."), clip(3, snr_db=3.0)]
-    judged = clip_selection.judge_clips([recording(*clips)], STANDARD, lambda clip: sounds[clip.id])
-    assert [one.reasons for one in judged] == [(), ("duplicate",), (), ("noisy",)]
-    assert clip_selection.make_rejects(judged, [])[0].detail == "says the same as aa_0"
-    wanted = replace(STANDARD, decisions={"aa_1": Decision(id="aa_1", action="keep")})
-    assert [one.reasons for one in clip_selection.judge_clips([recording(*clips)], wanted, lambda clip: sounds[clip.id])] == [
-        (),
-        (),
-        (),
-        ("noisy",),
+    # frames lie on a grid of 32 ms, so 6 s apart the same sound has the same words
+    heard = [
+        MeasuredClip.model_validate(one.model_dump() | {"fingerprint": words})
+        for one, words in zip(clips, (first, first, other, first), strict=True)
     ]
+    judged = clip_selection.judge_clips([recording(*heard)], STANDARD)
+    assert [one.reasons for one in judged] == [(), ("duplicate",), (), ("noisy",)]
+    assert clip_selection.make_rejects(judged, [])[0].detail == "the same sound as aa_0 of a.wav, which is kept"
+    wanted = replace(STANDARD, decisions={"aa_1": Decision(id="aa_1", action="keep")})
+    judged = clip_selection.judge_clips([recording(*heard)], wanted)
+    assert [one.reasons for one in judged] == [("duplicate",), (), (), ("noisy",)]
+
+
+def test_doubts_about_a_transcript_reject_its_clips_unless_a_person_decided() -> None:
+    """Twenty texts whose lengths have nothing to do with the speech under them."""
+    clips = [clip(number, text=f"{number} " + "word " * (1 + 5 * (number % 4))) for number in range(20)]
+    lenient = SelectionCriteria(PRESETS["keep-all"], Lengths(), trusts_texts=True)
+    assert all("misfit_text" in one for one in reasons(clips))
+    assert not any("misfit_text" in one for one in reasons(clips[:19])), "too few to tell"
+    assert not any(reasons(clips, standard=lenient))
+    decided = reasons(clips, Decision(id="aa_1", action="keep"), Decision(id="aa_2", action="text", text=TEXT))
+    assert "misfit_text" not in decided[1] + decided[2]
+    assert "misfit_text" in decided[3]
+
+
+def test_the_rating_of_recordings_prefers_bandwidth_quiet_and_unclipped_ones(tmp_path) -> None:
+    def rate(**measures: float) -> float:
+        one = clip(**({"bandwidth_hz": 8000.0, "peak_spread": 1.25} | measures))
+        return clip_selection._rate_recording(recording(one))
+
+    clean = rate()
+    assert clean > rate(bandwidth_hz=4000.0)
+    assert clean > rate(snr_db=20.0)
+    assert clean > rate(peak_spread=1.02, bandwidth_hz=12_000.0), "the overtones of clipping are no bandwidth"
+    assert clean == rate(peak_spread=1.4), "a voice with rarer peaks is not better"
+    assert clean == rate(snr_db=90.0), "digital silence is no quality"
+
+
+def make_conversation(name: str, *people: int) -> PreparedRecording:
+    """A recording with a clip of 5 s every 6 s, each of one person, with windows of that person."""
+    spans = [
+        (6 * MASTER_RATE * number + hop * 18_000, 6 * MASTER_RATE * number + hop * 18_000 + 38_400)
+        for number in range(len(people))
+        for hop in range(4)
+    ]
+    vectors = np.concatenate([windows_of(person, 4 * (number + 1))[-4:] for number, person in enumerate(people)])
+    clips = tuple(clip(number).model_copy(update={"id": f"{name}_{number}"}) for number in range(len(people)))
+    source = RecordingSource(Path(name), name, name, "me")
+    return PreparedRecording(source, 600 * MASTER_RATE, clips=clips, windows=VoiceWindows(np.array(spans), vectors))
+
+
+def test_a_guest_in_a_recording_of_the_speaker_is_rejected_and_a_recording_of_another_voice_is_reported() -> None:
+    recordings = [make_conversation("talk", 1, 2, 1, 2, 1, 1), make_conversation("hers", 2, 2), make_conversation("mine", 1, 1)]
+    judged = clip_selection.apply_rules(recordings, STANDARD)
+    assert [one.reasons for one in judged] == [(), ("guest_speaker",), (), ("guest_speaker",), (), (), (), (), (), ()]
+    assert [one.speaker for one in judged] == ["me"] * 10
+    assert clip_selection.describe_voices(judged) == [
+        "speaker me has 2 voices: 60% sound like clips/aa/aa_0.flac, 40% sound like clips/aa/aa_1.flac"
+    ]
+    assert clip_selection.describe_voices(clip_selection.apply_rules(recordings[2:], STANDARD)) == []
+
+
+def test_with_diarize_each_clip_has_the_speaker_of_its_voice() -> None:
+    recordings = [make_conversation("talk", 1, 2, 1, 2, 1, 1), make_conversation("hers", 2, 2)]
+    judged = clip_selection.apply_rules(recordings, replace(STANDARD, diarize=True))
+    assert [(one.speaker, one.reasons) for one in judged] == [(f"speaker_{voice}", ()) for voice in (1, 2, 1, 2, 1, 1, 2, 2)]
+    assert [row.speaker for row in clip_selection.make_rows(judged)] == [one.speaker for one in judged]

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import io
+import itertools
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.pipeline.one_recording import refuse_recording
+from data_prep.audio.waveform import MASTER_RATE, Track
+from data_prep.clips.extraction import RecordingLevels
+from data_prep.pipeline import progress as progress_module
+from data_prep.pipeline.one_recording import DetectedSpeech, DividedRecording, TimedText, refuse_recording
 from data_prep.pipeline.progress import RecordingProgress, describe_result, format_progress
+from data_prep.pipeline.worker_models import Activity
 from data_prep.recordings.recording_files import RecordingSource
+from data_prep.segmentation.vad import Region
 from tests.data_prep.pipeline.test_clip_selection import clip, recording
 
 HOUR = 3600
@@ -41,6 +47,38 @@ def test_without_a_terminal_each_recording_has_a_line_and_estimates_are_correcte
     assert first.endswith("· rejected for: noisy 1")
     assert second.startswith("[2/2] b.wav: rejected, silent: all of it · 0:30:00 of about 0:30:00, ")
     assert "0:00:00 left" in second
+
+
+def divided(*seconds: int) -> DividedRecording:
+    """A recording of parts of so many seconds."""
+    edges = [0, *itertools.accumulate(second * MASTER_RATE for second in seconds)]
+    speech = DetectedSpeech(track=Track(rate=MASTER_RATE, frames=edges[-1], weights=(1.0,), offset=0.0), regions=[])
+    parts = [Region(start, stop) for start, stop in itertools.pairwise(edges)]
+    return DividedRecording(speech, RecordingLevels(noise=None, bandwidth_hz=0.0, gain=1.0), parts, TimedText())
+
+
+def test_the_parts_of_a_recording_count_once(capsys) -> None:
+    """The recording is taken for 600 s and lasts 1200, of which a part of 300 s is a quarter."""
+    long, whole = divided(300, 900), recording(clip(0))
+    with RecordingProgress(2, estimated_seconds=1200.0) as progress:
+        progress.update_part("a.wav", 600.0, long, 0, 7)
+        progress.update_part("a.wav", 600.0, long, 1, 1)
+        progress.update(replace(whole, total=1200 * MASTER_RATE), 600.0, [])
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first.startswith("[0/2] a.wav: part 1 of 2, 7 clips · 0:05:00 of about 0:40:00, ")
+    assert second.startswith("[0/2] a.wav: part 2 of 2, 1 clip · 0:20:00 of about 0:40:00, ")
+    assert third.startswith("[1/2] a.wav: 1 clip · 0:20:00 of about 0:40:00, ")
+
+
+def test_a_step_that_takes_seconds_has_a_line_now_and_then(capsys, monkeypatch) -> None:
+    with RecordingProgress(1, estimated_seconds=600.0) as progress:
+        for seconds in (0.0, 0.5, 1.5, 5.0, 11.4, 12.0):
+            monkeypatch.setattr(progress_module.time, "monotonic", lambda now=seconds: now)
+            progress.show_activity("a.wav", Activity("decoding", 400 * seconds))
+    assert capsys.readouterr().out.splitlines() == [
+        "[0/1] a.wav: decoding, 0:10:00, 400× real time",
+        "[0/1] a.wav: decoding, 1:20:00, 400× real time",
+    ]
 
 
 def test_a_line_break_in_a_name_does_not_break_the_log(capsys) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+from dataclasses import replace
+
 import numpy as np
 
 from data_prep.audio.waveform import MASTER_RATE
+from data_prep.clips.extraction import MeasuredClip
+from data_prep.clips.fingerprints import compute_fingerprint
 from data_prep.clips.quality_rules import PRESETS
 from data_prep.clips.review_decisions import Decision
 from data_prep.pipeline import rule_removal_table
-from data_prep.segmentation.segment import Lengths
-from tests.data_prep.pipeline.test_clip_selection import TEXT, clip, recording
+from tests.data_prep.pipeline.test_clip_selection import STANDARD, TEXT, clip, recording
 
 
 def cells(line: str) -> list[str]:
@@ -19,11 +23,12 @@ def cells(line: str) -> list[str]:
 def test_the_dry_run_has_a_line_for_each_rule_and_each_preset() -> None:
     measures = [{}, {"snr_db": 17.0}, {"snr_db": 3.0}, {"snr_db": 3.0, "clipped_share": 0.5}, {}, {}]
     clips = [clip(number, text=f"{TEXT} {number}", **measured) for number, measured in enumerate(measures)]
-    sounds = {f"aa_{number}": np.full(5 * MASTER_RATE, 0.1 * (number % 5), np.float32) for number in range(6)}  # the last is the first
+    # the last sounds like the first
+    sounds = [np.random.default_rng(number % 5).normal(0, 0.1, 5 * MASTER_RATE).astype(np.float32) for number in range(6)]
+    words = [base64.b64encode(compute_fingerprint(one, 0, len(one)).astype("<u4").tobytes()) for one in sounds]
+    heard = [MeasuredClip.model_validate(one.model_dump() | {"fingerprint": own}) for one, own in zip(clips, words, strict=True)]
     decisions = {"aa_4": Decision(id="aa_4", action="reject")}
-    lines = rule_removal_table.format_removals(
-        [recording(*clips)], "default", Lengths(), decisions, lambda clip: sounds[clip.id]
-    ).splitlines()
+    lines = rule_removal_table.format_removals([recording(*heard)], "default", replace(STANDARD, decisions=decisions)).splitlines()
     assert len(lines) == 1 + len(PRESETS["default"]) + 2 + len(PRESETS)
     by_rule = {line.split()[0]: cells(line) for line in lines[1:]}
     assert by_rule["noisy"] == ["noisy", "2", "0:00:10", "1", "0:00:05"]

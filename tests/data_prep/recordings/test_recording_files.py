@@ -6,9 +6,11 @@ import hashlib
 import os
 from pathlib import Path
 
+import av
+import numpy as np
 import pytest
 
-from data_prep.audio.waveform import EXTENSIONS
+from data_prep.audio.waveform import EXTENSIONS, probe_recording
 from data_prep.recordings.recording_files import count_ignored, find_recordings, format_counts
 from finetune.errors import UserError
 
@@ -55,7 +57,7 @@ def test_a_folder_without_recordings_is_refused_with_the_known_endings(tmp_path)
         find_recordings(tmp_path, "me", skip=tmp_path / "out")
     assert len(EXTENSIONS) >= 10
     assert all(ending in str(caught.value) for ending in EXTENSIONS)
-    with pytest.raises(UserError, match="is not a folder"):
+    with pytest.raises(UserError, match="does not exist"):
         find_recordings(tmp_path / "absent", "me", skip=tmp_path / "out")
     with pytest.raises(UserError, match=r"sub-folders; found 1 \.txt$"):
         find_recordings(tmp_path, "me", skip=tmp_path / "out")
@@ -63,9 +65,84 @@ def test_a_folder_without_recordings_is_refused_with_the_known_endings(tmp_path)
 
 def test_other_files_are_counted_by_their_ending(tmp_path) -> None:
     folder = make(tmp_path / "in", "a.wav", "a.txt", "deep/b.TXT", "b.docx", "README", ".hidden.wav", ".git/x", "out/x.json")
-    counts = count_ignored(folder, skip=folder / "out")
+    counts = count_ignored(folder, folder / "out", find_recordings(folder, "me", folder / "out"))
     assert counts == {".txt": 2, ".docx": 1, "without an ending": 1, "hidden": 2}
     assert format_counts(counts) == "2 .txt, 2 hidden, 1 .docx, 1 without an ending"
+
+
+def encode(path: Path, container: str, codec: str, streams: int = 1, *, picture: bool = False) -> Path:
+    """A file with a second of noise in each audio stream, and a film of one picture before them if asked."""
+    samples = np.random.default_rng(0).integers(-9000, 9000, (1, 24_000)).astype(np.int16)
+    with av.open(str(path), "w", format=container) as file:
+        film = file.add_stream("mpeg4", rate=25, width=64, height=64, pix_fmt="yuv420p") if picture else None
+        tracks = [file.add_stream(codec, rate=24_000, layout="mono") for _ in range(streams)]
+        for number, track in enumerate(tracks):
+            track.metadata["language"] = ("eng", "deu", "fra")[number]
+        if film:
+            file.mux(film.encode(av.VideoFrame(64, 64, "yuv420p")))
+        for track in tracks:
+            frame = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
+            frame.sample_rate = 24_000
+            for each in av.AudioResampler(format=track.format, layout="mono", rate=24_000, frame_size=track.frame_size or 0).resample(
+                frame
+            ):
+                file.mux(track.encode(each))
+            file.mux(track.encode())
+        if film:
+            file.mux(film.encode())
+    return path
+
+
+FILMS = {
+    "a.mp4": ("mp4", "aac"),
+    "b.mov": ("mov", "aac"),
+    "c.mkv": ("matroska", "aac"),
+    "d.mka": ("matroska", "mp3"),
+    "e.m4b": ("mp4", "aac"),
+}
+FILMS |= {"f.oga": ("ogg", "libopus"), "g.3gp": ("3gp", "aac"), "h.caf": ("caf", "pcm_s16be"), "i.au": ("au", "pcm_s16be")}
+FILMS |= {"j.avi": ("avi", "mp3"), "k.xyz": ("matroska", "aac"), "without": ("mp4", "aac")}
+
+
+def test_the_decoder_says_which_files_are_recordings(tmp_path) -> None:
+    """Also films, and files of any name; pictures, texts and other bytes are none, whatever FFmpeg can make of them."""
+    for name, (container, codec) in FILMS.items():
+        encode(tmp_path / name, container, codec, picture=name in ("a.mp4", "c.mkv", "k.xyz"))
+    noise = np.random.default_rng(1).bytes(200_000)
+    for name, content in (
+        ("x.dat", noise),
+        ("y.png", b"\x89PNG"),
+        ("picture", None),
+        ("z", b"A text.\n" * 500),
+        ("empty", b""),
+        ("w.part", (tmp_path / "a.mp4").read_bytes()),
+    ):
+        if content is None:
+            frame = av.VideoFrame(64, 64, "rgb24")
+            with av.open(str(tmp_path / name), "w", format="image2pipe") as file:
+                track = file.add_stream("png", width=64, height=64, pix_fmt="rgb24")
+                file.mux(track.encode(frame))
+                file.mux(track.encode())
+        else:
+            (tmp_path / name).write_bytes(content)
+    found = find_recordings(tmp_path, "me", tmp_path / "out")
+    assert [source.name for source in found] == sorted(FILMS)
+    assert all(probe_recording(source.path).frames >= 23_000 for source in found)
+    assert sum(count_ignored(tmp_path, tmp_path / "out", found).values()) == 6
+
+
+def test_one_file_is_a_folder_of_one_recording(tmp_path) -> None:
+    encode(tmp_path / "talk.mp4", "mp4", "aac", picture=True)
+    (source,) = find_recordings(tmp_path / "talk.mp4", "me", tmp_path / "out")
+    assert (source.name, source.speaker, source.problem) == ("talk.mp4", "me", "")
+    (tmp_path / "notes.txt").write_text("A text.")
+    with pytest.raises(UserError, match=r"notes.txt is not a recording; give a recording, or the folder"):
+        find_recordings(tmp_path / "notes.txt", "me", tmp_path / "out")
+
+
+def test_several_audio_streams_are_reported(tmp_path) -> None:
+    track = probe_recording(encode(tmp_path / "film.mkv", "matroska", "aac", streams=3, picture=True))
+    assert track.note == "3 audio streams (eng, deu, fra); the first is read" and track.warning == ""
 
 
 def test_circular_links_are_followed_once(tmp_path) -> None:

@@ -74,7 +74,6 @@ CUE = "00:01.000 --> 00:02.000\n"
         ("a.srt", "1\n00:61:01,000 --> 00:62:02,000\nHi.", "a.srt:2: invalid times"),
         ("a.srt", f"1\n{CUE}Hi.\n2\n{CUE}Again.", "a.srt:5: times inside the text of another cue"),
         ("a.srt", f"{CUE}<v Anna>Hi.\n\n{CUE}<v Bob>Hello.", "a.srt:4: 'Bob' speaks after 'Anna'"),
-        ("a.srt", f"{CUE}one\n\n{CUE}one\ntwo\n\n{CUE}two\nthree\n", "a.srt:4: most cues repeat the previous one"),
     ],
 )
 def test_broken_subtitles_are_refused_with_the_line(name: str, text: str, message: str) -> None:
@@ -138,3 +137,11 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
             read(text, Path(name))
         except UserError as error:
             assert str(error).startswith(f"{name}:")
+
+
+def test_marks_of_a_new_speaker_are_counted_and_left_out_with_the_name() -> None:
+    text = (
+        "1\n00:00:00,000 --> 00:00:01,000\n&gt;&gt; DR. ÉMILE O'HARA: Good day.\n\n2\n00:00:01,000 --> 00:00:02,000\n>> Listen: no\n>>yes\n"
+    )
+    found = parse_subtitles(text, Path("a.srt"))
+    assert ([cue.text for cue in found.spoken], found.changes) == (["Good day.", "Listen: no yes"], 3)

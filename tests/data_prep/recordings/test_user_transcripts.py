@@ -63,7 +63,7 @@ def test_timed_transcripts_take_precedence_over_plain_text(tmp_path) -> None:
         ("talk.json", '[{"start": 2, "end": 1, "text": "a"}]', "talk.json: 0: end 1.0 is not after start 2.0"),
         ("talk.json", '[{"start": 2, "end": 3, "text": "a"}, {"start": 1, "end": 2, "text": "b"}]', "talk.json: 1: starts at 1.0"),
         ("talk.txt", " \n", "talk.txt is empty"),
-        ("talk.txt", "\xff\xfe", "talk.txt is not UTF-8"),
+        ("talk.txt", "\x81 \xfe", "talk.txt is not UTF-8"),
         ("metadata.csv", "talk", "metadata.csv:1: expected id|text"),
         ("metadata.csv", "a|b\ntalk|", "metadata.csv:2"),
         ("metadata.csv", "a|b\na|c", "metadata.csv:2: duplicate id 'a'"),
@@ -94,6 +94,11 @@ def test_subtitles_in_several_languages_are_refused(tmp_path) -> None:
     (tmp_path / "talk.de.srt").write_text(SRT)
     with pytest.raises(UserError, match=r"several languages \(talk.de.srt, talk.en.srt\); keep only"):
         find_transcript(tmp_path / "talk.wav")
+    (tmp_path / "talk.fr-orig.srt").write_text(SRT.replace("First", "Premier"))
+    (tmp_path / "talk.info.json").write_text("{}")
+    found = find_transcripts([tmp_path / "talk.wav"])
+    assert found.by_recording[tmp_path / "talk.wav"].utterances[0].text == "Premier." and "info" not in str(found.unused)
+    (tmp_path / "talk.fr-orig.srt").unlink()
     (tmp_path / "talk.srt").write_text(SRT)
     assert texts(tmp_path) == [" First."]
 
@@ -134,13 +139,13 @@ def test_the_used_transcript_and_those_without_a_recording_are_reported(tmp_path
     assert found.notes[1:] == [
         f"{tmp_path}: 2 recordings with several transcripts: talk.srt is used, not talk.lab, talk.txt; "
         "walk.txt is used, not metadata.csv:1",
-        f"{tmp_path}: 2 transcripts without a recording: lost.txt; metadata.csv:3 (fly)",
     ]
+    assert found.unused == [f"{tmp_path}: 2 transcripts without a recording: lost.txt; metadata.csv:3 (fly)"]
 
 
 def test_an_unneeded_metadata_csv_is_not_read(tmp_path) -> None:
     (tmp_path / "talk.txt").write_text("Some text.")
-    (tmp_path / "metadata.csv").write_text("file_name,transcription\n")
+    (tmp_path / "metadata.csv").write_text("name,transcription\n")
     assert texts(tmp_path) == ["Some text."]
     with pytest.raises(UserError, match="metadata.csv:1: expected id"):
         find_transcripts([tmp_path / "talk.wav", tmp_path / "walk.wav"])
@@ -167,3 +172,65 @@ def test_one_transcript_in_every_form_gives_the_same_units(name, said, tmp_path)
     assert len(said) == 8
     assert [unit.text for unit in other] == [unit.text for unit in ours]
     assert all(abs(a.start - b.start) <= 24 and abs(a.stop - b.stop) <= 24 for a, b in zip(ours, other, strict=True))  # a millisecond
+
+
+def find_below(root: Path, *names: str) -> dict[str, tuple[str | None, str | None, str]]:
+    """Name → (speaker, language, text) of recordings below `root`."""
+    paths = [root / name for name in names]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    found = find_transcripts(paths, root).by_recording
+    return {path.relative_to(root).as_posix(): (text.speaker, text.language, text.text) for path, text in found.items() if text}
+
+
+def test_published_corpora_are_read_as_they_are(tmp_path) -> None:
+    voice = tmp_path / "cv" / "de"
+    (voice / "clips").mkdir(parents=True)
+    for name in ("validated.tsv", "train.tsv"):
+        (voice / name).write_text("client_id\tpath\tsentence\tlocale\n8f\ta.mp3\tGuten Tag.\tde\n")
+    (voice / "other.tsv").write_text("client_id\tpath\tsentence\tlocale\n8f\tb.mp3\tUngeprüft.\tde\n")
+    assert find_below(voice, "clips/a.mp3", "clips/b.mp3") == {"clips/a.mp3": ("8f", "de", "Guten Tag.")}
+    assert find_below(voice / "clips", "a.mp3") == {"a.mp3": ("8f", "de", "Guten Tag.")}, "a folder of that name alone"
+    libri = tmp_path / "dev-clean"
+    (libri / "84" / "121").mkdir(parents=True)
+    (libri / "84" / "121" / "84-121.trans.txt").write_text("84-121-0000 GO\n84-121-0001 DO\n")
+    assert find_below(libri, "84/121/84-121-0001.flac") == {"84/121/84-121-0001.flac": ("84", None, "DO")}
+    vctk = tmp_path / "vctk"
+    (vctk / "txt" / "p225").mkdir(parents=True)
+    (vctk / "txt" / "p225" / "p225_001.txt").write_text("Please call Stella.")
+    assert find_below(vctk, "wav48/p225/p225_001.wav") == {"wav48/p225/p225_001.wav": ("p225", None, "Please call Stella.")}
+    notes = find_transcripts([vctk / "wav48" / "p225" / "p225_001.wav"], vctk).notes
+    assert notes == [f"1 text of the folder {vctk / 'txt'} used, as in VCTK"]
+    sovits = tmp_path / "output"
+    (sovits / "asr_opt").mkdir(parents=True)
+    (sovits / "asr_opt" / "cut.list").write_text("output/cut/a.wav|anna|EN|Yes.\n")
+    assert find_below(sovits, "cut/a.wav") == {"cut/a.wav": ("anna", "EN", "Yes.")}
+
+
+def test_whispers_tsv(tmp_path) -> None:
+    (tmp_path / "talk.tsv").write_text("start\tend\ttext\n500\t2000\tFirst.\n2500\t4000\t Second. \n")
+    transcript = find_transcript(tmp_path / "talk.wav")
+    assert [(one.start, one.end, one.text) for one in transcript.utterances] == [(0.5, 2.0, "First."), (2.5, 4.0, "Second.")]
+    (tmp_path / "talk.tsv").write_text("start\tend\ttext\n0.5\t2000\tFirst.\n")
+    with pytest.raises(UserError, match=r"talk.tsv:2: expected start and end in milliseconds"):
+        find_transcript(tmp_path / "talk.wav")
+
+
+def test_a_name_that_fits_several_recordings_is_refused(tmp_path) -> None:
+    (tmp_path / "texts.csv").write_text("file_name,text\na.wav,Whose?\n")
+    with pytest.raises(UserError, match=r"texts.csv:2: names both .*anna/a.wav and .*bo/a.wav; write the path"):
+        find_below(tmp_path, "anna/a.wav", "bo/a.wav")
+
+
+def test_near_misses_are_found(tmp_path) -> None:
+    for name in ("talk.srt.txt", "captions.sbv", "notes.md"):
+        (tmp_path / name).write_text("x")
+    found = find_transcripts([tmp_path / "talk.wav"], tmp_path)
+    assert [path.name for path in found.near_misses] == ["talk.srt.txt", "captions.sbv"]
+
+
+def test_the_mark_of_a_written_dataset_is_no_transcript(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").touch()
+    (tmp_path / "dataset.json").write_text("{}")
+    found = find_transcripts([tmp_path / "a.wav"])
+    assert (found.unused, found.near_misses) == ([], [])

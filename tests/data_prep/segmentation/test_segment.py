@@ -264,3 +264,13 @@ def test_a_pause_shorter_than_90_ms_is_not_cut() -> None:
 
 def test_the_tolerance_of_stated_times_is_in_seconds() -> None:
     assert (cuts_between_two_words(0.1, 0.2, tolerance=0.7), cuts_between_two_words(0.1, 0.2, tolerance=0.9)) == (0, 1)
+
+
+def test_no_piece_reaches_over_a_change_of_voice_though_one_is_too_short_for_it() -> None:
+    words = [unit(text, *times) for text, times in zip("abcd", [(0.5, 3.4), (3.8, 6.0), (6.9, 10.0), (10.8, 14.0)], strict=True)]
+    cuts = find_cuts(words, REGIONS, len(AUDIO.samples), 0.1)
+    lengths = Lengths(target=6.0, shortest=4.0)
+    freely = choose_pieces(cuts, words, AUDIO, lengths, score_sentence_end)
+    apart = choose_pieces(cuts, words, AUDIO, lengths, score_sentence_end, at(3.65, 6.5))
+    assert [piece.text for piece in freely] == ["a b", "c d"]
+    assert [piece.text for piece in apart] == ["a", "b", "c d"]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, load_track, probe_recording
 from data_prep.segmentation import vad as vad_module
-from data_prep.segmentation.vad import Region, find_quietest, find_speech, list_gaps, load_vad, make_windows
+from data_prep.segmentation.vad import Region, SpeechDetector, find_quietest, find_speech, list_gaps, load_vad, make_windows
 
 SECOND = MASTER_RATE
 
@@ -67,29 +67,24 @@ def test_loading_leaves_the_thread_count_alone(monkeypatch) -> None:
         torch.set_num_threads(before)
 
 
-class Watched:
-    """The detector, noting with how many threads it runs."""
-
-    def __init__(self, detector) -> None:
-        self.detector, self.threads = detector, set()
-
-    def reset_states(self) -> None:
-        self.detector.reset_states()
-
-    def __call__(self, chunk, rate):
-        self.threads.add(torch.get_num_threads())
-        return self.detector(chunk, rate)
-
-
 def test_speech_is_detected_with_one_thread_and_the_thread_count_is_restored(vad, one_sentence) -> None:
-    watched, before = Watched(vad), torch.get_num_threads()
+    threads, before = set(), torch.get_num_threads()
     try:
         torch.set_num_threads(3)
-        found = find_speech(watched, hearing(one_sentence), len(one_sentence.samples))
-        assert (watched.threads, torch.get_num_threads()) == ({1}, 3)
+        sound = hearing(one_sentence)
+        found = find_speech(vad, sound, len(one_sentence.samples), lambda _done: threads.add(torch.get_num_threads()))
+        assert (threads, torch.get_num_threads()) == ({1}, 3)
     finally:
         torch.set_num_threads(before)
     assert found == find_speech(vad, hearing(one_sentence), len(one_sentence.samples))
+
+
+def test_blocks_give_the_regions_of_the_wheel(vad, railway) -> None:
+    """Without the network for blocks, silero-vad's own code goes through the frames."""
+    sound = hearing(railway)
+    assert vad.network is not None
+    by_frame = find_speech(SpeechDetector(vad.wheel, None), sound, len(railway.samples))
+    assert find_speech(vad, sound, len(railway.samples)) == by_frame
 
 
 def test_memory_mapped_samples_give_the_same_regions_without_a_copy(vad, one_sentence, tmp_path) -> None:
@@ -120,7 +115,7 @@ def test_no_region_ends_after_the_last_sample(
 
     monkeypatch.setattr(silero_vad, "get_speech_timestamps", lambda *_, **__: [{"start": start, "end": stop} for start, stop in detected])
     sound = Audio(np.zeros(max(stop for _, stop in detected), np.float32), SPEECH_RATE)
-    assert find_speech(None, sound, length) == [Region(*edges) for edges in found]
+    assert find_speech(SpeechDetector(None, None), sound, length) == [Region(*edges) for edges in found]
 
 
 @st.composite

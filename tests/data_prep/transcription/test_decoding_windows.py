@@ -73,3 +73,10 @@ def test_batches_have_at_most_16_packs_longest_first() -> None:
     decoding_windows.transcribe_windows(windows, lambda batch: heard.append(batch) or [])
     assert [len(batch) for batch in heard] == [16, 16, 8]
     assert [one for batch in heard for one in batch] == [(window,) for window in windows]
+
+
+def test_the_seconds_of_finished_batches_are_reported() -> None:
+    windows = [Region(number * 40 * MASTER_RATE, (number * 40 + 28) * MASTER_RATE) for number in range(20)]
+    done: list[float] = []
+    decoding_windows.transcribe_windows(windows, lambda _batch: [], report=done.append)
+    assert done == [16 * 28.0, 20 * 28.0]

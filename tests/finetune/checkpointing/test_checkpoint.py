@@ -405,7 +405,7 @@ def test_the_state_identifies_the_run(run: Path) -> None:
     moved = {**state, "base": {**state["base"], "source": "/elsewhere"}, "recipe": "other/place/byte_model"}
     assert checkpoint.find_differences(state, moved) == []
     for key in checkpoint.SAME_RUN:
-        other = {**state["base"], "digest": "another"} if key == "base" else "another"
+        other = {**state[key], "digest": "another"} if key in ("base", "data") else "another"
         assert checkpoint.find_differences(state, {**state, key: other}) == [key]
 
 

@@ -47,13 +47,22 @@ def changed(path: tuple[Any, ...], new: Any = ..., /) -> dict[str, Any]:
 
 def test_valid_metadata_is_read_back_unchanged() -> None:
     again = parse_state(json.dumps(WHOLE))
-    assert {key: again[key] for key in WHOLE if key not in ("lora", "base")} == {
-        key: value for key, value in WHOLE.items() if key not in ("lora", "base")
-    }
+    extended = ("lora", "base", "data")
+    assert {key: again[key] for key in WHOLE if key not in extended} == {key: WHOLE[key] for key in WHOLE if key not in extended}
+    assert again["data"] == {**WHOLE["data"], "sources": []}
     assert again["base"] == {**WHOLE["base"], "files": None}, "a key that an earlier version did not write"
     assert again["lora"] == {"rank": 2, "alpha": 4.0, "dropout": 0.0, "targets": None, "rslora": False, "dora": False}
     assert again.keys() == State.model_fields.keys()
     assert parse_state(json.dumps({**WHOLE, "later": [1]}))["later"] == [1], "a key that a later version writes"
+
+
+@pytest.mark.parametrize("share", ["0", "2", "1/0", "-1/2", "0.5", "1e999", "9" * 500, "3/2"])
+def test_a_share_that_is_no_fraction_of_one_is_refused(share: str) -> None:
+    source = {"name": "a", "share": share, "digest": "x", "rows": 1, "positions": 1}
+    with pytest.raises(ValueError, match=r"data\.sources\.0\.share"):
+        parse_state(json.dumps({**WHOLE, "data": {**WHOLE["data"], "sources": [source]}}))
+    valid = {**WHOLE["data"], "sources": [{**source, "share": "1/3"}]}
+    assert parse_state(json.dumps({**WHOLE, "data": valid}))["data"] == valid
 
 
 def test_every_key_with_every_odd_value_is_read_or_refused_by_name() -> None:

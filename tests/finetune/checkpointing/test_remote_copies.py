@@ -16,7 +16,7 @@ from finetune.checkpointing.remote_copies import MANIFEST, download_checkpoint, 
 from finetune.config import Config
 from finetune.distributed.process_group import World, join, leave
 from finetune.errors import UserError
-from finetune.monitoring.event_log import read_log
+from finetune.monitoring.run_records import read_log
 from finetune.storage import remote
 from finetune.training import run as training_run
 from tests.finetune import tiny

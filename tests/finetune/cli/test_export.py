@@ -10,6 +10,7 @@ import pytest
 from finetune.checkpointing import checkpoint
 from finetune.cli import export
 from finetune.exporting.export import export as export_run
+from finetune.exporting.model_metadata import describe_target
 from finetune.storage import remote
 from tests.finetune.exporting.test_export import base_of, everything, runs
 
@@ -31,11 +32,13 @@ def test_a_remote_copy_is_exported_to_a_url(runs: dict[str, Path], tmp_path: Pat
 def test_the_verb_exports_a_run(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "out"
     assert export.main([str(runs["full"]), "--to", str(target), "--dtype", "bf16", "--step", "2", "--format", "plain"]) == 0
-    assert capsys.readouterr().out == f"{target} is ready\n" and target.is_dir()
+    assert capsys.readouterr().out == (f"{target} is ready\nnext: python -m finetune generate --model {target}\n")
+    assert target.is_dir()
     assert export.main([str(runs["full"]), "--to", str(target)]) == 2
     assert capsys.readouterr().err.startswith("error: --to ")
-    with pytest.raises(SystemExit) as stopped:
-        export.main([str(runs["full"])])
-    assert stopped.value.code == 2 and "--to" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        export.main([str(runs["full"]), "--to", str(target), "--dtype", "int4"])
+    half = tmp_path / "half"
+    assert export.main([str(runs["full"]), "--to", str(half), "--strength", "0.5"]) == 0
+    assert everything(half) == everything(export_run(runs["full"], tmp_path / "other", strength=0.5, name=describe_target(half)))
+    capsys.readouterr()
+    assert export.main([str(runs["full"])]) == 2 and "--to" in capsys.readouterr().err
+    assert export.main([str(runs["full"]), "--to", str(target), "--dtype", "int4"]) == 2 and "bf16" in capsys.readouterr().err

@@ -80,6 +80,14 @@ def test_a_run_generates_through_an_export_in_its_cache(tmp_path: Path, capsys: 
     assert (newest / CARD).stat().st_mtime_ns == before and list(cache.iterdir()) == [newest]
     assert generate.main(["--model", str(run / "checkpoints" / "step-00000001")]) == 0
     assert sorted(path.name[:14] for path in cache.iterdir()) == ["step-00000001-", "step-00000002-"]
+    capsys.readouterr()
+    assert generate.main(["--model", str(run), "--strength", "0.5"]) == 0 == generate.main(["--model", str(run), "--strength", "1"])
+    half, whole = (cache / line.removesuffix(" says nothing") for line in capsys.readouterr().out.splitlines())
+    assert half.name == f"{newest.name}-strength-0.5" and whole == newest
+    assert json.loads((half / CARD).read_text())["strength"] == 0.5 and "strength" not in json.loads((newest / CARD).read_text())
+    assert generate.main(["--model", str(newest), "--strength", "0.5"]) == 2
+    assert "is exported already; give the run, or export it again with --strength" in capsys.readouterr().err
+    assert generate.main(["--model", str(run), "--strength", "3"]) == 2 and "--strength 3: give a number from 0" in capsys.readouterr().err
 
 
 def test_a_missing_model_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from finetune.cli import ls
+from finetune.recipe import built_in_recipes
 from tests.finetune.fork_server import run_command
 from tests.finetune.monitoring.test_run_summary import step, write_log, write_status
 
@@ -37,7 +38,7 @@ def test_runs_exports_and_recipes_are_listed(home: Path) -> None:
     assert lines[1].startswith("runs/group/other – running 0/3 – ")
     assert lines[2].startswith("runs/me – stopped (by SIGTERM) 9/40 2.5000 at 7 ")
     assert lines[4:6] == ["export recipe format from size", "exports/me voice_clone base me/checkpoints/step-00000003 2.5 MB"]
-    assert lines[7].startswith("recipes: llm_sft, voice_clone")
+    assert lines[7].startswith(f"recipes: {', '.join(built_in_recipes())} (")
 
 
 def test_given_folders_are_listed_alone(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,8 +18,8 @@ from finetune.config_sources import parse_arguments
 from finetune.data.batching import Order, micro_batches
 from finetune.data.jsonl_dataset import index_path
 from finetune.distributed.process_group import join, leave
+from finetune.monitoring import run_records
 from finetune.storage import files
-from finetune.training import setup
 from tests.finetune import fork_server, tiny
 
 ROOT = Path(__file__).parents[3]
@@ -111,7 +111,7 @@ def test_the_index_serves_the_run_too(tmp_path: Path, monkeypatch: pytest.Monkey
     config = tiny.config_in(tmp_path)
     assert config.data.train is not None
     made = index_path(config.data.train, config.run.dir / "cache").stat().st_mtime_ns
-    assert not (config.run.dir / setup.EXIT_RECORD).exists() and not (config.run.dir / "checkpoints").exists()
+    assert not (config.run.dir / run_records.EXIT_RECORD).exists() and not (config.run.dir / "checkpoints").exists()
     tiny.built(join((), tmp_path), config)
     leave()
     assert index_path(config.data.train, config.run.dir / "cache").stat().st_mtime_ns == made
@@ -121,7 +121,15 @@ def test_bad_rows_are_reported_without_a_gpu(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("finetune.train.load_recipe", lambda _: SHOWING)
     tiny.write_rows(tmp_path / "train.jsonl", ["fine", "x"])
     assert plan.main(argv_in(tmp_path, "--show-batch")) == 2
-    assert "train.jsonl:2: text must hold" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert "train.jsonl:2: text must hold" in printed.err and "train:" not in printed.out, "a refusal comes without the config before it"
+
+
+def test_a_problem_that_two_checks_find_is_reported_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = str(tiny.config_in(tmp_path).data.train)
+    mix = ["--data.train", "null", "--data.mix", f"[{{path: {train}, weight: 1}}, {{path: {train}, weight: 2}}]"]
+    plan.main(argv_in(tmp_path, *mix))
+    assert capsys.readouterr().out.count(f"data.mix: {train} is listed twice") == 1
 
 
 def test_a_recipe_without_show_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,6 +153,18 @@ def test_help_and_settings_come_without_torch(tmp_path: Path) -> None:
         done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         assert ("--show-batch" in done.stdout) == (more == ["--help"]) and "steps" in done.stdout
+
+
+def test_the_settings_of_a_built_in_recipe_name_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan.main(["--recipe", "llm_sft", "--settings", "--train.lr", "3e-3"]) == 0
+    saved = tmp_path / "mine.yaml"
+    saved.write_text(capsys.readouterr().out)
+    assert plan.main(["--config", str(saved), "--settings"]) == 0
+    (rate,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  lr: ")]
+    assert rate.split() == ["lr:", "0.003", "#", rate.split()[-1]] and rate.split()[-1].startswith(f"{saved}:")
+    saved.write_text(f"recipe: {tiny.FOLDER}\n")
+    assert plan.main(["--config", str(saved), "--settings"]) == 2
+    assert "which recipe? give --recipe NAME" in capsys.readouterr().err, "a file must not choose which code runs"
 
 
 def test_settings_need_no_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

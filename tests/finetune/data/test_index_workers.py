@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ def odd(recipe: Recipe, folder: Path, row: dict[str, Any]) -> Measured:
         os._exit(3)
     if text == "fault":
         raise KeyError("a fault")
-    return length_index.encode_row(LIMIT, recipe, None, row)
+    return length_index.encode_row(LIMIT, folder, recipe, None, row)
 
 
 def made(path: Path, cache: Path, count: int, measure: Callable[..., Any] = odd, processor: Any = None) -> tuple[bytes, bytes]:
@@ -111,9 +112,23 @@ def test_a_processor_that_cannot_be_sent_leaves_the_work_to_this_process(
     processor: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tiny.write_rows(tmp_path / "rows.jsonl", tiny.texts(20))
-    many = made(path, tmp_path / "many", 2, partial(length_index.encode_row, LIMIT), processor=processor)
+    many = made(path, tmp_path / "many", 2, partial(length_index.encode_row, LIMIT, tmp_path), processor=processor)
     assert f"indexing {path} in one process, since worker processes failed: " in capsys.readouterr().err
     assert many == made(path, tmp_path / "one", 0)
+
+
+def measure_with_file(recipe: Recipe, folder: Path, row: dict[str, Any]) -> Measured:
+    """As `encode_row`, for rows that name one file each."""
+    return length_index.encode_row(LIMIT, folder, replace(recipe, files=lambda row: (row["text"],)), None, row)
+
+
+def test_processes_make_the_same_list_of_files_as_one(tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", texts := tiny.texts(60))
+    for text in texts:
+        (tmp_path / text).write_text(text)
+    assert made(path, tmp_path / "many", 2, measure_with_file) == made(path, tmp_path / "one", 0, measure_with_file)
+    lists = [jsonl_dataset.files_path(jsonl_dataset.index_path(path, tmp_path / name)).read_bytes() for name in ("many", "one")]
+    assert lists[0] == lists[1] and len(lists[0].splitlines()) == 60
 
 
 def test_small_files_start_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +147,7 @@ def check_other_processes(folder: Path, processor: Any, data: list[dict[str, Any
     """That two processes, to which the processor was sent, read rows as this one does: for the tests of recipes."""
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in data * 8))
-    measure = partial(length_index.encode_row, length_index.LengthLimit(10**6, "train.micro_tokens", "error"))
+    measure = partial(length_index.encode_row, length_index.LengthLimit(10**6, "train.micro_tokens", "error"), tmp_path)
     workers = IndexWorkers(path, folder, processor, measure)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jsonl_dataset, "SCANNED_BYTES", path.stat().st_size // 5)

@@ -106,7 +106,7 @@ def test_a_file_without_rows_is_refused(tmp_path: Path, content: str) -> None:
 
 
 def test_a_file_that_is_missing_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"rows\.jsonl: no such file; .*data_prep"):
+    with pytest.raises(UserError, match=r"rows\.jsonl: no such file; give data\.train"):
         opened(tmp_path / "rows.jsonl", tmp_path / "cache")
 
 
@@ -180,7 +180,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "zeros": (with_bytes(lambda data: bytes(len(data))), "cannot be read ("),
     "brackets": (with_bytes(lambda data: b"[" * 100_000), "cannot be read (nested more than 100 deep)"),
     "a list": (with_bytes(lambda data: b"[]\n"), "cannot be read (its first line is not a JSON object)"),
-    "no keys": (with_bytes(lambda data: b'{"format": 3}\n'), "cannot be read ('index_digest')"),
+    "no keys": (with_bytes(lambda data: b'{"format": %d}\n' % jsonl_dataset.FORMAT), "cannot be read ('index_digest')"),
     "a number changed": (with_bytes(lambda data: data[:-33] + bytes([data[-33] ^ 1]) + data[-32:]), "does not match its digest"),
     "its head changed": (with_bytes(lambda data: data.replace(b'"cut": 0', b'"cut": 1')), "does not match its digest"),
     "another format": (of_an_older_format, "has the format of another program version"),

@@ -30,8 +30,8 @@ def test_a_row_that_is_too_long_is_an_error_with_its_place_and_the_remedy(tmp_pa
     for given, key in (((), "train.micro_tokens: 100"), ((("data.sequence_length", "30"),), "data.sequence_length: 30")):
         config = tiny.config_in(tmp_path, *given)
         with pytest.raises(UserError, match=rf"101 positions do not fit {key}; raise it, or set data.too_long: drop"):
-            length_index.measure_row(config, tiny.RECIPE, None, {"text": "x" * 101})
-    assert length_index.measure_row(config, tiny.RECIPE, None, {"text": "x" * 30}) == Measured(30)
+            length_index.measure_row(config, tiny.RECIPE, None, {"text": "x" * 101}, tmp_path)
+    assert length_index.measure_row(config, tiny.RECIPE, None, {"text": "x" * 30}, tmp_path) == Measured(30)
 
 
 def test_dropped_rows_are_counted_with_their_lines_and_never_trained_on(
@@ -73,7 +73,7 @@ def test_remote_data_is_downloaded_to_the_cache_and_trained_on(tmp_path: Path, w
 def opened(path: Path, cache: Path, config) -> Rows:  # type: ignore[no-untyped-def]
     from finetune.data.jsonl_dataset import build_index, open_rows
 
-    build_index(path, cache, "key", partial(length_index.encode_row, length_index.LengthLimit.of(config), CUTTING, None))
+    build_index(path, cache, "key", partial(length_index.encode_row, length_index.LengthLimit.of(config), path.parent, CUTTING, None))
     return open_rows(path, cache)
 
 
@@ -83,8 +83,8 @@ def test_a_truncated_row_without_targets_is_dropped(tmp_path: Path) -> None:
 
     config = tiny.config_in(tmp_path, ("data.sequence_length", "5"), ("data.too_long", "truncate"))
     recipe = replace(CUTTING, collate=collate)
-    assert length_index.measure_row(config, recipe, None, {"text": "ab!cdefg"}) == Measured(5, cut=True)
-    assert length_index.measure_row(config, recipe, None, {"text": "abcdefg!"}) == Measured(
+    assert length_index.measure_row(config, recipe, None, {"text": "ab!cdefg"}, tmp_path) == Measured(5, cut=True)
+    assert length_index.measure_row(config, recipe, None, {"text": "abcdefg!"}, tmp_path) == Measured(
         0, left_out="no training targets in the first 5 positions"
     )
 
@@ -138,11 +138,22 @@ def test_samples_depend_on_the_code_that_reads_them(tmp_path: Path, monkeypatch:
     assert len(set(found)) == 3 and len(set(keys)) == 2
 
 
+def test_another_version_of_a_library_of_the_recipe_invalidates_cached_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny.config_in(tmp_path)
+    loaded = tiny.RECIPE.load(config)
+    keys = [length_index.data_key(config, replace(loaded, libraries=names)) for names in ((), ("pillow",), ("no-such-library",))]
+    own = length_index.version
+    monkeypatch.setattr(length_index, "version", lambda name: "1.2.3" if name == "pillow" else own(name))
+    assert length_index.data_key(config, loaded) == keys[0]
+    keys.append(length_index.data_key(config, replace(loaded, libraries=("pillow",))))
+    assert len(set(keys)) == 4
+
+
 def test_another_tokenizer_invalidates_cached_samples(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
     config = tiny.config_in(tmp_path)
     loaded = tiny.RECIPE.load(config)
     read = list[str]()
-    recipe = replace(tiny.RECIPE, read=lambda row, processor: read.append(row["text"]) or tiny.RECIPE.read(row, processor))  # type: ignore[func-returns-value]  # append, then read
+    recipe = replace(tiny.RECIPE, read=lambda row, *others: read.append(row["text"]) or tiny.RECIPE.read(row, *others))  # type: ignore[func-returns-value]  # append, then read
 
     def opened_again() -> int:
         read.clear()
@@ -162,7 +173,7 @@ def samples_of_rank(folder: Path) -> tuple[int, str, list[bytes]]:
     """On one of several ranks: the number of rows that it read, the digest of the rows, and the last bytes of each sample."""
     config, world = tiny.config_in(folder), join((), folder)
     loaded, read = tiny.RECIPE.load(config), list[Any]()
-    recipe = replace(tiny.RECIPE, read=lambda row, processor: read.append(row) or tiny.RECIPE.read(row, processor))  # type: ignore[func-returns-value]  # append, then read
+    recipe = replace(tiny.RECIPE, read=lambda row, *others: read.append(row) or tiny.RECIPE.read(row, *others))  # type: ignore[func-returns-value]  # append, then read
     rows = length_index.open_data(on_disk(config.data.train), config.run.dir / "cache", "key", recipe, loaded, config, world)
     assert rows is not None
     leave()
@@ -183,3 +194,51 @@ def test_another_length_limit_indexes_the_file_again(tmp_path: Path, world: Worl
         assert rows is not None
         lengths.append(rows.lengths.tolist())
     assert lengths == [[30, 9, 12], [30, 9, 31, 12]]
+
+
+def read_length(row: dict[str, Any], _: object, folder: Path) -> Sample:
+    """As many positions as the file that the row names has bytes."""
+    return {"ids": torch.zeros((folder / row["text"]).stat().st_size, dtype=torch.int64)}
+
+
+WITH_FILES = replace(tiny.RECIPE, read=read_length, files=lambda row: (row["text"],))
+
+
+def write_named_files(folder: Path, *sizes: int) -> Path:
+    for number, size in enumerate(sizes):
+        (folder / f"{number}.bin").write_bytes(bytes(size))
+    return tiny.write_rows(folder / "train.jsonl", [f"{number}.bin" for number in range(len(sizes))])
+
+
+def test_files_that_rows_name_are_found_beside_the_data_file_and_read_again_if_one_changes(
+    tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, config = write_named_files(tmp_path, 4, 5), tiny.config_in(tmp_path)
+
+    def lengths(place: Path = path) -> tuple[list[int], str]:
+        rows = length_index.open_data(place, tmp_path / "cache", "key", WITH_FILES, tiny.RECIPE.load(config), config, world)
+        assert rows is not None
+        return rows.lengths.tolist(), capsys.readouterr().err
+
+    monkeypatch.chdir(tmp_path)
+    assert lengths() == ([4, 5], "") and lengths(Path("train.jsonl")) == ([4, 5], "")
+    (tmp_path / "1.bin").write_bytes(bytes(7))
+    assert lengths() == ([4, 7], f"indexing {path} again: the file '1.bin', which a row names, has changed\n")
+    (moved := tmp_path / "moved").mkdir()
+    path.rename(moved / "train.jsonl")
+    with pytest.raises(UserError, match=r"moved/train\.jsonl: all 2 rows: '0\.bin' cannot be read in .*moved \(No such file"):
+        lengths(moved / "train.jsonl")
+
+
+def test_two_links_to_one_data_file_name_the_files_beside_each(tmp_path: Path, world: World) -> None:
+    unnamed = replace(tiny.RECIPE, read=read_length)  # so that only the folder distinguishes the two
+    path, config, found = write_named_files(tmp_path, 4, 5), tiny.config_in(tmp_path), []
+    for name, size in (("a", 6), ("b", 8)):
+        (tmp_path / name).mkdir()
+        write_named_files(tmp_path / name, size, size).unlink()
+        (tmp_path / name / "train.jsonl").symlink_to(path)
+        place = tmp_path / name / "train.jsonl"
+        rows = length_index.open_data(place, tmp_path / "cache", "key", unnamed, tiny.RECIPE.load(config), config, world)
+        assert rows is not None
+        found.append(rows.lengths.tolist())
+    assert found == [[6, 6], [8, 8]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -74,7 +75,7 @@ def everything(folder: Path) -> dict[str, bytes]:
 
 def test_a_full_export_is_the_trained_parameters_bit_by_bit(runs: dict[str, Path], tmp_path: Path) -> None:
     target = export.export(runs["full"], tmp_path / "out")
-    assert sorted(everything(target)) == ["config.json", "model.safetensors", "overtone.json"]
+    assert sorted(everything(target)) == ["README.md", "config.json", "model.safetensors", "overtone.json"]
     found, trained = load_file(target / "model.safetensors"), trained_tensors(runs["full"])
     base = load_file(base_of(runs["full"]) / "model.safetensors")
     assert found.keys() == base.keys() == trained.keys() - {"scale"} and len(found) == 17
@@ -100,6 +101,48 @@ def test_a_lora_export_is_the_base_plus_the_scaled_product(
             merged += 1
         assert float((found[name].double() - expected).abs().max()) <= 1e-6, name
     assert merged == 6
+
+
+@pytest.mark.parametrize("block_bytes", [export.BLOCK_BYTES, 4 * 15 * 7])
+@pytest.mark.parametrize("kind", ["full", "lora"])
+def test_the_strength_scales_the_update(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, block_bytes: int
+) -> None:
+    monkeypatch.setattr(export, "BLOCK_BYTES", block_bytes)
+    base = load_file(base_of(runs[kind]) / "model.safetensors")
+    found = {
+        strength: load_file(export.export(runs[kind], tmp_path / f"{strength}", strength=strength, name="me") / "model.safetensors")
+        for strength in (0.0, 0.3, 1.0, 2.0)
+    }
+    plain = export.export(runs[kind], tmp_path / "plain", name="me")
+    assert everything(plain) == everything(tmp_path / "1.0"), "1 changes nothing, in no file"
+    changed = 0
+    for name, value in base.items():
+        assert torch.equal(found[0.0][name].view(torch.int32), value.view(torch.int32)), "0 gives the bits of the base"
+        update = found[1.0][name].double() - value.double()
+        for strength in (0.3, 2.0):
+            assert float((found[strength][name].double() - (value.double() + strength * update)).abs().max()) <= 1e-6, name
+        changed += bool(update.abs().max() > 1e-2)
+    assert changed == (17 if kind == "full" else 6)
+    assert json.loads((tmp_path / "0.3" / "overtone.json").read_text())["strength"] == 0.3
+    assert "strength" not in json.loads((plain / "overtone.json").read_text())
+
+
+@pytest.mark.parametrize("strength", [-0.1, 2.5, math.nan, math.inf])
+def test_a_strength_out_of_range_is_refused(runs: dict[str, Path], tmp_path: Path, strength: float) -> None:
+    with pytest.raises(UserError, match=r"--strength .*: give a number from 0 \(the base\) over 1 \(as trained\) to 2"):
+        export.export(runs["full"], tmp_path / "out", strength=strength)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_edit_is_applied_at_every_strength(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a recipe inserts is not an update of the base: a half of it would be another voice, not a weaker one."""
+    planned(monkeypatch, edit={"head.weight": lambda value: torch.full_like(value, 7.0)}, files={"README.md": b"# A model\n"})
+    target = export.export(runs["full"], tmp_path / "edited", strength=0.25)
+    assert torch.equal(load_file(target / "model.safetensors")["head.weight"], torch.full((256, 15), 7.0))
+    assert (
+        "\n## Strength\nThe update of the training was applied with strength 0.25 (0: the base model" in (target / "README.md").read_text()
+    )
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [(None, torch.float32), ("bf16", torch.bfloat16), ("fp32", torch.float32)])
@@ -234,6 +277,28 @@ def test_stock_peft_loads_the_adapter_alone_and_computes_what_the_merged_model_d
     expected = logits(AutoModelForCausalLM.from_pretrained(merged, dtype=torch.float32))
     assert float((expected - plain).abs().max()) > 1e-2, "the adapter does something"
     assert float((logits(adapted) - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
+
+
+def test_the_strength_of_an_adapter_is_that_of_the_merged_model(language_run: Path, tmp_path: Path) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    merged = export.export(language_run, tmp_path / "merged", strength=0.5)
+    if checkpoint.read_state(checkpoint.find(language_run))["lora"]["dora"]:
+        with pytest.raises(UserError, match="--strength 0.5 --adapter-only: the lengths of DoRA cannot be scaled"):
+            export.export(language_run, tmp_path / "adapter", adapter_only=True, strength=0.5)
+        base, full = (
+            load_file(path / "model.safetensors") for path in (base_of(language_run), export.export(language_run, tmp_path / "1"))
+        )
+        half = load_file(merged / "model.safetensors")
+        assert all(float((half[name] - (base[name].float() + full[name].float()) / 2).abs().max()) <= 1e-6 for name in half)
+        return
+    adapter = export.export(language_run, tmp_path / "adapter", adapter_only=True, strength=0.5)
+    none = export.export(language_run, tmp_path / "none", adapter_only=True, strength=0.0)
+    assert json.loads((none / "adapter_config.json").read_text())["lora_alpha"] == 0
+    adapted = logits(PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base_of(language_run), dtype=torch.float32), adapter))
+    expected = logits(AutoModelForCausalLM.from_pretrained(merged, dtype=torch.float32))
+    assert float((adapted - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
 
 
 def test_the_type_of_an_adapter_is_the_requested_one(language_run: Path, tmp_path: Path) -> None:
@@ -395,7 +460,7 @@ def held_by_two(folder: Path, entries: list[TensorEntry], kind: str) -> Iterator
         halves = {name: value.chunk(2)[rank] for name, value in trained.items()}
         parts = {name: TensorShard(half, (rank * len(half), 0)) for name, half in halves.items()}
         safetensors_shards.write_shard(folder / "step" / f"rank-{rank}.safetensors", parts)
-    state = {"lora": Lora(rank=2, alpha=2).model_dump() if kind == "lora" else None, "quantization": None}
+    state = {"lora": Lora(rank=2, alpha=2).model_dump() if kind == "lora" else None, "quantization": None, "added": []}
     del base, trained, halves, parts
     with safetensors_shards.open_shards(folder / "step") as (read, shapes), loading.open_base(folder / "base") as read_base:
         yield export.Source(state, read, shapes, read_base, ExportPlan(), None)

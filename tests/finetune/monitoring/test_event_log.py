@@ -23,7 +23,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread, imsave
 
 from finetune.distributed.process_group import World, join
-from finetune.monitoring.event_log import Events, draw_curve, format_duration, format_end, read_log, smooth_values
+from finetune.monitoring.event_log import Events, draw_curve, format_duration, format_end, smooth_values
+from finetune.monitoring.run_records import read_log
 from finetune.recipe import Answer
 
 NUMBERS = {"loss": 2.5, "grad_norm": 1.25, "lr": 1e-4, "tokens_per_second": 1000.0, "tokens": 300.0, "memory_gib": 1.5}
@@ -45,6 +46,20 @@ def test_each_event_is_one_line_of_json(tmp_path: Path, world: World, capsys: py
     assert lines[2]["val/loss"] == 3.0 and lines[2]["val/next"] == 2.0
     assert all(line["time"] > 1.7e9 for line in lines)
     assert "validation loss 3.0000" in capsys.readouterr().out
+
+
+def test_metrics_are_shown_beside_the_loss_and_logged_under_their_own_names(
+    tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = Events(tmp_path / "run", world.accelerator, 1, 0, {}, unit="images")
+    events.step(1, {**NUMBERS, "nll": 2.5, "accuracy": 0.61234, "top 5": 0.9}, ("accuracy", "top 5"))
+    events.evaluation(1, {"loss": 3.0, "accuracy": 0.5}, ("accuracy",))
+    events.close()
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("step 1/1  loss 2.5000  accuracy 0.6123  top 5 0.9  1000 images/s  1.5 GiB  norm ")
+    assert last == "step 1: validation loss 3.0000  accuracy 0.5"
+    step, evaluation = read_log(events.log_path)
+    assert {**NUMBERS, "nll": 2.5, "accuracy": 0.61234}.items() <= step.items() and evaluation["val/accuracy"] == 0.5
 
 
 def test_a_listener_receives_every_event_of_its_rank(tmp_path: Path, world: World) -> None:
@@ -101,7 +116,9 @@ def test_without_a_terminal_progress_is_rare_and_complete(tmp_path: Path, world:
         events.step(step, NUMBERS)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3, "one at the start, the pace, and one at the end, or a log of days fills with lines"
-    assert lines[0].startswith("step 1/50  loss 2.5000  1000 tok/s  1.5 GiB  norm 1.250  lr 1.00e-04") and lines[2].endswith("  0 s left")
+    assert lines[0].startswith("step 1/50  loss 2.5000  1000 positions/s  1.5 GiB  norm 1.250  lr 1.00e-04") and lines[2].endswith(
+        "  0 s left"
+    )
 
 
 def test_a_terminal_of_80_columns_shows_a_bar_with_all_that_matters(
@@ -111,9 +128,9 @@ def test_a_terminal_of_80_columns_shows_a_bar_with_all_that_matters(
     fcntl.ioctl(writing, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     with os.fdopen(writing, "w") as terminal:
         monkeypatch.setattr("sys.stderr", terminal)
-        events = opened(tmp_path, world, total=10_000, done=9_000)
+        events = Events(tmp_path / "run", world.accelerator, 10_000, 9_000, {}, unit="tokens")
         events.step(9_500, {**NUMBERS, "tokens_per_second": 23456.0})
-        shown = drawn(reading, r"9500/10000  95%\|\S+ ?\| 00:\d\d left, loss 2\.5000  23456 tok/s  1\.5 GiB  norm 1\.")
+        shown = drawn(reading, r"9500/10000  95%\|\S+ ?\| 00:\d\d left, loss 2\.5000  23456 tokens/s  1\.5 GiB  norm")
         events.say("a word")
         events.close()
     os.close(reading)

@@ -149,7 +149,7 @@ def test_a_disk_that_fails_hides_no_failure(world: World, tmp_path: Path) -> Non
 def test_a_mistake_of_the_user_is_kept_without_a_traceback(world: World, tmp_path: Path) -> None:
     heartbeat = Heartbeat(world)
     heartbeat.leave_traces_in(tmp_path, print)
-    assert heartbeat.fail(UserError("row 3 is empty")) == RunFailure("row 3 is empty", 0, reported=True)
+    assert heartbeat.fail(UserError("row 3 is empty")) == RunFailure("row 3 is empty", 0, reported=True, refused=True)
     assert (tmp_path / "failure-rank-0.txt").read_text().splitlines()[1:] == ["row 3 is empty"]
 
 
@@ -179,7 +179,7 @@ from finetune.monitoring.heartbeat import Heartbeat
 from finetune.distributed.process_group import join
 
 heartbeat = Heartbeat(join((), Path()))
-heartbeat._word = lambda loss: print(loss.signal, loss.message, flush=True)
+heartbeat.on_failure = lambda loss: print(loss.signal, loss.message, flush=True)
 if sys.argv[1] == "False":
     nobody, pipe = os.pipe()
     os.close(nobody)

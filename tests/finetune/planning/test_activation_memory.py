@@ -30,7 +30,7 @@ from finetune.planning.activation_memory import Activations, Recomputing, trace_
 from finetune.recipe import Batch, Term
 from recipes.language.causal_model import CausalModel, find_block_classes
 from recipes.language.collation import collate, make_filler, pack
-from recipes.llm_sft.recipe import loss
+from recipes.language.loss_terms import compute_terms
 
 SMALL: dict[str, Any] = {
     "vocab_size": 96,
@@ -83,7 +83,7 @@ def prepared(config: PretrainedConfig, lora: bool, dtype: torch.dtype) -> Causal
 def predicted(config: PretrainedConfig, batch: Batch, dtype: torch.dtype, lora: bool, how: Recomputing) -> Activations:
     on_meta = prepared(config, lora, dtype)._apply(lambda tensor: tensor.to("meta") if isinstance(tensor, nn.Parameter) else tensor)
     blocks = find_block_classes(on_meta)
-    return trace_step(on_meta, trim_stacks(on_meta, blocks), blocks, loss, batch, 1, dtype, how)
+    return trace_step(on_meta, trim_stacks(on_meta, blocks), blocks, compute_terms, batch, 1, dtype, how)
 
 
 def really_kept(config: PretrainedConfig, batch: Batch, dtype: torch.dtype, lora: bool, how: Recomputing) -> int:
@@ -104,7 +104,7 @@ def really_kept(config: PretrainedConfig, batch: Batch, dtype: torch.dtype, lora
             block.register_forward_pre_hook(keep_arguments(keep), with_kwargs=True)
     activation_checkpointing.wrap_blocks(model, find_block_classes(model), how)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        terms = loss(model.train(), batch)
+        terms = compute_terms(model.train(), batch)
     assert terms["nll"].sum.requires_grad
     return sum(tensor.untyped_storage().nbytes() for tensor in held.values())
 

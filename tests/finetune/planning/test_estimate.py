@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +95,29 @@ def test_the_lengths_of_all_rows_are_estimated_from_some(tmp_path: Path) -> None
     assert next(read_some_rows(tmp_path / "train.jsonl"))[0] == 1
 
 
+def test_a_mixture_is_estimated_by_its_shares(tmp_path: Path) -> None:
+    tiny.write_rows(tmp_path / "long.jsonl", ["x" * 40] * 30)
+    tiny.write_rows(tmp_path / "short.jsonl", ["x" * 10] * 10)
+    mix = f"[{{path: {tmp_path / 'long.jsonl'}, weight: 1}}, {{path: {tmp_path / 'short.jsonl'}, weight: 3}}]"
+    found = preview_data(tiny.config_in(tmp_path, ("data.train", "null"), ("data.mix", mix), ("train.steps", "null")), tiny.RECIPE, None)
+    assert (found.rows, found.looked_at, found.problems) == (40, 40, ())
+    assert found.positions == pytest.approx(40 * (0.25 * 40 + 0.75 * 10)), "of an epoch: as many samples as rows"
+    assert found.shares[1].startswith("short: 0.75 of the samples (10 rows of 10 positions on average; 3 passes in an epoch")
+
+
 def test_bad_rows_and_rows_without_targets_are_found(tmp_path: Path) -> None:
     tiny.write_rows(tmp_path / "train.jsonl", ["fine and long", "x"])
     found = preview_data(tiny.config_in(tmp_path), tiny.RECIPE, None)
     assert len(found.problems) == 1 and "train.jsonl:2" in found.problems[0]
+
+
+def test_a_bad_row_is_named_without_a_sketch_too(tmp_path: Path) -> None:
+    config = tiny.config_in(tmp_path)
+    with pytest.raises(UserError, match=r"train\.jsonl:1: 'no\.png' cannot be read in .*; paths are relative to the file"):
+        estimate_run(config, replace(tiny.RECIPE, files=lambda row: ["no.png"]))
+    tiny.write_rows(tmp_path / "train.jsonl", ["fine and long", "x"])
+    with pytest.raises(UserError, match=r"train\.jsonl:2: text must hold at least three bytes"):
+        estimate_run(config, tiny.RECIPE)
 
 
 def test_a_row_that_is_no_json_is_named(tmp_path: Path) -> None:

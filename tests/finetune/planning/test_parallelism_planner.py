@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from finetune.hardware.gpu_specs import Cluster, Gpu, make_cluster
@@ -132,3 +134,13 @@ def test_no_room_means_no_micro_batch() -> None:
     of = work("70B", 4096, 2**19)
     verdict = next(each for each in chosen(of, H100S) if each.arrangement == Arrangement("fsdp", 8))
     assert largest_micro_batch(of, verdict, work("70B", 2048, 2**19).activations("full", 1)) == 0
+
+
+@pytest.mark.parametrize("half", [64, 32])
+def test_micro_batches_of_the_same_memory_have_a_largest_one(half: int) -> None:
+    """As of a recipe without `sketch` whose rows are as long as a micro-batch: both have one row."""
+    of = work("8B", 64, 2**19)
+    verdict = chosen(of, H100S)[0]
+    whole = of.activations(verdict.recomputing, 1)
+    most = largest_micro_batch(of, verdict, replace(whole, positions=half))
+    assert 64 <= most <= 64 + (verdict.budget - verdict.memory.total) * 64 / whole.peak

@@ -42,6 +42,20 @@ def test_a_demo_model_warns_once_in_a_process(toy: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().err.count("demo model toy") == 1
 
 
+def test_of_several_ranks_one_warns(toy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    demo_models.folder_of("toy")
+    assert capsys.readouterr().err == ""
+
+
+def test_the_files_about_an_archive_are_not_part_of_its_model(toy: Path, tmp_path: Path) -> None:
+    (toy / demo_models.FIGURES).write_text("{}")
+    (demo_models.HERE / "toy.zip").write_bytes(demo_models.pack(toy))
+    found = demo_models.folder_of("toy")
+    assert demo_models.belongs_to_archive(found / demo_models.FIGURES) and not demo_models.belongs_to_archive(found / "part" / "weights")
+    assert not demo_models.belongs_to_archive(tmp_path / "exports" / demo_models.FIGURES), "a file of another model by that name"
+
+
 def test_a_part_of_another_model_ships_once_and_is_in_both(toy: Path, tmp_path: Path) -> None:
     folder = tmp_path / "made" / "talker"
     folder.mkdir()

@@ -14,10 +14,12 @@ from finetune import recipe
 from finetune.checkpointing import checkpoint
 from finetune.data import batching
 from finetune.distributed.process_group import World
-from finetune.monitoring.event_log import Events, read_log
+from finetune.errors import UserError
+from finetune.monitoring.event_log import Events
 from finetune.monitoring.loss_spikes import NotFiniteError
+from finetune.monitoring.run_records import read_log
 from finetune.monitoring.stop_requests import StopRequests
-from finetune.recipe import Batch, Term
+from finetune.recipe import Batch, Sample, Term
 from finetune.training import loop
 from finetune.training.step import Training
 from tests.finetune import tiny
@@ -46,6 +48,27 @@ def fitted(training: Training, progress: loop.Progress, world: World, requests: 
     finally:
         saver.close()
         events.close()
+
+
+def test_metrics_are_shown_at_steps_and_evaluations(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """A term of weight 0, and what the recipe's report derives; not the terms of the loss, whose sum is shown."""
+
+    def collate(samples: list[Sample]) -> Batch:
+        batch = tiny.RECIPE.collate(samples)
+        return replace(batch, targets={**batch.targets, "hits": len(samples)})
+
+    def loss(model: torch.nn.Module, batch: Batch) -> dict[str, Term]:
+        return {**tiny.RECIPE.loss(model, batch), "hits": Term(torch.tensor(0.75 * batch.targets["hits"]), 0.0)}
+
+    measuring = replace(tiny.RECIPE, collate=collate, loss=loss, report=lambda means: {**means, "doubled": 2 * means["hits"]})
+    val = tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(4))
+    training, progress = tiny.built(world, tiny.config_in(tmp_path, ("data.val", str(val)), ("eval.every", "6")))
+    fitted(replace(training, recipe=measuring), progress, world)
+    lines = capsys.readouterr().out.splitlines()
+    (step,) = [line for line in lines if line.startswith("step 6/6 ")]
+    (evaluation,) = [line for line in lines if "validation loss" in line]
+    assert "  hits 0.75  doubled 1.5  " in step and "next" not in step
+    assert evaluation.endswith("  hits 0.75  doubled 1.5") and "next" not in evaluation
 
 
 def of_kind(run: Path, kind: str) -> list[int]:
@@ -118,6 +141,94 @@ def test_a_signal_stops_after_the_step_with_a_checkpoint_that_resumes(tmp_path: 
         for name in ("whole", "stopped")
     ]
     assert losses[0] == losses[1] and len(losses[0]) == 6, "bit by bit: dropout, order, moments and rate go on"
+
+
+def evaluate_as_planned(monkeypatch: pytest.MonkeyPatch, planned: list[float], stop_at: tuple[int, ...] = ()) -> None:
+    """One evaluation after the other finds these values of `score`, and a loss that falls. During those with a number of `stop_at`, a
+    signal arrives."""
+    rest = iter(enumerate(planned))
+
+    def evaluate(_training: Training, _rows: object, requests: StopRequests) -> dict[str, float]:
+        number, value = next(rest)
+        if number in stop_at:
+            requests.record_signal("SIGTERM")
+        return {"loss": 9.0 - number, "score": value}
+
+    monkeypatch.setattr(loop, "evaluate", evaluate)
+
+
+PATIENT = (("eval.every", "1"), ("checkpoint.every", "1"), ("checkpoint.keep", "2"), ("train.steps", "9"), ("train.patience", "2"))
+
+
+def test_patience_ends_the_run_and_the_best_checkpoint_is_kept(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    val = str(tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(3, seed=5)))
+    chosen = (*PATIENT, ("data.val", val), ("checkpoint.best_by", "score max"))
+    config = tiny.config_in(tmp_path, *chosen)
+    evaluate_as_planned(monkeypatch, [0.1, 0.7, 0.7, 0.4])
+    progress, reason = fitted(*tiny.built(world, config), world)
+    assert (progress.step, progress.best_value, progress.stale_evaluations) == (4, 0.7, 2), "an equal value is no improvement"
+    assert reason == "finished early: 2 evaluations without a better score than 0.7 (train.patience: 2)"
+    kept = [checkpoint.step_of(path) for path in checkpoint.list_checkpoints(checkpoint.folder_of(config.run.dir))]
+    assert kept == [4, 3, 2], "the newest two, and the best"
+    evaluate_as_planned(monkeypatch, [])
+    assert fitted(*tiny.built(world, config), world) == (progress, reason), "nothing is trained after the end"
+    evaluate_as_planned(monkeypatch, [0.9, 0.8, 0.8, 0.8])
+    progress, reason = fitted(*tiny.built(world, tiny.config_in(tmp_path, *chosen, ("train.patience", "3"))), world)
+    assert (progress.step, progress.best_value) == (8, 0.9) and reason.startswith("finished early: 3 evaluations")
+
+
+def test_patience_counts_the_same_after_a_stop(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    val = str(tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(3, seed=5)))
+    ends = {}
+    for name in ("whole", "stopped"):
+        config = tiny.config_in(tmp_path / name, *PATIENT, ("data.val", val), ("checkpoint.best_by", "score"))
+        evaluate_as_planned(monkeypatch, [0.5, 0.3, 0.4, 0.6, 0.1], (0, 2) if name == "stopped" else ())
+        for step in (1, 3) if name == "stopped" else ():
+            progress, reason = fitted(*tiny.built(world, config), world)
+            assert progress.step == step and reason.startswith("stopped by SIGTERM")
+        ends[name] = fitted(*tiny.built(world, config), world)
+    assert ends["whole"] == ends["stopped"] and ends["whole"][0].step == 4 and ends["whole"][1].startswith("finished early")
+
+
+def test_another_metric_is_counted_from_the_start(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    val = str(tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(3, seed=5)))
+    chosen = (*PATIENT, ("data.val", val), ("train.steps", "2"))
+    evaluate_as_planned(monkeypatch, [0.5, 0.7])
+    fitted(*tiny.built(world, tiny.config_in(tmp_path, *chosen, ("checkpoint.best_by", "score"))), world)
+    _, progress = tiny.built(world, tiny.config_in(tmp_path, *chosen, ("checkpoint.best_by", "score")))
+    assert (progress.best_value, progress.stale_evaluations) == (0.5, 1)
+    _, progress = tiny.built(world, tiny.config_in(tmp_path, *chosen, ("checkpoint.best_by", "score max")))
+    assert (progress.best_value, progress.stale_evaluations) == (0.7, 0)
+
+
+def test_values_on_other_validation_rows_are_not_compared(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    val = str(tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(3, seed=5)))
+    chosen = (*PATIENT, ("data.val", val), ("checkpoint.best_by", "score"))
+    evaluate_as_planned(monkeypatch, [0.1, 0.2])
+    fitted(*tiny.built(world, tiny.config_in(tmp_path, *chosen, ("train.steps", "2"))), world)
+    tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(4, seed=6))
+    training, progress = tiny.built(world, tiny.config_in(tmp_path, *chosen))
+    assert (progress.best_value, progress.stale_evaluations) == (None, 0)
+    evaluate_as_planned(monkeypatch, [0.9, 0.8, 0.8, 0.8])
+    progress, _ = fitted(training, progress, world)
+    assert (progress.step, progress.best_value) == (6, 0.8), "the old rows' 0.1 would have ended it at step 4"
+
+
+def test_the_console_shows_the_metric_that_decides(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    val = str(tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(3, seed=5)))
+    evaluate_as_planned(monkeypatch, [0.25])
+    config = tiny.config_in(tmp_path, *PATIENT, ("data.val", val), ("checkpoint.best_by", "score max"), ("train.steps", "1"))
+    fitted(*tiny.built(world, config), world)
+    assert "step 1: validation loss 9.0000  score 0.25\n" in capsys.readouterr().out
+
+
+def test_an_unknown_metric_is_refused_with_the_known_ones(tmp_path: Path, world: World) -> None:
+    val = str(tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(3, seed=5)))
+    config = tiny.config_in(tmp_path, ("data.val", val), ("checkpoint.best_by", "accurcy max"), ("eval.at_start", "true"))
+    with pytest.raises(UserError, match=r"accurcy is no metric of an evaluation; these are .*after_next, .*loss"):
+        fitted(*tiny.built(world, config), world)
 
 
 def test_epochs_decide_where_no_steps_are_given(tmp_path: Path, world: World) -> None:

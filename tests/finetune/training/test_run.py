@@ -13,9 +13,9 @@ from finetune.checkpointing import checkpoint
 from finetune.data.batching import RankBatch
 from finetune.distributed.process_group import World
 from finetune.errors import UserError
-from finetune.monitoring.event_log import read_log
 from finetune.monitoring.heartbeat import RunFailure
 from finetune.monitoring.loss_spikes import NotFiniteError
+from finetune.monitoring.run_records import read_log
 from finetune.recipe import Term
 from finetune.storage import files
 from finetune.training import loop, run
@@ -72,8 +72,35 @@ def test_a_failure_before_the_first_step_is_recorded(tmp_path: Path, world: Worl
         tiny.write_rows(tmp_path / "train.jsonl", ["x"])
         run.train(world, config, tiny.RECIPE)
     left = json.loads((config.run.dir / "exit.json").read_text())
-    assert (left["reason"], left["rank"], left["step"]) == ("failed", 0, None), "no step was reached"
+    assert (left["reason"], left["rank"], left["step"]) == ("refused", 0, None), "no step was reached"
     assert "text must hold at least three bytes" in left["message"]
+
+
+def test_a_refused_command_leaves_a_finished_run_finished(tmp_path: Path, world: World) -> None:
+    config = tiny.config_in(tmp_path, ("train.steps", "2"))
+    run.train(world, config, tiny.RECIPE)
+    tiny.let_go(config.run.dir)
+    before = (config.run.dir / "exit.json").read_bytes()
+    with pytest.raises(UserError, match="steps"):
+        run.train(world, tiny.config_in(tmp_path, ("train.steps", "1")), tiny.RECIPE)
+    assert (config.run.dir / "exit.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("earlier", [None, b'{"reason": "finished"}'])
+def test_ctrl_c_before_the_first_step_is_a_stop(tmp_path: Path, world: World, earlier: bytes | None) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    config = tiny.config_in(tmp_path)
+    if earlier is not None:
+        files.write_bytes(config.run.dir / "exit.json", earlier)
+    with pytest.raises(KeyboardInterrupt):
+        run.train(world, config, replace(tiny.RECIPE, load=interrupt))
+    left = json.loads((config.run.dir / "exit.json").read_text())
+    if earlier is not None:
+        assert left == {"reason": "finished"}, "an interrupted command leaves a finished run finished"
+    else:
+        assert (left["reason"], left["message"]) == ("stopped by SIGINT before the first step", "interrupted by Ctrl-C")
 
 
 def test_the_exit_record_of_another_run_is_kept(tmp_path: Path, world: World) -> None:
@@ -136,3 +163,10 @@ def test_tracker_settings_are_flat(tmp_path: Path) -> None:
     assert settings["train.lr"] == 0.01 and settings["model.lora.rank"] == 3 and settings["checkpoint.asynchronous"] is True
     assert settings["log.trackers"] == "[]" and settings["run.dir"] == str(tmp_path / "run")
     assert all(isinstance(value, int | float | bool | str) for value in settings.values())
+
+
+def test_the_console_counts_in_the_recipes_unit(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, recipe, unit in (("own", replace(tiny.RECIPE, unit="bytes"), "bytes"), ("default", tiny.RECIPE, "positions")):
+        run.train(world, tiny.config_in(tmp_path / name, ("train.steps", "1")), recipe)
+        out = capsys.readouterr().out
+        assert f" {unit}/s  " in out and f"of up to 300 {unit} each; " in out and "token" not in out

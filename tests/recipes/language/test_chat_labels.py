@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from finetune.errors import UserError
 from recipes.language import chat_labels
 from recipes.language.assistant_spans import TurnSpan
 from recipes.language.chat_labels import check_template, tokenize_row
+from recipes.language.collation import IGNORE, collate
 from tests.recipes.llm_sft import families
 from tests.recipes.llm_sft.families import FAMILIES, learned, spaced, tokenizer
 
@@ -58,6 +60,35 @@ def test_every_turn_of_the_assistant_is_supervised_with_its_end_token(family: st
 @pytest.mark.parametrize("family", ["chatml", "llama3", "qwen3", "gemma3", "generation", "generation_unended"])
 def test_a_system_prompt_does_not_change_what_is_supervised(family: str) -> None:
     assert supervised(family, [SYSTEM, *CHAT]) == supervised(family, CHAT)
+
+
+@pytest.mark.parametrize("family", ["chatml", "llama3", "generation"])
+def test_an_answer_with_weight_0_is_read_and_not_learned(family: str) -> None:
+    weighted = [CHAT[0], {**CHAT[1], "weight": 0}, CHAT[2], {**CHAT[3], "weight": 1}]
+    assert supervised(family, weighted) == supervised(family, CHAT)[1:]
+    with pytest.raises(UserError, match="only the last answer would be, and it has weight 0; remove the row, or use supervise: assistant"):
+        supervised(family, [*CHAT[:2], CHAT[2], {**CHAT[3], "weight": 0}], "last")
+    everything = "".join(supervised(family, weighted, "everything"))
+    assert "I am a machine." not in everything and "Who are you?" in everything and "And to you." in everything
+    row = {"messages": weighted}
+    assert tokenize_row(row, tokenizer(family), "assistant")[0] == tokenize_row({"messages": CHAT}, tokenizer(family), "assistant")[0]
+    with pytest.raises(UserError, match="every answer in it has weight 0"):
+        supervised(family, weighted[:2])
+    with pytest.raises(UserError, match="weight must be 0"):
+        supervised(family, [CHAT[0], {**CHAT[1], "weight": "low"}])
+
+
+def test_the_loss_ignores_an_answer_with_weight_0() -> None:
+    """Its tokens are no targets of a batch, so any other answer in its place gives the same targets."""
+
+    def targets(answer: str) -> list[int]:
+        chat = [CHAT[0], said(answer, weight=0), *CHAT[2:]]
+        ids, mask = tokenize_row({"messages": chat}, tokenizer("chatml"), "assistant")
+        batch = collate([{"ids": torch.tensor(ids), "supervised": torch.tensor(mask)}])
+        return [target for target in batch.tensors["targets"].flatten().tolist() if target != IGNORE]
+
+    assert targets("I am a machine.") == targets("Something entirely different.")
+    assert tokenizer("chatml").decode(targets("I am a machine.")) == "And to you.<|im_end|>"
 
 
 def test_tool_calls_are_supervised_and_tool_results_are_not() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from recipes.language.options import LanguageOptions
+from recipes.language.options import ChatOptions, LanguageOptions
 
 
 def test_defaults_and_refusal_of_unknown_values() -> None:
-    options = LanguageOptions()
+    options = ChatOptions()
     assert (options.supervise, options.chat_template, options.attention, options.loss_head) == ("assistant", None, "auto", "chunked")
     with pytest.raises(ValidationError, match="flash_attention_2"):
         LanguageOptions(attention="flash")  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from torch import nn
 
 from finetune.config import resolve
 from finetune.distributed import tensor_parallel
+from recipes.language.model_loading import load_for_training
 from recipes.language.tensor_parallel_plans import PLANS
 from recipes.llm_sft import recipe, tiny_checkpoint
 
@@ -23,6 +24,6 @@ def test_each_plan_is_for_a_class_of_transformers(name: str) -> None:
 def test_a_loaded_model_has_the_plans(tmp_path: Path) -> None:
     base = tiny_checkpoint.build(tmp_path / "base")
     config = resolve("llm_sft", recipe.RECIPE.Options, [], {"model.source": str(base), "data.train": str(tmp_path / "rows.jsonl")}.items())
-    loaded = recipe.load_model(config)
+    loaded = load_for_training(config)
     assert loaded.tensor_plans == PLANS and len(PLANS) == 2
     assert all(tensor_parallel.plan_of(block, loaded.tensor_plans) for block in tensor_parallel.blocks_of(loaded.model, loaded.blocks))

@@ -58,7 +58,7 @@ class ContractCase:
 
     @property
     def samples(self) -> list[Sample]:
-        return [RECIPE.read(row, self.training.loaded.processor) for row in self.rows]
+        return [RECIPE.read(row, self.training.loaded.processor, Path()) for row in self.rows]
 
 
 class ForcedTokens(LogitsProcessor):
@@ -120,7 +120,7 @@ def make_case(folder: Path, family: str) -> Iterator[ContractCase]:
 def plain_gradient(training: Training, rows: list[dict[str, Any]], count: int) -> Tensor:
     training.model.train()
     for row in rows:
-        batch = collation.collate([RECIPE.read(row, training.loaded.processor)])
+        batch = collation.collate([RECIPE.read(row, training.loaded.processor, Path())])
         sharding.prepare_backward(training.model, training.strategy, last=True)
         (RECIPE.loss(training.model, batch)["nll"].sum / count).backward()
     return take_gradients(training)

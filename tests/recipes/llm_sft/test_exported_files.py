@@ -49,10 +49,6 @@ def test_a_stored_copy_of_a_tied_head_is_not_exported(full_run: Path, exported: 
     assert stored.keys() - load_file(exported / "model.safetensors").keys() == {"lm_head.weight"}
 
 
-def test_an_untied_head_is_exported(tmp_path: Path) -> None:
-    assert exported_files.find_tied_head(tiny_runs.write_base(tmp_path / "base", tied=False)) is None
-
-
 def test_merged_adapters_give_the_logits_of_peft(tmp_path: Path) -> None:
     run = tiny_runs.trained(tmp_path, *tiny_runs.ADAPTED, ("train.steps", "8"))
     state, trained = checkpoint.read_state(checkpoint.find(run)), trained_tensors(run)

@@ -10,7 +10,7 @@ import yaml
 from huggingface_hub import ModelCard
 
 from finetune.config import dump, resolve
-from recipes.llm_sft.model_card import model_card
+from recipes.llm_sft.model_card import render_card
 from recipes.llm_sft.recipe import RECIPE
 
 COMMIT = "0123456789" * 4
@@ -31,7 +31,7 @@ LICENSED = {"license": "apache-2.0", "language": ["en"]}
 def card(tmp_path: Path, inherited: dict[str, Any] = LICENSED, chats: bool = True, **changes: Any) -> str:
     given = (("data.train", str(tmp_path / "secret place" / "chats.jsonl")), ("train.lr", "2e-5"), ("run.dir", str(tmp_path / "run")))
     given += (("data.val", str(tmp_path / "secret place" / "held_out.jsonl")),)
-    return model_card({**STATE, **changes}, dump(resolve("llm_sft", RECIPE.Options, [], given)), inherited, chats)
+    return render_card({**STATE, **changes}, dump(resolve("llm_sft", RECIPE.Options, [], given)), inherited, chats)
 
 
 def header(text: str) -> dict[str, Any]:
@@ -61,6 +61,12 @@ def test_the_card_has_base_data_metrics_and_settings(tmp_path: Path) -> None:
     assert found.eval_results is not None and found.model_name == "Qwen3-1.7B-Base-sft"
     results = [(one.dataset_name, one.metric_type, one.metric_value) for one in found.eval_results]
     assert results == [("held_out.jsonl", "loss", 0.5), ("held_out.jsonl", "perplexity", 1.6487)]
+
+
+def test_the_files_of_a_mixture_are_named_with_their_shares(tmp_path: Path) -> None:
+    sources = [{"name": "me", "share": "9/10", "rows": 9}, {"name": "replay", "share": "1/10", "rows": 1}]
+    text = card(tmp_path, data={**STATE["data"], "sources": sources})
+    assert "`me` (0.9 of the samples), `replay` (0.1 of the samples), 1,234 rows, 56,789 tokens" in text and "chats.jsonl" not in text
 
 
 def test_unknown_values_are_reported_as_unknown(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def loaded(folder: Path, *overrides: tuple[str, str]) -> Any:
 
 def test_the_answer_of_a_row_is_supervised(tmp_path: Path) -> None:
     processor = loaded(tmp_path).processor
-    sample = RECIPE.read(CHAT, processor)
+    sample = RECIPE.read(CHAT, processor, Path())
     learned = processor.tokenizer.decode(sample["ids"][sample["supervised"]])
     assert learned.startswith("And to you.") and "Good day." not in learned
     assert RECIPE.length(sample) == len(sample["ids"]) == len(sample["supervised"])
@@ -46,7 +46,7 @@ def test_other_processes_read_the_same_samples(tmp_path: Path) -> None:
 
 def test_the_option_supervise_is_passed_on(tmp_path: Path) -> None:
     everything = loaded(tmp_path, ("options.supervise", "everything"))
-    sample = RECIPE.read(CHAT, everything.processor)
+    sample = RECIPE.read(CHAT, everything.processor, Path())
     assert int((~sample["supervised"]).sum()) == 1, "all but the first"
     assert everything.state == {"supervise": "everything", "chat_template": None}
     assert everything.remarks[0] == "supervised: every token, questions included (options.supervise: everything)"
@@ -64,9 +64,9 @@ def test_without_a_chat_template_only_texts_are_trained(tmp_path: Path) -> None:
     remark = recipe.describe_supervision(tokenizer, "assistant")
     assert remark.startswith("only rows with prompt and completion as text can be trained, and no chats: ")
     processor = ChatProcessor(tokenizer, "assistant")
-    assert RECIPE.read({"prompt": "1, 2, ", "completion": "3"}, processor)["supervised"].any()
+    assert RECIPE.read({"prompt": "1, 2, ", "completion": "3"}, processor, Path())["supervised"].any()
     with pytest.raises(UserError, match="template"):
-        RECIPE.read(CHAT, processor)
+        RECIPE.read(CHAT, processor, Path())
 
 
 def test_a_given_template_is_used_and_saved_with_the_run(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_given_template_is_used_and_saved_with_the_run(tmp_path: Path) -> None
 
 
 def test_accuracy_is_reported_and_does_not_add_to_the_loss(tmp_path: Path) -> None:
-    batch = RECIPE.collate([RECIPE.read(row, loaded(tmp_path).processor) for row in tiny_runs.rows()])
+    batch = RECIPE.collate([RECIPE.read(row, loaded(tmp_path).processor, Path()) for row in tiny_runs.rows()])
     terms = RECIPE.loss(lambda tensors, lengths: (torch.tensor(4.0), torch.tensor(2.0)), batch)  # type: ignore[arg-type]
     assert {name: (float(term.sum), term.weight) for name, term in terms.items()} == {"nll": (4.0, 1.0), "accuracy": (2.0, 0.0)}
     assert terms.keys() == batch.targets.keys()

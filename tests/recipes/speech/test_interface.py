@@ -22,7 +22,7 @@ from recipes.speech.evaluation.evaluation_texts import Item
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling, Voice, VoiceFolder
 from recipes.speech.serving.listening_page import CLIP, NOBODY
 from recipes.voice_clone.inference.exported_metadata import ExportedModel
-from recipes.voice_clone.inference.synthesizer import SPEECH, ExportedVoice, Request, SpeechWithCodes, Synthesizer, convert_sampling
+from recipes.voice_clone.inference.synthesizer import SPEECH, ExportedVoice, Request, SpeechWithCodes, Synthesizer
 from recipes.voice_clone.model.sampling_settings import SamplingSettings
 from recipes.voice_clone.model.sequence_layout import TokenIds
 from tests import loopback
@@ -170,7 +170,4 @@ def test_the_classes_of_the_recipe_implement_the_protocols() -> None:
 def test_requests_and_results_of_the_recipe_extend_those_of_the_protocol() -> None:
     assert {field.name for field in fields(Request)} - {field.name for field in fields(SpeechRequest)} == {"streamed_text"}
     assert {field.name for field in fields(SpeechWithCodes)} - {field.name for field in fields(SpeechResult)} == {"codes"}
-    full = convert_sampling(SpeechSampling(greedy=True, temperature=0.5, seed=3, max_seconds=7.0))
-    assert full == SamplingSettings(greedy=True, temperature=0.5, seed=3, max_seconds=7.0) and convert_sampling(full) is full
-    assert convert_sampling(SpeechSampling()) == SamplingSettings(), "the same defaults"
     assert isinstance(SPEECH, SpeechRecipe) and SPEECH.trained_speakers({"speakers": [{"name": "anna"}]}) == ["anna"]

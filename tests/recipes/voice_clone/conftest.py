@@ -110,7 +110,7 @@ def make_ready(config: Config, rows: list[dict[str, Any]]) -> Ready:
     RECIPE.prepare(config)
     loaded = RECIPE.load(config)
     materialise(loaded.model, loaded.base, loaded.buffers, torch.device("cpu"), config.run.seed)
-    return Ready(config, loaded, [RECIPE.read(row, loaded.processor) for row in rows])
+    return Ready(config, loaded, [RECIPE.read(row, loaded.processor, Path()) for row in rows])
 
 
 @pytest.fixture(scope="session")

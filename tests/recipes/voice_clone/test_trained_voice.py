@@ -13,6 +13,7 @@ import soundfile
 
 from data_prep.__main__ import main as data_prep
 from data_prep.audio.waveform import MASTER_RATE, Samples
+from data_prep.audio_codecs.selection import open_speaker_encoder
 from finetune import train
 from finetune.exporting import export
 from finetune.storage import demo_models, files
@@ -62,7 +63,7 @@ def test_the_demo_base_speaks_its_text_and_no_other(clones: list[tuple[Item, Sam
 
 
 def test_clones_are_most_similar_to_the_voice_of_their_clip(clones: list[tuple[Item, Samples]]) -> None:
-    encoder = speaker_similarity.load_own_encoder(demo_models.folder_of(pipeline.BASE))
+    encoder = speaker_similarity.load_own_encoder(open_speaker_encoder(pipeline.BASE, "--base"))
     clips = {voice: {path: encoder.vector(read_clip(path)) for path in sorted((KNOWN / voice).iterdir())} for voice in VOICES}
     known = speaker_similarity.group_vectors(encoder, clips)
     vectors = {item: encoder.vector(wave) for item, wave in clones}

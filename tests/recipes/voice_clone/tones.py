@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +44,9 @@ class ToneFolder:
         if request.reference is None and request.speaker not in self.pitches:
             raise UserError(f"speaker {request.speaker}: there are {', '.join(self.pitches)}")
 
+    def complete(self, request: SpeechRequest) -> SpeechRequest:
+        return request
+
     def open(self) -> Tones:
         return Tones(self)
 
@@ -65,16 +68,15 @@ class Tones:
             raise UserError(f"language {language!r}: tones have none")
 
     def speak(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> list[SpeechResult]:
-        return [
-            SpeechResult(np.concatenate([*self.stream(request, sampling)]), RATE, len(request.text) <= self._frames(sampling))
-            for request in requests
-        ]
+        return [exhaust(self.stream(request, sampling)) for request in requests]
 
-    def stream(self, request: SpeechRequest, sampling: SpeechSampling) -> Iterator[np.ndarray]:
+    def stream(self, request: SpeechRequest, sampling: SpeechSampling) -> Generator[np.ndarray, None, SpeechResult]:
         pitch = self.exported.pitches[request.speaker] if request.speaker is not None else clip_pitch(request.reference)
-        times = np.arange(FRAME) / RATE
+        times, chunks = np.arange(FRAME) / RATE, []
         for letter in request.text[: self._frames(sampling)]:
-            yield (0.3 * np.sin(2 * np.pi * (pitch + ord(letter)) * times + sampling.seed)).astype(np.float32)
+            chunks.append((0.3 * np.sin(2 * np.pi * (pitch + ord(letter)) * times + sampling.seed)).astype(np.float32))
+            yield chunks[-1]
+        return SpeechResult(np.concatenate(chunks), RATE, len(request.text) <= self._frames(sampling))
 
     def close(self) -> None:
         self.closed = True
@@ -82,6 +84,15 @@ class Tones:
     @staticmethod
     def _frames(sampling: SpeechSampling) -> int:
         return round(sampling.max_seconds * FRAME_RATE)
+
+
+def exhaust(chunks: Generator[np.ndarray, None, SpeechResult]) -> SpeechResult:
+    """What the generator returns."""
+    while True:
+        try:
+            next(chunks)
+        except StopIteration as end:
+            return end.value
 
 
 def clip_pitch(clip: Path | None) -> float:

@@ -30,9 +30,10 @@ from recipes.speech.evaluation import systems
 from recipes.speech.evaluation.evaluation_texts import Item
 from recipes.speech.evaluation.scoring import read_clip
 from recipes.speech.interface import SpeechSampling
-from recipes.voice_clone.exporting import exported_files
+from recipes.speech.sampling_settings import CONFIG
+from recipes.speech.voices_file import VOICES
 from recipes.voice_clone.inference.synthesizer import SPEECH
-from recipes.voice_clone.model import sampling_settings
+from recipes.voice_clone.model.sampling_settings import STOCK
 from recipes.voice_clone.studio import pocketsphinx_recognizer, recognizers
 from recipes.voice_clone.studio.base import make_base
 from recipes.voice_clone.studio.codec import measure_codec, pack_codec
@@ -42,7 +43,7 @@ from recipes.voice_clone.studio.recognizers import WordErrorMeasure
 NAME = "qwen3-tts-demo-base"
 RECOGNIZERS = (demo_whisper.NAME, pocketsphinx_recognizer.NAME)
 MAX_SECONDS = 12.0
-GENERATION_CONFIG = {**sampling_settings.STOCK, "do_sample": False, "repetition_penalty": 1.0, "subtalker_dosample": False}
+GENERATION_CONFIG = {**STOCK, "do_sample": False, "repetition_penalty": 1.0, "subtalker_dosample": False}
 """Sampling settings in its `generation_config.json`. In so small a model, the second most likely code sounds worse than the most likely
 one. Of only 256 codes, the right one is often the previous one again, which a penalty would suppress."""
 CARD = """# qwen3-tts-demo-base
@@ -99,7 +100,7 @@ def export_base(run: Path, target: Path) -> Path:
         files.discard(target)
     export.export(run, target, form="base", dtype="bf16")
     remove_speaker_names(target)
-    settings = target / sampling_settings.CONFIG
+    settings = target / CONFIG
     files.write_json(settings, json.loads(settings.read_text(encoding="utf-8")) | GENERATION_CONFIG)
     files.discard(target / CODEC_FOLDER)
     for path in sorted(qwen3_tts.find_codec(pack_codec.NAME).iterdir()):
@@ -112,7 +113,7 @@ def remove_speaker_names(base: Path) -> None:
     path = base / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     files.write_json(path, {**config, "talker_config": {**config["talker_config"], "spk_id": {}, "spk_is_dialect": {}}})
-    files.discard(base / exported_files.VOICES)
+    files.discard(base / VOICES)
 
 
 def measure(base: Path, corpus: Path, sentences: int, measures: dict[str, WordErrorMeasure]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,12 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
+from data_prep.speakers import resemblyzer_encoder
 from finetune import __main__ as verbs
 from finetune.errors import UserError
-from finetune.exporting.card import CARD
-from recipes.speech.cli.evaluate import check_card, find_encoder, make_plan, parse
-from recipes.speech.evaluation import resemblyzer_encoder
-from recipes.speech.evaluation.systems import RECORDINGS, System
+from recipes.speech.cli.evaluate import check_card, make_plan
+from recipes.speech.cli.evaluation_arguments import parse
+from recipes.speech.evaluation.systems import RECORDINGS
 from recipes.voice_clone.inference import synthesizer
 from tests.data_prep.page import Page
 from tests.recipes.voice_clone.conftest import write_corpus
@@ -160,7 +159,7 @@ def test_a_run_speaks_samples_during_training_and_is_evaluated_afterwards(nano: 
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     from finetune.distributed.process_group import join, leave
-    from finetune.monitoring.event_log import read_log
+    from finetune.monitoring.run_records import read_log
     from finetune.training import run
     from recipes.voice_clone.recipe import RECIPE
 
@@ -204,19 +203,6 @@ def test_a_run_speaks_samples_during_training_and_is_evaluated_afterwards(nano: 
     assert last["runaways"] == 0 and last["texts"] == 4 and last["duration_ratio"] == pytest.approx(learned / 4.0, rel=0.05)
     page = Page((tmp_path / "out" / "evaluation.html").read_text())
     assert page.all("svg") and not [path for path in (tmp_path / "out").iterdir() if path.name.startswith("export")]
-
-
-def test_a_base_without_a_speaker_encoder_is_noted_but_damaged_weights_are_an_error(
-    nano: Path, fresh: Any, export: Any, tmp_path: Path
-) -> None:
-    voice, damaged = export(fresh, "custom_voice", tmp_path / "me"), tmp_path / "damaged"
-    (voice / CARD).write_text(json.dumps({"base": {"source": str(voice), "revision": None}}))
-    found, notes = find_encoder(synthesizer.SPEECH, [System("me", voice, "named")])
-    assert found is None and f"base of me {voice}: " in notes[0] and "only those have the speaker encoder" in notes[0]
-    shutil.copytree(nano, damaged)
-    (damaged / "model.safetensors").write_bytes(b"not weights")
-    with pytest.raises(UserError, match="--base .*model.safetensors"):
-        find_encoder(synthesizer.SPEECH, [System("damaged, zero-shot", damaged, "cloned")])
 
 
 @pytest.mark.slow

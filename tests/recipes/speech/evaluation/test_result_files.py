@@ -35,7 +35,18 @@ def test_the_markdown_says_whether_training_helped(tmp_path: Path) -> None:
     assert len(set(table[:7])) == 1, "all lines of the first table have equally many cells"
 
 
+def test_with_one_text_the_markdown_asks_for_more(tmp_path: Path) -> None:
+    whole = evaluation(tmp_path)
+    one = replace(whole, clips={name: clips[:1] for name, clips in whole.clips.items()})
+    assert "is unknown: fewer than two texts were spoken by both the base and the trained voice. Give more; from 6 texts on" in (
+        result_files.render_markdown(one)
+    )
+
+
 def test_without_a_base_the_markdown_says_that_nothing_was_compared(tmp_path: Path) -> None:
     whole = evaluation(tmp_path)
     alone = replace(whole, systems=whole.systems[:-1], clips={name: clips for name, clips in whole.clips.items() if name != BASE})
-    assert "Whether training helped is unknown: there is no base to compare with (--base FOLDER)" in result_files.render_markdown(alone)
+    assert (
+        "Whether training helped is unknown: there is no base to compare with. Give it with --base FOLDER."
+        in result_files.render_markdown(alone)
+    )

@@ -60,7 +60,7 @@ def test_the_table_on_top_compares_before_and_after(source: str) -> None:
 def test_without_a_base_the_page_says_that_nothing_was_compared(tmp_path: Path) -> None:
     whole = evaluation(tmp_path, ["step 200"])
     alone = replace(whole, systems=whole.systems[:1], clips={name: clips for name, clips in whole.clips.items() if name != BASE})
-    assert "there is no base to compare with (--base FOLDER)" in results_page.render(alone)
+    assert "there is no base to compare with. Give it with --base FOLDER." in results_page.render(alone)
 
 
 def test_systems_have_names_for_people_and_wrong_words_are_marked(source: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+from pathlib import Path
 
 import av
 import numpy as np
@@ -11,8 +12,10 @@ import pytest
 import soundfile
 
 from finetune.errors import UserError
+from finetune.storage.synthetic_mark import SyntheticMark, find_synthetic_mark, read_synthetic_mark
+from recipes.speech import marked_audio
+from recipes.speech.cli import output_folder
 from recipes.speech.serving import audio_encoding
-from recipes.voice_clone.cli import output_folder
 
 RATE = 24000
 TONE = (0.4 * np.sin(2 * np.pi * 440 * np.arange(RATE * 3 // 2) / RATE)).astype(np.float32)
@@ -55,12 +58,27 @@ def test_wav_pcm_and_flac_are_lossless() -> None:
 
 def test_a_streamed_wav_header_differs_only_in_its_lengths() -> None:
     wave = np.linspace(-1, 1, 500, dtype=np.float32)
-    whole, header = output_folder.encode_wav(wave, RATE), audio_encoding.wav_header(RATE)
-    lengths = [*range(4, 8), *range(40, 44)]
-    assert len(header) == output_folder.HEADER_BYTES and all(header[at] == 0xFF for at in lengths)
-    assert [header[at] for at in range(44) if at not in lengths] == [whole[at] for at in range(44) if at not in lengths]
-    found, rate = soundfile.read(io.BytesIO(header + whole[output_folder.HEADER_BYTES :]), dtype="float32")
-    assert rate == RATE and found == pytest.approx(wave, abs=1e-4)
+    whole, header = output_folder.encode_wav(wave, RATE), marked_audio.wav_header(RATE)
+    size = len(header)
+    lengths = [*range(4, 8), *range(size - 4, size)]
+    assert all(header[at] == 0xFF for at in lengths)
+    assert [header[at] for at in range(size) if at not in lengths] == [whole[at] for at in range(size) if at not in lengths]
+    for data in (whole, header + whole[size:]):
+        found, rate = soundfile.read(io.BytesIO(data), dtype="float32")
+        assert rate == RATE and found == pytest.approx(wave, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in audio_encoding.FORMATS if name != "pcm"])  # which has no tags
+def test_a_file_says_that_its_speech_is_synthetic_and_of_which_model(name: str, tmp_path: Path) -> None:
+    mark = SyntheticMark("anna’s voice")
+    encoder = audio_encoding.make_encoder(name, RATE, mark)
+    first = encoder.feed(TONE[:12_000])
+    (tmp_path / "spoken").write_bytes(first + encoder.feed(TONE[12_000:]) + encoder.finish())
+    assert find_synthetic_mark(tmp_path / "spoken") == "synthetic speech"
+    assert read_synthetic_mark(tmp_path / "spoken") == mark
+    with av.open(tmp_path / "spoken") as container:  # in the usual field, by an independent reader
+        tags = {**container.metadata, **container.streams.audio[0].metadata}
+    assert {key.lower(): value for key, value in tags.items()}["comment"] == mark.comment
 
 
 @pytest.mark.parametrize("name", ["mp3", "opus", "aac", "wav", "pcm"])

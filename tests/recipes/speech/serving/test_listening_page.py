@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +69,7 @@ def test_initial_settings_are_those_of_the_model(controls: Controls, monkeypatch
     import gradio
 
     model = next(iter(controls.speech.models.values()))
-    monkeypatch.setattr(model, "exported", replace(model.exported, generation={"do_sample": sampled, "temperature": 0.4}))
+    monkeypatch.setattr(model, "_defaults", {"do_sample": sampled, "temperature": 0.4})
     with gradio.Blocks():
         _, temperature, greedy, _ = setting_inputs(gradio, controls)
     assert (temperature.value, greedy.value) == (0.4, not sampled), "a temperature alone would mean sampling"
@@ -84,9 +83,7 @@ def test_a_base_clones_a_clip(controls: Controls, fresh: Any) -> None:
 
 def test_a_model_without_named_voices_only_clones(controls: Controls, monkeypatch: pytest.MonkeyPatch) -> None:
     def with_voices(kind: str, *names: str) -> None:
-        model = controls.speech.models[kind]
-        talker = model.exported.config["talker_config"] | {"spk_id": dict.fromkeys(names, 70)}
-        monkeypatch.setattr(model, "exported", replace(model.exported, config=model.exported.config | {"talker_config": talker}))
+        monkeypatch.setattr(controls.speech.models[kind], "_speakers", names)
 
     assert not controls.only_clones("base")
     with_voices("base")
@@ -110,7 +107,7 @@ def test_the_page_starts_with_models_that_speak_without_a_clip(controls: Control
     assert start(base=[CLIP], one=["anna"], two=["bert", CLIP]) == ("one", "two", False)
     assert start(base=[CLIP]) == ("base", NOBODY, True)
     monkeypatch.setattr(controls, "limits", Limits(chars=10, seconds=1.0))
-    monkeypatch.setattr(model, "exported", replace(model.exported, generation={"do_sample": True, "temperature": 9.0}))
+    monkeypatch.setattr(model, "_defaults", {"do_sample": True, "temperature": 9.0})
     page = build_page(controls)
     parts = {block.elem_id: block for block in page.blocks.values() if isinstance(block, gradio.components.Component) and block.elem_id}
     assert not parts["speak"].interactive and "reference clip first" in parts["speak"].value and parts["text"].value == "The mornin"
@@ -162,5 +159,5 @@ def test_the_width_of_a_card_is_its_duration_and_texts_are_escaped() -> None:
     assert [re.search(r"width: ([\d.]+)%", html)[1] for html in render_sides([one, two])] == ["100.0", "50.0"]  # type: ignore[index]
     assert "&lt;b&gt;a&lt;/b&gt;" in render_card(one, 2.0) and "cut off" not in render_card(one, 2.0)
     assert render_sides([], "<i>") == ['<p class="working">&lt;i&gt;</p>', ""]
-    silent = make_player("silent", np.zeros(0, np.float32), 24000, 60.0)
+    silent = make_player("silent", "me", np.zeros(0, np.float32), 24000, 60.0)
     assert silent.picture == "" and "width: 100.0%" in render_card(silent, 0.0)

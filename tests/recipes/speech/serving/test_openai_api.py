@@ -45,7 +45,8 @@ def test_every_format_has_its_media_type(client: TestClient, speech: SpeechQueue
         assert answer.status_code == 200 and answer.headers["content-type"] == form.media_type
         seconds = len(answer.content) / 48000 if name == "pcm" else 0.56
         if name not in ("pcm", "aac"):
-            seconds = soundfile.info(io.BytesIO(answer.content)).duration
+            wave, rate = soundfile.read(io.BytesIO(answer.content))
+            seconds = len(wave) / rate
         assert seconds == pytest.approx(0.56, abs=0.1) and len(answer.content) > 500
     assert speech.pending == 0
 
@@ -119,8 +120,8 @@ def test_tokenizing_and_encoding_do_not_block_the_event_loop(
     check, encoder = speech.models["tuned"].check, audio_encoding.make_encoder
 
     class ThreadRecorder:
-        def __init__(self, name: str, rate: int) -> None:
-            self._encoder = encoder(name, rate)
+        def __init__(self, name: str, rate: int, *rest: Any) -> None:
+            self._encoder = encoder(name, rate, *rest)
 
         def feed(self, wave: Any) -> bytes:
             threads.append("feed" if runs_in_event_loop() else "")

@@ -85,7 +85,7 @@ def test_an_unknown_format_and_an_incomplete_base_are_refused(nano: Path, tmp_pa
     [
         ({"speakers": None}, "recipe_state.speakers: Input should be a valid list"),
         ({"speakers": []}, "recipe_state.speakers: List should have at least 1 item"),
-        ({"speakers": [{"name": "abe"}]}, "recipe_state.speakers.0.row: Field required"),
+        ({"speakers": [{"name": "abe", "clips": 1, "seconds": 1.0, "language": None}]}, "recipe_state.speakers.0.row: Field required"),
         ({"speakers": [{**STATE["speakers"][0], "row": -1}]}, "recipe_state.speakers.0.row: Input should be greater than or equal to 0"),
         ({"base": "mine"}, "recipe_state.base: "),
         ({"speakers": STATE["speakers"][:1]}, "does not have one vector for each of its speakers"),

@@ -15,8 +15,8 @@ from huggingface_hub import ModelCard
 from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
 from finetune.exporting.model_metadata import THIS_MODEL
 from finetune.storage import demo_models
+from recipes.speech.sampling_settings import CONFIG
 from recipes.voice_clone.exporting.model_card import write_model_card
-from recipes.voice_clone.model.sampling_settings import CONFIG
 
 
 def state(name: str, revision: str | None = None) -> dict[str, Any]:

@@ -30,8 +30,6 @@ def test_the_whole_text_prompt_equals_the_training_input(fresh: Any) -> None:
         torch.testing.assert_close(expected[len(prompt.before)], frames[0] + prompt.beside[0], atol=1e-5, rtol=1e-5)
 
 
-def test_prompts_are_padded_on_the_left_and_the_last_text_vector_is_repeated() -> None:
-    padded, pads = prompt_embeddings.pad_left([torch.ones(2, 3), torch.ones(4, 3)])
-    assert pads.tolist() == [2, 0] and padded[0].sum(1).tolist() == [0, 0, 3, 3]
+def test_the_last_text_vector_is_repeated() -> None:
     beside = prompt_embeddings.repeat_last([torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0], [5.0]])])
     assert beside[..., 0].T.tolist() == [[1, 2, 2], [3, 4, 5]]

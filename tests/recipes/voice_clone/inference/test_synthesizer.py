@@ -16,9 +16,10 @@ import soundfile
 import torch
 
 from finetune.errors import UserError
+from recipes.speech.sampling_settings import CONFIG
 from recipes.voice_clone.inference import reference_package
 from recipes.voice_clone.inference.synthesizer import Request, Synthesizer, open_synthesizer
-from recipes.voice_clone.model.sampling_settings import CONFIG, SamplingSettings
+from recipes.voice_clone.model.sampling_settings import SamplingSettings
 from recipes.voice_clone.model.speaker_vectors import SAMPLE_RATE, read_reference_clip
 
 GREEDY = SamplingSettings(greedy=True, max_seconds=1.2)

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers.generation import LogitsProcessorList, MinNewTokensLengthLogitsProcessor, SuppressTokensLogitsProcessor
 
-from recipes.voice_clone.inference import reference_package
+from recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers
+from recipes.speech.decoding.frame_loop import DecodedCodes
+from recipes.speech.decoding.left_padding import PaddedSlots
+from recipes.speech.decoding.token_sampling import GREEDY, CodeSampler, FrameSampler
+from recipes.voice_clone.inference import reference_package, talker_decoding
 from recipes.voice_clone.inference.exported_metadata import ExportedModel
 from recipes.voice_clone.inference.prompt_embeddings import PromptEmbedder, PromptEmbeddings, VoiceConditioning
-from recipes.voice_clone.inference.talker_decoding import DecodedCodes, DecodingSession, TalkerDecoder
+from recipes.voice_clone.inference.talker_decoding import DecodingSession, TalkerDecoder
 from recipes.voice_clone.model.sequence_layout import tokenize_text
-from recipes.voice_clone.model.token_sampling import GREEDY, CodeSampler, FrameSampler
 
 TEXTS = ("Please close the window, the rain comes in over the books.", "Hi.", "It is late!")
 LANGUAGES = ("english", "auto", "german")
 SAMPLED = CodeSampler(False, 0.9, 50, 0.95, 1.05)
 MOST = 12
+NEVER = torch.iinfo(torch.int64).max
 
 
 class NanoModels:
@@ -63,6 +67,20 @@ def model(nano: Path) -> NanoModels:
     return NanoModels(nano)
 
 
+@pytest.mark.parametrize("part", ["talker", "predictor"])
+@torch.no_grad()
+def test_the_cached_layers_compute_what_the_package_computes(nano: Path, part: str) -> None:
+    """Also with the talker's rotary positions in three sections."""
+    talker = reference_package.load(nano).model.talker
+    stock = talker.model if part == "talker" else talker.code_predictor.model
+    x = torch.randn(2, 9, stock.config.hidden_size, generator=torch.Generator().manual_seed(0))
+    expected = stock(inputs_embeds=x, use_cache=False).last_hidden_state
+    layers = CachedDecoderLayers(stock, talker_decoding.FAMILY)
+    slots = PaddedSlots(torch.zeros(2, dtype=torch.int64), 9, layers.make_rotary_table(9))
+    found = layers(x, layers.make_cache(2, 9), slots.make_prompt_window())
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize(("rows", "penalty"), [([0], 1.0), ([2], 1.3), ([0, 1, 2], 1.0), ([0, 1, 2], 1.3)])
 def test_greedy_codes_equal_those_of_the_stock_loop(model: NanoModels, rows: list[int], penalty: float, streamed: bool) -> None:
@@ -93,12 +111,12 @@ def test_decoding_stops_at_the_last_position_of_the_model(model: NanoModels) -> 
     assert [len(piece) for piece in session.chunks(iter([3, 9]))] == [3, 1] and not session.results()[0].ended
 
 
-def test_a_row_ends_before_its_end_of_speech_code_while_others_continue() -> None:
-    end = 9
-    codes = torch.tensor([[[1, 2], [3, 4]], [[end, 5], [6, 7]], [[end, 5], [8, 0]]])  # [frames, rows, codebooks]
-    session = SimpleNamespace(
-        codes=codes, frame_count=3, ended=torch.tensor([True, False]), decoder=SimpleNamespace(ids=SimpleNamespace(codec_eos=end))
-    )
-    short, long = DecodingSession.results(session)  # type: ignore[arg-type]  # it reads only these attributes
-    assert (short.codes.tolist(), short.ended) == ([[1, 2]], True)
-    assert (long.codes.tolist(), long.ended) == ([[3, 4], [6, 7], [8, 0]], False)
+def test_codes_are_permitted_from_their_frame_on() -> None:
+    """As the stock generation's MinNewTokensLength and SuppressTokens."""
+    first = talker_decoding.first_permitted_frames(8, suppressed=3, end=6)
+    assert first.tolist() == [0, 0, 0, 0, 0, NEVER, talker_decoding.MIN_NEW, NEVER]
+    before, scores = torch.zeros(1, 0, dtype=torch.int64), torch.randn(1, 8)
+    for frame in range(4):
+        theirs = LogitsProcessorList([MinNewTokensLengthLogitsProcessor(0, 2, 6), SuppressTokensLogitsProcessor([5, 7])])(before, scores)
+        assert torch.where(first > frame, -torch.inf, scores).equal(theirs)
+        before = torch.cat([before, torch.zeros(1, 1, dtype=torch.int64)], 1)

@@ -66,7 +66,3 @@ def test_the_lookback_of_the_convolutions_is_bounded_tightly(codec: Any) -> None
         reached = (convolved(hidden) != convolved(changed)).nonzero().flatten() / FRAME
     assert reached.min() >= 20
     assert 0 <= waveform_streaming.count_lookback_frames(decoder) - (int(reached.max()) - 20) <= 2
-
-
-def test_chunk_sizes_grow() -> None:
-    assert list(itertools.islice(waveform_streaming.growing_chunk_sizes(), 6)) == [4, 8, 16, 32, 32, 32]

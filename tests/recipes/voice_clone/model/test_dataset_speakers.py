@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from finetune.config import MixedFile
 from finetune.errors import UserError
 from recipes.voice_clone.model import model_configs
 from recipes.voice_clone.model.dataset_speakers import (
@@ -16,7 +17,6 @@ from recipes.voice_clone.model.dataset_speakers import (
     collect_speakers,
     describe_renamed,
     make_recipe_state,
-    shorten_source,
 )
 from recipes.voice_clone.model.sequence_layout import TokenIds
 
@@ -40,6 +40,22 @@ def test_clips_frames_and_languages_are_counted_per_speaker(tmp_path: Path, corp
     assert (zoe.name, zoe.clips, zoe.frames, zoe.language) == ("zoe", 3, 100, "english")
     assert [path.name for path in zoe.select_references(8)] == ["high.flac", "low.flac"]  # its longest clip first, each once
     assert [path.name for path in zoe.select_references(1)] == ["high.flac"]
+
+
+def test_the_speakers_of_a_mixture_have_clips_in_the_folders_of_their_files(tmp_path: Path, corpus: Any) -> None:
+    config = corpus(tmp_path, [{"audio": "low.flac", "text": "a", "speaker": "Abe", "audio_codes": CODES}]).config(tmp_path)
+    assert isinstance(config.data.train, Path)
+    other = tmp_path / "other" / "train.jsonl"
+    other.parent.mkdir()
+    other.write_text(json.dumps({"audio": "high.flac", "text": "b", "speaker": "Zoe", "audio_codes": CODES}) + "\n")
+    mix = (MixedFile(path=config.data.train), MixedFile(path=other))
+    mixed = config.model_copy(update={"data": config.data.model_copy(update={"train": None, "mix": mix})})
+    abe, zoe = collect_speakers(mixed, IDS)
+    assert [abe.name, zoe.name] == ["abe", "zoe"]
+    assert zoe.select_references(1) == [other.parent / "high.flac"]
+    assert abe.select_references(1) == [config.data.train.parent / "low.flac"]
+    state = make_recipe_state(mixed, [abe, zoe], {"abe": 3000, "zoe": 3001})
+    assert state["data"]["clips"] == 2 and state["data"]["name"].startswith("other/train.jsonl, ") and len(state["data"]["sha256"]) == 64
 
 
 def test_the_longest_clips_are_the_references() -> None:
@@ -152,16 +168,3 @@ def test_the_recipe_state_is_json_and_identifies_the_data(tmp_path: Path, corpus
         assert json.loads(json.dumps(state)) == state
         assert state["speakers"] == [{"name": "me", "row": 3000, "language": language, "clips": 1, "seconds": 2.0}]
         assert state["data"]["name"] == "mine/train.jsonl" and len(state["data"]["sha256"]) == 64
-
-
-@pytest.mark.parametrize(
-    ("source", "shown"), [("Qwen/Base", "Qwen/Base"), ("./nano", "nano"), ("runs/tiny/nano", "nano"), ("/home/me/private/base/", "base")]
-)
-def test_the_base_name_has_no_local_folders(source: str, shown: str) -> None:
-    assert shorten_source(source) == shown
-
-
-def test_a_local_folder_that_looks_like_a_hub_name_is_shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "Qwen" / "Base").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    assert shorten_source("Qwen/Base") == "Base"

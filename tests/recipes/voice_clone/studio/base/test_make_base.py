@@ -53,7 +53,7 @@ def test_the_checkpoint_and_its_data_can_be_trained_with_the_recipe(
     given = {"model.source": folder / "start", "data.train": corpus / "coded.jsonl", "run.dir": tmp_path / "run"}
     config = resolve("voice_clone", RECIPE.Options, [], [(key, json.dumps(str(value))) for key, value in given.items()])
     RECIPE.prepare(config)
-    assert len(RECIPE.read(coded[0], RECIPE.load(config).processor)["text"]) > 10
+    assert len(RECIPE.read(coded[0], RECIPE.load(config).processor, Path())["text"]) > 10
 
 
 @pytest.mark.parametrize(("overlay", "source", "data"), [("read", "start", "base-spliced"), ("base", "reads", "base-mixed")])

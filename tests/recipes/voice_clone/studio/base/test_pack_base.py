@@ -14,7 +14,8 @@ from finetune import train
 from finetune.errors import UserError
 from finetune.storage import demo_models
 from recipes.voice_clone.exporting import exported_files
-from recipes.voice_clone.model import sampling_settings, tiny_checkpoint
+from recipes.voice_clone.model import tiny_checkpoint
+from recipes.voice_clone.model.sampling_settings import SCHEME
 from recipes.voice_clone.studio import recognizers
 from recipes.voice_clone.studio.base import make_base, pack_base
 from recipes.voice_clone.studio.corpus import make_corpus
@@ -77,7 +78,7 @@ def test_the_exported_base_has_the_shipped_codec_and_no_speaker_names(tmp_path: 
     assert again == made and config["tts_model_type"] == "base"
     assert config["talker_config"]["spk_id"] == config["talker_config"]["spk_is_dialect"] == {}
     assert not (made / exported_files.VOICES).exists()
-    assert sampling_settings.read_model_settings(made) == pack_base.GENERATION_CONFIG
+    assert SCHEME.read_model_settings(made) == pack_base.GENERATION_CONFIG
     shipped_codec = find_codec("codec-demo") / "model.safetensors"
     assert (made / "speech_tokenizer" / "model.safetensors").read_bytes() == shipped_codec.read_bytes()
     assert load_file(made / "model.safetensors")["talker.model.codec_embedding.weight"].dtype == torch.bfloat16

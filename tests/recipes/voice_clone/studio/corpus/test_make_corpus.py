@@ -26,6 +26,8 @@ def two_voices(monkeypatch: pytest.MonkeyPatch) -> tuple[SyntheticVoice, ...]:
     return ONLY_FLITE
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @needs_flite
 def test_two_runs_give_the_same_bytes(tmp_path: Path, two_voices: tuple[SyntheticVoice, ...]) -> None:
     for name in ("one", "two"):

@@ -61,6 +61,8 @@ def test_speech_is_only_within_the_transcript_times(recording: SampleRecording) 
     assert _misplaced(np.roll(mono, delay), rate, transcript), "a codec's delay of 25 ms would not be noticed"
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @needs_flite
 @every_recording
 def test_rebuilding_gives_the_same_speech(recording: SampleRecording) -> None:
@@ -75,6 +77,8 @@ def test_rebuilding_gives_the_same_speech(recording: SampleRecording) -> None:
         _assert_same_samples(rebuilt, SAMPLE / recording.path)
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @needs_flite
 def test_the_command_writes_recordings_and_transcripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert make_sample.main([str(tmp_path)]) == 0

@@ -49,7 +49,10 @@ def test_zero_sentences_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("flite"), reason="needs flite (Debian: apt-get install flite)")
+@pytest.mark.skipif(
+    not (shutil.which("flite") and shutil.which("text2wave")),
+    reason="needs flite and festival (Debian: apt-get install flite festival festvox-kdlpc16k)",
+)
 def test_the_shipped_model_is_as_good_as_its_card_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On other sentences than those of the card, in fewer voices: up to twice its WER plus 3 points is within random variation."""
     if not demo_models.is_shipped(demo_whisper.NAME):

@@ -1,0 +1,1 @@
+"""Forced alignment: where each word of a text is spoken, and whether the text is what was spoken. Imports nothing of the pipeline."""

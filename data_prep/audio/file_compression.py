@@ -1,0 +1,30 @@
+"""How a recording is stored: without loss or not, and at which bit rate. Decides between copies that sound equally good."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import soundfile
+
+LOSSLESS = ("PCM_", "FLOAT", "DOUBLE", "ALAC_")
+"""Beginnings of libsndfile's names of lossless encodings; 8-bit PCM and the others lose."""
+COARSE = ("PCM_S8", "PCM_U8")
+
+
+class Encoding(NamedTuple):
+    """Encoding of a file. `kilobits`: thousands of bits per second; 0 if unknown."""
+
+    lossless: bool
+    kilobits: float
+
+
+def read_encoding(path: Path, seconds: float) -> Encoding:
+    """The encoding of a recording of known duration. What libsndfile cannot open (m4a, webm, wma) counts as lossy."""
+    kilobits = path.stat().st_size * 8 / 1000 / max(seconds, 0.001) if path.is_file() else 0.0
+    try:
+        subtype = soundfile.info(os.fsencode(path)).subtype
+    except soundfile.LibsndfileError:
+        return Encoding(False, kilobits)
+    return Encoding(subtype.startswith(LOSSLESS) and subtype not in COARSE, kilobits)

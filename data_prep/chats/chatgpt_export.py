@@ -1,0 +1,62 @@
+"""ChatGPT's export (conversations.json): one object per conversation, whose `mapping` is a tree of messages with all edited variants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from finetune.errors import UserError
+
+SKIPPED_CONTENT = frozenset({"user_editable_context", "model_editable_context", "thoughts", "reasoning_recap", "system_error"})
+"""Kinds of content that the page does not show as part of the conversation."""
+LONGEST_PATH = 10_000
+"""Messages of one conversation; more can only be a loop in the tree."""
+
+
+def read_shown_turns(mapping: Any, current_node: Any) -> list[dict[str, Any]]:
+    """The messages {role, content} of the path from the root to `current_node`, which is the variant that ChatGPT shows.
+
+    Without `current_node`, the last child is followed. Hidden and empty messages are skipped. Raises `UserError` for a damaged tree, and
+    for pictures, files and calls of built-in tools, which the export does not hold completely.
+    """
+    if not isinstance(mapping, dict) or not all(isinstance(node, dict) for node in mapping.values()) or not mapping:
+        raise UserError("mapping must be an object of messages, as in ChatGPT's conversations.json")
+    path: list[dict[str, Any]] = []
+    name: Any = current_node if isinstance(current_node, str) and current_node in mapping else _find_last_leaf(mapping)
+    while name is not None:
+        if not isinstance(name, str) or name not in mapping or len(path) > LONGEST_PATH:
+            raise UserError("the mapping of ChatGPT's export is damaged: a parent is missing, or its own descendant")
+        path.append(mapping[name])
+        name = mapping[name].get("parent")
+    return [turn for node in reversed(path) if (turn := _read_turn(node.get("message")))]
+
+
+def _find_last_leaf(mapping: dict[str, dict[str, Any]]) -> str:
+    name = next((name for name, node in mapping.items() if node.get("parent") is None), next(iter(mapping)))
+    for _ in range(len(mapping)):
+        children = mapping[name].get("children")
+        if not isinstance(children, list) or not children or not isinstance(children[-1], str) or children[-1] not in mapping:
+            break
+        name = children[-1]
+    return name
+
+
+def _read_object(message: dict[str, Any], key: str) -> dict[str, Any]:
+    value = message.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _read_turn(message: Any) -> dict[str, Any] | None:
+    """One shown message; None for one that is hidden or empty."""
+    if not isinstance(message, dict):
+        return None
+    author, content, about = (_read_object(message, key) for key in ("author", "content", "metadata"))
+    kind, role = content.get("content_type", "text"), author.get("role")
+    if about.get("is_visually_hidden_from_conversation") or kind in SKIPPED_CONTENT:
+        return None
+    if role == "tool" or message.get("recipient", "all") != "all":
+        raise UserError("a call of one of ChatGPT's own tools, whose definition the export does not hold")
+    parts = content.get("parts", [content.get("text", "")])
+    if kind != "text" or not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+        raise UserError(f"a message of ChatGPT's content type {kind!r:.40}, which is not text")
+    text = "\n".join(parts)
+    return {"role": role, "content": text} if text.strip() else None

@@ -1,0 +1,77 @@
+"""Division of a long recording into parts of about ten minutes, cut in the middle of long pauses: units of parallel work and of resuming.
+
+The division depends only on the speech regions and the transcript, so it is the same for any number of workers and in the next run.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from data_prep.audio.waveform import MASTER_RATE
+from data_prep.segmentation.vad import Region, list_gaps
+
+PART_SECONDS = 600.0
+"""Target duration of a part. A part lasts at least half of it, except the last, and at most one and a half times if there is a pause."""
+UNDIVIDED = 2
+"""Recordings up to this multiple of the target are one part."""
+STEP = 768
+"""Edges are multiples of it: the hop of fingerprints, whose frames lie on one grid in the whole recording, and of 3, since 3 samples at 24
+kHz last as long as 2 at 16 kHz."""
+
+
+def list_parts(regions: list[Region], length: int, seconds: float, utterances: list[Region]) -> list[Region]:
+    """Parts of a recording of `length` samples, in order and without gaps, each with at least one of the `regions`.
+
+    A part ends at the longest pause in its range, preferably one that no utterance of a transcript covers. Clips are cut in each part by
+    itself: at a pause of two seconds, which no Whisper window and no clip spans, the result is that of the whole recording.
+    """
+    if not is_divided(length, seconds):
+        return [Region(0, length)]
+    target = round(seconds * MASTER_RATE)
+    pauses = [pause for pause in list_gaps(regions, length)[1:-1] if pause.stop - pause.start >= STEP]
+    free = [pause for pause in pauses if not _is_covered(pause, utterances)]
+    parts, start = list[Region](), 0
+    while length - start > target * 3 // 2:
+        earliest, latest = start + target // 2, start + target * 3 // 2
+        pause = _choose_pause(free, earliest, latest) or _choose_pause(pauses, earliest, latest) or _find_pause_after(pauses, latest)
+        if pause is None:
+            break
+        edge = pause.middle - pause.middle % STEP
+        parts.append(Region(start, edge))
+        start = edge
+    return [*parts, Region(start, length)]
+
+
+def is_divided(length: int, seconds: float) -> bool:
+    """Whether a recording of `length` samples is divided into parts of about `seconds`."""
+    return length > UNDIVIDED * seconds * MASTER_RATE
+
+
+def select_regions(regions: list[Region], part: Region) -> list[Region]:
+    """The regions inside `part`, relative to its start."""
+    first = bisect_left(regions, part.start, key=lambda region: region.start)
+    last = bisect_left(regions, part.stop, key=lambda region: region.start)
+    return [Region(region.start - part.start, region.stop - part.start) for region in regions[first:last]]
+
+
+def _choose_pause(pauses: list[Region], earliest: int, latest: int) -> Region | None:
+    """The longest pause with its middle in `earliest:latest`, the first of equally long ones."""
+    first = bisect_left(pauses, earliest, key=lambda pause: pause.middle)
+    last = bisect_left(pauses, latest, key=lambda pause: pause.middle)
+    return max(pauses[first:last], key=lambda pause: pause.stop - pause.start, default=None)
+
+
+def _find_pause_after(pauses: list[Region], latest: int) -> Region | None:
+    """The first pause with its middle at `latest` or later."""
+    first = bisect_left(pauses, latest, key=lambda pause: pause.middle)
+    return pauses[first] if first < len(pauses) else None
+
+
+def _is_covered(pause: Region, utterances: list[Region]) -> bool:
+    """Whether the middle of the pause is inside one of the `utterances`, sorted by start; they may overlap their neighbours."""
+    after = bisect_left(utterances, pause.middle, key=lambda one: one.start)
+    return any(one.stop > pause.middle for one in utterances[max(0, after - OVERLAPPING) : after])
+
+
+OVERLAPPING = 8
+"""Preceding utterances that are checked for reaching past the start of the next ones."""

@@ -1,0 +1,61 @@
+"""Parsing of a verb's command line with errors that name the nearest valid verb, flag, choice or folder. Imports no torch."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import NoReturn
+
+from finetune.errors import UserError
+
+CHOICE = re.compile(r"argument (?P<name>.*?): invalid choice: '(?P<given>.*)' \(choose from (?P<choices>.*)\)", re.DOTALL)
+"""argparse's message for a value that is not among the choices."""
+
+
+def parse_arguments(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
+    """What `parser` finds in `argv`. Raises `UserError` for what it does not accept: for an unknown flag or choice with the nearest one."""
+    known = re.findall(r"--\w[\w-]*", parser.format_usage())
+    for token in argv:
+        flag = token.partition("=")[0]
+        if flag == "--":
+            break
+        if flag.startswith("--") and not any(each.startswith(flag) for each in [*known, "--help"]):
+            near = difflib.get_close_matches(flag, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"the flags are {', '.join([*known, '--help'])}"
+            raise UserError(f"unknown flag {flag}; {hint}")
+
+    def refuse(message: str) -> NoReturn:
+        raise UserError(_explain_choice(message) or f"{message}; `{parser.prog} --help` describes the arguments")
+
+    parser.error = refuse  # type: ignore[method-assign]  # otherwise argparse prints its usage and ends the process
+    return parser.parse_args(argv)
+
+
+def _explain_choice(message: str) -> str:
+    """The message for an invalid choice, with the nearest valid one; empty for other messages of argparse."""
+    found = CHOICE.fullmatch(message)
+    if not found:
+        return ""
+    choices = re.findall(r"[^\s,']+", found["choices"])
+    return f"{found['name']} {found['given']}: no such choice; {suggest_word(found['given'], choices, 'choices')}"
+
+
+def suggest_word(given: str, known: Collection[str], what: str) -> str:
+    """`did you mean WORD?` with the nearest known word; all of them if none is near. `what`: the plural of what they are."""
+    near = difflib.get_close_matches(given, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"{what} are {', '.join(known)}"
+
+
+def check_run_exists(run: Path) -> None:
+    """Raise `UserError` for a run's folder that does not exist, with the most similar name there."""
+    place = Path(run.anchor)
+    for part in run.relative_to(run.anchor).parts:
+        if not (place / part).exists():
+            others = [path.name for path in place.iterdir() if path.is_dir()] if place.is_dir() else []
+            near = difflib.get_close_matches(part, others, n=1)
+            hint = f"did you mean {place / near[0]}?" if near else "give the folder of a run, which contains checkpoints/"
+            raise UserError(f"{run}: no such folder; {hint}")
+        place /= part

@@ -1,0 +1,71 @@
+"""Which checkpoints are kept: the best one by a metric of the evaluations, and some that are spread over the whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+
+SPREAD = 8
+"""Largest number of checkpoints that `checkpoint.keep: spread` keeps besides the two newest and the best; at least half as many, if the run
+saves often enough."""
+NEWEST_OF_SPREAD = 2
+"""As with the smallest `checkpoint.keep`: if the newest is damaged, little is lost."""
+Keep = int | Literal["spread"]
+
+
+class BestBy(NamedTuple):
+    """`checkpoint.best_by`."""
+
+    metric: str = "loss"
+    """A name that an evaluation logs, without `val/`."""
+    highest: bool = False
+
+    @classmethod
+    def parse(cls, text: str | None) -> BestBy:
+        """From the text in a config or a state.json; None: the lowest validation loss."""
+        metric, _, direction = (text or "loss").partition(" ")
+        return cls(metric, direction == "max")
+
+    def describe(self) -> str:
+        name = "validation loss" if self.metric == "loss" else self.metric
+        return f"{'highest' if self.highest else 'lowest'} {name}"
+
+    def score(self, state: Mapping[str, Any]) -> float | None:
+        """Larger is better. `state`: state.json of a checkpoint; None if it was not evaluated at its step, or without this metric."""
+        value: float | None = state["evaluation"].get(self.metric)
+        if value is None and self.metric == "loss":  # checkpoints of earlier versions have only this one
+            value = state["validation_loss"]
+        return None if value is None else self.rank(value)
+
+    def rank(self, value: float) -> float:
+        """A number that is the larger, the better the value."""
+        return value if self.highest else -value
+
+
+def describe_keep(keep: Keep) -> str:
+    """What `checkpoint.keep` keeps besides the best."""
+    if keep == "spread":
+        return f"the newest {NEWEST_OF_SPREAD} and up to {SPREAD} over the whole run"
+    return f"the newest {keep}"
+
+
+def choose_best(states: Mapping[str, Mapping[str, Any]], best_by: BestBy) -> str | None:
+    """The checkpoint with the best metric, the first one among equals. `states`: folder name → content of state.json."""
+    scores = {name: score for name, state in states.items() if (score := best_by.score(state)) is not None}
+    return min(scores, key=lambda name: (-scores[name], name), default=None)
+
+
+def choose_spread(steps: Iterable[int]) -> set[int]:
+    """Steps to keep: the first of each interval of d steps, with d the smallest power of two of which `SPREAD` cover the run so far.
+
+    It needs not know the last step. When d doubles, pairs of intervals become one, and the first step of the pair is one of those that were
+    kept. So the result is the same whether earlier ones were pruned at each save, never, or by an interrupted run.
+    """
+    first: dict[int, int] = {}
+    found = sorted(steps, reverse=True)
+    interval = 1
+    while found and found[0] >= SPREAD * interval:
+        interval *= 2
+    for step in found:
+        first[step // interval] = step
+    return {*first.values()}

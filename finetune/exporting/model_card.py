@@ -1,0 +1,181 @@
+"""The model card (README.md) of an export: what all recipes say of base, data and training, and the card of a recipe without its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from finetune import __version__
+from finetune.command_lines import finetune_command
+from finetune.config_sources import load_yaml
+from finetune.exporting.model_metadata import THIS_MODEL, describe_target, make_model_index, render_header
+from finetune.recipe import POSITIONS, built_in_recipes
+from finetune.storage.hub_download import COMMIT
+
+SECTIONS = ("model", "data", "train", "options")
+"""Sections of the config that a card shows."""
+PRIVATE = {"model": {"source"}, "data": {"train", "mix", "val"}}
+"""Keys that name places on the machine of the training."""
+
+
+def render_card(
+    state: dict[str, Any],
+    config: str,
+    inherited: Mapping[str, Any],
+    metadata: Mapping[str, Any],
+    example: Sequence[str] = (),
+    unit: str = POSITIONS,
+) -> str:
+    """The card of a recipe that writes none, in Markdown with the hub's YAML header. `state` and `config`: of the checkpoint. `inherited`:
+    of the base's header (`read_base_metadata`). `metadata`: `ExportPlan.metadata`. `example`: `Inference.example`. `unit`: `Recipe.unit`.
+    """
+    settings = load_yaml(config, "config.yaml")
+    recipe = Path(state["recipe"]).name
+    table = "\n".join(f"| {key} | {value} |" for key, value in make_table(state, settings, unit).items())
+    chosen = () if recipe in built_in_recipes() else ("--recipe", recipe)
+    return f"""{render_header(make_header(state, settings, inherited, metadata))}
+# {base_name(state).rpartition("/")[2]}, fine-tuned
+
+| | |
+|---|---|
+{table}
+
+{describe_licence(inherited)}The terms of the training data apply too.
+
+## Use
+
+```
+{finetune_command("generate", "--model", THIS_MODEL, *example, *chosen)}
+```
+
+## Training configuration
+
+```yaml
+{format_settings(public_settings(settings))}
+```
+"""
+
+
+def make_header(
+    state: dict[str, Any], settings: dict[str, Any], inherited: Mapping[str, Any], metadata: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Metadata for the hub: `metadata` is the recipe's own, such as `library_name`. The validation loss needs a task, its pipeline tag."""
+    task = metadata.get("pipeline_tag")
+    return {
+        **base_metadata(state),
+        **inherited,
+        **metadata,
+        "tags": [*metadata.get("tags", ()), Path(state["recipe"]).name],
+        **(index_results(state, settings, "finetuned", str(task), {"loss": round_loss(state)}) if task else {}),
+    }
+
+
+def make_table(state: dict[str, Any], settings: dict[str, Any], unit: str) -> dict[str, str]:
+    """The card's table: recipe, base, data, training, validation loss."""
+    loss = state["validation_loss"]
+    return {
+        "Recipe": f"`{Path(state['recipe']).name}`",
+        **describe_origin(state, settings, unit),
+        "Trained": describe_training(state),
+        "Steps": f"{state['step']:,}",
+        "Validation loss": "not measured at this step" if loss is None else f"{loss:.4f}",
+        "Made with": list_versions("torch"),
+    }
+
+
+def describe_origin(state: dict[str, Any], settings: dict[str, Any], unit: str) -> dict[str, str]:
+    """Base and data, by name and digest. `unit`: what the data's positions are."""
+    data = state["data"]
+    return {
+        "Base": base_name(state) + (f"@{state['base']['revision']}" if state["base"]["revision"] else ""),
+        "Base's weights": f"SHA-256 `{state['base']['digest']}`",
+        "Data": f"{name_data(settings, data)}, {data['rows']:,} rows, {data['positions']:,} {unit}",
+        "Data's content": f"SHA-256 `{data['digest']}`",
+    }
+
+
+def name_data(settings: dict[str, Any], data: dict[str, Any]) -> str:
+    """The training file by its name, or the files of a mixture with their shares of the samples."""
+    if not data.get("sources"):
+        return f"`{Path(str(settings['data'].get('train'))).name}`"
+    return ", ".join(f"`{source['name']}` ({float(Fraction(source['share'])):.3g} of the samples)" for source in data["sources"])
+
+
+def list_versions(*packages: str) -> str:
+    """This package and others, with their versions."""
+    return ", ".join([f"overtone {__version__}", *(f"{name} {version(name)}" for name in packages)])
+
+
+def describe_training(state: dict[str, Any]) -> str:
+    """All weights, or adapters, and what was new."""
+    lora, added = state["lora"], state.get("added") or []
+    new = f"; new: {', '.join(added)}" if added else ""
+    if lora is None:
+        return f"all weights{new}"
+    kind = " ".join(["4-bit base," if state.get("quantization") else "", "DoRA" if lora["dora"] else "LoRA"]).strip()
+    return f"{kind} of rank {lora['rank']}, alpha {lora['alpha']:g}, merged{new}"
+
+
+def describe_licence(inherited: Mapping[str, Any]) -> str:
+    """A sentence, unless the header names the licence."""
+    return (
+        "" if "license" in inherited else "The licence of the base applies to this model; it could not be read from the base's model card. "
+    )
+
+
+def base_metadata(state: dict[str, Any]) -> dict[str, str]:
+    """Header keys of the base, only if that is on the hub, because the hub refuses other names."""
+    return {"base_model": state["base"]["source"], "base_model_relation": "finetune"} if is_on_hub(state) else {}
+
+
+def is_on_hub(state: dict[str, Any]) -> bool:
+    """Whether the base came from the hub: only then its commit was recorded. A folder may have been moved since the training."""
+    source, revision = state["base"]["source"], state["base"]["revision"]
+    return source.count("/") == 1 and COMMIT.fullmatch(revision or "") is not None and not Path(source).is_dir()
+
+
+def base_name(state: dict[str, Any]) -> str:
+    """The base's name on the hub, or the name of its folder without the path."""
+    source: str = state["base"]["source"]
+    return source if is_on_hub(state) else Path(source).resolve().name
+
+
+def index_results(state: dict[str, Any], settings: dict[str, Any], suffix: str, task: str, metrics: Mapping[str, float]) -> dict[str, Any]:
+    """Header key with the results on the validation data, if there are any. `suffix`: added to the base's name. `task`: a pipeline tag."""
+    data = settings["data"].get("val")
+    if state["validation_loss"] is None or data is None:
+        return {}
+    name = f"{base_name(state).rpartition('/')[2]}-{suffix}"
+    return {"model-index": make_model_index(name, task, {Path(str(data)).name: metrics})}
+
+
+def round_loss(state: dict[str, Any]) -> float:
+    """The validation loss with four digits; 0 if there is none."""
+    return round(state["validation_loss"] or 0.0, 4)
+
+
+def public_settings(settings: dict[str, Any], private: Mapping[str, set[str]] = PRIVATE) -> dict[str, Any]:
+    """The settings that determine the result, without keys in `private`; of other paths only the last part."""
+    return {
+        section: {key: _hide_folders(value) for key, value in settings[section].items() if key not in private.get(section, ())}
+        for section in SECTIONS
+    }
+
+
+def _hide_folders(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _hide_folders(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_hide_folders(each) for each in value]
+    return describe_target(value) if isinstance(value, str) else value
+
+
+def format_settings(settings: dict[str, Any]) -> str:
+    """As YAML."""
+    text: str = yaml.safe_dump(settings, sort_keys=False)
+    return text.strip()

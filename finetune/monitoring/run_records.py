@@ -1,0 +1,79 @@
+"""The files in a run's folder that say what happened: their names, and readers of them. Imports no torch.
+
+A log may be read while it is written, and a person or another program may have written into it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from finetune.config import LAST_STEP
+from finetune.errors import UserError
+from finetune.storage import strict_json
+
+LOG, EXIT_RECORD, CHECKPOINTS = "log.jsonl", "exit.json", "checkpoints"
+FINISHED, FINISHED_EARLY = "finished", "finished early"
+"""Reason in exit.json of a run that has taken all its steps, and beginning of that of a run that `train.patience` has ended."""
+REFUSED = "refused"
+"""Reason in exit.json of a launch with a config or data that it could not train with."""
+LARGEST_JSON = 2**26
+"""Bytes of the largest JSON document to read."""
+
+
+def is_finished(reason: str) -> bool:
+    """Whether a run that ended for this reason has nothing left to do."""
+    return reason == FINISHED or reason.startswith(FINISHED_EARLY)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A small JSON document; empty if it cannot be read."""
+    with contextlib.suppress(OSError, UserError):
+        if path.stat().st_size <= LARGEST_JSON:
+            return strict_json.read_object(path)
+    return {}
+
+
+def read_log(log: Path) -> list[dict[str, Any]]:
+    """Events of a log. If a step was logged twice (repeated after a crash), the last entry is used. Raises `OSError`."""
+    events: dict[tuple[str, int], dict[str, Any]] = {}
+    for event in iterate_events(log):
+        events[event["event"], event["step"]] = event
+    return list(events.values())
+
+
+def iterate_events(log: Path, longest_line: int = -1) -> Iterator[dict[str, Any]]:
+    """Events in the order in which they were logged. A partial last line is dropped, and so are lines that are not events, and those of
+    more than `longest_line` bytes. Raises `OSError`."""
+    with log.open("rb") as stream:
+        while line := stream.readline(longest_line):
+            event = _parse_event(line)
+            if event is not None:
+                yield event
+
+
+def _parse_event(line: bytes) -> dict[str, Any] | None:
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+        return None
+    return event if is_step(event.get("step")) else None
+
+
+def is_step(value: Any) -> bool:
+    """Whether a value is a number of optimizer steps."""
+    return type(value) is int and 0 <= value <= LAST_STEP
+
+
+def find_best_evaluation(events: Iterable[dict[str, Any]], metric: str = "loss", highest: bool = False) -> tuple[float, int] | None:
+    """(lowest or highest value of a metric, its step); None without an evaluation. Of a step that was evaluated twice, the last value
+    counts; of equal values, the first step."""
+    values = {event["step"]: event.get(f"val/{metric}") for event in events if event["event"] == "evaluation"}
+    found = [(value, step) for step, value in values.items() if isinstance(value, float) and math.isfinite(value)]
+    return min(found, key=lambda each: (-each[0] if highest else each[0], each[1]), default=None)

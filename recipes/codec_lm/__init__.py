@@ -1,0 +1,1 @@
+"""Language models that speak in codec tokens, Orpheus first."""

@@ -1,0 +1,95 @@
+"""The files of an export: a folder that AutoModelForCausalLM loads, with the family and the speakers beside it and the codec inside it.
+
+`voices.json` is all that generation needs to know besides the model; the codec is in `speech_codec/`, as safetensors whatever kind of file
+it was read from. So an export speaks without another download, and contains no pickle. It can be trained further.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+from safetensors.torch import save
+
+from data_prep.audio_codecs.snac_codec import CODEC_FOLDER, WEIGHTS, read_weights
+from finetune.checkpointing.checkpoint_metadata import JsonPart, check_recipe_state
+from finetune.errors import UserError
+from finetune.exporting.model_metadata import read_base_metadata
+from finetune.recipe import ExportPlan
+from finetune.storage import files
+from finetune.storage.model_security import CONFIG, cleaned
+from recipes.language.exported_files import GENERATION, config_without_code, find_tied_head, list_copied_files
+from recipes.language.tokenizer import load_tokenizer
+from recipes.speech.voices_file import VOICES, TrainedSpeaker, TrainedVoices
+
+from ..dataset_speakers import open_run_codec
+from ..families import Family
+from ..sequence_layout import find_token_ids
+from .model_card import write_model_card
+
+
+class SpeakerOfLanguage(TrainedSpeaker):
+    """A trained speaker with the language of the clips, "auto" if it is not known."""
+
+    language: str
+
+
+class CodecRecord(JsonPart):
+    """The codec of the dataset."""
+
+    source: str | None
+    """`options.codec`."""
+    digest: str
+
+
+class CodecLmState(TrainedVoices):
+    """The recipe state in a checkpoint, as `dataset_speakers.make_recipe_state` writes it."""
+
+    family: Family
+    supervise: str
+    codec: CodecRecord
+    speakers: Annotated[list[SpeakerOfLanguage], Field(min_length=1)]
+
+
+def plan_export(base: Path, state: dict[str, Any]) -> ExportPlan:
+    """The plan of the one format. Raises `UserError` if the run's codec is not found, or has changed since the training."""
+    check_recipe_state(CodecLmState, state)
+    family = Family.model_validate(state["family"])
+    written = {
+        CONFIG: (base / CONFIG).read_bytes(),
+        **config_without_code(base),
+        GENERATION: files.json_bytes(make_generation_config(base, family)),
+        VOICES: files.json_bytes({name: state[name] for name in ("family", "speakers", "data", "base")}),
+        **make_codec_files(base, family, state["codec"]),
+    }
+    head = find_tied_head(base)
+    return ExportPlan(
+        keep=lambda name: name != head,
+        files=written,
+        copy=tuple(name for name in list_copied_files(base, ("chat_template",)) if name not in written),
+        readme=partial(write_model_card, inherited=read_base_metadata(base)),
+    )
+
+
+def make_generation_config(base: Path, family: Family) -> dict[str, Any]:
+    """Settings with which transformers' own `generate` stops at the end of speech, and samples as the family's authors do unless the base
+    has settings of its own."""
+    ids = find_token_ids(load_tokenizer(base, None), family, base)
+    own = cleaned(base / GENERATION)[0] if (base / GENERATION).is_file() else {}
+    stock = {"temperature": family.temperature, "top_p": family.top_p, "repetition_penalty": family.repetition_penalty}
+    return {"do_sample": True, **stock, **own, "eos_token_id": ids.end_of_speech}
+
+
+def make_codec_files(base: Path, family: Family, record: dict[str, Any]) -> dict[str, bytes]:
+    """The codec's config and weights, by path in the export. Raises `UserError` if it is not the one that the data was encoded with."""
+    codec = open_run_codec(record["source"], base, family)
+    if (digest := codec.digest()) != record["digest"]:
+        raise UserError(
+            f"options.codec: {codec.folder} is not the codec of this run (digest {digest[:12]}…, expected {record['digest'][:12]}…), so "
+            "the export would speak other sounds; restore that codec"
+        )
+    weights = {name: tensor.contiguous() for name, tensor in read_weights(codec.folder).items()}
+    config = files.json_bytes(cleaned(codec.folder / CONFIG)[0])
+    return {f"{CODEC_FOLDER}/{CONFIG}": config, f"{CODEC_FOLDER}/{WEIGHTS}": save(weights, {"format": "pt"})}

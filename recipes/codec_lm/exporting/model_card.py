@@ -1,0 +1,44 @@
+"""The model card (README.md) of an export: its training, its codec, its prompt, and how to speak with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from finetune.config_sources import load_yaml
+from finetune.exporting.model_card import base_name, describe_training
+from finetune.exporting.model_metadata import THIS_MODEL
+from recipes.speech.model_card import render_voice_card
+
+USE = """Trained: {trained}, {steps:,} steps at a learning rate of {lr:g}; supervised: {supervise}.
+Codec: the folder `speech_codec` ({codec} or a copy), with a licence of its own.
+
+```
+python -m finetune generate --model {model} --speaker {speaker} --text "Hello, this is my voice."
+```
+
+The language model loads in stock transformers (`AutoModelForCausalLM`): the prompt is `{before}`, the text as
+`{prefix}…`, `{after}`; speech ends with
+`{end}`."""
+
+
+def write_model_card(state: dict[str, Any], config: str, inherited: dict[str, Any]) -> str:
+    """The card as Markdown with the hub's YAML header. `state` and `config`: of the checkpoint. `inherited`: of the base's header (see
+    `read_base_metadata`)."""
+    voices, family = state["recipe_state"], state["recipe_state"]["family"]
+    speaker = voices["speakers"][0]["name"]
+    usage = USE.format(
+        trained=describe_training(state),
+        steps=state["step"],
+        lr=load_yaml(config, "config.yaml")["train"]["lr"],
+        supervise=voices["supervise"],
+        codec=family["codec"],
+        model=THIS_MODEL,
+        speaker=speaker,
+        before="".join(family["before_text"]),
+        prefix=family["voice_prefix"].replace("{speaker}", speaker),
+        after="".join(family["after_text"]),
+        end=family["end_of_speech"],
+    )
+    # The base of the checkpoint has the commit that was trained from.
+    base = {"name": base_name(state), "revision": state["base"]["revision"]}
+    return render_voice_card({**voices, "base": base}, inherited, "transformers", ["speech-tokens", "synthetic-speech"], usage)

@@ -1,0 +1,1 @@
+"""Speech from an exported model: prompt, decoding of tokens, codes to sound."""

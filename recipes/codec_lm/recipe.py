@@ -1,0 +1,122 @@
+"""The codec_lm recipe: language models that speak in codec tokens, Orpheus-3B with SNAC first.
+
+    python -m finetune train --recipe codec_lm --data.train data/me/train.jsonl
+
+What differs between makers is a row of `families.py`. Model, loss, packing and parallelism are those of every causal language model
+(`recipes/language`); full fine-tuning, LoRA and QLoRA; several speakers. An export loads in stock transformers and contains the codec.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from finetune.config import Config
+from finetune.modeling.loading import resolve_source
+from finetune.recipe import ExportPlan, Loaded, Recipe, Sample, Sketch
+from recipes.language import collation, loss_terms, model_checks
+from recipes.language.causal_model import read_config
+from recipes.language.model_loading import load_for_training
+from recipes.language.tokenizer import check_vocabulary, load_tokenizer
+from recipes.speech.dataset_rows import check_dataset_codec
+from recipes.speech.trained_voices import load_state, store_state
+
+from . import dataset_speakers, sequence_layout
+from .arguments import VERBS
+from .exporting import exported_files
+from .families import read_family
+from .options import Options
+from .sequence_layout import SpeechTextProcessor, find_token_ids
+
+# Audio packages, and what only generation needs, are imported inside the functions: training runs without them.
+
+
+def load(config: Config[Options]) -> Loaded:
+    """The model on meta, its processor, and the speakers in its state. Requires `prepare` to have run."""
+    loaded = load_for_training(config)
+    remark = {"speech": "supervised: the codes and the end of speech", "everything": "supervised: every token, those of the text too"}
+    return replace(
+        loaded,
+        processor=load_processor(config, loaded),
+        state=load_state(config),
+        remarks=(f"{remark[config.options.supervise]} (options.supervise: {config.options.supervise})", *loaded.remarks),
+    )
+
+
+def load_processor(config: Config[Options], loaded: Loaded) -> SpeechTextProcessor:
+    """The base's tokenizer with the family's tokens. Raises `UserError` for a base without them."""
+    model: Any = loaded.model
+    processor = make_processor(config, loaded.base, model.config.max_position_embeddings)
+    check_vocabulary(processor.tokenizer, model.vocabulary, loaded.base)
+    return processor
+
+
+def make_processor(config: Config[Options], base: Path, positions: int) -> SpeechTextProcessor:
+    """The processor for a base whose positions are known. Reads the base's small files only."""
+    family, tokenizer = read_family(base), load_tokenizer(base, None)
+    ids = find_token_ids(tokenizer, family, base)
+    return SpeechTextProcessor(tokenizer, family, ids, positions, config.options.speaker, config.options.supervise)
+
+
+def prepare(config: Config[Options]) -> None:
+    """Check base, codec and data before anything expensive, and store what the export needs in the run's cache."""
+    from recipes.speech.evaluation import training_samples
+
+    base = resolve_source(config.model.source, config.model.revision)
+    family = make_processor(config, base, read_config(base).max_position_embeddings).family
+    codec = dataset_speakers.open_run_codec(config.options.codec, base, family)
+    check_dataset_codec(config, codec)  # before the rows are checked: its message names the codec of the data
+    speakers = dataset_speakers.collect_speakers(config, family)
+    training_samples.check_prompts(config.sample.prompts, speakers)
+    store_state(config, dataset_speakers.make_recipe_state(config, family, speakers, codec.digest()))
+
+
+def sketch(config: Config[Options]) -> Sketch:
+    """For `finetune plan`, with batches of filler samples."""
+    make_batch = collation.pack if config.data.packing else collation.collate
+    loaded = load_for_training(config)
+    return Sketch(
+        loaded=loaded,
+        batch=lambda count, positions: make_batch([collation.make_filler(positions)] * count),
+        processor=lambda: load_processor(config, loaded),
+    )
+
+
+def read(row: dict[str, Any], processor: Any, _: Path) -> Sample:
+    """`ids` [S], and `supervised` [S], true for tokens that are learned; see `sequence_layout`."""
+    return sequence_layout.read_row(row, processor)
+
+
+def length(sample: Sample) -> int:
+    """S, in tokens: with Orpheus, a second of speech is 82 of them."""
+    return len(sample["ids"])
+
+
+def export(base: Path, state: dict[str, Any], _: dict[str, Tensor], __: str) -> ExportPlan:
+    """The plan of a folder that stock transformers loads, with the codec in a subfolder. There are no buffers, and there is one format."""
+    return exported_files.plan_export(base, state)
+
+
+RECIPE = Recipe(
+    Options=Options,
+    load=load,
+    read=read,
+    length=length,
+    collate=collation.collate,
+    loss=loss_terms.compute_terms,
+    export=export,
+    formats=("transformers",),
+    inference=VERBS.inference,
+    # The layers. Embeddings and head are not adapted: the meaning of a code does not depend on the voice.
+    lora_targets=r"model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)",
+    prepare=prepare,
+    pack=collation.pack,
+    pad=collation.pad,
+    verify=model_checks.check_batching,
+    report=loss_terms.add_perplexity,
+    base_folders=("speech_codec",),
+    sketch=sketch,
+)

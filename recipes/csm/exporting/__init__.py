@@ -1,0 +1,1 @@
+"""The exported model folder and its card."""

@@ -1,0 +1,30 @@
+"""The model card (README.md) of an export: the speakers' numbers, and how transformers speaks with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from finetune.exporting.model_metadata import THIS_MODEL
+from recipes.speech.model_card import render_voice_card
+
+USE = """\
+A speaker's number is the `role` of a turn. The model was trained on single turns: earlier turns as context still work as in the base, but
+were not trained.
+
+```python
+from transformers import AutoProcessor, CsmForConditionalGeneration
+
+processor = AutoProcessor.from_pretrained("{model}")
+model = CsmForConditionalGeneration.from_pretrained("{model}")
+turn = {{"role": "{number}", "content": [{{"type": "text", "text": "Hello, this is my voice."}}]}}
+inputs = processor.apply_chat_template([turn], tokenize=True, return_dict=True)
+audio = model.generate(**inputs, output_audio=True)
+processor.save_audio(audio, "hello.wav")
+```"""
+
+
+def write_model_card(state: dict[str, Any], inherited: dict[str, Any]) -> str:
+    """The card as Markdown with the hub's YAML header. `inherited`: of the base's header (see `read_base_metadata`)."""
+    usage = USE.format(model=THIS_MODEL, number=state["speakers"][0]["id"])
+    numbers = ("number in the prompt", lambda speaker: speaker["id"])
+    return render_voice_card(state, inherited, "transformers", ["csm", "voice-clone", "synthetic-speech"], usage, numbers)

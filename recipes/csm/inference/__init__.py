@@ -1,0 +1,1 @@
+"""Speech from an exported or released model, with static key/value caches and streaming."""

@@ -1,0 +1,1 @@
+"""CSM for training: the model, its sequence layout, its configs, the speakers of a dataset."""

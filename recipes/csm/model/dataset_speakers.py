@@ -1,0 +1,83 @@
+"""The speakers in the dataset, and the number of each in the prompt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from data_prep.audio_codecs.mimi_codec import open_csm_codec
+from finetune.config import Config
+from finetune.errors import UserError
+from recipes.speech.dataset_rows import (
+    SpeakerClips,
+    check_dataset_codec,
+    collect_clips,
+)
+from recipes.speech.trained_voices import make_voices_state, store_state
+from recipes.speech.voices_file import VOICES, read_voices
+
+from ..options import Options
+from .model_config import FRAME_RATE
+from .sequence_layout import CsmTokens, check_frames
+
+MOST_SPEAKERS = 1000
+"""Numbers up to 999 are one token of Llama 3's tokenizer, which CSM uses."""
+
+
+def prepare_speakers(config: Config[Options], base: Path, tokens: CsmTokens) -> None:
+    """Find the speakers in the data and store them in the run's cache. Raises `UserError` with file and line for bad rows, and for codes
+    of another codec than the base's."""
+    check_dataset_codec(config, open_csm_codec("model.source", str(base), None))  # first: its message names the codec of the data
+    found = collect_speakers(config, tokens)
+    store_state(config, make_recipe_state(config, found, assign_numbers(base, [*found])))
+
+
+def read_numbers(state: dict[str, Any]) -> dict[str, int]:
+    """Name → number in the prompt, from a recipe state or the content of `VOICES`."""
+    return {speaker["name"]: speaker["id"] for speaker in state["speakers"]}
+
+
+def collect_speakers(config: Config[Options], tokens: CsmTokens) -> dict[str, SpeakerClips]:
+    """The clips of each speaker of `data.train`, by name. Raises `UserError` with file and line for bad rows."""
+    return collect_clips(config, "csm", config.options.speaker, lambda row: len(check_frames(row.get("audio_codes"), tokens)))
+
+
+def assign_numbers(base: Path, names: list[str]) -> dict[str, int]:
+    """Name → number in the prompt, of `names` and then of other speakers in a base that is an export. That base's speakers keep their
+    numbers; the others get the lowest free ones, in order of `names`. Raises `UserError` for more than `MOST_SPEAKERS`."""
+    known = read_known_numbers(base)
+    free = iter(number for number in range(MOST_SPEAKERS) if number not in known.values())
+    numbers = {name: known[name] if name in known else next(free, None) for name in names}
+    without = [name for name, number in numbers.items() if number is None]
+    if without:
+        raise UserError(
+            f"{len(names)} speakers, and the prompt has numbers for {MOST_SPEAKERS} (the first speaker without one is {without[0]!r}; the "
+            f"base already has {len(known)}): train on fewer, or check that `speaker` in the rows is a person and not a file"
+        )
+    return {name: number for name, number in numbers.items() if number is not None} | known
+
+
+def read_known_numbers(base: Path) -> dict[str, int]:
+    """The speakers of a base that is an export of this recipe; none for other bases."""
+    voices = read_voices(base)
+    if not voices:
+        return {}
+    try:
+        known = read_numbers(voices)
+        if all(isinstance(name, str) and type(number) is int for name, number in known.items()):
+            return known
+    except (KeyError, TypeError):
+        pass
+    raise UserError(
+        f"{base / VOICES} does not list speakers with their numbers; export the model again, or remove the file to number them anew"
+    )
+
+
+def make_recipe_state(config: Config[Options], found: dict[str, SpeakerClips], numbers: dict[str, int]) -> dict[str, Any]:
+    """What the export and its model card need, as JSON. A resumed run must have the same state. Speakers of the base come last, without
+    clips: the model still knows them, and another training must not give their numbers to others."""
+    voices = []
+    for name, number in sorted(numbers.items(), key=lambda each: (each[0] not in found, each[0])):
+        clips = found.get(name, SpeakerClips())
+        voices.append({"name": name, "id": number, "clips": clips.clips, "seconds": round(clips.frames / FRAME_RATE, 2)})
+    return make_voices_state(config, voices)

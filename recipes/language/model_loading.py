@@ -1,0 +1,61 @@
+"""Loads a causal language model: for training on the meta device, for generation as transformers' own class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from finetune.errors import UserError
+from finetune.hardware import sdpa_backends
+from finetune.recipe import Loaded
+from finetune.storage.model_security import admit, require_safetensors
+from recipes.language.attention import choose_attention, explain_recompilation
+from recipes.language.causal_model import build_on_meta, causal_language_model, choose_loss_head, find_block_classes, read_config
+from recipes.language.tokenizer import load_tokenizer
+
+if TYPE_CHECKING:
+    from finetune.config import Config
+    from recipes.language.options import LanguageOptions
+
+
+def load_for_training(config: Config[LanguageOptions]) -> Loaded:
+    """The model on meta as its config.json describes it, without a processor. Raises `UserError` for one that cannot be trained."""
+    # These import accelerate and torch.distributed.tensor, for which `generate --help` would wait if they were at the top.
+    from finetune.modeling.loading import resolve_source
+    from recipes.language.tensor_parallel_plans import PLANS
+
+    loss_head = choose_loss_head(config.options.loss_head)
+    base = resolve_source(config.model.source, config.model.revision)
+    attention = choose_attention(config, read_config(base))
+    model = build_on_meta(base, attention.name, loss_head)
+    varies = explain_recompilation(attention.name, config, model.config)
+    blocks, remarks = find_block_classes(model), (attention.remark,)
+    return Loaded(model=model, processor=None, blocks=blocks, base=base, tensor_plans=PLANS, varies=varies, remarks=remarks)
+
+
+def load_for_generation(folder: Path) -> tuple[Any, Any]:
+    """Model and tokenizer of a folder that AutoModelForCausalLM reads: in its own dtype on a GPU, in fp32 on a CPU.
+
+    Raises `UserError` if that fails.
+    """
+    import transformers  # takes seconds, and `--help` imports the modules that import this one
+
+    if not (folder / "config.json").is_file():
+        raise UserError(
+            f"--model {folder}: is not a model (it has no config.json); `python -m finetune export RUN --to {folder}` makes one from a run"
+        )
+    transformers.logging.set_verbosity_error()  # otherwise it comments on every default setting of generation
+    tokenizer = load_tokenizer(folder, None)
+    require_safetensors(folder, "--model")
+    sdpa_backends.disable_cudnn()
+    placement = {"device_map": "auto", "dtype": "auto"} if torch.cuda.is_available() else {"dtype": torch.float32}
+    with admit(folder, causal_language_model()) as clean:
+        try:
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                clean, trust_remote_code=False, use_safetensors=True, **placement
+            ).eval()
+        except (AttributeError, ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
+            raise UserError(f"--model {folder}: cannot be loaded ({error}); export it again") from error
+    return model, tokenizer

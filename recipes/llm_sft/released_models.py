@@ -1,0 +1,39 @@
+"""Some of the released models that llm_sft trains, for docs/models.md: it trains any causal language model of transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from finetune.recipe import ReleasedModel
+
+# Shapes from the config.json of each model on the hub.
+QWEN3 = {"model_type": "qwen3", "vocab_size": 151936, "head_dim": 128, "num_key_value_heads": 8, "max_position_embeddings": 40960}
+QWEN3_SIZES: dict[str, dict[str, Any]] = {
+    "0.6B": {
+        "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16, "tie_word_embeddings": True,
+    },
+    "1.7B": {
+        "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28, "num_attention_heads": 16, "tie_word_embeddings": True,
+    },
+    "8B": {
+        "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32, "tie_word_embeddings": False,
+    },
+}  # fmt: skip
+LLAMA_31_8B: dict[str, Any] = {
+    "model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072, "tie_word_embeddings": False,
+}  # fmt: skip
+
+RELEASED = (
+    *(
+        ReleasedModel(f"Qwen/Qwen3-{size}", "apache-2.0", "119 languages and dialects", {**QWEN3, **shape}, streaming=True)
+        for size, shape in QWEN3_SIZES.items()
+    ),
+    ReleasedModel(
+        "meta-llama/Llama-3.1-8B",
+        "llama3.1",
+        "8: English, French, German, Hindi, Italian, Portuguese, Spanish, Thai",
+        LLAMA_31_8B,
+        streaming=True,
+    ),
+)

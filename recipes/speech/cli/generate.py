@@ -1,0 +1,213 @@
+"""`finetune generate` of a speech recipe: speech from an exported folder, for one text or for a file of texts.
+
+A recipe describes its part of the command in a `GenerateCommand`. Must not import torch: `--help` reads this module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from finetune.errors import UserError, format_count
+from finetune.storage import files
+from finetune.storage.synthetic_mark import SyntheticMark
+from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling, Voice, VoiceFolder
+from recipes.speech.marked_audio import wav_header
+from recipes.speech.sampling_settings import SamplingScheme
+
+from . import output_folder, text_inputs
+from .text_inputs import TextLine
+
+STDOUT = Path("-")
+Options = TypeVar("Options", SpeechRequest, SpeechSampling)
+
+
+@dataclass(frozen=True)
+class GenerateCommand:
+    """What a speech recipe adds to the command."""
+
+    speech: SpeechRecipe
+    scheme: SamplingScheme
+    Request: type[SpeechRequest] = SpeechRequest
+    """Each of its fields is an option, with `add_options` for those that a `SpeechRequest` does not have."""
+    Sampling: type[SpeechSampling] = SpeechSampling
+    """Each of its fields is an option: of `SpeechSampling`, or of the scheme."""
+    help: Mapping[str, str] = field(default_factory=dict)
+    """Option, as in "--reference" → help that replaces the usual one."""
+    add_options: Callable[[Any], None] | None = None
+    """Adds the recipe's other options to the group "sampling" of the parser."""
+
+    def run(self, folder: Path, argv: list[str]) -> int:
+        """Body of the command: parse and check the arguments, load the model, speak, write. Raises `UserError` for an invalid request."""
+        args = self.parse(argv)
+        exported, request = self.speech.inspect(folder), make_from_options(self.Request, args)
+        sampling = make_from_options(self.Sampling, args)
+        if args.text_file is not None:
+            return speak_file(exported, request, sampling, args)
+        exported.check(request)
+        if args.out.is_dir():
+            example = args.out / "hello.wav"
+            raise UserError(f"--out {args.out} is a folder; --text writes one wav file: give its name, as in --out {example}")
+        with closing(exported.open()) as voice:
+            spoken = (stream_one if args.stream else speak_one)(voice, request, sampling, args.out, exported.folder.name)
+        print_summary(exported.complete(request), sampling, args.out, spoken)
+        return 0
+
+    def parse(self, argv: list[str]) -> argparse.Namespace:
+        """Parse the arguments of the command. Raises `UserError` for numbers out of range."""
+        parser = self._make_parser()
+        args = parser.parse_args(argv)
+        args.text = args.text or ""
+        args.out = args.out or Path("speech.wav" if args.text_file is None else "wavs")
+        self.scheme.check_options(args)
+        return args
+
+    def _make_parser(self) -> argparse.ArgumentParser:
+        defaults = SpeechSampling()
+        parser = argparse.ArgumentParser(
+            prog="python -m finetune generate --model MODEL",
+            description="Generate speech with an exported voice.",
+            epilog="examples:\n"
+            f"  python -m finetune generate --model runs/{self.speech.name} --text 'Hello, this is my voice.' --out hello.wav\n"
+            "  python -m finetune generate --model exports/me --text-file lines.txt --out wavs/",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        in_out, voice, decoding = (parser.add_argument_group(title) for title in ("text and output", "voice", "sampling"))
+        text = in_out.add_mutually_exclusive_group(required=True)
+        text.add_argument("--text", help="text to speak")
+        text.add_argument(
+            "--text-file", type=Path, metavar="FILE", help='a file with one text per line, or a .jsonl of {"text", "speaker", "language"}'
+        )
+        for option, kind, usual in (
+            ("--speaker", str, "speaker of the model (default: the only one, if it has one)"),
+            ("--language", str, "language name or ISO code (default: the language that the speaker was trained in)"),
+            ("--reference", Path, "clip of a voice to clone instead of --speaker"),
+            ("--reference-text", str, "transcript of the clip"),
+        ):
+            voice.add_argument(option, type=kind, help=self.help.get(option, usual))
+        in_out.add_argument(
+            "--out", type=Path, help="wav file to write, or - for stdout; with --text-file a folder (default: speech.wav, or wavs)"
+        )
+        in_out.add_argument(
+            "--stream", action="store_true", help="write the audio while it is generated, for example to a player: --out - | ffplay -"
+        )
+        in_out.add_argument("--batch", type=int, default=8, help="texts of --text-file per batch (default 8)")
+        decoding.add_argument("--greedy", action="store_true", help="always take the most likely code instead of sampling")
+        decoding.add_argument("--seed", type=int, default=defaults.seed, help="random seed of the sampling")
+        self.scheme.add_options(decoding)
+        decoding.add_argument(
+            "--max-seconds", type=float, default=defaults.max_seconds, help="cut the speech off here if the model has not ended it"
+        )
+        if self.add_options is not None:
+            self.add_options(decoding)
+        return parser
+
+
+def make_from_options(kind: type[Options], args: argparse.Namespace) -> Options:
+    """An instance whose fields are the options of the same names."""
+    return kind(**{field.name: getattr(args, field.name) for field in fields(kind)})
+
+
+def speak_one(voice: Voice, request: SpeechRequest, sampling: SpeechSampling, out: Path, model: str) -> SpeechResult:
+    """Speak one text and write one wav file, marked with the name of the model."""
+    (spoken,) = voice.speak([request], sampling)
+    data = output_folder.encode_wav(spoken.wave, spoken.rate, model)
+    if out == STDOUT:
+        sys.stdout.buffer.write(data)
+    else:
+        files.write_bytes(out, data)
+    return spoken
+
+
+def stream_one(voice: Voice, request: SpeechRequest, sampling: SpeechSampling, out: Path, model: str) -> SpeechResult:
+    """Write the audio while it is generated. A file gets its true length at the end; on stdout the header says that the length is
+    unknown."""
+    result: list[SpeechResult] = []
+    blocks = stream_wav(voice.stream(request, sampling), voice.rate, result, model)
+    if out == STDOUT:
+        for block in blocks:
+            sys.stdout.buffer.write(block)
+            sys.stdout.buffer.flush()
+    else:
+        files.make_folder(out.parent)
+        files.write_blocks(out, blocks)
+        files.write_bytes(out, output_folder.encode_wav(result[0].wave, result[0].rate, model))
+    return result[0]
+
+
+def stream_wav(chunks: Generator[np.ndarray, None, SpeechResult], rate: int, result: list[SpeechResult], model: str) -> Iterator[bytes]:
+    """The bytes of a wav of unknown length. At the end, the return value of `chunks` is appended to `result`."""
+    yield wav_header(rate, mark=SyntheticMark(model))
+    while True:
+        try:
+            yield output_folder.encode_pcm(next(chunks), rate)
+        except StopIteration as end:
+            result.append(end.value)
+            return
+
+
+def print_summary(request: SpeechRequest, sampling: SpeechSampling, out: Path, spoken: SpeechResult) -> None:
+    """Print a summary of one text to stdout, or to stderr if stdout has the audio. `request` as `VoiceFolder.complete` returns it."""
+    to = sys.stderr if out == STDOUT else sys.stdout
+    seconds = len(spoken.wave) / spoken.rate
+    language = "" if request.language is None else f", language {request.language}"
+    print(f"{out}: {seconds:.2f} s, {request.speaker or request.reference}{language}", file=to)
+    if not spoken.ended:
+        print(
+            f"the speech was cut off at --max-seconds {sampling.max_seconds:g}: the model did not end it; more training may help",
+            file=to,
+        )
+
+
+def speak_file(exported: VoiceFolder, defaults: SpeechRequest, sampling: SpeechSampling, args: argparse.Namespace) -> int:
+    """Write one wav per line of a file, in batches of similar length. Wavs from an earlier run are reused."""
+    if args.stream:
+        raise UserError("--stream works on one text; use --text, or remove --stream")
+    if args.out == STDOUT or args.out.suffix == ".wav" or args.out.is_file():
+        raise UserError(f"--out {args.out}: --text-file writes a folder of wav files; give a folder, as in --out wavs/")
+    lines = text_inputs.read_lines(args.text_file, defaults)
+    text_inputs.check_lines(lines, exported.check)
+    model = output_folder.compute_model_key(exported.folder)
+    keys = {line.number: output_folder.compute_line_key(line.request, sampling, model) for line in lines}
+    rows = {number: row for number, row in output_folder.read_manifest(args.out).items() if row.get("key") == keys.get(number)}
+    rows = {number: row for number, row in rows.items() if (args.out / row["file"]).is_file()}
+    missing = [line for line in lines if line.number not in rows]
+    for line, spoken in speak_lines(exported, missing, sampling, args.batch) if missing else ():
+        request = exported.complete(line.request)
+        rows[line.number] = output_folder.write_line(
+            args.out, line, request, spoken, sampling.seed, keys[line.number], exported.folder.name
+        )
+    output_folder.write_manifest(args.out, rows)
+    print_file_summary(lines, rows, len(missing), sampling, args.out)
+    return 0
+
+
+def speak_lines(
+    exported: VoiceFolder, missing: list[TextLine], sampling: SpeechSampling, batch: int
+) -> Iterator[tuple[TextLine, SpeechResult]]:
+    """Speak the longest texts first: a batch too large for memory fails at once, and the texts of a batch end at about the same time."""
+    from tqdm import tqdm
+
+    queue = sorted(missing, key=lambda line: len(line.request.text), reverse=True)
+    with closing(exported.open()) as voice, tqdm(total=len(queue), unit="text", disable=not sys.stderr.isatty()) as bar:
+        for start in range(0, len(queue), batch):
+            now = queue[start : start + batch]
+            yield from zip(now, voice.speak([line.request for line in now], sampling), strict=True)
+            bar.update(len(now))
+
+
+def print_file_summary(lines: list[TextLine], rows: dict[int, dict[str, Any]], generated: int, sampling: SpeechSampling, out: Path) -> None:
+    """Print what the folder contains; `generated` counts the lines spoken by this run."""
+    seconds = sum(row["seconds"] for row in rows.values())
+    kept = f", {len(lines) - generated} of them from an earlier run" if generated < len(lines) else ""
+    print(f"{out}: {format_count(len(lines), 'wav')}{kept}, {seconds:.1f} s of speech; {output_folder.MANIFEST} lists them")
+    cut = [line.place for line in lines if not rows[line.number]["ended"]]
+    if cut:
+        print(f"{len(cut)} were cut off at --max-seconds {sampling.max_seconds:g} because the model did not end them: {', '.join(cut)}")

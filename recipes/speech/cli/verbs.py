@@ -1,0 +1,70 @@
+"""The verbs of a speech recipe: `generate`, `serve`, `eval-voice` and samples during training, with their help.
+
+`recipe.py` and `arguments.py` are imported for training and for `--help` too, which need neither audio packages nor torch. So a recipe
+passes a function that imports its voices, and a verb calls it when it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from finetune.recipe import Answer, Inference
+
+if TYPE_CHECKING:
+    from .generate import GenerateCommand
+
+
+@dataclass(frozen=True)
+class SpeechVerbs:
+    """The verbs of one recipe."""
+
+    load_command: Callable[[], GenerateCommand]
+    """Imports the recipe's `generate` with its `SpeechRecipe`; must not import torch."""
+
+    def generate(self, folder: Path, argv: list[str]) -> int:
+        """Body of `finetune generate`."""
+        return self.load_command().run(folder, argv)
+
+    def sample(self, folder: Path, prompts: list[str]) -> list[Answer]:
+        """Prompts spoken by an export during training."""
+        from recipes.speech.evaluation import training_samples
+
+        return training_samples.speak_prompts(self.load_command().speech, folder, prompts)
+
+    def evaluate(self, model: Path, argv: list[str]) -> int:
+        """Body of `finetune eval-voice`."""
+        from . import evaluate
+
+        return evaluate.evaluate(self.load_command().speech, model, argv)
+
+    def serve(self, folders: list[Path], argv: list[str]) -> int:
+        """Body of `finetune serve`: a web page, and OpenAI's speech API."""
+        from recipes.speech.serving import http_server
+
+        return http_server.serve(self.load_command().speech.inspect, folders, argv)
+
+    def print_generate_help(self) -> None:
+        """Print the options of `finetune generate`, and exit as argparse does."""
+        self.load_command().parse(["--help"])
+
+    @property
+    def inference(self) -> Inference:
+        """For `Recipe.inference`."""
+        example = ("--text", "Hello, this is my voice.")
+        return Inference(generate=self.generate, serve=self.serve, sample=self.sample, evaluate=self.evaluate, example=example)
+
+    @property
+    def help(self) -> dict[str, Callable[[], None]]:
+        """`HELP` of a recipe's `arguments.py`: the verbs whose help comes without torch. `eval-voice` needs it, and prints its help
+        itself."""
+        return {"generate": self.print_generate_help, "serve": print_serve_help}
+
+
+def print_serve_help() -> None:
+    """Print the options of `finetune serve`, and exit as argparse does."""
+    from recipes.speech.serving import http_server
+
+    http_server.parse(["--help"])

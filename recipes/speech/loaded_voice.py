@@ -1,0 +1,53 @@
+"""What the loaded models of all speech recipes have in common: what `recipes.speech.interface.Voice` says of an exported folder."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from finetune.storage.model_security import CONFIG
+
+from .interface import SpeechRequest
+
+
+class CheckedFolder(Protocol):
+    """The part of `VoiceFolder` that a loaded model needs."""
+
+    @property
+    def folder(self) -> Path: ...
+
+    def check(self, request: SpeechRequest) -> None:
+        """As `VoiceFolder.check`."""
+
+
+class LoadedVoice:
+    """Base of the classes that implement `Voice`."""
+
+    def __init__(self, folder: CheckedFolder, speakers: Collection[str], defaults: Mapping[str, Any]) -> None:
+        """`speakers`: names in lower case. `defaults`: the settings of requests that have none (see `SamplingScheme.resolve`)."""
+        self._folder, self._speakers, self._defaults = folder, tuple(sorted(speakers)), defaults
+
+    @property
+    def speakers(self) -> tuple[str, ...]:
+        """Lower-case names."""
+        return self._speakers
+
+    @property
+    def default_temperature(self) -> float:
+        """Temperature of requests that set none, if they are sampled: of the first codebook, where others have settings of their own."""
+        return float(self._defaults["temperature"])
+
+    @property
+    def samples_by_default(self) -> bool:
+        """Whether requests without sampling settings are sampled."""
+        return bool(self._defaults["do_sample"])
+
+    @property
+    def created(self) -> int:
+        """When the folder was exported, in seconds since the epoch."""
+        return int((self._folder.folder / CONFIG).stat().st_mtime)
+
+    def check(self, request: SpeechRequest) -> None:
+        """Raise `UserError`, which lists what exists, for a request that this model cannot speak."""
+        self._folder.check(request)

@@ -1,0 +1,153 @@
+"""`serve --blind`: a page that plays two systems on random sides, and asks which is better.
+
+All texts are spoken before the page opens, so that no waiting time shows which system is which. The clips are kept in memory, and say that
+they are synthetic but not of which model.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from data_prep.pages import web_server
+from data_prep.pages.request_guard import RequestError, Route
+from finetune.errors import UserError
+from recipes.speech.evaluation.training_samples import parse_prompt
+from recipes.speech.interface import SpeechSampling
+from recipes.speech.marked_audio import UNNAMED, encode_marked_flac
+from recipes.speech.serving.access_control import AccessControl, AccessPolicy
+from recipes.speech.serving.api_errors import to_refusal
+from recipes.speech.serving.blind_trials import CHOICES, AnsweredError, BlindTrials, make_trials, read_texts
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from recipes.speech.interface import VoiceFolder
+
+PAGE = Path(__file__).with_name("blind_page.html")
+LARGEST_ANSWER = 2**10
+BATCH = 8
+Clips = Mapping[tuple[str, str], bytes]
+"""(system, text) → FLAC file."""
+
+
+def serve_blind(exports: Mapping[str, VoiceFolder], url: str, policy: AccessPolicy, args: argparse.Namespace) -> int:
+    """Body of `serve --blind`, of two models by their names. Raises `UserError`, before a model is loaded, for what cannot be compared.
+    Blocks until SIGTERM or Ctrl-C."""
+    if len(exports) != 2:
+        raise UserError(f"--blind compares two models, and {len(exports)} were given; give --model MODEL twice, or also --base MODEL")
+    texts = read_texts(args.blind)
+    for name, exported in exports.items():
+        check_texts(name, exported, texts)
+    first, second = exports
+    trials = BlindTrials(make_trials(texts, (first, second)), args.results)
+    sampling = SpeechSampling(seed=args.seed, max_seconds=args.max_seconds)
+    open_texts = [trial.text for key, trial in trials.trials.items() if key not in trials.answers]
+    clips = {pair: clip for name, exported in exports.items() for pair, clip in speak_texts(name, exported, open_texts, sampling).items()}
+    announcement = f"serve: {url}   (stop with Ctrl-C; answers are saved to {args.results})"
+    web_server.run_server(build_app(trials, clips, policy), args.host, args.port, announcement)
+    print(f"serve: stopped. {trials.outcome.describe()}", flush=True)
+    return 0
+
+
+def check_texts(name: str, exported: VoiceFolder, texts: Sequence[str]) -> None:
+    """Raise `UserError`, with the text, for one that a model cannot speak."""
+    for text in texts:
+        try:
+            exported.check(parse_prompt(text, exported.first_speaker))
+        except UserError as error:
+            raise UserError(f"--blind: {name} cannot speak {text!r}: {error}") from error
+
+
+def speak_texts(name: str, exported: VoiceFolder, texts: Sequence[str], sampling: SpeechSampling) -> dict[tuple[str, str], bytes]:
+    """The clips of one model, which is loaded for this alone; prints the progress after each batch."""
+    clips: dict[tuple[str, str], bytes] = {}
+    if not texts:
+        return clips
+    with closing(exported.open()) as voice:
+        for start in range(0, len(texts), BATCH):
+            part = texts[start : start + BATCH]
+            results = voice.speak([parse_prompt(text, exported.first_speaker) for text in part], sampling)
+            for text, result in zip(part, results, strict=True):
+                clips[name, text] = encode_marked_flac(result.wave, result.rate, UNNAMED)
+            print(f"{name}: {len(clips)} of {len(texts)} texts spoken", flush=True)
+    return clips
+
+
+def build_app(trials: BlindTrials, clips: Clips, policy: AccessPolicy) -> FastAPI:
+    """The page and its four requests behind access control."""
+    from fastapi import FastAPI
+    from starlette.middleware import Middleware
+
+    from data_prep.pages.request_guard import add_request_guard
+
+    routes = (
+        Route("GET", "/"),
+        Route("GET", "/trial"),
+        Route("GET", "/clip/[0-9a-f]{12}/(left|right)"),
+        Route("POST", "/answer", largest=LARGEST_ANSWER, check=parse_answer),
+    )
+    middleware = [
+        Middleware(web_server.add_security_headers),
+        Middleware(add_request_guard, routes=routes, admit=AccessControl(policy).admit, answer=_explain),
+    ]
+    app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None)
+
+    def page(_: Request) -> Response:
+        return HTMLResponse(PAGE.read_text(encoding="utf-8"))
+
+    async def show_trial(_: Request) -> Response:
+        return JSONResponse(describe_state(trials), headers={"cache-control": "no-store"})
+
+    async def play(request: Request) -> Response:
+        trial = trials.trials.get(request.path_params["key"])
+        system = None if trial is None else (trial.left if request.path_params["side"] == "left" else trial.right)
+        clip = None if trial is None else clips.get((str(system), trial.text))
+        if clip is None:
+            return JSONResponse({"error": {"message": "there is no such trial; reload the page"}}, 404)
+        return Response(clip, media_type="audio/flac", headers={"cache-control": "no-store"})
+
+    async def answer(request: Request) -> Response:
+        given = await request.json()
+        try:
+            trials.answer(given["trial"], given["choice"])
+        except KeyError:
+            return JSONResponse({"error": {"message": "there is no such trial; reload the page"}}, 404)
+        except AnsweredError:
+            return JSONResponse({"error": {"message": "this trial has another answer already; reload the page"}}, 409)
+        except (UserError, OSError) as error:
+            return JSONResponse({"error": {"message": f"the answer was not saved ({error}); try again"}}, 503)
+        return JSONResponse(describe_state(trials))
+
+    app.add_route("/", page)
+    app.add_route("/trial", show_trial)
+    app.add_route("/clip/{key}/{side}", play)
+    app.add_route("/answer", answer, methods=["POST"])
+    return app
+
+
+def _explain(rejected: RequestError) -> Response:
+    return to_refusal(rejected).response()
+
+
+def parse_answer(body: Any) -> dict[str, str]:
+    """The body of an answer. Raises `ValueError` with the reason for any other."""
+    if not isinstance(body, dict) or body.keys() != {"trial", "choice"} or not isinstance(body["trial"], str):
+        raise ValueError('expected {"trial": KEY, "choice": "left", "right" or "same"}')
+    if body["choice"] not in CHOICES:
+        raise ValueError(f"choice {str(body['choice'])[:40]!r} is none of {', '.join(CHOICES)}")
+    return body
+
+
+def describe_state(trials: BlindTrials) -> dict[str, Any]:
+    """The trial to show, without the systems' names; at the end, the outcome with them."""
+    done, total, trial = len(trials.answers), len(trials.trials), trials.next
+    if trial is None:
+        return {"done": done, "total": total, "outcome": trials.outcome.describe()}
+    return {"done": done, "total": total, "trial": trial.key, "text": parse_prompt(trial.text, None).text}

@@ -1,1 +1,0 @@
-"""`finetune generate` for a voice: texts in, audio files out."""

@@ -1,0 +1,34 @@
+"""`finetune generate`: speech from an exported folder, for one text or for a file of texts.
+
+python -m finetune generate --model exports/me --speaker me --text "Hello, this is my voice." --out hello.wav
+
+python -m finetune generate --model exports/me --speaker me --text-file lines.txt --out wavs/
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from recipes.speech.cli.generate import GenerateCommand
+
+from .inference.synthesizer import SPEECH, Request
+from .model.sampling_settings import SCHEME, SamplingSettings
+
+
+def add_options(group: Any) -> None:
+    """The option that only Qwen3-TTS has."""
+    group.add_argument("--streamed-text", action="store_true", help="feed the text token by token; training feeds the whole text first")
+
+
+COMMAND = GenerateCommand(
+    speech=SPEECH,
+    scheme=SCHEME,
+    Request=Request,
+    Sampling=SamplingSettings,
+    help={
+        "--language": "language name, ISO code or auto (default: the language that the speaker was trained in)",
+        "--reference": "clip of a voice to clone instead of --speaker (base exports only)",
+        "--reference-text": "transcript of the clip: a released base then continues the clip's style; exports were not trained for this",
+    },
+    add_options=add_options,
+)

@@ -1,0 +1,183 @@
+"""Real recordings with wrong transcripts: telephone prompts of the Debian packages `asterisk-core-sounds-en-g722` and
+`asterisk-core-sounds-en`, read by a professional speaker. The limit of the aligner was chosen on the other half of the prompts.
+
+  python -m pytest -q -s -m slow tests/data_prep/alignment/test_real_prompts.py
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import soundfile
+
+from data_prep.cli import voice
+
+SOUNDS = Path("/usr/share/asterisk/sounds/en_US_f_Allison")
+TEXTS = Path("/usr/share/doc/asterisk-core-sounds-en/core-sounds-en.txt.gz")
+RATE, PAUSE_SECONDS, PROMPTS_PER_RECORDING = 16000, 0.7, 34
+RECORDINGS = 2
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (SOUNDS.is_dir() and TEXTS.is_file()), reason="needs the Debian packages asterisk-core-sounds-en(-g722)"),
+]
+
+
+class Prompt(NamedTuple):
+    """A prompt in a joined recording, times in seconds."""
+
+    start: float
+    stop: float
+    text: str
+
+
+@functools.cache
+def list_prompts() -> tuple[tuple[str, np.ndarray], ...]:
+    """(text, samples [n] at 16 kHz) of every second prompt with at least three words."""
+    pytest.importorskip("pocketsphinx")
+    lines = gzip.decompress(TEXTS.read_bytes()).decode(errors="replace").splitlines()
+    named = sorted(tuple(map(str.strip, line.split(":", 1))) for line in lines if ":" in line and not line.startswith(";"))
+    usable = [
+        (text, SOUNDS / f"{name}.g722")
+        for name, text in named
+        if (SOUNDS / f"{name}.g722").is_file() and not re.search(r"[\[(<]", text) and len(text.split()) >= 3
+    ]
+    return tuple((text, decode_g722(path)) for text, path in usable[1::2])
+
+
+def decode_g722(path: Path) -> np.ndarray:
+    import av
+
+    with av.open(str(path), format="g722") as container:
+        frames = [frame.to_ndarray().reshape(-1) for frame in container.decode(audio=0)]
+    return np.concatenate(frames).astype(np.float32) / 32768
+
+
+def join_prompts(folder: Path) -> dict[str, list[Prompt]]:
+    """Write recordings of joined prompts; returns their prompts by name."""
+    folder.mkdir()
+    noise, recordings = np.random.default_rng(0), {}
+    everything = list_prompts()
+    for first in range(0, RECORDINGS * PROMPTS_PER_RECORDING, PROMPTS_PER_RECORDING):
+        pause = (noise.normal(size=int(PAUSE_SECONDS * RATE)) * 1e-4).astype(np.float32)
+        parts, prompts, at = [pause], list[Prompt](), len(pause)
+        for text, samples in everything[first : first + PROMPTS_PER_RECORDING]:
+            prompts.append(Prompt(at / RATE, (at + len(samples)) / RATE, text))
+            parts += [samples, pause]
+            at += len(samples) + len(pause)
+        name = f"part{first // PROMPTS_PER_RECORDING}"
+        soundfile.write(folder / f"{name}.wav", np.concatenate(parts), RATE)
+        recordings[name] = prompts
+    return recordings
+
+
+def write_cues(path: Path, prompts: list[Prompt], texts: list[str] | None = None, late: float = 0.0) -> None:
+    utterances = [
+        {"start": one.start + late, "end": one.stop + late, "text": text}
+        for one, text in zip(prompts, texts or [one.text for one in prompts], strict=True)
+    ]
+    path.write_text(json.dumps(utterances))
+
+
+def join_cues(prompts: list[Prompt]) -> list[Prompt]:
+    """One cue for every eight prompts: longer than a clip may be."""
+    groups = [prompts[first : first + 8] for first in range(0, len(prompts), 8)]
+    return [Prompt(group[0].start, group[-1].stop, " ".join(one.text for one in group)) for group in groups]
+
+
+def insert_unspoken(prompts: list[Prompt], others: list[str]) -> tuple[list[Prompt], list[str]]:
+    """Behind every third prompt, in the pause, a cue with the text of a prompt of another recording."""
+    cues: list[Prompt] = []
+    for at, one in enumerate(prompts):
+        cues.append(one)
+        if at % 3 == 1:
+            cues.append(Prompt(one.stop + 0.1, one.stop + PAUSE_SECONDS - 0.1, others[at]))
+    return cues, [one.text for one in cues]
+
+
+def write_trap(trap: str, folder: Path, recordings: dict[str, list[Prompt]]) -> None:
+    names = sorted(recordings)
+    for name, other in zip(names, [*names[1:], names[0]], strict=True):
+        prompts = recordings[name]
+        texts = [one.text for one in prompts]
+        swapped = [*texts[:1], *(text for pair in zip(texts[2::2], texts[1::2], strict=False) for text in pair), *texts[-1:]]
+        path = folder / f"{name}.json"
+        path.unlink(missing_ok=True)
+        if trap == "one plain text":
+            (folder / f"{name}.txt").write_text(" ".join(texts))
+        elif trap == "cues of half a minute":
+            write_cues(path, join_cues(prompts))
+        elif trap == "texts of neighbours swapped":
+            write_cues(path, prompts, swapped)
+        elif trap == "cues that nobody speaks":
+            write_cues(path, *insert_unspoken(prompts, [one.text for one in recordings[other]]))
+        elif trap == "subtitles of another recording":
+            write_cues(path, recordings[other])
+        else:
+            write_cues(path, prompts, late=1.0 if trap == "subtitles a second late" else 0.0)
+
+
+def normalize(text: str) -> str:
+    return " ".join(re.findall(r"[a-z']+|\d", text.lower()))
+
+
+def count_kept(out: Path, recordings: dict[str, list[Prompt]]) -> tuple[int, int]:
+    """Kept clips with the right text, and with a wrong one. Right: the text holds every prompt of which 90 % are in the clip, and nothing
+    but words of the prompts of which more than 0.2 s are in it."""
+    rows = [json.loads(line) for name in ("train.jsonl", "val.jsonl") if (out / name).is_file() for line in (out / name).open()]
+    right = 0
+    for row in rows:
+        shared = [(one, min(one.stop, row["end"]) - max(one.start, row["start"])) for one in recordings[Path(row["source"]).stem]]
+        whole = normalize(" ".join(one.text for one, seconds in shared if seconds > 0.9 * (one.stop - one.start)))
+        right += whole in normalize(row["text"]) and normalize(row["text"]) in normalize(
+            " ".join(one.text for one, sec in shared if sec > 0.2)
+        )
+    return right, len(rows) - right
+
+
+def prepare(folder: Path, out: Path, *options: str) -> None:
+    for name in ("train.jsonl", "val.jsonl"):
+        (out / name).unlink(missing_ok=True)  # a run that keeps nothing leaves those of the run before
+    voice.main([str(folder), "--out", str(out), "--transcripts", "--language", "en", "--workers", "0", "--device", "cpu", *options])
+
+
+@pytest.fixture(scope="module")
+def joined(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[Prompt]]]:
+    folder = tmp_path_factory.mktemp("prompts") / "recordings"
+    return folder, join_prompts(folder)
+
+
+TRAPS = (
+    "right subtitles",
+    "subtitles of another recording",
+    "texts of neighbours swapped",
+    "cues that nobody speaks",
+    "subtitles a second late",
+    "cues of half a minute",
+    "one plain text",
+)
+
+
+@pytest.mark.timeout(900)
+def test_wrong_texts_are_rejected_and_right_ones_kept(joined: tuple[Path, dict[str, list[Prompt]]], tmp_path: Path) -> None:
+    folder, recordings = joined
+    counts = {}
+    for trap in TRAPS:
+        write_trap(trap, folder, recordings)
+        for options in ((), ("--align", "pocketsphinx")):
+            prepare(folder, tmp_path / "out", *options)
+            counts[trap, bool(options)] = count_kept(tmp_path / "out", recordings)
+        print(f"\n{trap}: (right, wrong) without a model {counts[trap, False]}, with pocketsphinx {counts[trap, True]}")
+    good = counts["right subtitles", False][0]
+    assert good > 50
+    assert counts["right subtitles", True][0] >= 0.9 * good
+    for trap in TRAPS:
+        assert counts[trap, True][1] <= 0.01 * good
+    assert counts["subtitles a second late", True][0] >= 0.8 * good

@@ -1,0 +1,58 @@
+"""Division of a long recording into parts."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.audio.waveform import MASTER_RATE
+from data_prep.segmentation.parts import STEP, list_parts, select_regions
+from data_prep.segmentation.vad import Region
+from tests.data_prep.segmentation.test_vad import spans
+
+SECOND = MASTER_RATE
+
+
+def speak(*edges: float) -> list[Region]:
+    """Regions from their starts and stops in seconds."""
+    return [Region(round(start * SECOND), round(stop * SECOND)) for start, stop in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def test_a_recording_of_twice_the_target_is_one_part() -> None:
+    regions = speak(0, 5, 8, 20)
+    assert list_parts(regions, 20 * SECOND, 10.0, []) == [Region(0, 20 * SECOND)]
+    assert len(list_parts(regions, 20 * SECOND + 1, 10.0, [])) == 2
+
+
+def test_a_part_ends_in_the_middle_of_the_longest_pause_in_its_range() -> None:
+    """5 to 15 s after the start of a part of 10 s; the pause of 4 s is too early."""
+    regions = speak(0, 1, 5, 7, 8, 11, 13, 14.9, 15, 30)
+    assert list_parts(regions, 30 * SECOND, 10.0, []) == [Region(0, 12 * SECOND), Region(12 * SECOND, 30 * SECOND)]
+
+
+def test_without_a_pause_in_its_range_a_part_is_longer() -> None:
+    assert list_parts(speak(0, 21, 22, 30), 30 * SECOND, 10.0, [])[0].stop == 21.5 * SECOND // STEP * STEP
+    assert list_parts(speak(0, 30), 30 * SECOND, 10.0, []) == [Region(0, 30 * SECOND)]
+
+
+def test_a_pause_inside_an_utterance_is_used_only_if_there_is_no_other() -> None:
+    regions = speak(0, 7, 9, 12, 12.5, 30)
+    whole, other = Region(0, 11 * SECOND), Region(13 * SECOND, 29 * SECOND)
+    assert list_parts(regions, 30 * SECOND, 10.0, [])[0].stop == 8 * SECOND
+    assert list_parts(regions, 30 * SECOND, 10.0, [whole, other])[0].stop == 12.25 * SECOND // STEP * STEP
+    assert list_parts(regions, 30 * SECOND, 10.0, [Region(0, 29 * SECOND)])[0].stop == 8 * SECOND
+
+
+@given(spans(), st.floats(1.0, 60.0))
+def test_the_parts_fill_the_recording_and_each_region_is_in_one(case, seconds: float) -> None:
+    regions, length = case
+    found = list_parts(regions, length, seconds, [])
+    assert (found[0].start, found[-1].stop) == (0, length)
+    assert all(one.stop == other.start and one.stop % STEP == 0 for one, other in itertools.pairwise(found))
+    moved = [(part.start + region.start, part.start + region.stop) for part in found for region in select_regions(regions, part)]
+    assert moved == regions
+    assert all(0 <= region.start < region.stop <= part.stop - part.start for part in found for region in select_regions(regions, part))
+    assert len(found) == 1 or all(select_regions(regions, part) for part in found)
+    assert all(part.seconds >= seconds / 2 for part in found[:-1])

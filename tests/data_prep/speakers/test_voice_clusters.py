@@ -1,0 +1,62 @@
+"""How many voices windows hold, on vectors of known people."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from data_prep.speakers.voice_clusters import FEWEST_WINDOWS, find_voices, measure_separation, smooth_labels
+
+
+def windows_of(seed: int, count: int, spread: float = 0.45) -> np.ndarray:
+    """[count, 64] vectors of one person: a direction of their own with as much spread, in total, as resemblyzer's windows have."""
+    person, generator = np.random.default_rng(seed), np.random.default_rng(1000 + seed)
+    vectors = person.standard_normal(64) / 8 + 0.8 * np.ones(64) / 8 + spread / 8 * generator.standard_normal((count, 64))
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.mark.parametrize("count", [1, 12, 40, 300])
+def test_one_person_is_one_voice(count: int) -> None:
+    assert not any(find_voices(windows_of(seed, count)).any() for seed in range(10))
+
+
+@pytest.mark.parametrize("fewer", [FEWEST_WINDOWS, 30, 100])
+def test_two_people_are_two_voices_and_the_first_has_most_windows(fewer: int) -> None:
+    labels = find_voices(np.concatenate([windows_of(1, fewer), windows_of(2, 120)]))
+    assert labels.tolist() == [1] * fewer + [0] * 120
+
+
+def test_four_people_are_told_apart_whatever_the_order_of_their_windows() -> None:
+    truth = np.repeat(np.arange(4), [50, 40, 30, 20])
+    vectors = np.concatenate([windows_of(seed, count) for seed, count in zip(range(4), (50, 40, 30, 20), strict=True)])
+    order = np.random.default_rng(0).permutation(len(truth))
+    assert find_voices(vectors[order]).tolist() == truth[order].tolist()
+
+
+def test_the_first_voice_is_the_one_that_speaks_longest() -> None:
+    vectors, seconds = np.concatenate([windows_of(1, 30), windows_of(2, 20)]), np.repeat([0.8, 1.5], [30, 20])
+    assert find_voices(vectors, seconds).tolist() == [1] * 30 + [0] * 20
+
+
+def test_a_wide_spread_is_no_second_voice() -> None:
+    """Vectors all over the sphere: the two halves are as dissimilar as two people, but nothing separates them."""
+    vectors = np.random.default_rng(0).standard_normal((200, 8))
+    assert not find_voices((vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)).any()
+
+
+def test_too_few_windows_are_no_voice() -> None:
+    assert not find_voices(np.concatenate([windows_of(1, FEWEST_WINDOWS - 1), windows_of(2, 100)])).any()
+    assert find_voices(np.zeros((0, 64), np.float32)).tolist() == []
+
+
+def test_the_separation_of_normal_distributions() -> None:
+    generator = np.random.default_rng(0)
+    along = np.stack([np.ones(5000), np.zeros(5000)], axis=1)
+    one, other = along + generator.normal(0, 0.1, (5000, 2)), -along + generator.normal(0, 0.1, (5000, 2))
+    assert measure_separation(one, other) == (pytest.approx(20, rel=0.03), pytest.approx(-1, abs=0.01))
+
+
+def test_a_single_window_takes_the_voice_around_it_but_not_over_a_pause() -> None:
+    labels = np.array([0, 0, 1, 0, 0, 1])
+    assert smooth_labels(labels, np.ones(5, bool)).tolist() == [0, 0, 0, 0, 0, 1]
+    assert smooth_labels(labels, np.array([True, False, True, True, True])).tolist() == [0, 0, 1, 0, 0, 1]

@@ -1,0 +1,48 @@
+"""A dataset with several configurations or splits is read as the one that was chosen, and the choices are listed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from data_prep.hub_datasets import choose_splits, download_dataset_files
+from finetune.errors import UserError
+from tests.finetune import fake_hub
+
+CARD = (
+    b"---\nconfigs:\n- config_name: main\n  data_files:\n  - split: train\n    path: main/t*\n- config_name: extra\n  data_dir: more\n---\n"
+)
+ROWS = {"main/train.jsonl": b"{}", "more/train.jsonl": b"{}", "more/test.jsonl": b"{}", "more/config.json": b"{}", "more/run.py": b"1"}
+
+
+def names(dataset: str, *configs: str) -> list[tuple[str, str]]:
+    found = download_dataset_files("source", dataset, ("*.jsonl", "*.json"), configs)
+    assert found is not None
+    return [(file.name, file.split) for file in found]
+
+
+@pytest.mark.parametrize("card", [CARD, b"# none"])
+def test_a_configuration_must_be_chosen_if_there_are_several(card: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_hub.opened() as hub:
+        fake_hub.point_client_at(hub, tmp_path / "hf", monkeypatch)
+        hub.repositories["datasets/me/two"] = {"README.md": card, **ROWS}
+        hub.repositories["datasets/me/one"] = {"data/train.jsonl": b"{}", "data/validation.jsonl": b"{}"}
+        both = "main, extra" if card == CARD else "main, more"
+        with pytest.raises(UserError, match=f"source me/two has several configurations: {both}; choose with --config NAME"):
+            names("me/two")
+        with pytest.raises(UserError, match=f"--config no: source me/two has no such configuration; it has {both}"):
+            names("me/two", "no")
+        assert names("me/two", both.rpartition(" ")[2]) == [("more/test.jsonl", "test"), ("more/train.jsonl", "train")]
+        assert names("me/two", *both.split(", "))[0] == ("main/train.jsonl", "train")
+        assert names("me/one") == [("data/train.jsonl", "train"), ("data/validation.jsonl", "validation")]
+    assert download_dataset_files("source", str(tmp_path), ("*.jsonl",), ()) is None
+
+
+def test_a_split_must_be_chosen_if_there_are_several() -> None:
+    assert choose_splits("recordings", "me/one", ["train"], []) == ["train"]
+    assert choose_splits("recordings", "me/one", ["train", "test"], ["test"]) == ["test"]
+    with pytest.raises(UserError, match="recordings me/one has several splits: train, test; choose with --split NAME, once or more"):
+        choose_splits("recordings", "me/one", ["train", "test"], [])
+    with pytest.raises(UserError, match="--split dev: recordings me/one has no such split; it has train, test"):
+        choose_splits("recordings", "me/one", ["train", "test"], ["dev"])

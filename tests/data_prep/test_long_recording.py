@@ -1,0 +1,185 @@
+"""A long recording is processed in parts: the files of the whole, with any number of workers, after a stop and after a kill.
+
+The quick tests divide a minute into parts of seven seconds; the slow ones 25 minutes into parts of one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tracemalloc
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from data_prep.audio.waveform import MASTER_RATE, Audio
+from data_prep.cli import voice
+from data_prep.pipeline import all_recordings
+from data_prep.segmentation import parts
+from finetune.storage import files
+from tests.data_prep.test_voice_interrupted import ROOT, contents, count_stored, kill_group, wait_until_stored
+
+SECONDS = 7.0
+PAUSES = (0.6, 2.6, 0.9, 1.4)
+
+
+def write_recording(folder: Path, railway: Audio, said: list[dict[str, object]], minutes: float) -> Path:
+    """Sentences of the sample with pauses of four lengths on the noise of a room, and their transcript."""
+    chance, rows, pieces, length = np.random.default_rng(0), [], [], 0
+    while length < minutes * 60 * MASTER_RATE:
+        one = said[len(rows) % len(said)]
+        sentence = railway.cut(int((one["start"] - 0.1) * MASTER_RATE), int((one["end"] + 0.1) * MASTER_RATE)).samples
+        start, length = length, length + len(sentence)
+        rows.append({"start": start / MASTER_RATE + 0.1, "end": length / MASTER_RATE - 0.1, "text": f"{one['text']} {len(rows)}"})
+        pause = np.zeros(int(PAUSES[len(rows) % len(PAUSES)] * MASTER_RATE), np.float32)
+        length += len(pause)
+        pieces += [sentence * np.float32(chance.uniform(0.5, 1.0)), pause]
+    folder.mkdir(parents=True)
+    noise = 1e-4 * chance.standard_normal(length, np.float32)
+    soundfile.write(folder / "talk.flac", np.concatenate(pieces) + noise, MASTER_RATE)
+    files.write_json(folder / "talk.transcript.json", rows)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def minute(railway, said, tmp_path_factory) -> Path:
+    return write_recording(tmp_path_factory.mktemp("minute") / "in", railway, said, 1.0)
+
+
+def run(recordings: Path, out: Path, seconds: float, workers: int = 0) -> int:
+    options = ["--transcripts", "--speaker", "me", "--preset", "keep-all", "--workers", str(workers)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "PART_SECONDS", seconds)
+        return voice.main([str(recordings), "--out", str(out), *options])
+
+
+@pytest.fixture(scope="module")
+def undivided(minute, tmp_path_factory) -> dict[str, bytes]:
+    out = tmp_path_factory.mktemp("undivided") / "out"
+    assert run(minute, out, inf) == 0
+    assert count_stored(out, "clips") == 1
+    return contents(out)
+
+
+def list_computed(out: Path) -> dict[str, int]:
+    return json.loads((out / "run.json").read_text())["computed"]
+
+
+def test_the_parts_give_the_files_of_the_whole_recording(minute, undivided, tmp_path, capsys) -> None:
+    """Each part ends at a pause of more than two seconds, which no clip spans."""
+    assert run(minute, tmp_path / "out", SECONDS) == 0
+    assert contents(tmp_path / "out") == undivided
+    count = count_stored(tmp_path / "out", "clips")
+    assert count > 4
+    assert list_computed(tmp_path / "out") == {"speech": 1, "levels": 1, "clips": count}
+    printed = capsys.readouterr().out
+    assert all(f"[0/1] talk.flac: part {number} of {count}, " in printed for number in range(1, count + 1))
+    assert "[1/1] talk.flac: " in printed
+    assert not list((tmp_path / "out" / ".stages" / "samples").iterdir()), "the samples are deleted once all parts are finished"
+    assert run(minute, tmp_path / "out", SECONDS) == 0
+    assert list_computed(tmp_path / "out") == {}
+
+
+def test_a_stop_keeps_the_finished_parts_and_the_samples(minute, undivided, tmp_path) -> None:
+    out, pressed = tmp_path / "out", []
+
+    def press(operation: str, path: Path) -> None:
+        if operation == "rename" and path.parent.name == "clips" and count_stored(out, "clips") == 2 and not pressed:
+            pressed.append(path)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with files.watch(press):
+        assert run(minute, out, SECONDS) == 130
+    done = count_stored(out, "clips")
+    assert done == 3 and not (out / "train.jsonl").exists()
+    assert len(list((out / ".stages" / "samples").iterdir())) == 1
+    assert run(minute, out, SECONDS) == 0
+    assert contents(out) == undivided
+    assert list_computed(out) == {"clips": count_stored(out, "clips") - done}
+
+
+def test_a_part_that_crashes_rejects_the_recording_until_the_next_run(minute, undivided, tmp_path, monkeypatch, capsys) -> None:
+    whole = all_recordings.prepare_part
+
+    def crash(source, transcript, divided, part, *rest):
+        if part == divided.parts[1]:
+            raise MemoryError
+        return whole(source, transcript, divided, part, *rest)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(all_recordings, "prepare_part", crash)
+        assert run(minute, tmp_path / "out", SECONDS) != 0
+    assert "the part from " in (tmp_path / "out" / "rejects.jsonl").read_text()
+    assert run(minute, tmp_path / "out", SECONDS) == 0
+    assert contents(tmp_path / "out") == undivided
+    assert set(list_computed(tmp_path / "out")) == {"clips"}, "the clips of a rejected recording were deleted, its texts are stored"
+
+
+def test_samples_of_earlier_runs_are_deleted_unless_they_are_needed(tmp_path) -> None:
+    stages = tmp_path / ".stages"
+    for name in ("needed", "other", ".needed.tmp-0123"):
+        (stages / "samples" / name).mkdir(parents=True)
+    setup = all_recordings.WorkerSetup(None, stages, None, None)
+    all_recordings._remove_samples(setup, {"needed"})
+    assert [path.name for path in (stages / "samples").iterdir()] == ["needed"]
+
+
+def test_a_plain_text_of_a_long_recording_is_not_divided(minute, tmp_path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "talk.flac").symlink_to(minute / "talk.flac")
+    (tmp_path / "in" / "talk.txt").write_text("All of it.")
+    run(tmp_path / "in", tmp_path / "out", SECONDS)  # the clip is too long, and no other is there
+    assert count_stored(tmp_path / "out", "clips") == 1
+    assert not (tmp_path / "out" / ".stages" / "samples").exists()
+
+
+@pytest.fixture(scope="module")
+def long_recording(railway, said, tmp_path_factory) -> Path:
+    return write_recording(tmp_path_factory.mktemp("long") / "in", railway, said, 25.0)
+
+
+BY_MINUTES = """
+import sys
+from data_prep.cli import voice
+from data_prep.segmentation import parts
+parts.PART_SECONDS = 60.0
+sys.exit(voice.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_run_killed_inside_a_recording_is_resumed_there(long_recording, tmp_path) -> None:
+    assert run(long_recording, tmp_path / "whole", inf) == 0
+    expected = contents(tmp_path / "whole")
+    options = ["--transcripts", "--speaker", "me", "--preset", "keep-all", "--workers", "2"]
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", BY_MINUTES, str(long_recording), "--out", str(out), *options]
+    for count in (1, 5):
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        wait_until_stored(process, out, "clips", count)
+        kill_group(process)
+    done = count_stored(out, "clips")
+    assert run(long_recording, out, 60.0) == 0
+    assert contents(out) == expected
+    assert list_computed(out) == {"clips": count_stored(out, "clips") - done}
+    assert run(long_recording, tmp_path / "alone", 60.0) == 0
+    assert contents(tmp_path / "alone") == expected, "with one worker as with two"
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_length(railway, said, long_recording, tmp_path) -> None:
+    """Arrays of numpy; both recordings are longer than what the loudness is measured on."""
+    half, peaks = write_recording(tmp_path / "half", railway, said, 12.5), []
+    for folder in (half, long_recording):
+        tracemalloc.start()
+        assert run(folder, tmp_path / f"out{len(peaks)}", 60.0) == 0
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0]
+    assert peaks[1] < 2 * 25 * 60 * MASTER_RATE * 4

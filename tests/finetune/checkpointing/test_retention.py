@@ -1,0 +1,65 @@
+"""Which checkpoints are kept besides the newest: the best by a metric, and some over the whole run."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from finetune.checkpointing import checkpoint
+from finetune.checkpointing.checkpoint_metadata import parse_state
+from finetune.checkpointing.retention import SPREAD, BestBy, choose_best, choose_spread, describe_keep
+from finetune.storage.files import json_bytes
+from tests.finetune import tiny
+
+
+def states(evaluations: dict[int, dict[str, float]], best_by: str | None = None) -> dict[str, dict[str, Any]]:
+    made = {step: {"evaluation": found, "validation_loss": found.get("loss"), "best_by": best_by} for step, found in evaluations.items()}
+    return {f"step-{step:08d}": parse_state(json_bytes(tiny.state(step, **changes))) for step, changes in made.items()}
+
+
+@pytest.mark.parametrize(
+    ("best_by", "best"), [(None, 3), ("loss min", 3), ("loss max", 1), ("accuracy max", 2), ("accuracy min", 1), ("pace min", None)]
+)
+def test_the_best_is_kept_by_its_metric(best_by: str | None, best: int | None) -> None:
+    found = states(
+        {1: {"loss": 3.0, "accuracy": 0.1}, 2: {"loss": 2.0, "accuracy": 0.9}, 3: {"loss": 1.0, "accuracy": 0.9}, 4: {}}, best_by
+    )
+    assert choose_best(found, BestBy.parse(best_by)) == (None if best is None else f"step-{best:08d}")
+    gone = checkpoint.choose_surplus(found, 2, "step-00000004")
+    assert {checkpoint.step_of(Path(name)) for name in gone} == {1, 2} - {best}
+
+
+def test_a_checkpoint_of_an_earlier_version_is_compared_by_its_loss() -> None:
+    losses = {1: 1.0, 2: 2.0, 3: 3.0}
+    old = {f"step-{step:08d}": parse_state(json_bytes(tiny.state(step, validation_loss=loss))) for step, loss in losses.items()}
+    assert choose_best(old, BestBy.parse(None)) == "step-00000001" and checkpoint.choose_surplus(old, 2, "step-00000003") == []
+
+
+@given(st.sets(st.integers(1, 3000), min_size=1, max_size=60), st.data())
+def test_what_is_spread_does_not_depend_on_when_it_was_pruned(saved: set[int], data: Any) -> None:
+    kept: set[int] = set()
+    for step in sorted(saved):
+        kept.add(step)
+        if data.draw(st.booleans()):  # not every launch lives to prune
+            kept = choose_spread(kept) | {step}
+    assert choose_spread(kept) == choose_spread(saved) and len(choose_spread(saved)) <= SPREAD
+
+
+def test_checkpoints_are_spread_over_the_whole_run() -> None:
+    for last in (800, 1700, 20_000, 99_900):
+        kept = sorted(choose_spread(range(100, last + 1, 100)))
+        assert SPREAD // 2 < len(kept) <= SPREAD and kept[0] == 100 and kept[-1] > 0.7 * last
+        assert max(b - a for a, b in pairwise(kept)) <= last / 3
+    assert choose_spread([10, 20, 30]) == {10, 20, 30} and choose_spread([7, 8, 9, 63]) == {7, 8, 63} and choose_spread([]) == set()
+
+
+def test_spread_keeps_the_two_newest_and_the_best() -> None:
+    evaluations = {step: {"loss": 5.0 if step != 37 else 1.0} for step in range(1, 101)}
+    gone = {checkpoint.step_of(Path(name)) for name in checkpoint.choose_surplus(states(evaluations), "spread", "step-00000100")}
+    assert {*evaluations} - gone == choose_spread(evaluations) | {37, 99, 100}
+    assert describe_keep("spread") == "the newest 2 and up to 8 over the whole run" and describe_keep(3) == "the newest 3"

@@ -1,0 +1,76 @@
+"""A mistyped flag, folder or verb is answered with the nearest one, without torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from data_prep.__main__ import main as prepare
+from finetune.__main__ import main
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["check", "runs/voise"], "runs/voise: no such folder; did you mean runs/voice?"),
+        (["check", "run/voice"], "run/voice: no such folder; did you mean runs?"),
+        (["check", "other"], "other: no such folder; give the folder of a run"),
+        (["export", "runs/voise/checkpoints", "--to", "x"], "runs/voise/checkpoints: no such folder; did you mean runs/voice?"),
+        (["export", "runs/voice", "--too", "x"], "unknown flag --too; did you mean --to?"),
+        (["export", "runs/voice", "--to=x", "--adapteronly"], "unknown flag --adapteronly; did you mean --adapter-only?"),
+        (["check", "runs/voice", "--xyz"], "unknown flag --xyz; the flags are --help"),
+        (["exprot", "runs/voice"], "unknown verb 'exprot'; did you mean export?"),
+        (["export", "runs/voice"], "the following arguments are required: --to; `finetune export --help` describes"),
+        (["cp", "voice_clon"], "unknown name 'voice_clon'; did you mean voice_clone?"),
+        (["cp", "--too"], "unknown flag --too; the flags are --help"),
+        (["cp"], "the following arguments are required: NAME; `finetune cp --help`"),
+        (["frobnicate"], "unknown verb 'frobnicate'; verbs are train, "),
+    ],
+)
+def test_the_nearest_word_is_named(
+    argv: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs" / "voice").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert main(argv) == 2
+    assert f"error: {message}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["vioce"], "unknown verb 'vioce'; did you mean voice?"),
+        (["--verbose"], "unknown verb '--verbose'; verbs are voice, codes"),
+        (["voice", "talks", "--out", "x", "--wisper", "small"], "unknown flag --wisper; did you mean --whisper?"),
+        (["voice", "talks", "--out", "x", "--transcripts", "--preset", "cleen"], "--preset cleen: no such choice; did you mean clean?"),
+        (["export", "x", "--as", "wav", "--to", "y"], "--as wav: no such choice; choices are ljspeech, audiofolder, qwen, voice"),
+        (["text", "a"], "the following arguments are required: --out; `data_prep text --help`"),
+    ],
+)
+def test_data_prep_names_the_nearest_word_too(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prepare(argv) == 2
+    printed = capsys.readouterr().err
+    assert f"error: {message}" in printed and "usage:" not in printed
+
+
+def test_abbreviated_flags_still_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(tmp_path / "none"), "--form", "base", "--to", "x"]) == 2
+    assert "no such folder" in capsys.readouterr().err
+
+
+def test_mistakes_are_found_without_torch(tmp_path: Path) -> None:
+    script = (
+        "import sys; from finetune.__main__ import main\n"
+        "assert main(['export', 'nothing', '--to', 'x']) == main(['check', 'nothing']) == main(['exprot']) == 2\n"
+        "assert main(['--version']) == main(['schema']) == main(['generate', '--recipe', 'llm_sft', '--help']) == 0\n"
+        "assert main(['generate', '--help']) == main(['chat', '--help']) == 0\n"
+        "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "--prompt-file" in done.stdout and "--streamed-text" in done.stdout, "the options of both recipes"

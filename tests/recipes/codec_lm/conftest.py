@@ -1,0 +1,58 @@
+"""A trained run and its export, made once for all tests of this folder; tests must not change them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from finetune.exporting import export
+from recipes.codec_lm.families import ORPHEUS
+from recipes.codec_lm.sequence_layout import SpeechTextProcessor, find_token_ids
+from recipes.language.tokenizer import load_tokenizer
+from tests.recipes.codec_lm import tiny_models
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def full_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All weights trained until the model has memorized four clips of two speakers."""
+    folder = tmp_path_factory.mktemp("codec_lm")
+    return tiny_models.trained(folder, tiny_models.FULL, ("data.val", str(folder / "train.jsonl")), ("eval.every", "30"))
+
+
+@pytest.fixture(scope="session")
+def exported(full_run: Path) -> Path:
+    return export.export(full_run, full_run.parent / "export")
+
+
+@pytest.fixture(scope="session")
+def voice(exported: Path) -> Iterator[Any]:
+    """The loaded export."""
+    pytest.importorskip("snac")
+    from recipes.codec_lm.speech import SPEECH
+
+    with closing(SPEECH.inspect(exported).open()) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def released() -> SpeechTextProcessor:
+    """The processor of a tokenizer with the released ids."""
+    made = tiny_models.make_tokenizer(tiny_models.RELEASED_SPECIAL, 128_000)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, bos_token=tiny_models.BEGIN, eos_token=tiny_models.END_OF_TEXT)
+    return SpeechTextProcessor(tokenizer, ORPHEUS, find_token_ids(tokenizer, ORPHEUS, Path("released")), 131_072)
+
+
+@pytest.fixture
+def processor(exported: Path) -> SpeechTextProcessor:
+    """The processor of the tiny model."""
+    tokenizer = load_tokenizer(exported, None)
+    ids = find_token_ids(tokenizer, tiny_models.FAMILY, exported)
+    return SpeechTextProcessor(tokenizer, tiny_models.FAMILY, ids, tiny_models.POSITIONS)

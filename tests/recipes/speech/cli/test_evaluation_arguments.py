@@ -1,0 +1,44 @@
+"""Arguments of `eval-voice`: the encoder of the model, the output folder, and options of protocols."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finetune.errors import UserError
+from finetune.exporting.card import CARD
+from recipes.speech.cli.evaluation_arguments import check_out, find_encoder, parse
+from recipes.speech.evaluation.systems import System
+from recipes.voice_clone.inference import synthesizer
+
+
+def test_a_base_without_a_speaker_encoder_is_noted_but_damaged_weights_are_an_error(
+    nano: Path, fresh: Any, export: Any, tmp_path: Path
+) -> None:
+    voice, damaged = export(fresh, "custom_voice", tmp_path / "me"), tmp_path / "damaged"
+    (voice / CARD).write_text(json.dumps({"base": {"source": str(voice), "revision": None}}))
+    found, notes = find_encoder(synthesizer.SPEECH, [System("me", voice, "named")])
+    assert found is None and f"base of me {voice}: " in notes[0] and "only those have the speaker encoder" in notes[0]
+    shutil.copytree(nano, damaged)
+    (damaged / "model.safetensors").write_bytes(b"not weights")
+    with pytest.raises(UserError, match="--base .*model.safetensors"):
+        find_encoder(synthesizer.SPEECH, [System("damaged, zero-shot", damaged, "cloned")])
+
+
+def test_options_of_a_protocol_need_one() -> None:
+    assert parse(["--data", "x.jsonl"]).protocol is None
+    with pytest.raises(UserError, match="--protocol-similarity is an option of a protocol; add --protocol seed-tts-eval"):
+        parse(["--data", "x.jsonl", "--protocol-similarity", "x.pth"])
+
+
+def test_only_files_of_evaluations_are_replaced(tmp_path: Path) -> None:
+    for name in ("evaluation.json", "seed-tts-eval.md", "clips", "scores", "export-30"):
+        (tmp_path / name).touch()
+    check_out(tmp_path)
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(UserError, match=r"contains files that are not of an evaluation \(thesis.tex\)"):
+        check_out(tmp_path)
