@@ -21,6 +21,7 @@ VERBS = {
     "check": "verify all checkpoints of a run",
     "verify-audio": "say which audio files are marked as synthetic speech, and of which model",
     "ls": "list runs with their state, step and best loss; exports; recipes",
+    "translate": "translate a DeepSpeed or accelerate config into a launch file and a config",
     "cp": "copy a recipe, its config or a launch file, to change it",
     "where": "print the paths of the installed recipes and launch files",
     "schema": "print the JSON schema of the config, for editors",

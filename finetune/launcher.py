@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from finetune.monitoring.run_records import EXIT_RECORD, read_json
 FLAG = "launch"
 PASSED_ON = ("num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port")
 """Flags of accelerate that may stand beside --launch."""
+DEEPSPEED = "DEEPSPEED"
+"""`distributed_type` of launch files for DeepSpeed."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,21 @@ def take_launch(arguments: Arguments) -> Launch | None:
         raise UserError(f"--{next(iter(given))} needs --{FLAG} FILE, as in --{FLAG} fsdp2 --num_processes 4")
     arguments.overrides = [(key, value) for key, value in arguments.overrides if key not in given]
     file, flags = find_launch_file(given[FLAG]), [word for key in PASSED_ON if key in given for word in (f"--{key}", given[key])]
-    return Launch(file, read_config_file(file).values, flags)
+    settings = read_config_file(file).values
+    if settings.get("distributed_type") == DEEPSPEED:
+        raise UserError(f"--{FLAG} {file} {explain_deepspeed(file)}")
+    return Launch(file, settings, flags)
+
+
+def check_engine(environ: Mapping[str, str]) -> None:
+    """Raises `UserError` in a rank that accelerate started for DeepSpeed."""
+    if environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true":
+        raise UserError(f"the launch file {explain_deepspeed('FILE.yaml')}")
+
+
+def explain_deepspeed(file: object) -> str:
+    command = command_lines.finetune_command("translate", file, "--to", "FOLDER")
+    return f"asks for DeepSpeed; its ZeRO stages are parallel.strategy here. `{command}` writes a launch file and a config that do the same"
 
 
 def find_launch_file(name: str) -> Path:

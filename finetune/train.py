@@ -51,6 +51,7 @@ def run(argv: list[str]) -> int:
     if wanted is not None and wanted.starts_processes:
         return launcher.launch(wanted, list_words(arguments), check_config(arguments).run.dir)
     try:
+        launcher.check_engine(os.environ)
         config = check_config(arguments)
         if os.environ.get("RANK", "0") == "0":
             report_overlay(arguments)

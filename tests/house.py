@@ -28,6 +28,7 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"data", "monitoring"}),
     frozenset({"checkpointing"}),
     frozenset({"exporting", "planning"}),
+    frozenset({"migration"}),
     frozenset({"training"}),
     frozenset({"train", "launcher"}),
     frozenset({"ray_cluster", "cli"}),

@@ -9,10 +9,9 @@ import yaml
 
 from finetune import command_lines
 from finetune.hardware.gpu_specs import Cluster
+from finetune.planning.launch_settings import PORT, launch_settings
 from finetune.planning.memory import Arrangement
 from finetune.planning.parallelism_planner import LayoutEstimate
-
-PORT = 29500
 
 
 def format_launch_command(verdict: LayoutEstimate, cluster: Cluster, file: Path | None, arguments: Sequence[str]) -> str:
@@ -33,25 +32,9 @@ def format_launch_command(verdict: LayoutEstimate, cluster: Cluster, file: Path 
 def format_launch_file(verdict: LayoutEstimate, cluster: Cluster, file: Path, arguments: Sequence[str]) -> str:
     """A launch file as YAML; its first line is a comment with the launch command. `arguments`: those of the training."""
     arrangement = verdict.arrangement
-    values: dict[str, object] = {
-        "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": distributed_type(arrangement),
-        "num_machines": cluster.nodes,
-        "num_processes": cluster.ranks,
-        "machine_rank": 0,
-        **({"main_process_ip": "127.0.0.1"} if cluster.nodes > 1 else {}),
-        **({} if cluster.ranks == 1 else {"main_process_port": PORT if cluster.nodes > 1 else 0, "rdzv_backend": "static"}),
-        **({"same_network": True} if cluster.ranks > 1 else {}),
-        "mixed_precision": "no",  # the recipe's config owns precision
-        "use_cpu": False,
-    }
-    if distributed_type(arrangement) == "FSDP":
-        values["fsdp_config"] = {
-            "fsdp_version": 2,
-            "fsdp_reshard_after_forward": not arrangement.gathers_all,
-            "fsdp_offload_params": arrangement.offload,
-            "fsdp_cpu_ram_efficient_loading": False,
-        }
+    fsdp = {"fsdp_reshard_after_forward": not arrangement.gathers_all, "fsdp_offload_params": arrangement.offload}
+    kind = distributed_type(arrangement)
+    values = launch_settings(kind, cluster.nodes, cluster.ranks, fsdp if kind == "FSDP" else None)
     first = f"# {format_launch_command(verdict, cluster, file, arguments)}"
     again = "# The same on each other machine with its own --machine_rank; the address is that of machine 0.\n" if cluster.nodes > 1 else ""
     return f"{first}\n{again}{yaml.safe_dump(values, sort_keys=False)}"

@@ -1,0 +1,128 @@
+"""What a rule knows and answers: the settings of a foreign file, and for each of its keys where it went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Kind = Literal["mapped", "not needed", "not there", "unknown"]
+KINDS: tuple[Kind, ...] = ("mapped", "not needed", "not there", "unknown")
+
+AUTO = "auto"
+"""Value that transformers' Trainer replaces by one of its own arguments."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where a key went."""
+
+    kind: Kind
+    text: str
+    """The reason or the consequence, as a phrase."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Config keys that it sets."""
+    launch: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of the launch file that it sets."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """Everything that the rule of one key may look at."""
+
+    values: Mapping[str, Any]
+    """Dotted key → value, of the whole file."""
+    processes: int | None = None
+    """Number of ranks; None: one for each GPU."""
+    machines: int = 1
+    sequence_length: int | None = None
+    """Positions of a sample, by which numbers of samples become numbers of positions."""
+    steps: int | None = None
+    """Optimizer steps of the whole training."""
+
+    def number(self, key: str) -> float | None:
+        """The value of a key if it is a number."""
+        value = self.values.get(key)
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    def is_on(self, key: str) -> bool:
+        return self.values.get(key) is True
+
+
+Rule = Outcome | Callable[[Any, Given], Outcome]
+Rules = Mapping[str, Rule]
+"""Dotted key, or `section.*` for all keys under one, → rule."""
+
+
+@dataclass(frozen=True)
+class KeyLine:
+    """One key of a foreign file with its outcome."""
+
+    key: str
+    value: Any
+    outcome: Outcome
+
+
+def flatten_keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of everything that is not a section; lists and empty sections are values."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from flatten_keys(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def apply_rules(rules: Rules, given: Given) -> list[KeyLine]:
+    """One line for each key, in the order of the file; a key without a rule is `unknown`."""
+    return [KeyLine(key, value, judge(rules, key, value, given)) for key, value in given.values.items()]
+
+
+def judge(rules: Rules, key: str, value: Any, given: Given) -> Outcome:
+    """The outcome of one key."""
+    rule = rules.get(key) or next((rules[name] for name in _sections(key) if name in rules), None)
+    if rule is None:
+        return Outcome("unknown", "no such key is known here; look up what it does before you leave it out")
+    return rule if isinstance(rule, Outcome) else rule(value, given)
+
+
+def _sections(key: str) -> Iterator[str]:
+    """`a.b.c` → `a.b.*`, `a.*`."""
+    parts = key.split(".")
+    return (".".join([*parts[:length], "*"]) for length in range(len(parts) - 1, 0, -1))
+
+
+def sets(key: str, value: Any, text: str = "") -> Outcome:
+    """A key that becomes the config key `key`."""
+    return Outcome("mapped", f"{key}: {format_value(value)}{f' ({text})' if text else ''}", {key: value})
+
+
+def not_needed(text: str) -> Outcome:
+    return Outcome("not needed", text)
+
+
+def not_there(text: str) -> Outcome:
+    return Outcome("not there", text)
+
+
+def unless_auto(key: str, rule: Callable[[Any, Given], Outcome]) -> Callable[[Any, Given], Outcome]:
+    """A rule for values other than `auto`, which leaves the config key at the recipe's default."""
+
+    def decide(value: Any, given: Given) -> Outcome:
+        return not_needed(f"auto was filled in by the Trainer; set {key} instead of its argument") if value == AUTO else rule(value, given)
+
+    return decide
+
+
+def if_on(text: str) -> Callable[[Any, Given], Outcome]:
+    """A switch without a counterpart: `not there` if it is on."""
+    return lambda value, _: not_needed("it is off") if value in (False, None, 0, "none", "no", AUTO, [], {}) else not_there(text)
+
+
+def expect(here: Any, absent: str) -> Rule:
+    """For a key that has no counterpart and needs none while it says what is done here anyway; with another value it is `not there`."""
+    return lambda value, _: not_needed("that is how it is here") if value in (here, AUTO) else not_there(absent)
+
+
+def format_value(value: Any) -> str:
+    """A value as YAML and the command line write it."""
+    return {True: "true", False: "false", None: "null"}[value] if value is None or isinstance(value, bool) else str(value)
