@@ -73,6 +73,25 @@ def test_a_mistake_is_one_error_before_any_process_starts(
     assert words in capsys.readouterr().err and started.environment == {}
 
 
+def test_a_launch_file_for_deepspeed_names_the_translation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "zero3.yaml"
+    file.write_text("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3}\n", encoding="utf-8")
+    started = Started(monkeypatch, 0)
+    assert train.main(argv_in(tmp_path, "--launch", str(file))) == 2
+    assert f"finetune translate {file} --to FOLDER` writes a launch file" in capsys.readouterr().err and started.environment == {}
+
+
+def test_a_rank_that_was_started_for_deepspeed_ends_before_anything_is_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    assert train.main(argv_in(tmp_path)) == 2
+    output = capsys.readouterr()
+    assert "the launch file asks for DeepSpeed" in output.err and "loading torch" not in output.out
+
+
 def test_a_launch_file_of_one_process_trains_in_this_one() -> None:
     given = take_launch(parse_arguments(["--launch", "one_gpu", "--train.lr", "1"]))
     assert given is not None and not given.starts_processes
