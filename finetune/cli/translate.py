@@ -19,7 +19,7 @@ from finetune.argument_parsing import parse_arguments
 from finetune.command_lines import finetune_command
 from finetune.errors import UserError, exit_code
 from finetune.migration.key_rules import KINDS, KeyLine, format_value
-from finetune.migration.translation import Training, Translation, translate_file
+from finetune.migration.translation import TrainingSizes, Translation, translate_file
 from finetune.storage import files
 
 LAUNCH, CONFIG = "launch.yaml", "config.yaml"
@@ -44,7 +44,7 @@ def run(argv: list[str]) -> int:
             raise UserError(f"--{name.replace('_', '-')} {number}: a positive number is expected")
     if not arguments.file.is_file():
         raise UserError(f"{arguments.file} does not exist (looked from {Path.cwd()})")
-    translation = translate_file(arguments.file, Training(arguments.processes, arguments.sequence_length, arguments.steps))
+    translation = translate_file(arguments.file, TrainingSizes(arguments.processes, arguments.sequence_length, arguments.steps))
     print_translation(arguments.file, translation)
     if arguments.to is None:
         print(f"\n--to FOLDER writes {LAUNCH} and {CONFIG}:\n\n{format_config(arguments.file, translation.config)}")

@@ -7,7 +7,7 @@ from typing import Any
 from finetune.errors import UserError
 
 from . import deepspeed_config
-from .key_rules import Given, Outcome, Rule, Rules, expect, if_on, not_needed, not_there, sets
+from .key_rules import Given, KeyOutcome, Rule, Rules, expect, if_on, not_needed, not_there, sets
 
 KEPT = ("machine_rank", "main_process_ip", "main_process_port", "gpu_ids", "num_machines")
 """Keys of the launch file that stay as they are."""
@@ -19,18 +19,18 @@ SHARDING = {
 
 
 def keep(key: str) -> Rule:
-    return lambda value, _: Outcome("mapped", f"launch file: {key}: {value}", launch={key: value})
+    return lambda value, _: KeyOutcome("mapped", f"launch file: {key}: {value}", launch={key: value})
 
 
-def translate_count(value: Any, given: Given) -> Outcome:
+def translate_count(value: Any, given: Given) -> KeyOutcome:
     """`num_processes`, which accelerate does not read for `distributed_type: NO`."""
     if given.values.get("distributed_type") == "NO":
         return not_needed("distributed_type: NO is one process")
     count = "gpu" if value == -1 else value
-    return Outcome("mapped", f"launch file: num_processes: {count}", launch={"num_processes": count})
+    return KeyOutcome("mapped", f"launch file: num_processes: {count}", launch={"num_processes": count})
 
 
-def translate_type(value: Any, _: Given) -> Outcome:
+def translate_type(value: Any, _: Given) -> KeyOutcome:
     """`distributed_type`. Raises `UserError` for a kind of machine that there is no strategy for."""
     texts = {"DEEPSPEED": "the section deepspeed_config", "FSDP": "the section fsdp_config"}
     if value in texts:
@@ -40,7 +40,7 @@ def translate_type(value: Any, _: Given) -> Outcome:
     raise UserError(f"distributed_type: {value}; known are NO, MULTI_GPU, MULTI_CPU, FSDP and DEEPSPEED. Other hardware is not supported")
 
 
-def translate_precision(value: Any, _: Given) -> Outcome:
+def translate_precision(value: Any, _: Given) -> KeyOutcome:
     if value in ("no", False, None):
         return sets("train.precision", "fp32")
     if value == "bf16":
@@ -50,7 +50,7 @@ def translate_precision(value: Any, _: Given) -> Outcome:
     return not_there("train.precision is bf16 or fp32")
 
 
-def translate_sharding(value: Any, given: Given) -> Outcome:
+def translate_sharding(value: Any, given: Given) -> KeyOutcome:
     """FSDP1's sharding strategy, or FSDP2's switch for resharding after the forward pass."""
     if value is True:
         return sets("parallel.strategy", "fsdp")
@@ -64,33 +64,35 @@ def translate_sharding(value: Any, given: Given) -> Outcome:
     if given.machines == 1:
         return sets("parallel.strategy", "fsdp", "on one machine, the same as HYBRID_SHARD")
     settings = {"parallel.strategy": "hsdp", "parallel.replicate": given.machines}
-    return Outcome("mapped", f"parallel.strategy: hsdp, parallel.replicate: {given.machines} (one copy on each machine)", settings)
+    return KeyOutcome("mapped", f"parallel.strategy: hsdp, parallel.replicate: {given.machines} (one copy on each machine)", settings)
 
 
-def translate_old_sharding(value: Any, given: Given) -> Outcome:
+def translate_old_sharding(value: Any, given: Given) -> KeyOutcome:
     """`fsdp_sharding_strategy`, which `fsdp_reshard_after_forward` replaces."""
     if "fsdp_config.fsdp_reshard_after_forward" in given.values:
         return not_needed("fsdp_reshard_after_forward chooses the strategy")
     return translate_sharding(value, given)
 
 
-def translate_replicas(value: Any, _: Given) -> Outcome:
+def translate_replicas(value: Any, _: Given) -> KeyOutcome:
     if not isinstance(value, int) or value <= 1:
         return not_needed("one copy")
     settings = {"parallel.strategy": "hsdp", "parallel.replicate": value}
-    return Outcome("mapped", f"parallel.strategy: hsdp, parallel.replicate: {value}", settings)
+    return KeyOutcome("mapped", f"parallel.strategy: hsdp, parallel.replicate: {value}", settings)
 
 
-def translate_compiler(value: Any, _: Given) -> Outcome:
+def translate_compiler(value: Any, _: Given) -> KeyOutcome:
     backend = str(value).upper()
     if backend == "NO":
         return sets("train.compile", False)
     return sets("train.compile", True) if backend == "INDUCTOR" else not_there("train.compile uses inductor")
 
 
-def translate_cpu(value: Any, _: Given) -> Outcome:
+def translate_cpu(value: Any, _: Given) -> KeyOutcome:
     return (
-        Outcome("mapped", "launch file: no GPU is visible to the ranks", launch={"gpu_ids": "-1,-1"}) if value else not_needed("it is off")
+        KeyOutcome("mapped", "launch file: no GPU is visible to the ranks", launch={"gpu_ids": "-1,-1"})
+        if value
+        else not_needed("it is off")
     )
 
 

@@ -14,7 +14,7 @@ AUTO = "auto"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class KeyOutcome:
     """Where a key went."""
 
     kind: Kind
@@ -49,7 +49,7 @@ class Given:
         return self.values.get(key) is True
 
 
-Rule = Outcome | Callable[[Any, Given], Outcome]
+Rule = KeyOutcome | Callable[[Any, Given], KeyOutcome]
 Rules = Mapping[str, Rule]
 """Dotted key, or `section.*` for all keys under one, → rule."""
 
@@ -60,7 +60,7 @@ class KeyLine:
 
     key: str
     value: Any
-    outcome: Outcome
+    outcome: KeyOutcome
 
 
 def flatten_keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -77,12 +77,12 @@ def apply_rules(rules: Rules, given: Given) -> list[KeyLine]:
     return [KeyLine(key, value, judge(rules, key, value, given)) for key, value in given.values.items()]
 
 
-def judge(rules: Rules, key: str, value: Any, given: Given) -> Outcome:
+def judge(rules: Rules, key: str, value: Any, given: Given) -> KeyOutcome:
     """The outcome of one key."""
     rule = rules.get(key) or next((rules[name] for name in _sections(key) if name in rules), None)
     if rule is None:
-        return Outcome("unknown", "no such key is known here; look up what it does before you leave it out")
-    return rule if isinstance(rule, Outcome) else rule(value, given)
+        return KeyOutcome("unknown", "no such key is known here; look up what it does before you leave it out")
+    return rule if isinstance(rule, KeyOutcome) else rule(value, given)
 
 
 def _sections(key: str) -> Iterator[str]:
@@ -91,29 +91,29 @@ def _sections(key: str) -> Iterator[str]:
     return (".".join([*parts[:length], "*"]) for length in range(len(parts) - 1, 0, -1))
 
 
-def sets(key: str, value: Any, text: str = "") -> Outcome:
+def sets(key: str, value: Any, text: str = "") -> KeyOutcome:
     """A key that becomes the config key `key`."""
-    return Outcome("mapped", f"{key}: {format_value(value)}{f' ({text})' if text else ''}", {key: value})
+    return KeyOutcome("mapped", f"{key}: {format_value(value)}{f' ({text})' if text else ''}", {key: value})
 
 
-def not_needed(text: str) -> Outcome:
-    return Outcome("not needed", text)
+def not_needed(text: str) -> KeyOutcome:
+    return KeyOutcome("not needed", text)
 
 
-def not_there(text: str) -> Outcome:
-    return Outcome("not there", text)
+def not_there(text: str) -> KeyOutcome:
+    return KeyOutcome("not there", text)
 
 
-def unless_auto(key: str, rule: Callable[[Any, Given], Outcome]) -> Callable[[Any, Given], Outcome]:
+def unless_auto(key: str, rule: Callable[[Any, Given], KeyOutcome]) -> Callable[[Any, Given], KeyOutcome]:
     """A rule for values other than `auto`, which leaves the config key at the recipe's default."""
 
-    def decide(value: Any, given: Given) -> Outcome:
+    def decide(value: Any, given: Given) -> KeyOutcome:
         return not_needed(f"auto was filled in by the Trainer; set {key} instead of its argument") if value == AUTO else rule(value, given)
 
     return decide
 
 
-def if_on(text: str) -> Callable[[Any, Given], Outcome]:
+def if_on(text: str) -> Callable[[Any, Given], KeyOutcome]:
     """A switch without a counterpart: `not there` if it is on."""
     return lambda value, _: not_needed("it is off") if value in (False, None, 0, "none", "no", AUTO, [], {}) else not_there(text)
 

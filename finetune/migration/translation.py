@@ -20,7 +20,7 @@ NAMED = "deepspeed_config.deepspeed_config_file"
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingSizes:
     """What a file does not say: sizes that turn its numbers into those of the config."""
 
     processes: int | None = None
@@ -48,7 +48,7 @@ class Translation:
         return ", ".join(f"{len(self.list_lines(kind))} {kind}" for kind in KINDS)
 
 
-def translate_file(path: Path, training: Training) -> Translation:
+def translate_file(path: Path, training: TrainingSizes) -> Translation:
     """Translate a DeepSpeed JSON or an accelerate YAML. Raises `UserError` for a file that is neither, or that contradicts itself."""
     if path.suffix.lower() == ".json":
         return assemble("DeepSpeed", translate_deepspeed(read_json(path), training), 1, training.processes)
@@ -68,12 +68,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return values
 
 
-def translate_deepspeed(values: Mapping[str, Any], training: Training) -> list[KeyLine]:
+def translate_deepspeed(values: Mapping[str, Any], training: TrainingSizes) -> list[KeyLine]:
     given = Given(dict(flatten_keys(values)), training.processes, 1, training.sequence_length, training.steps)
     return apply_rules(deepspeed_config.translate_keys(given), given)
 
 
-def translate_accelerate(path: Path, values: Mapping[str, Any], training: Training) -> Translation:
+def translate_accelerate(path: Path, values: Mapping[str, Any], training: TrainingSizes) -> Translation:
     """A launch file, and the DeepSpeed file that it may name, relative to the current folder or to its own."""
     flat = dict(flatten_keys(values))
     single = flat.get("distributed_type") == "NO"
@@ -84,7 +84,7 @@ def translate_accelerate(path: Path, values: Mapping[str, Any], training: Traini
     lines = apply_rules(accelerate_config.RULES, given)
     if named is not None:
         file = find_named_file(path, str(named))
-        inner = translate_deepspeed(read_json(file), Training(processes, training.sequence_length, training.steps))
+        inner = translate_deepspeed(read_json(file), TrainingSizes(processes, training.sequence_length, training.steps))
         lines += [KeyLine(f"{file.name}: {line.key}", line.value, line.outcome) for line in inner]
     return assemble("accelerate", lines, machines, processes)
 

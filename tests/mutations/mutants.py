@@ -1877,8 +1877,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/migration/key_rules.py",
-        '        return Outcome("unknown", ',
-        '        return Outcome("not needed", ',
+        '        return KeyOutcome("unknown", ',
+        '        return KeyOutcome("not needed", ',
         "tests/finetune/migration/test_key_rules.py::test_a_key_without_a_rule_is_unknown",
         "a misspelled key of a DeepSpeed file looks as if it had been understood",
     ),

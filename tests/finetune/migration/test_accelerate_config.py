@@ -12,7 +12,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 from finetune.errors import UserError
 from finetune.migration.accelerate_config import RULES
 from finetune.migration.key_rules import Given, Kind, judge
-from finetune.migration.translation import Training, Translation, translate_file
+from finetune.migration.translation import TrainingSizes, Translation, translate_file
 
 MACHINE: dict[str, Any] = {
     "compute_environment": "LOCAL_MACHINE", "debug": False, "downcast_bf16": "no", "enable_cpu_affinity": False, "machine_rank": 0,
@@ -46,7 +46,7 @@ OF_TRL: dict[str, tuple[dict[str, Any], str, str]] = {
 def translated(folder: Path, values: dict[str, Any]) -> Translation:
     path = folder / "theirs.yaml"
     path.write_text(yaml.safe_dump({**MACHINE, **values}), encoding="utf-8")
-    return translate_file(path, Training())
+    return translate_file(path, TrainingSizes())
 
 
 @pytest.mark.parametrize("name", OF_TRL)

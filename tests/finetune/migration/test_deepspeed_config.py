@@ -9,8 +9,8 @@ import pytest
 from finetune.config import resolve
 from finetune.errors import UserError
 from finetune.migration.deepspeed_config import RULES, STRATEGIES
-from finetune.migration.key_rules import Given, Kind, Outcome, flatten_keys, judge
-from finetune.migration.translation import Training, assemble, translate_deepspeed
+from finetune.migration.key_rules import Given, KeyOutcome, Kind, flatten_keys, judge
+from finetune.migration.translation import TrainingSizes, assemble, translate_deepspeed
 from finetune.planning.activation_memory import Activations
 from finetune.planning.memory import Arrangement, Outline, ParameterOutline, Unit, estimate_memory
 from recipes.llm_sft.options import Options
@@ -18,9 +18,9 @@ from recipes.llm_sft.options import Options
 NOTHING = Activations(blocks=0, loss=0, working=0, kept=0, flops=0.0, positions=1)
 
 
-def outcome(key: str, value: Any, training: Training | None = None, **others: Any) -> Outcome:
+def outcome(key: str, value: Any, training: TrainingSizes | None = None, **others: Any) -> KeyOutcome:
     values = {key: value, **{name.replace("__", "."): other for name, other in others.items()}}
-    training = training or Training()
+    training = training or TrainingSizes()
     return judge(RULES, key, value, Given(values, training.processes, 1, training.sequence_length, training.steps))
 
 
@@ -119,7 +119,7 @@ def test_auto_leaves_our_key_alone_and_names_it(key: str) -> None:
 
 
 def test_batches_become_positions() -> None:
-    known = Training(processes=8, sequence_length=2048)
+    known = TrainingSizes(processes=8, sequence_length=2048)
     assert outcome("train_batch_size", 64, known).settings == {"train.global_batch_tokens": 64 * 2048}
     assert outcome("train_micro_batch_size_per_gpu", 2, known).settings == {"train.micro_tokens": 4096}
     of_parts = outcome("gradient_accumulation_steps", 4, known, train_micro_batch_size_per_gpu=2)
@@ -129,7 +129,7 @@ def test_batches_become_positions() -> None:
 
 
 def test_the_warm_up_is_a_share_of_all_steps() -> None:
-    assert outcome("scheduler.params.warmup_num_steps", 50, Training(steps=1000)).settings == {"train.warmup": 0.05}
+    assert outcome("scheduler.params.warmup_num_steps", 50, TrainingSizes(steps=1000)).settings == {"train.warmup": 0.05}
     of_file = outcome("scheduler.params.warmup_num_steps", 50, scheduler__params__total_num_steps=500)
     assert of_file.settings == {"train.warmup": 0.1}
 
@@ -151,7 +151,7 @@ def test_fp32_is_chosen_only_if_no_half_precision_may_be() -> None:
 @pytest.mark.parametrize(("processes", "strategy", "replicate"), [(16, "hsdp", 2), (8, "fsdp", None)])
 def test_shards_within_a_group_are_hsdp(processes: int, strategy: str, replicate: int | None) -> None:
     values = {"zero_optimization": {"stage": 3, "mics_shard_size": 8}}
-    config = assemble("DeepSpeed", translate_deepspeed(values, Training(processes)), 1, processes).config
+    config = assemble("DeepSpeed", translate_deepspeed(values, TrainingSizes(processes)), 1, processes).config
     assert (config["parallel.strategy"], config.get("parallel.replicate")) == (strategy, replicate)
 
 
@@ -169,12 +169,12 @@ def test_shards_within_a_group_are_hsdp(processes: int, strategy: str, replicate
 )
 def test_a_file_that_deepspeed_would_refuse_is_refused(values: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
-        translate_deepspeed(values, Training(processes=8))
+        translate_deepspeed(values, TrainingSizes(processes=8))
 
 
 def test_every_key_gets_exactly_one_line() -> None:
     values = {"zero_optimization": {"stage": 2, "mystery": 1}, "bf16": {"enabled": True}, "other": {"deep": {"er": [1]}}, "empty": {}}
-    lines = translate_deepspeed(values, Training())
+    lines = translate_deepspeed(values, TrainingSizes())
     assert [line.key for line in lines] == [key for key, _ in flatten_keys(values)]
     assert [line.key for line in lines if line.outcome.kind == "unknown"] == ["zero_optimization.mystery", "other.deep.er", "empty"]
 

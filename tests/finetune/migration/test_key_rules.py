@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from finetune.migration.key_rules import Given, Outcome, apply_rules, expect, flatten_keys, format_value, if_on, judge, not_there, sets
+from finetune.migration.key_rules import Given, KeyOutcome, apply_rules, expect, flatten_keys, format_value, if_on, judge, not_there, sets
 
 RULES = {"a.b": sets("train.lr", 1.0), "a.*": not_there("section"), "a.c.*": not_there("inner section")}
 
@@ -27,13 +27,13 @@ def test_every_leaf_is_a_key() -> None:
 @pytest.mark.parametrize("off", [False, None, 0, "none", "no", "auto", []])
 def test_a_switch_that_is_off_needs_nothing(off: object) -> None:
     rule = if_on("absent")
-    assert not isinstance(rule, Outcome) and rule(off, Given({})).kind == "not needed"
+    assert not isinstance(rule, KeyOutcome) and rule(off, Given({})).kind == "not needed"
     assert rule(True, Given({})) == not_there("absent")
 
 
 def test_another_value_than_ours_is_not_there() -> None:
     rule = expect(1, "absent")
-    assert not isinstance(rule, Outcome) and [rule(value, Given({})).kind for value in (1, "auto", 2)] == [
+    assert not isinstance(rule, KeyOutcome) and [rule(value, Given({})).kind for value in (1, "auto", 2)] == [
         "not needed",
         "not needed",
         "not there",

@@ -11,7 +11,7 @@ import yaml
 
 from finetune.errors import UserError
 from finetune.migration.key_rules import KeyLine, sets
-from finetune.migration.translation import Training, assemble, translate_file
+from finetune.migration.translation import TrainingSizes, assemble, translate_file
 
 AUTO = dict.fromkeys(("gradient_accumulation_steps", "gradient_clipping", "train_batch_size", "train_micro_batch_size_per_gpu"), "auto")
 HALF = {"enabled": "auto", "auto_cast": False, "loss_scale": 0, "initial_scale_power": 32, "loss_scale_window": 1000, "hysteresis": 2}
@@ -54,7 +54,7 @@ def written(folder: Path, name: str, values: Any) -> Path:
 @pytest.mark.parametrize("name", OF_AXOLOTL)
 def test_the_files_of_axolotl_are_translated_whole(name: str, tmp_path: Path) -> None:
     values, config = OF_AXOLOTL[name]
-    found = translate_file(written(tmp_path, "ds.json", {**values, **AUTO, "wall_clock_breakdown": False}), Training())
+    found = translate_file(written(tmp_path, "ds.json", {**values, **AUTO, "wall_clock_breakdown": False}), TrainingSizes())
     assert found.kind == "DeepSpeed" and found.config == config
     assert not found.list_lines("not there") and not found.list_lines("unknown")
     assert found.launch["distributed_type"] == "FSDP" and found.launch["num_processes"] == "gpu"
@@ -67,7 +67,7 @@ def test_a_named_deepspeed_file_is_read_beside_the_launch_file(tmp_path: Path) -
     (tmp_path / "a b").mkdir()
     written(tmp_path / "a b", "ds.json", {"zero_optimization": {"stage": 2}, "train_batch_size": 16, "odd": 1})
     launch = {"distributed_type": "DEEPSPEED", "num_processes": 4, "deepspeed_config": {"deepspeed_config_file": "ds.json"}}
-    found = translate_file(written(tmp_path / "a b", "launch.yaml", launch), Training(sequence_length=100))
+    found = translate_file(written(tmp_path / "a b", "launch.yaml", launch), TrainingSizes(sequence_length=100))
     assert found.config == {"parallel.strategy": "zero2", "train.global_batch_tokens": 1600}
     assert [line.key for line in found.list_lines("unknown")] == ["ds.json: odd"]
     assert found.count() == "3 mapped, 1 not needed, 0 not there, 1 unknown"
@@ -94,11 +94,11 @@ def test_a_named_deepspeed_file_is_read_beside_the_launch_file(tmp_path: Path) -
 )
 def test_a_file_that_cannot_be_translated_is_one_error(name: str, values: Any, says: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=says):
-        translate_file(written(tmp_path, name, values), Training())
+        translate_file(written(tmp_path, name, values), TrainingSizes())
 
 
 def test_one_process_needs_no_section_for_sharding(tmp_path: Path) -> None:
-    found = translate_file(written(tmp_path, "ds.json", {"zero_optimization": {"stage": 3}}), Training(processes=1))
+    found = translate_file(written(tmp_path, "ds.json", {"zero_optimization": {"stage": 3}}), TrainingSizes(processes=1))
     assert found.launch["distributed_type"] == "NO" and "fsdp_config" not in found.launch
 
 
