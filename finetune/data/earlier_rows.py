@@ -9,6 +9,7 @@ model also learns rows without context. The oldest ones are left out if together
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +47,20 @@ class EarlierRows:
     """Of each series, in order of their ends."""
     _samples: dict[int, Sample] = field(default_factory=dict, repr=False)
 
+    @classmethod
+    def of(cls, path: Path, locate: Callable[[dict[str, Any]], RowPlace], limits: ContextLimits) -> EarlierRows:
+        """Read the places of all rows of a file. Rows without a place are no context of others: they are reported as invalid when they are
+        read themselves."""
+        found, offset = dict[str, list[EarlierRow]](), 0
+        with path.open("rb") as file:
+            for line, raw in enumerate(file, start=1):
+                with suppress(UserError):
+                    if raw.strip():
+                        place = locate(strict_json.loads_object(raw))
+                        found.setdefault(place.series, []).append(EarlierRow(place.end, place.begin, offset, len(raw), line))
+                offset += len(raw)
+        return cls(path, limits, {series: sorted(rows) for series, rows in found.items()})
+
     def find(self, place: RowPlace) -> list[EarlierRow]:
         """The rows at the beginning of the sample of the row at `place`, oldest first; see the module's docstring."""
         rows = self.series.get(place.series, [])
@@ -76,20 +91,11 @@ class EarlierRows:
 
 
 def find_earlier_rows(path: Path, recipe: Recipe, options: BaseModel) -> EarlierRows | None:
-    """Read the places of all rows of a file; None if samples have no context. Rows without a place are no context of others: they are
-    reported as invalid when they are read themselves."""
-    limits = ContextLimits(0, 0) if recipe.context is None else recipe.context.limits(options)
-    if recipe.context is None or limits.rows == 0 or not path.is_file():
+    """The rows of a file as context of each other; None if the recipe's samples have no context with these options."""
+    limits = None if recipe.context is None else recipe.context.limits(options)
+    if recipe.context is None or not limits or not limits.rows or not path.is_file():
         return None
-    found, offset = dict[str, list[EarlierRow]](), 0
-    with path.open("rb") as file:
-        for line, raw in enumerate(file, start=1):
-            with suppress(UserError):
-                if raw.strip():
-                    place = recipe.context.locate(strict_json.loads_object(raw))
-                    found.setdefault(place.series, []).append(EarlierRow(place.end, place.begin, offset, len(raw), line))
-            offset += len(raw)
-    return EarlierRows(path, limits, {series: sorted(rows) for series, rows in found.items()})
+    return EarlierRows.of(path, recipe.context.locate, limits)
 
 
 def read_with_context(recipe: Recipe, processor: Any, row: dict[str, Any], folder: Path, earlier: EarlierRows | None) -> Sample:

@@ -171,7 +171,7 @@ def test_untied_tables_are_both_trained(tmp_path: Path, tiny: Path) -> None:
         name for name, _ in build_on_meta(read_config(tiny), 1.0, 1.0).named_parameters()
     } == {COPY}
     model._apply(lambda tensor: torch.empty_like(tensor, device="cpu").normal_(std=0.1) if tensor.is_meta else tensor)
-    sample = {"ids": torch.tensor([1, 2, 3, 4]), "codes": torch.tensor([[1, 2, 3, 4], [0, 0, 0, 0]])}
+    sample = {"ids": torch.tensor([1, 2, 3, 4]), "codes": torch.tensor([[1, 2, 3, 4], [0, 0, 0, 0]]), "turns": torch.tensor([[2, 2, 1]])}
     weighted_loss(model, RECIPE.collate([sample])).backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
 
