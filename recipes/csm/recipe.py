@@ -53,7 +53,7 @@ def make_loaded(config: Config[Options]) -> tuple[Loaded, CsmTokens]:
     base = resolve_source(config.model.source, config.model.revision)
     model_config = read_config(base)
     loaded = Loaded(
-        model=csm_model.build_on_meta(model_config, options.depth_weight, options.depth_share),
+        model=csm_model.build_on_meta(model_config, base, options.depth_weight, options.depth_share),
         processor=None,
         blocks=csm_model.BLOCKS,
         base=base,

@@ -11,6 +11,7 @@ number of frames instead of the number of its targets, which scales it up by C â
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.csm.modeling_csm import CsmBackboneModel, CsmDecoderLayer, CsmDepthDecoderForCausalLM
 
 from finetune.modeling.loss_head import of_logits
+
+from .model_config import explain_failure
 
 ATTENTION = "overtone_causal"
 """Name under which transformers knows sdpa without a mask. Under the name `sdpa`, it tests whether a mask is all true, and the host waits
@@ -136,11 +139,14 @@ def choose_frames(speech: Tensor, ends: Tensor, share: float) -> tuple[Tensor, T
     return torch.cat([speech[torch.randperm(len(speech), device=speech.device)[:count]], ends]), factors
 
 
-def build_on_meta(config: Any, depth_weight: float, depth_share: float) -> CsmTrainingModel:
-    """The model of a `CsmConfig` with parameters on the meta device. Buffers are real, because rotary frequencies are computed, not
-    loaded."""
+def build_on_meta(config: Any, base: Path, depth_weight: float = 1.0, depth_share: float = 1.0) -> CsmTrainingModel:
+    """The model of the `CsmConfig` of a folder with parameters on the meta device. Buffers are real, because rotary frequencies are
+    computed, not loaded. Raises `UserError` for a config whose sizes make no model."""
     AttentionInterface.register(ATTENTION, sdpa_attention_forward)  # no mask function has that name, so no mask is created
     for part in (config, config.depth_decoder_config):
         part._attn_implementation = ATTENTION
-    with init_empty_weights(include_buffers=False):
-        return CsmTrainingModel(config, depth_weight, depth_share)
+    try:
+        with init_empty_weights(include_buffers=False):
+            return CsmTrainingModel(config, depth_weight, depth_share)
+    except Exception as error:  # sizes that do not fit together fail in many ways
+        raise explain_failure(base, error) from error
