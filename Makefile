@@ -11,7 +11,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/language tests/recipes/codec_lm tests/recipes/csm/model tests/recipes/csm/exporting \
-    $(addprefix tests/recipes/csm/test_,options.py recipe.py regeneration.py released_models.py synchronizations.py) \
+    $(addprefix tests/recipes/csm/test_,context.py options.py recipe.py regeneration.py released_models.py synchronizations.py) \
     $(addprefix tests/recipes/csm/inference/test_,exported_folder.py frame_decoding.py sampling_settings.py) \
     tests/data_prep/audio_codecs/test_mimi_streaming.py tests/data_prep/audio_codecs/test_snac_streaming.py \
     $(addprefix tests/recipes/speech/test_,dataset_rows.py model_card.py trained_voices.py voices_file.py) tests/recipes/speech/decoding \

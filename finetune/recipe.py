@@ -109,6 +109,42 @@ class Loaded:
     """Sentences for the log before the first step."""
 
 
+class RowPlace(NamedTuple):
+    """Where a row is in a series of rows."""
+
+    series: str
+    """Rows of the same series can be context of each other: the name of a recording, of a book, of a conversation."""
+    begin: float
+    """In any unit, such as seconds in a recording."""
+    end: float
+    """After `begin`. A row can be context of rows that begin at its end or later."""
+
+
+class ContextLimits(NamedTuple):
+    """How much context a sample has."""
+
+    rows: int
+    """Most earlier rows of a sample; 0 for none."""
+    duration: float
+    """Most that these last together, in the unit of `RowPlace`."""
+
+
+@dataclass(frozen=True)
+class ContextRows(Generic[OptionsT]):
+    """Earlier rows of the same data file at the beginning of a row's sample, such as the turns of a conversation before it.
+
+    finetune/data/earlier_rows.py states which rows these are. They depend only on the data file and the options.
+    """
+
+    locate: Callable[[dict[str, Any]], RowPlace]
+    """The place of a row; raises `UserError` for a row without one. Called only if the limits allow context."""
+    limits: Callable[[OptionsT], ContextLimits]
+    """The limits that the options set."""
+    join: Callable[[list[Sample], Any], Sample]
+    """(samples that `read` returned for the context, oldest first, and, last, for the row; processor) → the row's sample. Not called for a
+    row without context. Raises `UserError` for a sample that is too long for the model."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """The answer to one prompt of `sample.prompts`."""
@@ -229,6 +265,8 @@ class Recipe(Generic[OptionsT]):
     files: Callable[[dict[str, Any]], Iterable[str]] = _name_no_files
     """The files that `read` opens for a row, as paths relative to the data file's folder. Each must exist, and the rows are read again if
     one has another size or time of change than before. It gets the row before `read` has checked it, and may raise `UserError` too."""
+    context: ContextRows[OptionsT] | None = None
+    """Earlier rows as part of a row's sample. Absent: a sample depends on its row alone."""
     prepare: Callable[[Config[OptionsT]], None] = _prepare_nothing
     """Called once per launch, on one process, before `load`: caches under `run.dir` what is derived from data and base."""
     pack: Callable[[list[Sample]], Batch] | None = None

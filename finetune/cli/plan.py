@@ -2,7 +2,8 @@
 
 Plans a run without weights, data or a GPU. Prints every config key with its value and the file that sets it; then, as YAML comments, the
 estimated parameters, steps, checkpoints and time, the GPU memory term by term, the recommended parallelism strategy with reasons against
-the others, and problems that would stop the run later. The output is YAML that can be used as a --config file.
+the others, and problems that would stop the run later. The output is YAML that can be used as a --config file. The exit code is 0 if the
+run can start like this, 1 if there are problems to fix first, such as too little memory, and 2 for an error.
 
     --gpus N --nodes N         GPUs per machine, and number of machines (default: 1 and 1)
     --gpu NAME                 type of GPU (default: h100-80gb)
@@ -63,8 +64,7 @@ def run(argv: list[str]) -> int:
     requested = take_plan_options(arguments)
     config = resolve_config(arguments)  # does not check that the data exists: `startup_errors` reports that with the other problems
     print(format_config(config, find_origins(arguments)), flush=True)
-    print_estimate(config, load_recipe(find_recipe(config.recipe)), requested, arguments)
-    return 0
+    return print_estimate(config, load_recipe(find_recipe(config.recipe)), requested, arguments)
 
 
 def take_plan_options(arguments: Arguments) -> PlanOptions:
@@ -82,8 +82,9 @@ def take_plan_options(arguments: Arguments) -> PlanOptions:
     return PlanOptions(wanted, write)
 
 
-def print_estimate(config: Config, recipe: Recipe, requested: PlanOptions, arguments: Arguments) -> None:
-    """Print the estimate as YAML comments, and write the launch file if `--write` was given."""
+def print_estimate(config: Config, recipe: Recipe, requested: PlanOptions, arguments: Arguments) -> int:
+    """Print the estimate as YAML comments, and write the launch file if `--write` was given. Returns 1 if there are problems to fix before
+    training, else 0."""
     from finetune.planning.estimate import estimate_run
     from finetune.planning.launch_file import format_launch_command, format_launch_file
     from finetune.planning.report import format_plan, plan_run
@@ -99,6 +100,7 @@ def print_estimate(config: Config, recipe: Recipe, requested: PlanOptions, argum
     if requested.write is not None:
         files.write_text(requested.write, format_launch_file(prospect.best, requested.cluster, requested.write, words))
         print(f"# wrote {requested.write}")
+    return 1 if problems else 0
 
 
 def startup_errors(config: Config, recipe: Recipe) -> Iterator[str]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from finetune.config import Config, on_disk
 from finetune.data import index_workers, row_files, sample_cache
+from finetune.data.earlier_rows import EarlierRows, find_earlier_rows, read_with_context
 from finetune.data.jsonl_dataset import Measured, Rows, build_index, open_rows
 from finetune.data.mixture import MixedRows, name_sources
 from finetune.data.row_problems import SHOWN_PROBLEMS
@@ -80,10 +81,13 @@ def open_data(path: Path | None, cache: Path, key: str, recipe: Recipe, loaded: 
     if path is None:
         return None
     limit, folder = LengthLimit.of(config), data_folder(path)
-    encode = partial(encode_row, limit, folder)
-    scan_all = index_workers.IndexWorkers(path, find_recipe(config.recipe), loaded.processor, encode).choose_scan()
-    measure_row = partial(encode, recipe, loaded.processor)
-    built = run_on_main(world, lambda: build_index(path, cache, f"{key} {limit} {folder}", measure_row, scan_all))
+
+    def build() -> str:
+        encode = partial(encode_row, limit, folder, earlier=find_earlier_rows(path, recipe, config.options))
+        scan_all = index_workers.IndexWorkers(path, find_recipe(config.recipe), loaded.processor, encode).choose_scan()
+        return build_index(path, cache, f"{key} {limit} {folder}", partial(encode, recipe, loaded.processor), scan_all)
+
+    built = run_on_main(world, build)
     return run_on_all(world, lambda: open_rows(path, cache, built))
 
 
@@ -124,17 +128,20 @@ def data_folder(path: Path) -> Path:
     return path.absolute().parent
 
 
-def measure_row(config: Config, recipe: Recipe, processor: Any, row: dict[str, Any], folder: Path) -> Measured:
-    """Length of a row, and whether it is dropped or truncated. Raises `UserError` for an invalid row, and for one that is too long under
-    `data.too_long: error`."""
-    return apply_limit(LengthLimit.of(config), recipe, recipe.read(row, processor, folder))
+def measure_row(
+    config: Config, recipe: Recipe, processor: Any, row: dict[str, Any], folder: Path, earlier: EarlierRows | None = None
+) -> Measured:
+    """Length of a row with its context. Raises `UserError` for an invalid row, and for a too long one under `data.too_long: error`."""
+    return apply_limit(LengthLimit.of(config), recipe, read_with_context(recipe, processor, row, folder, earlier))
 
 
-def encode_row(limit: LengthLimit, folder: Path, recipe: Recipe, processor: Any, row: dict[str, Any]) -> Measured:
+def encode_row(
+    limit: LengthLimit, folder: Path, recipe: Recipe, processor: Any, row: dict[str, Any], earlier: EarlierRows | None = None
+) -> Measured:
     """As `measure_row`, with the state of the files that the row names, and, unless the row is dropped, with the record of the sample
     before truncation."""
     named = tuple(row_files.describe_files(recipe.files(row), folder))  # before they are read: a later change is then noticed
-    sample = recipe.read(row, processor, folder)
+    sample = read_with_context(recipe, processor, row, folder, earlier)
     found = apply_limit(limit, recipe, sample)._replace(files=named)
     return found if found.left_out else found._replace(sample=sample_cache.encode(sample))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from finetune.config import Config, on_disk
 from finetune.data import length_index, row_files
+from finetune.data.earlier_rows import find_earlier_rows, read_with_context
 from finetune.data.mixture import compute_shares, describe_share, name_sources
 from finetune.distributed import sharding, tensor_parallel
 from finetune.errors import UserError
@@ -181,14 +182,14 @@ def preview_data(config: Config, recipe: Recipe, processor: Any) -> DataPreview:
 
 def preview_file(path: Path, config: Config, recipe: Recipe, processor: Any) -> DataPreview:
     """`preview_data` of one file."""
-    folder = length_index.data_folder(path)
+    folder, earlier = length_index.data_folder(path), find_earlier_rows(path, recipe, config.options)
     problems, lengths, seen = [], [], 0
     for line, row in read_some_rows(path):
         seen += 1
         try:
             row_files.describe_files(recipe.files(row), folder)
-            found = length_index.measure_row(config, recipe, processor, row, folder)
-            sample: Sample | None = None if found.left_out else recipe.read(row, processor, folder)
+            found = length_index.measure_row(config, recipe, processor, row, folder, earlier)
+            sample: Sample | None = None if found.left_out else read_with_context(recipe, processor, row, folder, earlier)
         except UserError as problem:
             problems.append(f"{path}:{line}: {problem}")
             continue

@@ -27,6 +27,7 @@ from finetune.planning.parallelism_planner import (
     list_arrangements,
 )
 from finetune.recipe import Recipe
+from finetune.storage.hub_download import commit_of
 
 BAR = 30
 """Characters of the largest bar."""
@@ -71,7 +72,7 @@ class RunPlan:
         """Problems that would stop the run later. `seen`: the result of `look`."""
         foreseen = self.foreseen
         base = Path(str(foreseen.config.model.source))
-        if not has_weights(base):
+        if not has_weights(base) and commit_of(base) is None:  # training downloads those of a model on the hub
             yield f"model.source: {base} contains no *.safetensors; download the weights before training"
         yield from (f"model.source: {misfit}" for misfit in foreseen.misfits[:5])
         yield from error_messages(lambda: quantization.check(foreseen.config))

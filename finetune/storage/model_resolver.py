@@ -11,9 +11,13 @@ from pathlib import Path
 
 from finetune.errors import UserError
 from finetune.storage import demo_models
-from finetune.storage.hub_download import download, download_dataset
+from finetune.storage.hub_download import commit_of, download, download_dataset
+from finetune.storage.model_security import CONFIG, INDEX, checked_index, read_object
 
-MODEL_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "README.md", "LICENSE")
+WEIGHTS, SINGLE, IN_SUBFOLDERS = "*.safetensors", "model.safetensors", "*/*.safetensors"
+NAMED_BY_CONFIG = "transformers_weights"
+"""Key of config.json for weights under another name than transformers' own, as in sesame/csm-1b."""
+MODEL_FILES = (WEIGHTS, "*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "README.md", "LICENSE")
 """Files that are downloaded from a hub repository: data only, never code or pickled weights."""
 HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*")
 OWN_FOLDERS = ("exports", "runs", "data")
@@ -22,7 +26,8 @@ OWN_FOLDERS = ("exports", "runs", "data")
 
 def resolve_model(option: str, model: str, patterns: Sequence[str] = MODEL_FILES, revision: str | None = None) -> Path:
     """The given folder; or, for the name of a demo model, its unpacked folder; or, for a name on the hub, the folder into which its files
-    that match `patterns` are downloaded, at the commit to which `revision` (default: main) resolves.
+    that match `patterns` are downloaded, at the commit to which `revision` (default: main) resolves; of the weights, those that
+    `download_model` chooses.
 
     Raises `UserError`, in the name of the flag or config key `option`, if `model` is none of them or the download fails.
     """
@@ -33,7 +38,9 @@ def resolve_model(option: str, model: str, patterns: Sequence[str] = MODEL_FILES
     if not is_hub_name(model):
         raise UserError(f"{option} {model}: no such folder, and not a hub name (owner/model){demo_models.listing()}{_explain_path(model)}")
     try:
-        folder = download(model, revision, [*patterns])
+        folder = download_model(model, revision, [*patterns])
+    except UserError as error:
+        raise UserError(f"{option} {model}: {error}") from None
     except Exception as error:  # the hub client raises a dozen unrelated types for "not there", "no access" and "no network"
         raise UserError(
             f"{option} {model}: no such folder, and the download from the hub failed: {_explain_failure(error, model, revision)}"
@@ -41,6 +48,29 @@ def resolve_model(option: str, model: str, patterns: Sequence[str] = MODEL_FILES
     if not folder.is_dir():
         raise UserError(f"{option} {model}: the repository on the hub has none of the files {', '.join(patterns)}, so it is not a model")
     return folder
+
+
+def download_model(model: str, revision: str | None, patterns: list[str]) -> Path:
+    """As `download`; but if `patterns` has `WEIGHTS`, of those beside config.json only the set that transformers loads.
+
+    A repository may contain a second set in the format of its makers: 6 GB in sesame/csm-1b, `consolidated.safetensors` of Mistral. Raises
+    `UserError` for an invalid index of weights, and the exceptions of huggingface_hub.
+    """
+    if WEIGHTS not in patterns:
+        return download(model, revision, patterns)
+    others = [pattern for pattern in patterns if pattern != WEIGHTS]
+    folder = download(model, revision, others)
+    commit = commit_of(folder) or revision
+    weights = find_weight_files(folder) or [SINGLE]
+    folder = download(model, commit, [*others, *weights, IN_SUBFOLDERS])
+    return folder if all((folder / name).is_file() for name in weights) else download(model, commit, patterns)
+
+
+def find_weight_files(folder: Path) -> list[str]:
+    """Names of the weights that transformers loads from a folder, by its config.json and weights index; none if these name none."""
+    named = read_object(folder / CONFIG).get(NAMED_BY_CONFIG) if (folder / CONFIG).is_file() else None
+    index = named if isinstance(named, str) and Path(named).name == named and (folder / named).is_file() else INDEX
+    return sorted({*checked_index(folder / index).values()}) if index.endswith(".index.json") and (folder / index).is_file() else []
 
 
 def resolve_dataset(option: str, dataset: str, patterns: Sequence[str]) -> Path:

@@ -24,6 +24,7 @@ from typing import Any
 from finetune.errors import UserError, printable
 from finetune.storage import demo_models, files, strict_json
 from finetune.storage.hub_download import commit_of
+from finetune.storage.model_config_values import find_impossible_value
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -110,6 +111,8 @@ def check_config(folder: Path, kind: Kind) -> dict[str, Any]:
             raise UserError(
                 f"{path}: contains a config of model_type {shorten(repr(inner))}, which is not a part of {kind.name}, and is refused"
             )
+    if (impossible := find_impossible_value(config)) is not None:
+        raise UserError(f"{path}: {shorten(impossible, 200)}; download the model again, or give another one")
     report(path, dropped)
     return config
 
@@ -201,10 +204,10 @@ def _short(value: Any) -> str:
     return shorten(json.dumps(value, ensure_ascii=True))
 
 
-def shorten(text: str) -> str:
-    """Text for a message: short, and without terminal control characters."""
+def shorten(text: str, most: int = 60) -> str:
+    """Text for a message: at most so many characters, and without terminal control characters."""
     plain = printable(text).replace("\n", "\\n").replace("\t", "\\t")
-    return plain if len(plain) <= 60 else plain[:57] + "..."
+    return plain if len(plain) <= most else plain[: most - 3] + "..."
 
 
 def _find_model_types(value: Any) -> Iterator[Any]:

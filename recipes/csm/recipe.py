@@ -3,8 +3,8 @@
     python -m finetune train --recipe csm --data.train data/me/train.jsonl
 
 Features: full fine-tuning, with or without the text embedding, or LoRA; several speakers, each with a number in the prompt; training of the
-depth decoder on a share of the frames. The codec (Mimi) is not trained; an export contains that of the base. Each clip is a conversation of
-one turn: earlier turns as context are not trained.
+depth decoder on a share of the frames; earlier clips of the recording as context. The codec (Mimi) is not trained; an export contains that
+of the base.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.config import Config
-from finetune.recipe import Batch, ExportPlan, Loaded, Recipe, Sample, Sketch, Term
+from finetune.recipe import Batch, ContextRows, ExportPlan, Loaded, Recipe, RowPlace, Sample, Sketch, Term
 
 from .arguments import VERBS
-from .options import Options
+from .options import Options, limit_context
 
 # Modules that import torch are imported inside the functions: `finetune generate` and `serve` import this file before they parse their
 # options, and their --help must not wait for torch.
@@ -37,7 +37,8 @@ def load(config: Config[Options]) -> Loaded:
 
     loaded, tokens = make_loaded(config)
     state = load_state(config)
-    return replace(loaded, processor=make_processor(config, loaded.base, tokens, read_numbers(state)), state=state)
+    processor = make_processor(config, loaded.base, tokens, read_numbers(state))
+    return replace(loaded, processor=processor, state=state, remarks=describe_context(state))
 
 
 def make_loaded(config: Config[Options]) -> tuple[Loaded, CsmTokens]:
@@ -52,7 +53,7 @@ def make_loaded(config: Config[Options]) -> tuple[Loaded, CsmTokens]:
     base = resolve_source(config.model.source, config.model.revision)
     model_config = read_config(base)
     loaded = Loaded(
-        model=csm_model.build_on_meta(model_config, options.depth_weight, options.depth_share),
+        model=csm_model.build_on_meta(model_config, base, options.depth_weight, options.depth_share),
         processor=None,
         blocks=csm_model.BLOCKS,
         base=base,
@@ -65,7 +66,19 @@ def make_processor(config: Config[Options], base: Path, tokens: CsmTokens, speak
     """The processor that turns rows into samples."""
     from .model.sequence_layout import CsmProcessing, load_tokenizer
 
-    return CsmProcessing(load_tokenizer(base, tokens), tokens, speakers, config.options.speaker)
+    options = config.options
+    return CsmProcessing(load_tokenizer(base, tokens), tokens, speakers, options.speaker, options.context_loss)
+
+
+def describe_context(state: dict[str, Any]) -> tuple[str, ...]:
+    """The line of the log about the clips before a clip; none without context."""
+    if not (context := state.get("context")):
+        return ()
+    clips = state["data"]["clips"]
+    return (
+        f"context: {context['clips']:,} of {clips:,} training clips follow 1 to {context['turns']} earlier clips of their recording, "
+        f"{context['seconds']:g} s on average; the loss is that of {'the clip' if context['loss'] == 'last' else 'all of them'}",
+    )
 
 
 def sketch(config: Config[Options]) -> Sketch:
@@ -96,6 +109,20 @@ def read(row: dict[str, Any], processor: Any, _: Path) -> Sample:
     from .model import sequence_layout
 
     return sequence_layout.read_row(row, processor)
+
+
+def locate(row: dict[str, Any]) -> RowPlace:
+    """The clip's place in its recording; see `sequence_layout.locate_clip`."""
+    from .model import sequence_layout
+
+    return sequence_layout.locate_clip(row)
+
+
+def join(samples: list[Sample], processor: Any) -> Sample:
+    """The clips of a conversation as one sample; see `sequence_layout.join_turns`."""
+    from .model import sequence_layout
+
+    return sequence_layout.join_turns(samples, processor)
 
 
 def length(sample: Sample) -> int:
@@ -146,6 +173,7 @@ RECIPE = Recipe(
     Options=Options,
     load=load,
     read=read,
+    context=ContextRows(locate, limit_context, join),
     length=length,
     collate=collate,
     loss=loss,

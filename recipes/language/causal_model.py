@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from finetune.errors import UserError
 from finetune.modeling.loss_head import LossHead, Shaping
 from finetune.storage.model_security import Kind, admit
+from finetune.storage.strict_json import one_line
 from recipes.language import varlen_attention
 from recipes.language.liger_loss import LigerHead, check_runnable
 from recipes.language.model_checks import check_own_forward
@@ -103,8 +104,10 @@ def read_config(base: Path) -> Any:
     with admit(base, causal_language_model()) as clean:
         try:
             return AutoConfig.from_pretrained(clean, trust_remote_code=False)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise UserError(f"{base}: config.json cannot be used ({type(error).__name__}: {error}); download the model again") from error
+        except Exception as error:  # the versions of transformers check different things and raise different types
+            raise UserError(
+                f"{base}: config.json cannot be used ({type(error).__name__}: {one_line(error)}); download the model again"
+            ) from error
 
 
 def build_on_meta(base: Path, attention: str | None, loss_head: type[LossHead] = LossHead) -> CausalModel:
@@ -119,9 +122,9 @@ def build_on_meta(base: Path, attention: str | None, loss_head: type[LossHead] =
     with init_empty_weights(include_buffers=False):
         try:
             whole = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
-        except (AttributeError, ImportError, KeyError, TypeError, ValueError) as error:
+        except Exception as error:  # sizes that do not fit together fail in many ways
             raise UserError(
-                f"{base}: the model in config.json cannot be built ({type(error).__name__}: {error}); download the model again"
+                f"{base}: the model in config.json cannot be built ({type(error).__name__}: {one_line(error)}); download the model again"
             ) from error
         if not isinstance(whole.get_output_embeddings(), nn.Linear):
             raise UserError(f"{base}: {type(whole).__name__} has no linear output head, which llm_sft needs")

@@ -25,7 +25,7 @@ from finetune.training.run import train
 from tests.launch.forked_ranks import run_ranks
 from tests.launch.launching import launch, series
 from tests.recipes.csm import tiny_checkpoint
-from tests.recipes.csm.tiny_csm import call_stock, generate_greedily, load_stock, make_ready, make_rows, write_rows
+from tests.recipes.csm.tiny_csm import call_stock, generate_greedily, load_stock, make_conversation, make_ready, make_rows, write_rows
 
 STEPS = 3
 WORLDS = (1, 2, 4)
@@ -39,7 +39,8 @@ SHARED = {"parallel.strategy": "fsdp", "train.micro_tokens": "60", "options.dept
 LORA = {"parallel.strategy": "fsdp", "train.micro_tokens": "60", "model.lora.rank": "4"}
 RECOMPUTED = {"parallel.strategy": "fsdp", "train.micro_tokens": "60", "train.activation_checkpointing": "full"}
 FROZEN = {"parallel.strategy": "fsdp", "train.micro_tokens": "60", "options.trainable": "no_text_embedding"}
-EVERY = [*CASES, SHARED, LORA, RECOMPUTED, FROZEN]
+CONTEXT = {"parallel.strategy": "fsdp", "train.micro_tokens": "90", "options.context_turns": "1", "options.depth_share": "0.4"}
+EVERY = [*CASES, SHARED, LORA, RECOMPUTED, FROZEN, CONTEXT]
 
 
 class CsmRuns:
@@ -98,8 +99,8 @@ def places(cases: list[dict[str, str]]) -> list[Any]:
 
 
 def test_the_matrix_has_all_cases() -> None:
-    assert len(CASES) == 3 and len(EVERY) == 7 and len({"-".join(case.values()) for case in EVERY}) == 7
-    assert len(places(EVERY)) == 21
+    assert len(CASES) == 3 and len(EVERY) == 8 and len({"-".join(case.values()) for case in EVERY}) == 8
+    assert len(places(EVERY)) == 24
 
 
 @pytest.mark.parametrize(("world", "case"), places([*CASES, RECOMPUTED]))
@@ -107,11 +108,24 @@ def test_every_world_and_cut_gives_the_same_steps(runs: CsmRuns, world: int, cas
     compare(runs(world, case), runs(1, PLAIN))
 
 
-@pytest.mark.parametrize(("world", "case"), places([SHARED, LORA, FROZEN]))
-def test_a_share_of_the_frames_lora_and_frozen_text_match_one_rank(runs: CsmRuns, world: int, case: dict[str, str]) -> None:
+@pytest.mark.parametrize(("world", "case"), places([SHARED, LORA, FROZEN, CONTEXT]))
+def test_a_share_of_the_frames_lora_frozen_text_and_context_match_one_rank(runs: CsmRuns, world: int, case: dict[str, str]) -> None:
     """Each micro-batch draws the same frames on any rank."""
     compare(runs(world, case), runs(1, case))
     assert [step["loss"] for step in runs(1, case)] != [step["loss"] for step in runs(1, CASES[1])]
+
+
+@pytest.mark.slow
+def test_accelerate_launch_on_one_and_two_processes_trains_the_same_conversations(tmp_path: Path) -> None:
+    rows, series_of = make_conversation(["Ann", "Bob"], 8), {}
+    for processes in (1, 2):
+        folder = tmp_path / f"{processes}"
+        base = tiny_checkpoint.build(folder / "tiny")
+        how = ("--train.steps", 3, "--options.context_turns", 3, "--train.micro_tokens", 128, "--parallel.strategy", "ddp")
+        printed = launch("ddp", processes, *words_for(folder, base, rows, *how))
+        assert "context: 6 of 8 training clips follow 1 to 3 earlier clips of their recording" in printed
+        series_of[processes] = series(folder / "run")
+    compare(series_of[2], series_of[1])
 
 
 def compare(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from finetune.checkpointing.checkpoint_metadata import check_recipe_state
+from finetune.checkpointing.checkpoint_metadata import JsonPart, check_recipe_state
 from finetune.errors import UserError
 from finetune.exporting.model_metadata import read_base_metadata
 from finetune.recipe import ExportPlan
@@ -37,10 +37,23 @@ class CsmSpeaker(TrainedSpeaker):
     id: Annotated[int, Field(ge=0)]
 
 
+class CsmContext(JsonPart):
+    """The clips before a clip, of a run with `options.context_turns`."""
+
+    turns: Annotated[int, Field(ge=1)]
+    """Most of them."""
+    loss: str
+    clips: Annotated[int, Field(ge=1)]
+    """Clips that have any."""
+    seconds: Annotated[float, Field(ge=0)]
+    """Of theirs, on average."""
+
+
 class CsmState(TrainedVoices):
-    """The recipe state in a checkpoint, written by `dataset_speakers.make_recipe_state`."""
+    """The recipe state in a checkpoint, written by `dataset_speakers.prepare_speakers`."""
 
     speakers: Annotated[list[CsmSpeaker], Field(min_length=1)]
+    context: CsmContext | None = None
 
 
 def make_plan(base: Path, state: dict[str, Any]) -> ExportPlan:

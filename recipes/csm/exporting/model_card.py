@@ -8,8 +8,7 @@ from finetune.exporting.model_metadata import THIS_MODEL
 from recipes.speech.model_card import render_voice_card
 
 USE = """\
-A speaker's number is the `role` of a turn. The model was trained on single turns: earlier turns as context still work as in the base, but
-were not trained.
+A speaker's number is the `role` of a turn. {context}
 
 ```python
 from transformers import AutoProcessor, CsmForConditionalGeneration
@@ -23,8 +22,13 @@ processor.save_audio(audio, "hello.wav")
 ```"""
 
 
+SINGLE = "The model was trained on single turns: earlier turns as context still work as in the base, but were not trained."
+TURNS = "The model was trained on conversations: turns with 0 to {turns} earlier clips of their recording, text and speech, as context."
+
+
 def write_model_card(state: dict[str, Any], inherited: dict[str, Any]) -> str:
     """The card as Markdown with the hub's YAML header. `inherited`: of the base's header (see `read_base_metadata`)."""
-    usage = USE.format(model=THIS_MODEL, number=state["speakers"][0]["id"])
+    context = TURNS.format(**state["context"]) if state.get("context") else SINGLE
+    usage = USE.format(model=THIS_MODEL, number=state["speakers"][0]["id"], context=context)
     numbers = ("number in the prompt", lambda speaker: speaker["id"])
     return render_voice_card(state, inherited, "transformers", ["csm", "voice-clone", "synthetic-speech"], usage, numbers)

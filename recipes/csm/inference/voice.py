@@ -122,7 +122,7 @@ def load_model(folder: Path) -> CsmTrainingModel:
     """
     device, dtype = (torch.device("cuda:0"), torch.bfloat16) if torch.cuda.is_available() else (torch.device("cpu"), torch.float32)
     require_safetensors(folder, "--model")
-    model = build_on_meta(read_config(folder), depth_weight=1.0, depth_share=1.0)
+    model = build_on_meta(read_config(folder), folder)
     materialise(model, folder, {}, device, seed=0)
     for parameter in model.parameters():  # not the buffers: rotary frequencies stay in fp32
         parameter.data = parameter.data.to(dtype)

@@ -11,6 +11,7 @@ number of frames instead of the number of its targets, which scales it up by C â
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.csm.modeling_csm import CsmBackboneModel, CsmDecoderLayer, CsmDepthDecoderForCausalLM
 
 from finetune.modeling.loss_head import of_logits
+
+from .model_config import explain_failure
 
 ATTENTION = "overtone_causal"
 """Name under which transformers knows sdpa without a mask. Under the name `sdpa`, it tests whether a mask is all true, and the host waits
@@ -84,6 +87,7 @@ class CsmTrainingModel(nn.Module):
         correct top-1 guesses.
 
         If the depth decoder trains on a share of the frames, its sums are scaled up, so that their expectation is the sum over all frames.
+        An evaluation computes all frames: its loss is exact, and comparable between runs with different shares.
         """
         ids, codes, rows = tensors["ids"], tensors["codes"], tensors["frame_rows"]
         frames = self.embed_codes(codes)
@@ -92,8 +96,14 @@ class CsmTrainingModel(nn.Module):
         hidden = self.backbone_model(inputs_embeds=inputs, use_cache=False).last_hidden_state
         # The state that predicts a frame is that of the position before it: the frame's own state has already seen its codes.
         states = hidden.flatten(0, 1).index_select(0, rows - 1)
-        nll, hits = of_logits(self.lm_head(states), codes[:, 0])
-        chosen, factors = choose_frames(tensors["speech"], tensors["ends"], self.depth_share if self.training else 1.0)
+        speech, ends = tensors["speech"], tensors["ends"]
+        # All frames, without a copy of them, unless some are only context.
+        trained = slice(None) if len(speech) + len(ends) == len(codes) else torch.cat([speech, ends])
+        nll, hits = of_logits(self.lm_head(states[trained]), codes[trained, 0])
+        if (share := self.depth_share if self.training else 1.0) < 1:
+            chosen, factors = choose_frames(speech, ends, share)
+        else:
+            chosen, factors = trained, torch.ones(len(speech) + len(ends), device=codes.device)
         depth, depth_hits = self.compute_depth_losses(states[chosen], frames[chosen], codes[chosen], factors)
         return {"backbone": nll, "depth": depth, "backbone_accuracy": hits, "depth_accuracy": depth_hits}
 
@@ -119,23 +129,24 @@ class CsmTrainingModel(nn.Module):
         return nll, hits
 
 
-def choose_frames(speech: Tensor, ends: Tensor, share: float) -> tuple[Tensor | slice, Tensor]:
+def choose_frames(speech: Tensor, ends: Tensor, share: float) -> tuple[Tensor, Tensor]:
     """The frames that train the depth decoder, and the factor of each in the sums, fp32: a random share of the frames of speech (torch's
     generator, which each step seeds for its micro-batch), and all end frames, because there are few and without them speech does not end.
     """
     count = math.ceil(share * len(speech))
     factors = torch.ones(count + len(ends), device=speech.device)
-    if count == len(speech):
-        return slice(None), factors
     factors[:count] *= len(speech) / count
     return torch.cat([speech[torch.randperm(len(speech), device=speech.device)[:count]], ends]), factors
 
 
-def build_on_meta(config: Any, depth_weight: float, depth_share: float) -> CsmTrainingModel:
-    """The model of a `CsmConfig` with parameters on the meta device. Buffers are real, because rotary frequencies are computed, not
-    loaded."""
+def build_on_meta(config: Any, base: Path, depth_weight: float = 1.0, depth_share: float = 1.0) -> CsmTrainingModel:
+    """The model of the `CsmConfig` of a folder with parameters on the meta device. Buffers are real, because rotary frequencies are
+    computed, not loaded. Raises `UserError` for a config whose sizes make no model."""
     AttentionInterface.register(ATTENTION, sdpa_attention_forward)  # no mask function has that name, so no mask is created
     for part in (config, config.depth_decoder_config):
         part._attn_implementation = ATTENTION
-    with init_empty_weights(include_buffers=False):
-        return CsmTrainingModel(config, depth_weight, depth_share)
+    try:
+        with init_empty_weights(include_buffers=False):
+            return CsmTrainingModel(config, depth_weight, depth_share)
+    except Exception as error:  # sizes that do not fit together fail in many ways
+        raise explain_failure(base, error) from error

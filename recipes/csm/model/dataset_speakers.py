@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from data_prep.audio_codecs.mimi_codec import open_csm_codec
 from finetune.config import Config
+from finetune.data.earlier_rows import EarlierRows
 from finetune.errors import UserError
 from recipes.speech.dataset_rows import (
     SpeakerClips,
     check_dataset_codec,
     collect_clips,
+    list_training_files,
 )
+from recipes.speech.evaluation.evaluation_texts import visit_rows
 from recipes.speech.trained_voices import make_voices_state, store_state
 from recipes.speech.voices_file import VOICES, read_voices
 
-from ..options import Options
+from ..options import Options, limit_context
 from .model_config import FRAME_RATE
-from .sequence_layout import CsmTokens, check_frames
+from .sequence_layout import CsmTokens, check_frames, locate_clip
 
 MOST_SPEAKERS = 1000
 """Numbers up to 999 are one token of Llama 3's tokenizer, which CSM uses."""
@@ -29,7 +34,32 @@ def prepare_speakers(config: Config[Options], base: Path, tokens: CsmTokens) -> 
     of another codec than the base's."""
     check_dataset_codec(config, open_csm_codec("model.source", str(base), None))  # first: its message names the codec of the data
     found = collect_speakers(config, tokens)
-    store_state(config, make_recipe_state(config, found, assign_numbers(base, [*found])))
+    state = make_recipe_state(config, found, assign_numbers(base, [*found]))
+    if config.options.context_turns:
+        state["context"] = measure_context(config)
+    store_state(config, state)
+
+
+def measure_context(config: Config[Options]) -> dict[str, Any]:
+    """How many clips of `data.train` have earlier clips before them, for the log and the model card. Raises `UserError` with file and line
+    for clips without a place in a recording, and if no clip has any."""
+    turns, seconds = Counter[int](), 0.0
+
+    def add_row(earlier: EarlierRows, row: dict[str, Any]) -> None:
+        nonlocal seconds
+        before = earlier.find(locate_clip(row))
+        turns[len(before)] += 1
+        seconds += sum(clip.end - clip.begin for clip in before)
+
+    for train in list_training_files(config):
+        visit_rows(train, partial(add_row, EarlierRows.of(train, locate_clip, limit_context(config.options))))
+    having = turns.total() - turns[0]
+    if not having:
+        raise UserError(
+            f"options.context_turns: {config.options.context_turns}, but no clip has an earlier clip of its recording (`source`) within "
+            f"options.context_seconds: {config.options.context_seconds:g}; raise that, or set --options.context_turns 0"
+        )
+    return {"turns": max(turns), "loss": config.options.context_loss, "clips": having, "seconds": round(seconds / having, 2)}
 
 
 def read_numbers(state: dict[str, Any]) -> dict[str, int]:

@@ -46,11 +46,16 @@ def read_config(base: Path) -> Any:
         except UserError:
             raise
         except Exception as error:  # the versions of transformers check different things and raise different types
-            raise UserError(
-                f"{base}: config.json cannot be used ({type(error).__name__}: {one_line(error)}); download the model again, or, if the "
-                "folder was written by another version of transformers, use that one"
-            ) from error
+            raise explain_failure(base, error) from error
     return config
+
+
+def explain_failure(base: Path, error: Exception) -> UserError:
+    """The error for a config that transformers cannot read, or cannot build a model from."""
+    return UserError(
+        f"{base}: config.json cannot be used ({type(error).__name__}: {one_line(error)}); download the model again, or, if the folder was "
+        "written by another version of transformers, use that one"
+    )
 
 
 def check_parts(config: Any, base: Path) -> None:

@@ -3,23 +3,25 @@
     <|begin_of_text|> [speaker]text <|end_of_text|>     T × <|AUDIO|>     <|audio_eos|>
 
 At the T + 1 last positions, the model reads a frame of codes instead of the token: the sum of the embeddings of its codebooks. The last
-frame has `codebook_eos_token_id` in every codebook and means end of speech; generation stops at it.
+frame has `codebook_eos_token_id` in every codebook and means end of speech; generation stops at it. Such turns follow each other in a
+conversation: the clips before a clip as its context (`options.context_turns`).
 
 Source: the chat template of the released model and `CsmProcessor` of transformers, and `generator.py` in SesameAILabs/csm.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from finetune.errors import UserError
-from finetune.recipe import Batch, Sample
+from finetune.recipe import Batch, RowPlace, Sample
 from finetune.storage.model_security import admit
 from recipes.speech.dataset_rows import check_codes, check_is_speech, check_text, find_speaker_name
 
@@ -71,6 +73,8 @@ class CsmProcessing:
     """Lower-case name → number in the prompt."""
     default_speaker: str | None = None
     """Speaker of rows that name none."""
+    context_loss: Literal["last", "all"] = "last"
+    """`options.context_loss`."""
 
 
 def load_tokenizer(model: Path, tokens: CsmTokens) -> Any:
@@ -114,21 +118,50 @@ def read_row(row: dict[str, Any], processor: CsmProcessing) -> Sample:
     if name not in processor.speakers:
         raise UserError(f"speaker {name!r} is not in the training data; it has {', '.join(processor.speakers)}")
     prompt = tokenize_prompt(row.get("text"), processor.speakers[name], processor.tokenizer)
-    sample = lay_out_clip(prompt, check_frames(row.get("audio_codes"), tokens), tokens)
+    return check_positions(lay_out_clip(prompt, check_frames(row.get("audio_codes"), tokens), tokens), tokens)
+
+
+def lay_out_clip(prompt: list[int], codes: Tensor, tokens: CsmTokens) -> Sample:
+    """One clip, from the ids of its prompt and its codes [T, C] int64, with S = len(prompt) + T + 1 positions: `ids` [S]; `codes` [T+1, C],
+    the frames at the last T+1 positions, of which the last is the end frame; and `turns` [1, 3] int64: positions of the prompt, frames, and
+    whether the loss is computed for them."""
+    ids = [*prompt, *[tokens.audio] * len(codes), tokens.audio_end]
+    end = torch.full((1, tokens.codebooks), tokens.frame_end)
+    turns = torch.tensor([[len(prompt), len(codes) + 1, 1]])
+    return {"ids": torch.tensor(ids), "codes": torch.cat([codes, end]), "turns": turns}
+
+
+def join_turns(samples: list[Sample], processor: CsmProcessing) -> Sample:
+    """K clips as one conversation: their `ids`, `codes` and `turns` [K, 3] one after the other. The last clip is the row's own."""
+    joined = {name: torch.cat([sample[name] for sample in samples]) for name in samples[0]}
+    if processor.context_loss == "last":
+        joined["turns"][:-1, 2] = 0
+    return check_positions(joined, processor.tokens)
+
+
+def check_positions(sample: Sample, tokens: CsmTokens) -> Sample:
+    """The sample. Raises `UserError` if it is longer than the model's positions."""
     if (length := len(sample["ids"])) > tokens.positions:
+        turns, (text, frames, _) = len(sample["turns"]), sample["turns"].sum(0).tolist()
+        remedy = (
+            "cut the clip and its text" if turns == 1 else f"{turns - 1} of its {turns} clips are context: lower options.context_seconds"
+        )
         raise UserError(
-            f"{len(sample['codes']) - 1} frames and {len(prompt)} tokens of text take {length} positions, and the model has "
-            f"{tokens.positions}; cut the clip and its text"
+            f"{frames - turns} frames and {text} tokens of text take {length} positions, and the model has {tokens.positions}; {remedy}"
         )
     return sample
 
 
-def lay_out_clip(prompt: list[int], codes: Tensor, tokens: CsmTokens) -> Sample:
-    """One clip, from the ids of its prompt and its codes [T, C] int64, with S = len(prompt) + T + 1 positions: `ids` [S], and `codes`
-    [T+1, C], the frames at the last T+1 positions, of which the last is the end frame."""
-    ids = [*prompt, *[tokens.audio] * len(codes), tokens.audio_end]
-    end = torch.full((1, tokens.codebooks), tokens.frame_end)
-    return {"ids": torch.tensor(ids), "codes": torch.cat([codes, end])}
+def locate_clip(row: dict[str, Any]) -> RowPlace:
+    """Where a clip is in its recording, in seconds. Raises `UserError` for a row that does not say so."""
+    source, start, end = row.get("source"), row.get("start"), row.get("end")
+    times = [time for time in (start, end) if isinstance(time, int | float) and not isinstance(time, bool) and math.isfinite(time)]
+    if not isinstance(source, str) or not source or len(times) < 2 or times[0] >= times[1]:
+        raise UserError(
+            f"source = {source!r}, start = {start!r}, end = {end!r}: options.context_turns finds the clips before a clip by its recording "
+            "and its seconds in it, as `python -m data_prep voice` writes them; add them, or set --options.context_turns 0"
+        )
+    return RowPlace(source, *times)
 
 
 def make_dummy_sample(positions: int, tokens: CsmTokens) -> Sample:
@@ -139,24 +172,28 @@ def make_dummy_sample(positions: int, tokens: CsmTokens) -> Sample:
 def collate(samples: list[Sample]) -> Batch:
     """Pad on the right to [B, S]. Attention looks only to the left, so no real position sees padding.
 
-    `ids` [B, S]; `codes` [N, C], the frames of all samples; `frame_rows` [N], their flat positions b·S + s; `speech` [N-B] and `ends` [B],
-    indices into the N frames of those that are speech and of the end frames. The host knows all sizes, so it never waits for the device.
+    `ids` [B, S]; `codes` [N, C], the frames of all samples; `frame_rows` [N], their flat positions b·S + s; `speech` and `ends`, indices
+    into the N frames of those with a loss: frames of speech, and end frames. The host knows all sizes, so it never waits for the device.
     """
     ids = pad_sequence([sample["ids"] for sample in samples], batch_first=True)
-    counts = torch.tensor([len(sample["codes"]) for sample in samples])
-    starts = [index * ids.shape[1] + len(sample["ids"]) - len(sample["codes"]) for index, sample in enumerate(samples)]
-    ends = counts.cumsum(0) - 1
-    is_speech = torch.ones(int(counts.sum()), dtype=torch.bool)
-    is_speech[ends] = False
-    codes = torch.cat([sample["codes"] for sample in samples])
+    rows, speech, ends, frame = list[Tensor](), list[Tensor](), list[int](), 0
+    for index, sample in enumerate(samples):
+        position = index * ids.shape[1]
+        for text, frames, trained in sample["turns"].tolist():
+            rows.append(torch.arange(position + text, position + text + frames))
+            if trained:
+                speech.append(torch.arange(frame, frame + frames - 1))
+                ends.append(frame + frames - 1)
+            position, frame = position + text + frames, frame + frames
     tensors = {
         "ids": ids,
-        "codes": codes,
-        "frame_rows": torch.cat([start + torch.arange(int(count)) for start, count in zip(starts, counts, strict=True)]),
-        "speech": is_speech.nonzero().squeeze(1),
-        "ends": ends,
+        "codes": torch.cat([sample["codes"] for sample in samples]),
+        "frame_rows": torch.cat(rows),
+        "speech": torch.cat(speech),
+        "ends": torch.tensor(ends),
     }
-    first, others = len(codes), len(codes) * (codes.shape[1] - 1)
+    first = len(tensors["speech"]) + len(ends)
+    others = first * (tensors["codes"].shape[1] - 1)
     return Batch(tensors, targets={"backbone": first, "depth": others, "backbone_accuracy": first, "depth_accuracy": others})
 
 

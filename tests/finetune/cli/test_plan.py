@@ -18,6 +18,7 @@ from finetune.config_sources import parse_arguments
 from finetune.data.batching import Order, micro_batches
 from finetune.data.jsonl_dataset import index_path
 from finetune.distributed.process_group import join, leave
+from finetune.hardware.gpu_specs import Cluster, Gpu
 from finetune.monitoring import run_records
 from finetune.storage import files
 from tests.finetune import fork_server, tiny
@@ -60,6 +61,22 @@ def test_a_plan_writes_its_launch_file(tmp_path: Path, capsys: pytest.CaptureFix
     assert (values["num_processes"], values["distributed_type"]) == (2, "MULTI_GPU")
     assert plan.main(argv) == 2 and "already exists" in capsys.readouterr().err
     assert plan.main(argv_in(tmp_path, "--gpus", "many")) == 2 and "expected a number" in capsys.readouterr().err
+
+
+def test_the_exit_code_says_whether_the_run_can_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """So that `finetune plan … && finetune train …` does not start a run that has problems."""
+    argv = argv_in(tmp_path)
+    assert plan.main(argv) == 0 and "# no problems found" in capsys.readouterr().out
+    assert plan.main([*argv, "--train.precision", "fp32", "--data.val", str(tmp_path / "none.jsonl")]) == 1
+    assert "# problems to fix before training: 1" in capsys.readouterr().out
+    assert plan.main([*argv, "--train.no_such_key", "1"]) == 2
+
+
+def test_a_run_that_does_not_fit_has_exit_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "make_cluster", lambda *_: Cluster("toy", Gpu(0.5, 1, 1, 1), 1))
+    assert plan.main(argv_in(tmp_path)) == 1 and "out of memory: " in capsys.readouterr().out
 
 
 def test_the_printed_command_can_be_pasted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

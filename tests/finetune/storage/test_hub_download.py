@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from finetune.errors import UserError
 from finetune.storage.hub_download import commit_of, display_name, download
-from finetune.storage.model_resolver import MODEL_FILES
+from finetune.storage.model_resolver import MODEL_FILES, resolve_model
 from tests.finetune import fake_hub, fork_server
 from tests.finetune.fake_hub import COMMIT
 
@@ -49,6 +50,60 @@ def test_data_of_one_commit_is_downloaded_and_no_code(tmp_path: Path) -> None:
 def test_a_pattern_that_may_match_code_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match="may match code or pickles"):
         download("me/model", None, ["*.json", pattern])
+
+
+SHARDS = ("one.safetensors", "two.safetensors")
+
+
+def make_index(*names: str) -> bytes:
+    return json.dumps({"weight_map": {f"weight{number}": name for number, name in enumerate(names)}}).encode()
+
+
+REPOSITORIES = {
+    "named-by-config": (
+        {"config.json": b'{"transformers_weights": "transformers.safetensors.index.json"}', "model.safetensors": b"of the makers"}
+        | {"transformers.safetensors.index.json": make_index(*SHARDS), **dict.fromkeys(SHARDS, b"shard")},
+        {*SHARDS},
+    ),
+    "indexed": (
+        {"config.json": b"{}", "model.safetensors.index.json": make_index(*SHARDS), "consolidated.safetensors": b"of the makers"}
+        | {"consolidated.safetensors.index.json": make_index("consolidated.safetensors"), **dict.fromkeys(SHARDS, b"shard")},
+        {*SHARDS},
+    ),
+    "single": ({"config.json": b"{}", "model.safetensors": b"all", "consolidated.safetensors": b"of the makers"}, {"model.safetensors"}),
+    "with-parts": (
+        {"config.json": b"{}", "model.safetensors": b"all", "speech_tokenizer/model.safetensors": b"a part"},
+        {"model.safetensors", "speech_tokenizer/model.safetensors"},
+    ),
+    "other-names": ({"config.json": b"{}", **dict.fromkeys(SHARDS, b"shard")}, {*SHARDS}),
+    "index-of-absent-files": (
+        {"config.json": b"{}", "model.safetensors.index.json": make_index("absent.safetensors"), **dict.fromkeys(SHARDS, b"shard")},
+        {*SHARDS},
+    ),
+    "named-outside": ({"config.json": b'{"transformers_weights": "../one.safetensors.index.json"}', "one.safetensors": b"1"}, {SHARDS[0]}),
+}
+
+
+@pytest.mark.parametrize("name", list(REPOSITORIES))
+def test_of_two_sets_of_weights_only_the_one_that_is_loaded_is_downloaded(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sesame/csm-1b has its weights twice, 6 GB each."""
+    held, expected = REPOSITORIES[name]
+    with fake_hub.opened() as hub:
+        hub.repositories["me/model"] = held
+        fake_hub.point_client_at(hub, tmp_path, monkeypatch)
+        folder = resolve_model("--model", "me/model")
+        again = resolve_model("--model", "me/model", revision=commit_of(folder))
+    assert again == folder and {path.relative_to(folder).as_posix() for path in folder.rglob("*.safetensors")} == expected
+
+
+def test_an_index_that_names_other_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_hub.opened() as hub:
+        hub.repositories["me/model"] = {"config.json": b"{}", "model.safetensors.index.json": make_index("../code.py")}
+        fake_hub.point_client_at(hub, tmp_path, monkeypatch)
+        with pytest.raises(UserError, match=r"--model me/model: .*weight_map names .*code.py.*, which is not a safetensors file"):
+            resolve_model("--model", "me/model")
 
 
 def test_only_a_snapshot_of_the_hub_has_a_commit(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from finetune.config import Config, resolve
+from finetune.data.earlier_rows import find_earlier_rows, read_with_context
 from finetune.modeling.loading import materialise
 from finetune.recipe import Batch, Loaded, Sample
 from recipes.csm.recipe import RECIPE
@@ -28,7 +29,20 @@ def make_rows(speakers: list[str], frames: tuple[int, int] = (9, 6)) -> list[dic
     for number, speaker in enumerate(speakers):
         for text, count in zip(TEXTS, frames, strict=True):
             codes = chance.randint(1, CODES, (count + 3 * number, BOOKS)).tolist()
-            rows.append({"audio": f"{speaker}.wav", "text": text, "speaker": speaker, "language": "english", "audio_codes": codes})
+            place = {"source": f"{speaker}.wav", "start": float(len(rows)), "end": len(rows) + 0.9}
+            row = {"audio": f"{speaker}.wav", "text": text, "speaker": speaker, "language": "english"}
+            rows.append({**row, **place, "audio_codes": codes})
+    return rows
+
+
+def make_conversation(speakers: list[str], clips: int = 6) -> list[dict[str, Any]]:
+    """Clips of one recording in which the speakers take turns."""
+    chance, rows = np.random.RandomState(1), []
+    for number in range(clips):
+        codes = chance.randint(1, CODES, (5 + number, BOOKS)).tolist()
+        place = {"source": "talk.wav", "start": 2.0 * number, "end": 2.0 * number + 1.5}
+        row = {"audio": f"{number}.wav", "text": f"{TEXTS[number % 2]} {number}", "speaker": speakers[number % len(speakers)]}
+        rows.append({**row, **place, "language": "english", "audio_codes": codes})
     return rows
 
 
@@ -65,7 +79,8 @@ def make_ready(folder: Path, base: Path, rows: list[dict[str, Any]], *overrides:
     RECIPE.prepare(config)
     loaded = RECIPE.load(config)
     materialise(loaded.model, loaded.base, loaded.buffers, torch.device("cpu"), config.run.seed)
-    return ReadyCsm(config, loaded, [RECIPE.read(row, loaded.processor, folder) for row in rows])
+    earlier = find_earlier_rows(folder / "train.jsonl", RECIPE, config.options)
+    return ReadyCsm(config, loaded, [read_with_context(RECIPE, loaded.processor, row, folder, earlier) for row in rows])
 
 
 @dataclass(frozen=True)
@@ -128,14 +143,22 @@ def call_stock(stock: Any, sample: Sample, labels: Tensor | None = None, **argum
     """The stock class's output for one sample, whose labels [S, C] are by default those that its processor makes: all frames."""
     ids, codes = sample["ids"], sample["codes"]
     embedded = stock.embed_text_tokens(ids)[None].clone()
-    embedded[0, -len(codes) :] = stock.backbone_model.embed_tokens(codes[None])[0]
+    embedded[0, find_frames(sample)] = stock.backbone_model.embed_tokens(codes[None])[0]
     return stock(inputs_embeds=embedded, labels=(make_labels(sample) if labels is None else labels)[None], **arguments)
 
 
+def find_frames(sample: Sample) -> Tensor:
+    """The positions of all frames, by the text ids of a frame and of the end frame."""
+    return torch.isin(sample["ids"], torch.unique(sample["ids"][-2:])).nonzero().flatten()
+
+
 def make_labels(sample: Sample) -> Tensor:
-    """-100 for the text, the codes for the frames."""
+    """-100 for the text and for frames that are only context, the codes for the frames."""
     labels = torch.full((len(sample["ids"]), BOOKS), -100)
-    labels[-len(sample["codes"]) :] = sample["codes"]
+    labels[find_frames(sample)] = sample["codes"]
+    for turn, (text, frames, trained) in enumerate(sample["turns"].tolist()):
+        if not trained:
+            labels[int(sample["turns"][:turn, :2].sum()) :][: text + frames] = -100
     return labels
 
 

@@ -166,12 +166,12 @@ def test_gradients_equal_those_of_the_stock_class(tmp_path: Path, tiny: Path) ->
 def test_untied_tables_are_both_trained(tmp_path: Path, tiny: Path) -> None:
     config = read_config(tiny)
     config.tie_codebooks_embeddings = False
-    model = build_on_meta(config, 1.0, 1.0)
+    model = build_on_meta(config, tiny)
     assert {name for name, _ in model.named_parameters()} - {
-        name for name, _ in build_on_meta(read_config(tiny), 1.0, 1.0).named_parameters()
+        name for name, _ in build_on_meta(read_config(tiny), tiny).named_parameters()
     } == {COPY}
     model._apply(lambda tensor: torch.empty_like(tensor, device="cpu").normal_(std=0.1) if tensor.is_meta else tensor)
-    sample = {"ids": torch.tensor([1, 2, 3, 4]), "codes": torch.tensor([[1, 2, 3, 4], [0, 0, 0, 0]])}
+    sample = {"ids": torch.tensor([1, 2, 3, 4]), "codes": torch.tensor([[1, 2, 3, 4], [0, 0, 0, 0]]), "turns": torch.tensor([[2, 2, 1]])}
     weighted_loss(model, RECIPE.collate([sample])).backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
 
@@ -188,7 +188,7 @@ def test_the_released_model_has_1553_million_trained_parameters() -> None:
     tables = 128256 * hidden + books * codes * hidden + codes * hidden + (books - 1) * depth * codes + hidden * depth
     expected = 16 * layer[hidden] + hidden + 4 * layer[depth] + depth + tables
     config = CsmConfig(**RELEASED)
-    model = build_on_meta(config, 1.0, 1.0)
+    model = build_on_meta(config, Path())
     assert sum(parameter.numel() for parameter in model.parameters()) == expected == 1_552_791_552
     with init_empty_weights():
         stock = CsmForConditionalGeneration(CsmConfig(**RELEASED))
@@ -201,7 +201,7 @@ def test_the_released_model_has_1553_million_trained_parameters() -> None:
 
 def test_the_base_may_have_the_shared_table_under_both_names(tiny: Path, fresh: ReadyCsm) -> None:
     assert find_misfits(fresh.model, tiny) == []
-    meta = build_on_meta(read_config(tiny), 1.0, 1.0)
+    meta = build_on_meta(read_config(tiny), tiny)
     materialise(meta, tiny, {}, torch.device("cpu"), 0)
     assert COPY not in dict(meta.named_parameters())
 

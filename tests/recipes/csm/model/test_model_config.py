@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from finetune.errors import UserError
+from recipes.csm.model.csm_model import build_on_meta
 from recipes.csm.model.model_config import FRAME_RATE, RELEASED, read_config
 
 
@@ -41,6 +42,14 @@ BAD = {
     "codec-codes": ({"codec_config__codebook_size": 64}, "the codec has 4 codebooks of 64 codes, and the model needs 4 of at most 35"),
     "codec-kind": ({"codec_config__model_type": "encodec"}, "model_type 'encodec', which is not a part of a CSM model"),
     "damaged": ({"depth_decoder_config": [1]}, "config.json cannot be used"),
+    "pruned": ({"depth_decoder_config__pruned_heads": {"0": [1]}}, "depth_decoder_config.pruned_heads: .*removed attention heads"),
+    "labels": ({"codec_config__num_labels": 10**12}, "codec_config.num_labels: 1000000000000, expected 0 to 100,000"),
+    "layers": ({"num_hidden_layers": 10**9}, "num_hidden_layers: 1000000000, expected 0 to 10,000"),
+    "negative": ({"hidden_size": -32}, "hidden_size: -32, expected 0 to"),
+    "type": ({"torch_dtype": "nonsense"}, "torch_dtype: 'nonsense', expected a floating-point type of torch"),
+    "no-heads": ({"num_attention_heads": 0}, "config.json cannot be used"),
+    "text-for-a-number": ({"intermediate_size": "many"}, "config.json cannot be used"),
+    "fraction": ({"hidden_size": 32.5, "depth_decoder_config__backbone_hidden_size": 32.5}, "config.json cannot be used"),
 }
 
 
@@ -48,7 +57,7 @@ BAD = {
 def test_other_models_are_refused(name: str, tiny: Path, tmp_path: Path) -> None:
     changes, message = BAD[name]
     with pytest.raises(UserError, match=message):
-        read_config(edit(tiny, tmp_path, **changes))
+        build_on_meta(read_config(edit(tiny, tmp_path, **changes)), tmp_path)
 
 
 def test_code_in_a_config_is_not_followed(tiny: Path, tmp_path: Path) -> None:
