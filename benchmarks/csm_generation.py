@@ -21,12 +21,12 @@ from benchmarks import _table, _timing
 from recipes.csm.inference.exported_folder import ExportedCsm
 from recipes.csm.inference.frame_decoding import CsmDecoder, CsmSession
 from recipes.speech.decoding.token_sampling import GREEDY
-from tests.recipes.csm import tiny_checkpoint
+from recipes.csm.model import tiny_checkpoint
 
 COLUMNS = ("model", "codebooks", "texts at once", "frames / s, stock", "frames / s, here", "here / stock")
 NOTE = (
     "Random weights, fp32, greedy, codes alone; processor seconds of one process on one thread of a CPU, medians of runs in turns, "
-    "{frames} frames of each text. tiny is the checkpoint of the tests; with 32 codebooks, it has as many steps in a frame as CSM-1B."
+    "{frames} frames of each text. tiny is that of `recipes/csm/model/tiny_checkpoint.py`; with 32 codebooks, it has as many steps in a frame as CSM-1B."
 )
 TEXT = "She counted the boats in the harbour and wrote the number down."
 Codes = list[list[list[int]]]
@@ -45,11 +45,7 @@ def main() -> None:
 def build(folder: Path, codebooks: int) -> Path:
     """The tiny checkpoint with so many codebooks."""
     if not folder.exists():
-        before, tiny_checkpoint.CODEBOOKS = tiny_checkpoint.CODEBOOKS, codebooks
-        try:
-            tiny_checkpoint.build(folder)
-        finally:
-            tiny_checkpoint.CODEBOOKS = before
+        tiny_checkpoint.build(folder, codebooks=codebooks)
     return folder
 
 

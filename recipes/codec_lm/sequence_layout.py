@@ -84,14 +84,12 @@ class SpeechTextProcessor:
 def find_token_ids(tokenizer: Any, family: Family, model: Path) -> SpeechTokenIds:
     """The family's tokens in a tokenizer. Raises `UserError` if one is missing, or the codes are not next to each other."""
     vocabulary = tokenizer.get_vocab()
-    names = [family.name_code(slot, code) for slot in range(len(family.slots)) for code in range(family.codebook_size)]
-    special = [*family.before_text, *family.after_text, family.end_of_speech, *family.after_speech]
-    missing = [name for name in [*special, *names] if name not in vocabulary]
-    if missing:
+    if missing := family.find_missing(vocabulary):
         raise UserError(
-            f"{model}: its tokenizer lacks {len(missing):,} tokens of {family.name} (the first is {missing[0]}), so it is no model that "
-            f"speaks in codec tokens; use {' or '.join(family.models)}, or a model trained from one"
+            f"{model}: its tokenizer lacks {len(missing):,} tokens of {family.name} (the first is {missing[0]}); use "
+            f"{' or '.join(family.models)}, or a model trained from one, or set options.family to the family of this one"
         )
+    names = list(family.name_codes())
     first = vocabulary[names[0]]
     wrong = next((name for number, name in enumerate(names) if vocabulary[name] != first + number), None)
     if wrong is not None:

@@ -14,7 +14,7 @@ from recipes.csm.model import dataset_speakers
 from recipes.csm.model.dataset_speakers import MOST_SPEAKERS, assign_numbers
 from recipes.csm.recipe import RECIPE
 from recipes.speech.trained_voices import load_state
-from tests.recipes.csm import tiny_checkpoint
+from recipes.csm.model import tiny_checkpoint
 from tests.recipes.csm.tiny_csm import make_config, make_rows, write_rows
 
 
