@@ -20,13 +20,14 @@ from transformers import CsmForConditionalGeneration
 from benchmarks import _table, _timing
 from recipes.csm.inference.exported_folder import ExportedCsm
 from recipes.csm.inference.frame_decoding import CsmDecoder, CsmSession
-from recipes.speech.decoding.token_sampling import GREEDY
 from recipes.csm.model import tiny_checkpoint
+from recipes.speech.decoding.token_sampling import GREEDY
 
 COLUMNS = ("model", "codebooks", "texts at once", "frames / s, stock", "frames / s, here", "here / stock")
 NOTE = (
     "Random weights, fp32, greedy, codes alone; processor seconds of one process on one thread of a CPU, medians of runs in turns, "
-    "{frames} frames of each text. tiny is that of `recipes/csm/model/tiny_checkpoint.py`; with 32 codebooks, it has as many steps in a frame as CSM-1B."
+    "{frames} frames of each text. "
+    "tiny is `recipes/csm/model/tiny_checkpoint.py`; with 32 codebooks, it has as many steps in a frame as CSM-1B."
 )
 TEXT = "She counted the boats in the harbour and wrote the number down."
 Codes = list[list[list[int]]]

@@ -121,16 +121,16 @@ VYVOTTS = ORPHEUS.model_copy(
 """Orpheus' layout on Qwen3's tokenizer, which has no beginning-of-text token: the custom tokens are 151,669 and those after it.
 
 By github.com/Vyvo-Labs/VyvoTTS: `vyvotts/configs/inference/qwen3.yaml` (ids), `vyvotts/audio_tokenizer.py` (the sequence of training),
-`vyvotts/codec.py` (order of the codes), `vyvotts/inference/base.py` (prompt), `vyvotts/inference/transformers_inference.py` (sampling, stop),
-`vyvotts/configs/train/qwen3_ft.yaml` (the model to fine-tune). Its authors' prompt ends two tokens earlier, and their generation may only
+`vyvotts/codec.py` (order of the codes), `vyvotts/inference/base.py` (prompt), `vyvotts/inference/transformers_inference.py` (sampling,
+stop), `vyvotts/configs/train/qwen3_ft.yaml` (the model to fine-tune). Its authors' prompt ends two tokens earlier, and their generation may only
 choose these two there."""
 
 FAMILIES = (ORPHEUS, VYVOTTS)
 
 
 def choose_family(model: Path, load_vocabulary: Callable[[], Container[str]], given: str | None) -> Family:
-    """The family of a model: the row named `given` (`options.family`); or what its `voices.json` says, as exports have one; or the row whose
-    tokens its tokenizer has all. `load_vocabulary` is called in the last case only.
+    """The family of a model: the row named `given` (`options.family`); or what its `voices.json` says, as exports have one; or the row
+    whose tokens its tokenizer has all. `load_vocabulary` is called in the last case only.
 
     Raises `UserError` for an unknown name, for an invalid file, and if no row or several fit.
     """

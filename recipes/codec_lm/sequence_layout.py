@@ -60,11 +60,7 @@ class SpeechTokenIds:
     def decode_frames(self, tokens: Tensor) -> Tensor:
         """The inverse: token ids [T · slots] → codes [T, codebooks]."""
         offsets = self.first_code + torch.arange(len(self.slots)) * self.codebook_size
-        return self.arrange_codes(tokens.view(-1, len(self.slots)) - offsets)
-
-    def arrange_codes(self, in_slots: Tensor) -> Tensor:
-        """Codes [T, slots] in the order of the tokens → [T, codebooks] in the codec's order."""
-        return in_slots[:, np.argsort(self.slots).tolist()]
+        return (tokens.view(-1, len(self.slots)) - offsets)[:, np.argsort(self.slots).tolist()]
 
 
 @dataclass(frozen=True)
@@ -108,12 +104,14 @@ def find_token_ids(tokenizer: Any, family: Family, model: Path) -> SpeechTokenId
 
 
 def tokenize_prompt(text: Any, speaker: str, processor: SpeechTextProcessor) -> list[int]:
-    """The ids of a prompt, up to the place where speech begins. Raises `UserError` for missing text, and text with control tokens."""
+    """The ids of a prompt, up to the place where speech begins. Raises `UserError` for missing text, and text or speaker with
+    control tokens."""
     prefix, ids = processor.family.voice_prefix.replace("{speaker}", speaker), processor.ids
     words: list[int] = processor.tokenizer(prefix + check_text(text))["input_ids"]
     if reserved := sorted(ids.reserved.intersection(words)):
         names = processor.tokenizer.convert_ids_to_tokens(reserved)
-        raise UserError(f"text = {text!r} contains the control tokens {names}, which would end the prompt early; remove them")
+        place, given = ("speaker", speaker) if any(name in speaker for name in names) else ("text", text)
+        raise UserError(f"{place} = {given!r} contains the control tokens {names}, which would end the prompt early; remove them")
     return [*ids.before_text, *words, *ids.after_text]
 
 

@@ -22,9 +22,9 @@ from finetune.distributed import process_group
 from finetune.exporting import export
 from finetune.recipe import find_recipe, load_recipe
 from finetune.training.run import train
+from recipes.csm.model import tiny_checkpoint
 from tests.launch.forked_ranks import run_ranks
 from tests.launch.launching import launch, series
-from recipes.csm.model import tiny_checkpoint
 from tests.recipes.csm.tiny_csm import call_stock, generate_greedily, load_stock, make_ready, make_rows, write_rows
 
 STEPS = 3

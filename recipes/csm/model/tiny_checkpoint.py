@@ -188,9 +188,7 @@ def make_weights(config: Any, seed: int) -> bytes:
 
 def main(argv: list[str]) -> int:
     """Body of the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m recipes.csm.model.tiny_checkpoint", description="Build a small random CSM checkpoint."
-    )
+    parser = argparse.ArgumentParser(prog="python -m recipes.csm.model.tiny_checkpoint", description="Build a small random CSM checkpoint.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)

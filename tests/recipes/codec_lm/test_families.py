@@ -35,8 +35,8 @@ def test_the_authors_decoder_reads_each_token_as_its_code(released: SpeechTextPr
 
 
 def test_a_row_of_vyvotts_is_written_token_for_token_as_by_its_authors(released_vyvotts: SpeechTextProcessor) -> None:
-    """Ids by `vyvotts/configs/inference/qwen3.yaml` of Vyvo-Labs/VyvoTTS, order by `create_input_ids` of `vyvotts/audio_tokenizer.py`, codes
-    by `SNACCodec.encode` of `vyvotts/codec.py`: level 1, then of level 2 and twice of level 3, and again."""
+    """Ids by `vyvotts/configs/inference/qwen3.yaml` of Vyvo-Labs/VyvoTTS, order by `create_input_ids` of `vyvotts/audio_tokenizer.py`,
+    codes by `SNACCodec.encode` of `vyvotts/codec.py`: level 1, then of level 2 and twice of level 3, and again."""
     frame = [100, 200, 201, 300, 301, 302, 303]
     sample = read_row({"text": "Hi", "speaker": "Ann", "audio_codes": [frame]}, released_vyvotts)
     text = released_vyvotts.tokenizer("ann: Hi")["input_ids"]

@@ -160,7 +160,9 @@ def test_a_run_resumes_with_the_same_numbers(tmp_path: Path) -> None:
 def test_a_base_without_the_tokens_is_refused_before_training(tmp_path: Path) -> None:
     tiny_models.write_base(tmp_path / "base")
     (tmp_path / "base" / "voices.json").unlink()
-    with pytest.raises(UserError, match=r"base: its tokenizer lacks tokens of every supported model .*use canopylabs/orpheus-3b-0.1-pretrained"):
+    with pytest.raises(
+        UserError, match=r"base: its tokenizer lacks tokens of every supported model .*use canopylabs/orpheus-3b-0.1-pretrained"
+    ):
         RECIPE.prepare(tiny_models.configure(tmp_path))
 
 
