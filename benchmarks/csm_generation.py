@@ -26,8 +26,7 @@ from recipes.speech.decoding.token_sampling import GREEDY
 COLUMNS = ("model", "codebooks", "texts at once", "frames / s, stock", "frames / s, here", "here / stock")
 NOTE = (
     "Random weights, fp32, greedy, codes alone; processor seconds of one process on one thread of a CPU, medians of runs in turns, "
-    "{frames} frames of each text. "
-    "tiny is `recipes/csm/model/tiny_checkpoint.py`; with 32 codebooks, it has as many steps in a frame as CSM-1B."
+    "{frames} frames of each text. tiny is the checkpoint of the tests; with 32 codebooks, it has as many steps in a frame as CSM-1B."
 )
 TEXT = "She counted the boats in the harbour and wrote the number down."
 Codes = list[list[list[int]]]

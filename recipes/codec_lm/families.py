@@ -122,8 +122,8 @@ VYVOTTS = ORPHEUS.model_copy(
 
 By github.com/Vyvo-Labs/VyvoTTS: `vyvotts/configs/inference/qwen3.yaml` (ids), `vyvotts/audio_tokenizer.py` (the sequence of training),
 `vyvotts/codec.py` (order of the codes), `vyvotts/inference/base.py` (prompt), `vyvotts/inference/transformers_inference.py` (sampling,
-stop), `vyvotts/configs/train/qwen3_ft.yaml` (the model to fine-tune). Its authors' prompt ends two tokens earlier, and their generation may only
-choose these two there."""
+stop), `vyvotts/configs/train/qwen3_ft.yaml` (the model to fine-tune). Its authors' prompt ends two tokens earlier, and their generation
+may only choose these two there."""
 
 FAMILIES = (ORPHEUS, VYVOTTS)
 

@@ -67,15 +67,19 @@ def write_config(folder: Path, vocabulary: int, **changes: Any) -> dict[str, Any
 
 
 def write_base(folder: Path) -> Path:
-    """Random weights. The head is stored although it is tied, as in the released model."""
+    """Random weights."""
     tokenizer = make_tokenizer(TINY_SPECIAL)
     write_tokenizer(folder, tokenizer)
-    config = write_config(folder, tokenizer.get_vocab_size())
+    return write_weights(folder, write_config(folder, tokenizer.get_vocab_size()), FAMILY)
+
+
+def write_weights(folder: Path, config: dict[str, Any], family: Family) -> Path:
+    """The head is stored although it is tied, as in the released model."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
     tensors = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     save_file({**tensors, "lm_head.weight": model.lm_head.weight.detach().clone()}, folder / "model.safetensors", {"format": "pt"})
-    (folder / "voices.json").write_text(json.dumps({"family": FAMILY.model_dump()}))
+    (folder / "voices.json").write_text(json.dumps({"family": family.model_dump()}))
     return folder
 
 
