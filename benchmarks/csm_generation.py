@@ -20,8 +20,8 @@ from transformers import CsmForConditionalGeneration
 from benchmarks import _table, _timing
 from recipes.csm.inference.exported_folder import ExportedCsm
 from recipes.csm.inference.frame_decoding import CsmDecoder, CsmSession
+from recipes.csm.model import tiny_checkpoint
 from recipes.speech.decoding.token_sampling import GREEDY
-from tests.recipes.csm import tiny_checkpoint
 
 COLUMNS = ("model", "codebooks", "texts at once", "frames / s, stock", "frames / s, here", "here / stock")
 NOTE = (
@@ -45,11 +45,7 @@ def main() -> None:
 def build(folder: Path, codebooks: int) -> Path:
     """The tiny checkpoint with so many codebooks."""
     if not folder.exists():
-        before, tiny_checkpoint.CODEBOOKS = tiny_checkpoint.CODEBOOKS, codebooks
-        try:
-            tiny_checkpoint.build(folder)
-        finally:
-            tiny_checkpoint.CODEBOOKS = before
+        tiny_checkpoint.build(folder, codebooks=codebooks)
     return folder
 
 

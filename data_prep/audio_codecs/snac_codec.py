@@ -264,18 +264,24 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     return found
 
 
+def import_snac() -> Any:
+    """The package's class `SNAC`. Raises `UserError` if the package is missing."""
+    try:
+        from snac import SNAC
+    except ModuleNotFoundError as error:
+        raise UserError(f"the Python package {error.name!r} is missing; install the snac extra: {INSTALL}") from error
+    return SNAC
+
+
 def load_snac(codec: SnacCodec, device: str) -> Any:
     """The `snac.SNAC` of a codec in fp32, with deterministic noise. Raises `UserError` if weights and config.json do not match, or the
     package is missing."""
-    try:
-        from snac import SNAC
+    make_model = import_snac()
+    from data_prep.audio_codecs.snac_noise import fix_noise  # imports the package
 
-        from data_prep.audio_codecs.snac_noise import fix_noise
-    except ModuleNotFoundError as error:
-        raise UserError(f"the Python package {error.name!r} is missing; install the snac extra: {INSTALL}") from error
     weights = read_weights(codec.folder)
     try:
-        model = SNAC(**asdict(codec.config), attn_window_size=None)
+        model = make_model(**asdict(codec.config), attn_window_size=None)
         model.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{codec.folder}: the weights and {CONFIG} do not fit ({one_line(error)}); fetch the model again") from error

@@ -3,11 +3,13 @@
 A model writes speech as tokens of its vocabulary. A row of the table says which tokens are around the text, how the codes of a frame become
 tokens, and which codec turns them into sound. To support another model, add a row.
 
-Tokens are written by name and looked up in the model's own tokenizer, so a base without them is refused.
+Tokens are written by name and looked up in the model's own tokenizer, so a base without them is refused. A base is of the row whose tokens
+it has all; an export says in its `voices.json` of which it is; `options.family` overrides both.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,9 +67,19 @@ class Family(JsonPart):
         """Frames per second of speech."""
         return self.sample_rate / self.samples_per_frame
 
-    def name_code(self, slot: int, code: int) -> str:
-        """Name of the token of a code."""
-        return self.code_token.replace("{number}", str(self.first_number + slot * self.codebook_size + code))
+    @property
+    def control_tokens(self) -> list[str]:
+        """Names of all tokens but the codes."""
+        return [*self.before_text, *self.after_text, self.end_of_speech, *self.after_speech]
+
+    def name_codes(self) -> Iterator[str]:
+        """Names of the codes' tokens: all of slot 0, then those of the next."""
+        numbers = range(self.first_number, self.first_number + len(self.slots) * self.codebook_size)
+        return (self.code_token.replace("{number}", str(number)) for number in numbers)
+
+    def find_missing(self, vocabulary: Container[str]) -> list[str]:
+        """Names of its tokens that a vocabulary lacks."""
+        return [name for name in (*self.control_tokens, *self.name_codes()) if name not in vocabulary]
 
 
 ORPHEUS = Family(
@@ -96,16 +108,55 @@ ORPHEUS = Family(
 `realtime_streaming_example/main.py` (the token at which it stops), README.md (speakers). The tests
 compare with them."""
 
-FAMILIES = (ORPHEUS,)
+VYVOTTS = ORPHEUS.model_copy(
+    update={
+        "name": "VyvoTTS",
+        "models": ["Vyvo/VyvoTTS-Qwen3-0.6B-PT"],
+        "after_text": ["<|im_end|>", "<custom_token_4>", "<custom_token_5>", "<custom_token_1>"],
+        "voices": [],
+        "top_p": 0.95,
+        "repetition_penalty": 1.1,
+    }
+)
+"""Orpheus' layout on Qwen3's tokenizer, which has no beginning-of-text token: the custom tokens are 151,669 and those after it.
+
+By github.com/Vyvo-Labs/VyvoTTS: `vyvotts/configs/inference/qwen3.yaml` (ids), `vyvotts/audio_tokenizer.py` (the sequence of training),
+`vyvotts/codec.py` (order of the codes), `vyvotts/inference/base.py` (prompt), `vyvotts/inference/transformers_inference.py` (sampling,
+stop), `vyvotts/configs/train/qwen3_ft.yaml` (the model to fine-tune). Its authors' prompt ends two tokens earlier, and their generation
+may only choose these two there."""
+
+FAMILIES = (ORPHEUS, VYVOTTS)
 
 
-def read_family(folder: Path) -> Family:
-    """The family of a model: what its `voices.json` says, as exports have one, or else the first of the table.
+def choose_family(model: Path, load_vocabulary: Callable[[], Container[str]], given: str | None) -> Family:
+    """The family of a model: the row named `given` (`options.family`); or what its `voices.json` says, as exports have one; or the row
+    whose tokens its tokenizer has all. `load_vocabulary` is called in the last case only.
 
-    Whether the model's vocabulary has the tokens is found when they are looked up. Raises `UserError` for an invalid file.
+    Raises `UserError` for an unknown name, for an invalid file, and if no row or several fit.
     """
-    found = read_voices(folder).get("family")
-    return FAMILIES[0] if found is None else parse_family(found, folder / VOICES)
+    found = read_voices(model).get("family")
+    own = None if found is None else parse_family(found, model / VOICES)
+    if own is not None and (given is None or given.lower() == own.name.lower()):
+        return own
+    if given is not None:
+        if named := [family for family in FAMILIES if family.name.lower() == given.lower()]:
+            return named[0]
+        raise UserError(f"options.family {given!r} is not known; give one of: {', '.join(family.name for family in FAMILIES)}")
+    vocabulary = load_vocabulary()
+    missing = {family.name: family.find_missing(vocabulary) for family in FAMILIES}
+    fitting = [family for family in FAMILIES if not missing[family.name]]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise UserError(
+            f"{model}: its tokenizer has all tokens of {' and '.join(family.name for family in fitting)}; say which it is with "
+            "--options.family"
+        )
+    lacks = "; ".join(f"of {name}, {len(names):,}, the first {names[0]}" for name, names in missing.items())
+    raise UserError(
+        f"{model}: its tokenizer lacks tokens of every supported model ({lacks}), so it is no model that speaks in codec tokens; use "
+        f"{' or '.join(name for family in FAMILIES for name in family.models)}, or a model trained from one"
+    )
 
 
 def parse_family(found: Any, path: Path) -> Family:

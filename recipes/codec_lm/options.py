@@ -15,6 +15,9 @@ class Options(LanguageOptions):
     too, as Orpheus' authors do."""
     speaker: str | None = None
     """Speaker of rows without a speaker."""
+    family: str | None = None
+    """How the model speaks: a row of the table in `recipes/codec_lm/families.py`, such as Orpheus. Default: what an export says, or the row
+    whose tokens the base's tokenizer has."""
     codec: str | None = None
     """Hub name or folder of the codec that the dataset was encoded with; an export contains it. Default: the base's own, or the one that
     the model's authors used."""

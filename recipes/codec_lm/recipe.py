@@ -27,7 +27,7 @@ from recipes.speech.trained_voices import load_state, store_state
 from . import dataset_speakers, sequence_layout
 from .arguments import VERBS
 from .exporting import exported_files
-from .families import read_family
+from .families import choose_family
 from .options import Options
 from .sequence_layout import SpeechTextProcessor, find_token_ids
 
@@ -56,7 +56,8 @@ def load_processor(config: Config[Options], loaded: Loaded) -> SpeechTextProcess
 
 def make_processor(config: Config[Options], base: Path, positions: int) -> SpeechTextProcessor:
     """The processor for a base whose positions are known. Reads the base's small files only."""
-    family, tokenizer = read_family(base), load_tokenizer(base, None)
+    tokenizer = load_tokenizer(base, None)
+    family = choose_family(base, tokenizer.get_vocab, config.options.family)
     ids = find_token_ids(tokenizer, family, base)
     return SpeechTextProcessor(tokenizer, family, ids, positions, config.options.speaker, config.options.supervise)
 

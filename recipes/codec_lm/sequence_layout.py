@@ -60,11 +60,7 @@ class SpeechTokenIds:
     def decode_frames(self, tokens: Tensor) -> Tensor:
         """The inverse: token ids [T · slots] → codes [T, codebooks]."""
         offsets = self.first_code + torch.arange(len(self.slots)) * self.codebook_size
-        return self.arrange_codes(tokens.view(-1, len(self.slots)) - offsets)
-
-    def arrange_codes(self, in_slots: Tensor) -> Tensor:
-        """Codes [T, slots] in the order of the tokens → [T, codebooks] in the codec's order."""
-        return in_slots[:, np.argsort(self.slots).tolist()]
+        return (tokens.view(-1, len(self.slots)) - offsets)[:, np.argsort(self.slots).tolist()]
 
 
 @dataclass(frozen=True)
@@ -84,14 +80,12 @@ class SpeechTextProcessor:
 def find_token_ids(tokenizer: Any, family: Family, model: Path) -> SpeechTokenIds:
     """The family's tokens in a tokenizer. Raises `UserError` if one is missing, or the codes are not next to each other."""
     vocabulary = tokenizer.get_vocab()
-    names = [family.name_code(slot, code) for slot in range(len(family.slots)) for code in range(family.codebook_size)]
-    special = [*family.before_text, *family.after_text, family.end_of_speech, *family.after_speech]
-    missing = [name for name in [*special, *names] if name not in vocabulary]
-    if missing:
+    if missing := family.find_missing(vocabulary):
         raise UserError(
-            f"{model}: its tokenizer lacks {len(missing):,} tokens of {family.name} (the first is {missing[0]}), so it is no model that "
-            f"speaks in codec tokens; use {' or '.join(family.models)}, or a model trained from one"
+            f"{model}: its tokenizer lacks {len(missing):,} tokens of {family.name} (the first is {missing[0]}); use "
+            f"{' or '.join(family.models)}, or a model trained from one, or set options.family to the family of this one"
         )
+    names = list(family.name_codes())
     first = vocabulary[names[0]]
     wrong = next((name for number, name in enumerate(names) if vocabulary[name] != first + number), None)
     if wrong is not None:
@@ -110,12 +104,14 @@ def find_token_ids(tokenizer: Any, family: Family, model: Path) -> SpeechTokenId
 
 
 def tokenize_prompt(text: Any, speaker: str, processor: SpeechTextProcessor) -> list[int]:
-    """The ids of a prompt, up to the place where speech begins. Raises `UserError` for missing text, and text with control tokens."""
+    """The ids of a prompt, up to the place where speech begins. Raises `UserError` for missing text, and text or speaker with
+    control tokens."""
     prefix, ids = processor.family.voice_prefix.replace("{speaker}", speaker), processor.ids
     words: list[int] = processor.tokenizer(prefix + check_text(text))["input_ids"]
     if reserved := sorted(ids.reserved.intersection(words)):
         names = processor.tokenizer.convert_ids_to_tokens(reserved)
-        raise UserError(f"text = {text!r} contains the control tokens {names}, which would end the prompt early; remove them")
+        place, given = ("speaker", speaker) if any(name in speaker for name in names) else ("text", text)
+        raise UserError(f"{place} = {given!r} contains the control tokens {names}, which would end the prompt early; remove them")
     return [*ids.before_text, *words, *ids.after_text]
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.config import Config
-from finetune.recipe import Batch, ContextRows, ExportPlan, Loaded, Recipe, RowPlace, Sample, Sketch, Term
+from finetune.recipe import Batch, ContextRows, ExportPlan, Loaded, Recipe, RowPlace, Sample, Sketch
+from recipes.speech.weighted_sums import compute_weighted_sums
 
 from .arguments import VERBS
 from .options import Options, limit_context
@@ -24,7 +25,7 @@ from .options import Options, limit_context
 # options, and their --help must not wait for torch.
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from .model.sequence_layout import CsmProcessing, CsmTokens
 
@@ -137,14 +138,6 @@ def collate(samples: list[Sample]) -> Batch:
     return sequence_layout.collate(samples)
 
 
-def loss(model: nn.Module, batch: Batch) -> dict[str, Term]:
-    """Losses of codebook 0 (`backbone`) and of the other codebooks (`depth`), end frames included, and their numbers of correct top-1
-    guesses."""
-    sums: dict[str, Tensor] = model(batch.tensors)
-    weights: dict[str, float] = model.weights  # type: ignore[assignment]
-    return {name: Term(value, weights[name]) for name, value in sums.items()}
-
-
 def prepare(config: Config[Options]) -> None:
     """Find the speakers in the data, and check all rows' codes."""
     from finetune.modeling.loading import resolve_source
@@ -176,7 +169,7 @@ RECIPE = Recipe(
     context=ContextRows(locate, limit_context, join),
     length=length,
     collate=collate,
-    loss=loss,
+    loss=compute_weighted_sums,
     export=export,
     formats=("transformers",),
     inference=VERBS.inference,

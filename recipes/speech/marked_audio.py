@@ -28,7 +28,13 @@ def encode_marked_flac(wave: np.ndarray, rate: int, mark: SyntheticMark) -> byte
 
 def encode_marked_wav(wave: np.ndarray, rate: int, mark: SyntheticMark) -> bytes:
     """Mono 16-bit WAV of `wave` [n] float32."""
-    return wav_header(rate, len(wave), mark) + convert_to_int16(wave).astype("<i2").tobytes()
+    return wav_header(rate, len(wave), mark) + encode_pcm(wave)
+
+
+def encode_pcm(wave: np.ndarray) -> bytes:
+    """`wave` [n] float32 as 16-bit little-endian PCM, the samples of every format here and of a dataset's clips. (libsndfile rounds samples
+    of float32 down, which shifts all of them by half a step.)"""
+    return convert_to_int16(wave).astype("<i2").tobytes()
 
 
 def wav_header(rate: int, samples: int | None = None, mark: SyntheticMark = UNNAMED) -> bytes:

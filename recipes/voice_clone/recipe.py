@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.config import Config
-from finetune.recipe import Batch, ExportPlan, Loaded, Recipe, Sample, Sketch, Term
+from finetune.recipe import Batch, ExportPlan, Loaded, Recipe, Sample, Sketch
+from recipes.speech.weighted_sums import compute_weighted_sums
 
 from .arguments import VERBS
 from .options import Options
@@ -25,7 +26,7 @@ from .options import Options
 # they parse their options, and their --help must not wait for torch.
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from .model.sequence_layout import SpeechProcessor, TokenIds
 
@@ -136,13 +137,6 @@ def collate(samples: list[Sample]) -> Batch:
     return sequence_layout.collate(samples)
 
 
-def loss(model: nn.Module, batch: Batch) -> dict[str, Term]:
-    """Losses of codebook 0 with end of speech (`main`) and of codebooks 1 to 15 (`sub`), and their numbers of correct top-1 guesses."""
-    sums: dict[str, Tensor] = model(batch.tensors)
-    weights: dict[str, float] = model.weights  # type: ignore[assignment]
-    return {name: Term(value, weights[name]) for name, value in sums.items()}
-
-
 def prepare(config: Config[Options]) -> None:
     """Find the speakers in the data and store their vectors in the run's cache."""
     from .model import speaker_vectors
@@ -168,7 +162,7 @@ RECIPE = Recipe(
     read=read,
     length=length,
     collate=collate,
-    loss=loss,
+    loss=compute_weighted_sums,
     export=export,
     formats=("custom_voice", "base"),
     inference=VERBS.inference,

@@ -16,6 +16,7 @@ from tests.finetune import fork_server
 from tests.launch.launching import ALONE, ROOT
 
 COLUMNS = {
+    "codec_lm_generation": {"codes of a codebook", "texts at once", "here / stock"},
     "communication": {"strategy", "ranks", "moved / Ψ", "bytes a rank sends", "simulated", "ratio", "hops", "simulated hops"},
     "csm_generation": {"codebooks", "texts at once", "here / stock"},
     "data_preparation": {"promise", "trials", "failures"},
@@ -46,6 +47,7 @@ COLUMNS = {
 }
 SLOW = {
     *(
+        "codec_lm_generation",
         "communication",
         "csm_generation",
         "data_preparation",

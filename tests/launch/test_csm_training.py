@@ -17,102 +17,49 @@ import torch
 from safetensors.torch import load_file
 
 from finetune import train as command
-from finetune.config import resolve
-from finetune.distributed import process_group
 from finetune.exporting import export
-from finetune.recipe import find_recipe, load_recipe
-from finetune.training.run import train
+from recipes.csm.model import tiny_checkpoint
 from tests.launch.forked_ranks import run_ranks
 from tests.launch.launching import launch, series
-from tests.recipes.csm import tiny_checkpoint
+from tests.launch.same_steps import RunsOfCases, cases_on_ranks, compare_steps
 from tests.recipes.csm.tiny_csm import call_stock, generate_greedily, load_stock, make_conversation, make_ready, make_rows, write_rows
 
-STEPS = 3
-WORLDS = (1, 2, 4)
-PLAIN = {"parallel.strategy": "fsdp", "train.micro_tokens": "2048"}
-CASES = [
-    PLAIN,
-    {"parallel.strategy": "fsdp", "train.micro_tokens": "60"},
-    {"parallel.strategy": "ddp", "train.micro_tokens": "60"},
-]
-SHARED = {"parallel.strategy": "fsdp", "train.micro_tokens": "60", "options.depth_share": "0.4"}
-LORA = {"parallel.strategy": "fsdp", "train.micro_tokens": "60", "model.lora.rank": "4"}
-RECOMPUTED = {"parallel.strategy": "fsdp", "train.micro_tokens": "60", "train.activation_checkpointing": "full"}
-FROZEN = {"parallel.strategy": "fsdp", "train.micro_tokens": "60", "options.trainable": "no_text_embedding"}
-CONTEXT = {"parallel.strategy": "fsdp", "train.micro_tokens": "90", "options.context_turns": "1", "options.depth_share": "0.4"}
-EVERY = [*CASES, SHARED, LORA, RECOMPUTED, FROZEN, CONTEXT]
-
-
-class CsmRuns:
-    """A folder of runs. Those of one and two ranks are trained when the first is requested; so are those of four."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        tiny_checkpoint.build(folder / "tiny")
-        write_rows(folder / "train.jsonl", make_rows(["Ann", "Bob", "Cid"], frames=(9, 30)))
-
-    def __call__(self, world: int, case: dict[str, str]) -> list[dict[str, Any]]:
-        if not self.place(world, case).is_dir():
-            groups = [(size, (self.overrides(size),)) for size in WORLDS if (size == 4) == (world == 4)]
-            run_ranks(train_csm_cases, groups, ["csm"], self.folder / f"witness-{world}")
-        return series(self.place(world, case))
-
-    def place(self, world: int, case: dict[str, str]) -> Path:
-        return self.folder / f"{world}" / "-".join(case.values())
-
-    def overrides(self, world: int) -> list[dict[str, str]]:
-        shared = {
-            "model.source": self.folder / "tiny",
-            "data.train": self.folder / "train.jsonl",
-            "train.steps": STEPS,
-            "train.lr": "1e-3",
-            "train.precision": "fp32",
-            "train.global_batch_tokens": 10**6,  # a step is the whole epoch, so that every cut into micro-batches is the same step
-            "log.trackers": "[]",
-        }
-        return [{key: str(value) for key, value in {**shared, "run.dir": self.place(world, case), **case}.items()} for case in EVERY]
-
-
-def train_csm_cases(cases: list[dict[str, str]]) -> None:
-    """One run after the other, on this rank."""
-    joined = process_group.join((), Path())
-    folder = find_recipe("csm")
-    recipe = load_recipe(folder)
-    for overrides in cases:
-        train(joined, resolve("csm", recipe.Options, [folder / "config.yaml"], overrides.items()), recipe)
-    process_group.leave()
+SMALL = {"parallel.strategy": "fsdp", "train.micro_tokens": "60"}
+CASES = {
+    "whole": {"parallel.strategy": "fsdp", "train.micro_tokens": "2048"},
+    "small": SMALL,
+    "ddp": {**SMALL, "parallel.strategy": "ddp"},
+    "recomputed": {**SMALL, "train.activation_checkpointing": "full"},
+    "shared": {**SMALL, "options.depth_share": "0.4"},
+    "lora": {**SMALL, "model.lora.rank": "4"},
+    "frozen": {**SMALL, "options.trainable": "no_text_embedding"},
+    "context": {**SMALL, "train.micro_tokens": "90", "options.context_turns": "1", "options.depth_share": "0.4"},
+}
+OTHER_STEPS = ("shared", "lora", "frozen", "context")
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> CsmRuns:
-    return CsmRuns(tmp_path_factory.mktemp("csm-same"))
-
-
-def places(cases: list[dict[str, str]]) -> list[Any]:
-    """Each case on each number of ranks, as parameters of a test. CI runs those of one and two."""
-    return [
-        pytest.param(
-            world, case, id=f"{world}-{'-'.join(case.values())}", marks=[pytest.mark.slow, *([pytest.mark.ci] if world < 4 else [])]
-        )
-        for world, case in itertools.product(WORLDS, cases)
-    ]
+def runs(tmp_path_factory: pytest.TempPathFactory) -> RunsOfCases:
+    folder = tmp_path_factory.mktemp("csm-same")
+    rows = write_rows(folder / "train.jsonl", make_rows(["Ann", "Bob", "Cid"], frames=(9, 30)))
+    return RunsOfCases(folder, "csm", CASES, {"model.source": tiny_checkpoint.build(folder / "tiny"), "data.train": rows})
 
 
 def test_the_matrix_has_all_cases() -> None:
-    assert len(CASES) == 3 and len(EVERY) == 8 and len({"-".join(case.values()) for case in EVERY}) == 8
-    assert len(places(EVERY)) == 24
+    assert len(cases_on_ranks(CASES)) == 24
+    assert all(one != other for one, other in itertools.combinations(CASES.values(), 2))
 
 
-@pytest.mark.parametrize(("world", "case"), places([*CASES, RECOMPUTED]))
-def test_every_world_and_cut_gives_the_same_steps(runs: CsmRuns, world: int, case: dict[str, str]) -> None:
-    compare(runs(world, case), runs(1, PLAIN))
+@pytest.mark.parametrize(("world", "case"), cases_on_ranks(CASES, lambda case: case not in OTHER_STEPS))
+def test_every_world_and_cut_gives_the_same_steps(runs: RunsOfCases, world: int, case: str) -> None:
+    compare_steps(runs(world, case), runs(1, "whole"))
 
 
-@pytest.mark.parametrize(("world", "case"), places([SHARED, LORA, FROZEN, CONTEXT]))
-def test_a_share_of_the_frames_lora_frozen_text_and_context_match_one_rank(runs: CsmRuns, world: int, case: dict[str, str]) -> None:
+@pytest.mark.parametrize(("world", "case"), cases_on_ranks(CASES, OTHER_STEPS.__contains__))
+def test_a_share_of_the_frames_lora_frozen_text_and_context_match_one_rank(runs: RunsOfCases, world: int, case: str) -> None:
     """Each micro-batch draws the same frames on any rank."""
-    compare(runs(world, case), runs(1, case))
-    assert [step["loss"] for step in runs(1, case)] != [step["loss"] for step in runs(1, CASES[1])]
+    compare_steps(runs(world, case), runs(1, case))
+    assert [step["loss"] for step in runs(1, case)] != [step["loss"] for step in runs(1, "small")]
 
 
 @pytest.mark.slow
@@ -125,15 +72,7 @@ def test_accelerate_launch_on_one_and_two_processes_trains_the_same_conversation
         printed = launch("ddp", processes, *words_for(folder, base, rows, *how))
         assert "context: 6 of 8 training clips follow 1 to 3 earlier clips of their recording" in printed
         series_of[processes] = series(folder / "run")
-    compare(series_of[2], series_of[1])
-
-
-def compare(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
-    assert len(found) == len(expected) == STEPS
-    for one, other in zip(found, expected, strict=True):
-        assert one["tokens"] == other["tokens"]
-        assert one["loss"] == pytest.approx(other["loss"], abs=1e-5, rel=0)
-        assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=2e-5)
+    compare_steps(series_of[2], series_of[1])
 
 
 @pytest.mark.slow

@@ -26,6 +26,48 @@ class Mutant(NamedTuple):
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "recipes/codec_lm/families.py",
+        "fitting = [family for family in FAMILIES if not missing[family.name]]",
+        "fitting = list(FAMILIES[:1])",
+        "tests/recipes/codec_lm/test_families.py::test_the_family_follows_from_the_tokenizer",
+        "a base of another row is trained and spoken with as Orpheus",
+    ),
+    Mutant(
+        "recipes/codec_lm/families.py",
+        "if own is not None and (given is None or given.lower() == own.name.lower()):",
+        "if own is not None:",
+        "tests/recipes/codec_lm/test_families.py::test_the_option_is_stronger_than_tokenizer_and_export",
+        "options.family is ignored for an export",
+    ),
+    Mutant(
+        "recipes/codec_lm/families.py",
+        '"after_text": ["<|im_end|>", "<custom_token_4>", "<custom_token_5>", "<custom_token_1>"],',
+        '"after_text": ["<|im_end|>", "<custom_token_4>", "<custom_token_5>", "<custom_token_2>"],',
+        "tests/recipes/codec_lm/test_families.py::test_a_row_of_vyvotts_is_written_token_for_token_as_by_its_authors",
+        "VyvoTTS is trained with another token before the speech than its authors have",
+    ),
+    Mutant(
+        "recipes/codec_lm/inference/token_decoding.py",
+        "torch.stack([choices[slot] for slot in decoder.slot_of_codebook], 1)",
+        "torch.stack(choices, 1)",
+        "tests/recipes/codec_lm/inference/test_token_decoding.py::test_greedy_tokens_are_those_of_stock_generation",
+        "the codec gets a frame's codes in the order of the tokens and speaks other sounds",
+    ),
+    Mutant(
+        "recipes/speech/marked_audio.py",
+        'return convert_to_int16(wave).astype("<i2").tobytes()',
+        'return np.floor(wave * 32768).clip(-32768, 32767).astype("<i2").tobytes()',
+        "tests/recipes/speech/test_marked_audio.py::test_samples_and_tags_are_read_by_libsndfile",
+        "every sample of generated speech is rounded down, half a step too low on average",
+    ),
+    Mutant(
+        "recipes/speech/frame_voice.py",
+        "        session.check_well_formed()\n        (result,)",
+        "        (result,)",
+        "tests/recipes/codec_lm/inference/test_synthesizer.py::test_tokens_that_are_no_codes_are_an_error",
+        "a stream of tokens that are no codes ends as if it were speech",
+    ),
+    Mutant(
+        "recipes/codec_lm/families.py",
         "slots=[0, 1, 3, 4, 2, 5, 6],",
         "slots=[0, 1, 2, 3, 4, 5, 6],",
         "tests/recipes/codec_lm/test_sequence_layout.py::test_a_row_is_written_token_for_token_as_by_the_authors",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from finetune.config_sources import load_yaml
@@ -33,7 +34,7 @@ def write_model_card(state: dict[str, Any], config: str, inherited: dict[str, An
         supervise=voices["supervise"],
         codec=family["codec"],
         model=THIS_MODEL,
-        speaker=speaker,
+        speaker=shlex.quote(speaker),
         before="".join(family["before_text"]),
         prefix=family["voice_prefix"].replace("{speaker}", speaker),
         after="".join(family["after_text"]),

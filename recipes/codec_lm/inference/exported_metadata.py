@@ -14,7 +14,7 @@ from recipes.speech import request_checks
 from recipes.speech.interface import SpeechRequest
 from recipes.speech.voices_file import VOICES, read_voices
 
-from ..families import Family, read_family
+from ..families import Family, choose_family
 from ..sampling import SCHEME
 
 if TYPE_CHECKING:
@@ -38,9 +38,10 @@ class ExportedSpeechTokens:
     def inspect(cls, folder: Path) -> Self:
         """Read the folder. Raises `UserError` if it is not a language model."""
         from recipes.language.causal_model import causal_language_model
+        from recipes.language.tokenizer import load_tokenizer
 
         config = request_checks.check_model_config(folder, causal_language_model())
-        family = read_family(folder)
+        family = choose_family(folder, lambda: load_tokenizer(folder, None).get_vocab(), None)
         languages = read_languages(folder) or dict.fromkeys(family.voices, manifest.AUTO)
         positions = config.get("max_position_embeddings")
         if type(positions) is not int or positions < 1:
@@ -76,7 +77,7 @@ class ExportedSpeechTokens:
 
     def check_language(self, language: str | None, speaker: str | None) -> None:
         """Raise `UserError` for a language other than that of the speaker's training data: the prompt has none."""
-        trained = self.languages[request_checks.find_speaker(speaker, self.languages, self.folder)]
+        trained = self.languages[self.check_speaker(speaker)]
         given = manifest.AUTO if language is None else manifest.LANGUAGES.get(language.strip().lower(), language.strip().lower())
         if given not in (manifest.AUTO, trained):
             known = "" if trained == manifest.AUTO else f", {trained}"
@@ -96,7 +97,13 @@ class ExportedSpeechTokens:
 
     def find_speaker(self, request: SpeechRequest) -> str:
         """The speaker of a request. Raises `UserError` that lists the speakers."""
-        return request_checks.find_speaker(request.speaker, self.languages, self.folder)
+        return self.check_speaker(request.speaker)
+
+    def check_speaker(self, given: str | None) -> str:
+        """The given speaker, or the only one. Raises `UserError` that lists them."""
+        if not self.languages:
+            raise UserError(f"{self.folder} names no speakers; train it on a voice, and speak with the export")
+        return request_checks.find_speaker(given, self.languages, self.folder)
 
 
 def read_languages(folder: Path) -> dict[str, str]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from data_prep.audio_codecs.snac_codec import CODEC_FOLDER
 from data_prep.audio_codecs.snac_streaming import StreamingSnacDecoder, decode_codes
 from recipes.language.model_loading import load_for_generation
-from recipes.speech.decoding.frame_loop import growing_chunk_sizes
-from recipes.speech.interface import SpeechRequest, SpeechResult, SpeechSampling
-from recipes.speech.loaded_voice import LoadedVoice
+from recipes.speech.decoding.frame_loop import DecodedCodes
+from recipes.speech.frame_voice import FrameVoice
+from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.speech.sampling_settings import extend_sampling
 
 from ..dataset_speakers import open_run_codec
@@ -23,15 +24,7 @@ from .exported_metadata import ExportedSpeechTokens
 from .token_decoding import SpeechTokenDecoder, SpeechTokenSession
 
 
-@dataclass(frozen=True)
-class SpokenCodes(SpeechResult):
-    """Generated speech and its codes."""
-
-    codes: np.ndarray
-    """[T, codebooks] int64, in the codec's order."""
-
-
-class TokenSynthesizer(LoadedVoice):
+class TokenSynthesizer(FrameVoice):
     """Owns a loaded model and its codec, on the GPU if there is one; `close` frees their memory. Not thread-safe.
 
     Implements `recipes.speech.interface.Voice`.
@@ -69,37 +62,8 @@ class TokenSynthesizer(LoadedVoice):
         """Raise `UserError` for a language other than that of the speaker's training data."""
         self.exported.check_language(language, speaker)
 
-    def speak(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> list[SpokenCodes]:
-        """Speech for each request, in order, generated as one batch. With the same seed, a request gives the same codes alone or in a
-        batch."""
-        if not requests:
-            return []
-        session = self._start_session(requests, sampling)
-        for _ in session.frames():
-            pass
-        session.check_well_formed()
-        spoken = [(self._ids.arrange_codes(one.codes), one.ended) for one in session.results()]
-        return [SpokenCodes(decode_codes(self._codec, codes).numpy(), self.rate, ended, codes.numpy()) for codes, ended in spoken]
-
-    def stream(self, request: SpeechRequest, sampling: SpeechSampling) -> Generator[np.ndarray, None, SpokenCodes]:
-        """Chunks [samples] float32 as they are generated; concatenated they are the wave of `speak`. The generator returns the result."""
-        session, stream = self._start_session([request], sampling), StreamingSnacDecoder(self._codec)
-        chunks: list[np.ndarray] = []
-        for piece in session.chunks(growing_chunk_sizes()):
-            chunks.append(stream.feed(self._ids.arrange_codes(piece[:, 0])).numpy())
-            if len(chunks[-1]):
-                yield chunks[-1]
-        session.check_well_formed()
-        (result,) = session.results()
-        codes = self._ids.arrange_codes(result.codes)
-        chunks.append(stream.feed(codes[:0], last=True).numpy())
-        if len(chunks[-1]):
-            yield chunks[-1]
-        return SpokenCodes(np.concatenate(chunks), self.rate, result.ended, codes.numpy())
-
-    def _start_session(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> SpeechTokenSession:
-        for request in requests:
-            self.check(request)
+    def start_session(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> SpeechTokenSession:
+        """Implements `FrameVoice`."""
         settings = extend_sampling(sampling, TokenSampling)
         return SpeechTokenSession(
             self._decoder,
@@ -109,3 +73,14 @@ class TokenSynthesizer(LoadedVoice):
             [settings.seed] * len(requests),
             math.ceil(settings.max_seconds * self.frame_rate),
         )
+
+    def decode_waves(self, requests: Sequence[SpeechRequest], results: Sequence[DecodedCodes]) -> list[np.ndarray]:  # noqa: ARG002
+        """Implements `FrameVoice`."""
+        return [decode_codes(self._codec, one.codes).numpy() for one in results]
+
+    def decode_stream(self, request: SpeechRequest, pieces: Iterator[Tensor]) -> Iterator[Tensor]:  # noqa: ARG002
+        """Implements `FrameVoice`."""
+        stream = StreamingSnacDecoder(self._codec)
+        for piece in pieces:
+            yield stream.feed(piece)
+        yield stream.feed(torch.zeros((0, len(self._ids.slots)), dtype=torch.int64), last=True)

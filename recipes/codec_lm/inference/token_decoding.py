@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -43,6 +44,7 @@ class SpeechTokenDecoder:
         """Of each slot, the rows of its codes; slot 0 also has end of speech, as the last."""
         self.token_ids = self._split_by_slot(torch.arange(len(self.head), device=self.head.device))
         """Of each slot: choice → token id."""
+        self.slot_of_codebook: list[int] = np.argsort(ids.slots).tolist()
 
     def _split_by_slot(self, rows: Tensor) -> list[Tensor]:
         """Of a tensor with one row a token; views, except for slot 0."""
@@ -52,7 +54,7 @@ class SpeechTokenDecoder:
 
 class SpeechTokenSession(FrameLoop):
     """Speech of one batch. A choice is the number of a token among those of its slot, so the code; in slot 0 there is one more, end of
-    speech."""
+    speech. `codes` has them in the codec's order."""
 
     @torch.inference_mode()
     def __init__(
@@ -90,7 +92,7 @@ class SpeechTokenSession(FrameLoop):
         return (self.first == self.decoder.ids.codebook_size) | (self.stray >= 0)
 
     def find_ends(self, codes: Tensor) -> Tensor:
-        return codes[..., 0] == self.decoder.ids.codebook_size
+        return codes[..., self.decoder.ids.slots[0]] == self.decoder.ids.codebook_size
 
     def check_well_formed(self) -> None:
         """Raise `UserError` if a token was no code of its slot, which only happens without the constraint."""
@@ -108,7 +110,7 @@ class SpeechTokenSession(FrameLoop):
             hidden = decoder.layers(F.embedding(choices[-1], decoder.tables[slot])[:, None], self.cache, window)[:, -1]
             if slot + 1 < slots:
                 choices.append(self._choose(hidden, slot + 1, random[slot + 1]))
-        self.codes.index_copy_(0, self.frame, torch.stack(choices, 1)[None])
+        self.codes.index_copy_(0, self.frame, torch.stack([choices[slot] for slot in decoder.slot_of_codebook], 1)[None])
         self.frame.add_(1)
         chosen = self._choose(hidden, 0, self.random.index_select(0, self.frame)[0, 0])
         self.first.copy_(torch.where(self.ended, self.first, chosen))

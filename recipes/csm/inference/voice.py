@@ -7,7 +7,7 @@ continues in the voice of the clip.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +22,10 @@ from finetune.errors import UserError
 from finetune.hardware import sdpa_backends
 from finetune.modeling.loading import materialise
 from finetune.storage.model_security import require_safetensors
-from recipes.speech.decoding.frame_loop import growing_chunk_sizes
+from recipes.speech.decoding.frame_loop import DecodedCodes
 from recipes.speech.decoding.token_sampling import make_frame_sampler
-from recipes.speech.interface import SpeechRequest, SpeechResult, SpeechSampling
-from recipes.speech.loaded_voice import LoadedVoice
+from recipes.speech.frame_voice import FrameVoice
+from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.speech.reference_clips import ReferenceClips
 
 from ..model.csm_model import CsmTrainingModel, build_on_meta
@@ -35,7 +35,7 @@ from .frame_decoding import CsmDecoder, CsmSession
 from .sampling_settings import SCHEME
 
 
-class CsmVoice(LoadedVoice):
+class CsmVoice(FrameVoice):
     """Owns a loaded model, on the GPU in bf16 if there is one, with its codec in fp32; `close` frees its memory. Not thread-safe."""
 
     can_clone, languages = True, (LANGUAGE,)
@@ -46,9 +46,14 @@ class CsmVoice(LoadedVoice):
         self.exported = exported
         codec = open_csm_codec("--model", str(exported.folder), None)
         self._codec: LoadedMimiCodec = codec.load("cuda:0" if torch.cuda.is_available() else "cpu")
-        self.rate, self.frame_rate = codec.sample_rate, codec.frame_rate
+        self.frame_rate = codec.frame_rate
         self._decoder = CsmDecoder(load_model(exported.folder), exported.processor.tokens)
         self._reference_clips = ReferenceClips(self._encode_reference)
+
+    @property
+    def rate(self) -> int:
+        """Sample rate of every wave, in Hz."""
+        return self._codec.code_format.sample_rate
 
     def close(self) -> None:
         """Free the model's memory. The voice cannot be used afterwards."""
@@ -58,35 +63,23 @@ class CsmVoice(LoadedVoice):
         """Raise `UserError` for a language other than English."""
         check_language(language)
 
-    def speak(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> list[SpeechResult]:
-        """Speech for each request, in order, generated as one batch. With the same seed, a request gives the same codes alone or in a
-        batch."""
-        if not requests:
-            return []
-        session = self._start_session(requests, sampling)
-        for _ in session.frames():
-            pass
-        results = session.results()
-        codes = pad_sequence([one.codes for one in results], batch_first=True)
-        waves = decode_codes(self._codec.model, codes.to(self._codec.model.device)).cpu().numpy()
-        step = self._codec.code_format.samples_per_frame
-        return [SpeechResult(wave[: len(one.codes) * step], self.rate, one.ended) for wave, one in zip(waves, results, strict=True)]
-
-    def stream(self, request: SpeechRequest, sampling: SpeechSampling) -> Generator[np.ndarray, None, SpeechResult]:
-        """Chunks [samples] float32 as they are generated; concatenated they are the wave of `speak`. The generator returns the result."""
-        session, stream = self._start_session([request], sampling), MimiStream(self._codec.model)
-        chunks = [np.zeros(0, np.float32)]
-        for piece in session.chunks(growing_chunk_sizes()):
-            chunks.append(stream.feed(piece.transpose(0, 1))[0].cpu().numpy())
-            yield chunks[-1]
-        return SpeechResult(np.concatenate(chunks), self.rate, session.results()[0].ended)
-
-    def _start_session(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> CsmSession:
-        for request in requests:
-            self.check(request)
+    def start_session(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> CsmSession:
+        """Implements `FrameVoice`."""
         prompts = [self._embed_prompt(request) for request in requests]
         sampler, frames = make_frame_sampler(SCHEME, self.exported.generation, sampling), math.ceil(sampling.max_seconds * self.frame_rate)
         return CsmSession(self._decoder, prompts, sampler, [sampling.seed] * len(prompts), frames)
+
+    def decode_waves(self, requests: Sequence[SpeechRequest], results: Sequence[DecodedCodes]) -> list[np.ndarray]:  # noqa: ARG002
+        """Implements `FrameVoice`."""
+        codes = pad_sequence([one.codes for one in results], batch_first=True)
+        waves = decode_codes(self._codec.model, codes.to(self._codec.model.device)).cpu().numpy()
+        step = self._codec.code_format.samples_per_frame
+        return [wave[: len(one.codes) * step] for wave, one in zip(waves, results, strict=True)]
+
+    def decode_stream(self, request: SpeechRequest, pieces: Iterator[Tensor]) -> Iterator[Tensor]:  # noqa: ARG002
+        """Implements `FrameVoice`."""
+        stream = MimiStream(self._codec.model)
+        return (stream.feed(piece[None])[0] for piece in pieces)
 
     @torch.inference_mode()
     def _embed_prompt(self, request: SpeechRequest) -> Tensor:

@@ -31,7 +31,8 @@ RELEASED: dict[str, Any] = {
 }
 """What the config of sesame/csm-1b sets; all else has the defaults of transformers' config classes.
 
-Source: `convert_csm.py` of transformers 4.52, which made the released folder. Its defaults agree with `models.py` in SesameAILabs/csm.
+Source: `src/transformers/models/csm/convert_csm.py` in transformers' repository, which made the released folder and says there why these
+numbers equal those of `models.py` in SesameAILabs/csm.
 """
 
 

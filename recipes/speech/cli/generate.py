@@ -19,7 +19,7 @@ from finetune.errors import UserError, format_count
 from finetune.storage import files
 from finetune.storage.synthetic_mark import SyntheticMark
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling, Voice, VoiceFolder
-from recipes.speech.marked_audio import wav_header
+from recipes.speech.marked_audio import encode_marked_wav, encode_pcm, wav_header
 from recipes.speech.sampling_settings import SamplingScheme
 
 from . import output_folder, text_inputs
@@ -118,7 +118,7 @@ def make_from_options(kind: type[Options], args: argparse.Namespace) -> Options:
 def speak_one(voice: Voice, request: SpeechRequest, sampling: SpeechSampling, out: Path, model: str) -> SpeechResult:
     """Speak one text and write one wav file, marked with the name of the model."""
     (spoken,) = voice.speak([request], sampling)
-    data = output_folder.encode_wav(spoken.wave, spoken.rate, model)
+    data = encode_marked_wav(spoken.wave, spoken.rate, SyntheticMark(model))
     if out == STDOUT:
         sys.stdout.buffer.write(data)
     else:
@@ -138,7 +138,7 @@ def stream_one(voice: Voice, request: SpeechRequest, sampling: SpeechSampling, o
     else:
         files.make_folder(out.parent)
         files.write_blocks(out, blocks)
-        files.write_bytes(out, output_folder.encode_wav(result[0].wave, result[0].rate, model))
+        files.write_bytes(out, encode_marked_wav(result[0].wave, result[0].rate, SyntheticMark(model)))
     return result[0]
 
 
@@ -147,7 +147,7 @@ def stream_wav(chunks: Generator[np.ndarray, None, SpeechResult], rate: int, res
     yield wav_header(rate, mark=SyntheticMark(model))
     while True:
         try:
-            yield output_folder.encode_pcm(next(chunks), rate)
+            yield encode_pcm(next(chunks))
         except StopIteration as end:
             result.append(end.value)
             return

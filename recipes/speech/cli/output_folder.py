@@ -7,35 +7,19 @@ digest of everything that determines the audio. A line with the same key whose w
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import soundfile
-
 from finetune.storage import files, strict_json
 from finetune.storage.synthetic_mark import SyntheticMark
 from recipes.speech.interface import SpeechRequest, SpeechResult, SpeechSampling
-from recipes.speech.marked_audio import wav_header
+from recipes.speech.marked_audio import encode_marked_wav
 
 from .text_inputs import TextLine
 
 MANIFEST = "manifest.jsonl"
-
-
-def encode_wav(wave: np.ndarray, rate: int, model: str = "") -> bytes:
-    """Samples [n] in [-1, 1] as a 16-bit PCM wav that is tagged as synthetic speech of a model, by its name."""
-    return wav_header(rate, len(wave), SyntheticMark(model)) + encode_pcm(wave, rate)
-
-
-def encode_pcm(wave: np.ndarray, rate: int) -> bytes:
-    """Samples [n] in [-1, 1] as 16-bit little-endian PCM."""
-    buffer = io.BytesIO()
-    soundfile.write(buffer, wave, rate, format="RAW", subtype="PCM_16", endian="LITTLE")
-    return buffer.getvalue()
 
 
 def compute_line_key(request: SpeechRequest, sampling: SpeechSampling, model: str) -> str:
@@ -70,7 +54,7 @@ def write_line(
 ) -> dict[str, Any]:
     """Write the wav of a line, then its manifest row, so that no row names a missing wav. `request`: the line's, with the speaker and the
     language that it was spoken in. `model`: the model's name, for the mark of the wav."""
-    files.write_bytes(folder / line.name, encode_wav(spoken.wave, spoken.rate, model))
+    files.write_bytes(folder / line.name, encode_marked_wav(spoken.wave, spoken.rate, SyntheticMark(model)))
     row = {
         "line": line.number,
         "text": request.text,

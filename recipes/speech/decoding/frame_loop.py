@@ -51,6 +51,9 @@ class FrameLoop(ABC):
     def run_frame(self, size: int) -> None:
         """One frame, with attention to the first `size` slots of the cache. All results are written into existing tensors."""
 
+    def check_well_formed(self) -> None:  # noqa: B027  # most sessions can only generate codes
+        """Raise `UserError` if something was generated that is no code."""
+
     def frames(self) -> Iterator[int]:
         """Generate frame after frame until all rows have ended; yields the number of frames. `results` returns the codes so far."""
         while self.frame_count < len(self.codes) and not bool(self.ended.all()):

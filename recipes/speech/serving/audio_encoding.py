@@ -13,7 +13,7 @@ import numpy as np
 
 from finetune.errors import UserError
 from finetune.storage.synthetic_mark import SOFTWARE, SyntheticMark
-from recipes.speech.marked_audio import UNNAMED, encode_marked_flac, wav_header
+from recipes.speech.marked_audio import UNNAMED, encode_marked_flac, encode_pcm, wav_header
 
 
 class AudioEncoder(Protocol):
@@ -68,11 +68,6 @@ def make_encoder(name: str, rate: int, mark: SyntheticMark = UNNAMED) -> AudioEn
     return FlacEncoder(rate, mark) if name == "flac" else FfmpegEncoder(FORMATS[name], rate, mark)
 
 
-def pcm(wave: np.ndarray) -> bytes:
-    """Samples [n] float32 as 16-bit little-endian PCM."""
-    return (np.clip(wave, -1, 1) * 32767).round().astype("<i2").tobytes()
-
-
 class PcmEncoder:
     """PCM samples after a header."""
 
@@ -81,7 +76,7 @@ class PcmEncoder:
 
     def feed(self, wave: np.ndarray) -> bytes:
         header, self._header = self._header, b""
-        return header + pcm(wave)
+        return header + encode_pcm(wave)
 
     def finish(self) -> bytes:
         return self._header

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from finetune.exporting.model_metadata import THIS_MODEL
@@ -12,7 +13,7 @@ USE = {
 from qwen_tts import Qwen3TTSModel
 
 model = Qwen3TTSModel.from_pretrained("{model}")
-waves, rate = model.generate_custom_voice(text="Hello, this is my voice.", speaker="{speaker}", language="{language}")
+waves, rate = model.generate_custom_voice(text="Hello, this is my voice.", speaker={speaker}, language="{language}")
 ```""",
     "base": """```python
 from qwen_tts import Qwen3TTSModel
@@ -34,5 +35,5 @@ def write_model_card(state: dict[str, Any], kind: str, inherited: dict[str, Any]
     """The card as Markdown with the hub's YAML header, for `kind` `custom_voice` or `base`. `inherited`: of the base's header (see
     `read_base_metadata`)."""
     first = state["speakers"][0]
-    usage = USE[kind].format(model=THIS_MODEL, speaker=first["name"], language=name_language(first))
+    usage = USE[kind].format(model=THIS_MODEL, speaker=json.dumps(first["name"], ensure_ascii=False), language=name_language(first))
     return render_voice_card(state, inherited, "qwen-tts", ["qwen3-tts", "voice-clone", "synthetic-speech"], usage)

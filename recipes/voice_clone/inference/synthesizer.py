@@ -9,7 +9,7 @@ torch.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -21,8 +21,8 @@ from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
 from finetune.errors import UserError
 from finetune.hardware import sdpa_backends
 from recipes.speech import request_checks
-from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling
-from recipes.speech.loaded_voice import LoadedVoice
+from recipes.speech.frame_voice import FrameVoice
+from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling
 from recipes.speech.reference_clips import ReferenceClips
 from recipes.speech.sampling_settings import extend_sampling
 
@@ -45,14 +45,6 @@ class Request(SpeechRequest):
 
     streamed_text: bool = False
     """Feed the text token by token with the frames, instead of whole before them. The recipe trains with whole text."""
-
-
-@dataclass(frozen=True)
-class SpeechWithCodes(SpeechResult):
-    """Generated speech and its codes."""
-
-    codes: np.ndarray
-    """[T, 16] int64."""
 
 
 def check_request(exported: ExportedModel, request: SpeechRequest) -> None:
@@ -82,7 +74,7 @@ def check_length(exported: ExportedModel, text: str) -> None:
     request_checks.check_length(text, len(tokenize_text(text, exported.processor)), exported.ids.positions // 2)
 
 
-class Synthesizer(LoadedVoice):
+class Synthesizer(FrameVoice):
     """Owns a loaded model, on the GPU in bf16 if there is one; `close` frees its memory. Not thread-safe.
 
     Implements `recipes.speech.interface.Voice`.
@@ -135,46 +127,11 @@ class Synthesizer(LoadedVoice):
         """Raise `UserError` for a language that this model does not know; None is the language that the speaker was trained in."""
         self.exported.language(language, speaker)
 
-    def speak(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> list[SpeechWithCodes]:
-        """Speech for each request, in order, generated as one batch. With the same seed, a request gives the same codes alone or in a
-        batch."""
-        for request in requests:
-            self.check(request)
-        if not requests:
-            return []
-        voices = [self._load_voice(request) for request in requests]
-        session = self._start_session(requests, voices, sampling)
-        for _ in session.frames():
-            pass
-        results = session.results()
-        waves = self._decode_waves(voices, results)
-        return [SpeechWithCodes(wave, self.rate, one.ended, one.codes.numpy()) for wave, one in zip(waves, results, strict=True)]
-
-    def stream(self, request: SpeechRequest, sampling: SpeechSampling) -> Generator[np.ndarray, None, SpeechWithCodes]:
-        """Chunks [samples] float32 as they are generated; concatenated they are the wave of `speak`. The generator returns the result."""
-        from recipes.speech.decoding.frame_loop import growing_chunk_sizes
-
-        from .waveform_streaming import StreamingCodecDecoder
-
-        self.check(request)
-        voice = self._load_voice(request)
-        session = self._start_session([request], [voice], sampling)
-        stream = StreamingCodecDecoder(self._model.speech_tokenizer.model.decoder)
-        if voice.reference_codes is not None:
-            stream.feed(voice.reference_codes[None])  # the decoder continues the reference audio, which is not returned
-        chunks: list[np.ndarray] = []
-        for piece in session.chunks(growing_chunk_sizes()):
-            chunks.append(stream.feed(piece.transpose(0, 1))[0].cpu().numpy())
-            yield chunks[-1]
-        (result,) = session.results()
-        return SpeechWithCodes(np.concatenate(chunks), self.rate, result.ended, result.codes.numpy())
-
-    def _start_session(
-        self, requests: Sequence[SpeechRequest], voices: Sequence[VoiceConditioning], sampling: SpeechSampling
-    ) -> DecodingSession:
+    def start_session(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> DecodingSession:
+        """Implements `FrameVoice`."""
         from .talker_decoding import DecodingSession
 
-        prompts = [self._embed_prompt(request, voice) for request, voice in zip(requests, voices, strict=True)]
+        prompts = [self._embed_prompt(request, self._load_voice(request)) for request in requests]
         settings = extend_sampling(sampling, SamplingSettings)
         return DecodingSession(
             self._decoder, prompts, settings.make_sampler(self.exported.generation), [settings.seed] * len(prompts), settings.max_frames
@@ -224,15 +181,23 @@ class Synthesizer(LoadedVoice):
         codes = self._model.speech_tokenizer.encode(clip, sr=SAMPLE_RATE).audio_codes[0]
         return self._model.extract_speaker_embedding(clip, SAMPLE_RATE), codes
 
-    def _decode_waves(self, voices: Sequence[VoiceConditioning], results: Sequence[DecodedCodes]) -> list[np.ndarray]:
-        """Waves [samples] of the codes. A reference's codes are decoded first, so that its sound continues, and their samples are
-        removed."""
+    def decode_stream(self, request: SpeechRequest, pieces: Iterator[Tensor]) -> Iterator[Tensor]:
+        """Implements `FrameVoice`."""
+        from .waveform_streaming import StreamingCodecDecoder
+
+        stream, voice = StreamingCodecDecoder(self._model.speech_tokenizer.model.decoder), self._load_voice(request)
+        if voice.reference_codes is not None:
+            stream.feed(voice.reference_codes[None])  # the decoder continues the reference audio, which is not returned
+        return (stream.feed(piece[None])[0] for piece in pieces)
+
+    def decode_waves(self, requests: Sequence[SpeechRequest], results: Sequence[DecodedCodes]) -> list[np.ndarray]:
+        """Implements `FrameVoice`. A reference's codes are decoded first, so that its sound continues, and their samples are removed."""
         import torch
         from torch.nn.utils.rnn import pad_sequence
 
         from .waveform_streaming import decode_codes
 
-        codec = self._model.speech_tokenizer.model
+        codec, voices = self._model.speech_tokenizer.model, [self._load_voice(request) for request in requests]
         heads = [
             one.codes[:0] if voice.reference_codes is None else voice.reference_codes.cpu()
             for voice, one in zip(voices, results, strict=True)

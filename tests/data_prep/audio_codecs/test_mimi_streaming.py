@@ -13,7 +13,7 @@ from transformers.models.mimi.modeling_mimi import MimiConv1d
 
 from data_prep.audio_codecs import mimi_streaming
 from finetune.errors import UserError
-from tests.recipes.csm import tiny_checkpoint
+from recipes.csm.model import tiny_checkpoint
 
 FRAME, TOLERANCE = 1920, 1e-5
 

@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from finetune.exporting import export
-from recipes.codec_lm.families import ORPHEUS
+from recipes.codec_lm.families import ORPHEUS, VYVOTTS
 from recipes.codec_lm.sequence_layout import SpeechTextProcessor, find_token_ids
 from recipes.language.tokenizer import load_tokenizer
 from tests.recipes.codec_lm import tiny_models
@@ -48,6 +48,14 @@ def released() -> SpeechTextProcessor:
     made = tiny_models.make_tokenizer(tiny_models.RELEASED_SPECIAL, 128_000)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, bos_token=tiny_models.BEGIN, eos_token=tiny_models.END_OF_TEXT)
     return SpeechTextProcessor(tokenizer, ORPHEUS, find_token_ids(tokenizer, ORPHEUS, Path("released")), 131_072)
+
+
+@pytest.fixture(scope="session")
+def released_vyvotts() -> SpeechTextProcessor:
+    """The same with the ids of VyvoTTS."""
+    made = tiny_models.make_tokenizer(tiny_models.QWEN_SPECIAL, 151_643)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|im_end|>")
+    return SpeechTextProcessor(tokenizer, VYVOTTS, find_token_ids(tokenizer, VYVOTTS, Path("released")), 40_960)
 
 
 @pytest.fixture

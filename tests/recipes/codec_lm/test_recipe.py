@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -21,7 +22,8 @@ from finetune.exporting import export
 from finetune.monitoring.run_records import read_log
 from finetune.recipe import Batch
 from finetune.training import setup
-from recipes.codec_lm.recipe import RECIPE
+from recipes.codec_lm.families import VYVOTTS
+from recipes.codec_lm.recipe import RECIPE, make_processor
 from recipes.codec_lm.sequence_layout import SpeechTextProcessor, tokenize_prompt
 from recipes.language import collation
 from recipes.language.causal_model import build_on_meta
@@ -61,6 +63,40 @@ def test_lora_is_merged_into_a_model_that_regenerates_its_clips(tmp_path: Path, 
     run = tiny_models.trained(tmp_path, *tiny_models.ADAPTED)
     folder = export.export(run, tmp_path / "export")
     assert [stock_frames(folder, processor, row) for row in ROWS] == [row["audio_codes"] for row in ROWS]
+
+
+@pytest.mark.ci
+@pytest.mark.slow
+def test_qlora_trains_over_a_base_in_four_bits_and_is_exported_whole(tmp_path: Path, processor: SpeechTextProcessor) -> None:
+    """On a base that has memorized other codes, since so few steps of adapters do not teach a random model to speak."""
+    pytest.importorskip("bitsandbytes")
+    first = export.export(tiny_models.trained(tmp_path, tiny_models.FULL), tmp_path / "first")
+    again = (("model.source", str(first)), ("run.dir", str(tmp_path / "adapted")), ("model.quantization", "nf4"))
+    rows = [{**row, "audio_codes": row["audio_codes"][::-1]} for row in ROWS]
+    run = tiny_models.trained(tmp_path, *tiny_models.ADAPTED, *again, rows=rows)
+    state = json.loads((checkpoint.find(run) / "state.json").read_text())
+    assert state["quantization"] == "nf4"
+    losses = [step["loss"] for step in events(run, "step")]
+    assert losses[-1] < losses[0] / 20
+    folder = export.export(run, tmp_path / "export")
+    assert [stock_frames(folder, processor, row) for row in ROWS] == [row["audio_codes"] for row in rows]
+    assert "4-bit base, LoRA of rank 16" in (folder / "README.md").read_text()
+
+
+@pytest.mark.ci
+@pytest.mark.slow
+def test_a_model_of_vyvotts_is_trained_and_regenerates_its_clips(tmp_path: Path) -> None:
+    """Its layout on Qwen3's layers, with a tokenizer that puts nothing before a text."""
+    family = VYVOTTS.model_copy(update={"codebook_size": tiny_models.SIZE, "samples_per_frame": 64})
+    base = tmp_path / "base"
+    tokenizer = tiny_models.make_tokenizer(("<|endoftext|>", "<|im_end|>", *tiny_models.TINY_SPECIAL[2:]))
+    tiny_models.write_tokenizer(base, tokenizer)
+    tiny_models.write_weights(base, tiny_models.write_config(base, tokenizer.get_vocab_size(), model_type="qwen3"), family)
+    run = tiny_models.trained(tmp_path, tiny_models.FULL)
+    folder = export.export(run, tmp_path / "export")
+    made = make_processor(tiny_models.configure(tmp_path, ("model.source", str(folder))), folder, tiny_models.POSITIONS)
+    assert made.family == family and made.ids.after_text[0] == tokenizer.token_to_id("<|im_end|>")
+    assert [stock_frames(folder, made, row) for row in ROWS] == [row["audio_codes"] for row in ROWS]
 
 
 # ---- the loss is the likelihood of generation
@@ -160,7 +196,9 @@ def test_a_run_resumes_with_the_same_numbers(tmp_path: Path) -> None:
 def test_a_base_without_the_tokens_is_refused_before_training(tmp_path: Path) -> None:
     tiny_models.write_base(tmp_path / "base")
     (tmp_path / "base" / "voices.json").unlink()
-    with pytest.raises(UserError, match=r"base: its tokenizer lacks .* tokens of Orpheus .*use canopylabs/orpheus-3b-0.1-pretrained"):
+    with pytest.raises(
+        UserError, match=r"base: its tokenizer lacks tokens of every supported model .*use canopylabs/orpheus-3b-0.1-pretrained"
+    ):
         RECIPE.prepare(tiny_models.configure(tmp_path))
 
 

@@ -11,7 +11,7 @@ from tests.recipes.codec_lm import tiny_models
 
 
 def test_the_released_shape_has_exactly_so_many_parameters(tmp_path: Path) -> None:
-    """Llama-3.2-3B, from which Orpheus was trained (`pretrain/config.yaml` of canopyai/Orpheus-TTS). Its vocabulary is that of Llama,
+    """Llama-3.2-3B-Instruct, from which Orpheus was trained (`pretrain/config.yaml` of canopyai/Orpheus-TTS). Its vocabulary is Llama's,
     128,256, with 28,683 custom tokens (`pretrain/train.py` there) and `<|audio|>`, which the released tokenizer has as well."""
     config = dict(RELEASED[0].config)
     vocabulary = config.pop("vocab_size")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from finetune.checkpointing import checkpoint
@@ -23,120 +23,63 @@ from finetune.distributed.process_group import join, leave
 from finetune.monitoring import event_log, stop_requests
 from finetune.training import setup
 from finetune.training.loop import fit
-from recipes.codec_lm.families import ORPHEUS, Family
+from recipes.codec_lm import tiny_checkpoint
+from recipes.codec_lm.families import Family
 from recipes.codec_lm.recipe import RECIPE
+from recipes.codec_lm.tiny_checkpoint import BEGIN, END_OF_TEXT, make_tokenizer
 
-SIZE = 16
-"""Codes of a codebook."""
-FAMILY: Family = ORPHEUS.model_copy(update={"codebook_size": SIZE, "samples_per_frame": 64})
-SNAC_CONFIG = {
-    "sampling_rate": 24000,
-    "encoder_dim": 4,
-    "encoder_rates": [2, 2, 2, 2],
-    "decoder_dim": 32,
-    "decoder_rates": [2, 2, 2, 2],
-    "attn_window_size": None,
-    "codebook_size": SIZE,
-    "codebook_dim": 4,
-    "vq_strides": [4, 2, 1],
-    "noise": True,
-    "depthwise": True,
-}
+SIZE = tiny_checkpoint.CODES
+FAMILY: Family = tiny_checkpoint.FAMILY.model_copy(update={"samples_per_frame": 64})
+SNAC_CONFIG = {**tiny_checkpoint.SNAC_CONFIG, "encoder_rates": [2, 2, 2, 2], "decoder_dim": 32, "decoder_rates": [2, 2, 2, 2]}
+"""With short frames, which are soon decoded."""
 HAS_SNAC = importlib.util.find_spec("snac") is not None
 POSITIONS = 256
 TEXTS = ("She counted the boats.", "It is never late, is it?")
 FULL = ("train.lr", "1e-2")
 ADAPTED = (("train.lr", "2e-2"), ("train.steps", "80"), ("model.lora", "{rank: 16, alpha: 32, targets: all-linear}"))
-
-
-BEGIN, END_OF_TEXT = "<|begin_of_text|>", "<|eot_id|>"
-TINY_SPECIAL = (BEGIN, END_OF_TEXT, *(f"<custom_token_{number}>" for number in range(10 + len(FAMILY.slots) * SIZE)))
+TINY_SPECIAL = tiny_checkpoint.SPECIAL
 RELEASED_SPECIAL = (
     *(BEGIN, *(f"<|reserved_{number}|>" for number in range(8)), END_OF_TEXT, *(f"<|reserved_{number}|>" for number in range(8, 254))),
     *(f"<custom_token_{number}>" for number in range(7 * 4096 + 11)),
     "<|audio|>",
 )
 """As in the released tokenizer: Llama 3's 256 special tokens from 128,000 on, of which two matter here, then those of Orpheus."""
-
-
-def make_tokenizer(special: tuple[str, ...] = TINY_SPECIAL, words: int = 256) -> Tokenizer:
-    """Llama 3's in form: so many words, most of them fillers beside the bytes, then the special tokens; it puts a beginning-of-text token
-    before each text."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    filler = [f"<unused {number}>" for number in range(words - len(alphabet))]
-    tokenizer = Tokenizer(models.BPE({token: number for number, token in enumerate([*alphabet, *filler])}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{BEGIN} $A", pair=None, special_tokens=[(BEGIN, tokenizer.token_to_id(BEGIN))]
-    )
-    return tokenizer
+QWEN_SPECIAL = (
+    *("<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|qwen_{number}|>" for number in range(23))),
+    *(f"<custom_token_{number}>" for number in range(7 * 4096 + 11)),
+)
+"""As in VyvoTTS' tokenizer: Qwen3's 26 added tokens from 151,643 on, of which one matters here, then the custom ones."""
 
 
 def write_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    declared = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": BEGIN,
-        "eos_token": END_OF_TEXT,
-        "model_input_names": ["input_ids", "attention_mask"],
-        "clean_up_tokenization_spaces": False,
-    }
-    (folder / "tokenizer.json").write_text(tokenizer.to_str())
-    (folder / "tokenizer_config.json").write_text(json.dumps(declared))
-
-
-def make_config(vocabulary: int, **changes: Any) -> dict[str, Any]:
-    """Content of a Llama's config.json with the rotary positions of Llama 3.2."""
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": vocabulary,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 500000.0,
-        "rope_scaling": {
-            "rope_type": "llama3",
-            "factor": 32.0,
-            "high_freq_factor": 4.0,
-            "low_freq_factor": 1.0,
-            "original_max_position_embeddings": 64,
-        },
-        "max_position_embeddings": POSITIONS,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "attention_dropout": 0.0,
-        "tie_word_embeddings": True,
-        "initializer_range": 0.1,
-        "bos_token_id": 0,
-        "eos_token_id": 1,
-        **changes,
-    }
+    files = tiny_checkpoint.make_tokenizer_files(tokenizer)
+    if tokenizer.token_to_id(BEGIN) is None:  # what is declared is added if it is missing
+        files["tokenizer_config.json"] = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"}).encode()
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
 
 
 def write_config(folder: Path, vocabulary: int, **changes: Any) -> dict[str, Any]:
-    config = make_config(vocabulary, **changes)
+    config = {**tiny_checkpoint.make_config(vocabulary), "max_position_embeddings": POSITIONS, **changes}
     (folder / "config.json").write_text(json.dumps(config))
     return config
 
 
 def write_base(folder: Path) -> Path:
-    """Random weights. The head is stored although it is tied, as in the released model."""
-    tokenizer = make_tokenizer()
+    """Random weights."""
+    tokenizer = make_tokenizer(TINY_SPECIAL)
     write_tokenizer(folder, tokenizer)
-    config = write_config(folder, tokenizer.get_vocab_size())
+    return write_weights(folder, write_config(folder, tokenizer.get_vocab_size()), FAMILY)
+
+
+def write_weights(folder: Path, config: dict[str, Any], family: Family) -> Path:
+    """The head is stored although it is tied, as in the released model."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
     tensors = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     save_file({**tensors, "lm_head.weight": model.lm_head.weight.detach().clone()}, folder / "model.safetensors", {"format": "pt"})
-    (folder / "voices.json").write_text(json.dumps({"family": FAMILY.model_dump()}))
+    (folder / "voices.json").write_text(json.dumps({"family": family.model_dump()}))
     return folder
 
 

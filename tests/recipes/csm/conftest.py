@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.recipes.csm import tiny_checkpoint
+from recipes.csm.model import tiny_checkpoint
 from tests.recipes.csm.tiny_csm import LearnedCsm, ReadyCsm, export, load_stock, make_ready, make_rows, memorize
 
 torch.set_num_threads(1)

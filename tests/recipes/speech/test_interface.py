@@ -19,10 +19,11 @@ from finetune.errors import UserError
 from recipes.speech.cli import evaluate
 from recipes.speech.evaluation import systems, training_samples
 from recipes.speech.evaluation.evaluation_texts import Item
+from recipes.speech.frame_voice import SpeechWithCodes
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling, Voice, VoiceFolder
 from recipes.speech.serving.listening_page import CLIP, NOBODY
 from recipes.voice_clone.inference.exported_metadata import ExportedModel
-from recipes.voice_clone.inference.synthesizer import SPEECH, ExportedVoice, Request, SpeechWithCodes, Synthesizer
+from recipes.voice_clone.inference.synthesizer import SPEECH, ExportedVoice, Request, Synthesizer
 from recipes.voice_clone.model.sampling_settings import SamplingSettings
 from recipes.voice_clone.model.sequence_layout import TokenIds
 from tests import loopback

@@ -38,4 +38,6 @@ def test_the_card_names_a_base_on_the_hub_with_its_commit() -> None:
     header, text = split_card(write_model_card(state, "train:\n  lr: 2.0e-4\n", {"license": "apache-2.0", "language": ["fr"]}))
     assert (header["base_model"], header["license"], header["language"]) == (HUB_NAME, "apache-2.0", ["en"])
     assert f"Base: {HUB_NAME}@{COMMIT}." in text
+    voices["speakers"] = [{**speakers[0], "name": "ann o'neill"}]
+    assert """ --speaker 'ann o'"'"'neill' --text""" in write_model_card(state, "train:\n  lr: 2.0e-4\n", {})
     assert "Trained: LoRA of rank 8, alpha 16, merged, 1,200 steps at a learning rate of 0.0002; supervised: speech." in text

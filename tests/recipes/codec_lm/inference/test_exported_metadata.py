@@ -11,6 +11,7 @@ import pytest
 from finetune.errors import UserError
 from recipes.codec_lm.inference.exported_metadata import ExportedSpeechTokens
 from recipes.speech.interface import SpeechRequest
+from tests.recipes.codec_lm import tiny_models
 
 TEXT = "Good day."
 
@@ -23,8 +24,12 @@ def test_an_export_knows_its_speakers_their_languages_and_its_settings(exported:
 
 def test_a_released_model_has_the_voices_of_its_authors(exported: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(exported, tmp_path / "released")
-    (folder / "voices.json").unlink()
+    (folder / "voices.json").write_text(json.dumps({"family": tiny_models.FAMILY.model_dump()}))
     assert list(ExportedSpeechTokens.inspect(folder).languages)[:2] == ["tara", "leah"]
+    nameless = tiny_models.FAMILY.model_copy(update={"voices": []})
+    (folder / "voices.json").write_text(json.dumps({"family": nameless.model_dump()}))
+    with pytest.raises(UserError, match="released names no speakers; train it on a voice"):
+        ExportedSpeechTokens.inspect(folder).check(SpeechRequest(TEXT, None))
 
 
 @pytest.mark.parametrize(

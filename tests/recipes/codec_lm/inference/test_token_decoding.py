@@ -38,7 +38,7 @@ class Opened:
         return session
 
     def speak(self, *given: Any, **options: Any) -> list[list[list[int]]]:
-        return [self.ids.arrange_codes(one.codes).tolist() for one in self.run(*given, **options).results()]
+        return [one.codes.tolist() for one in self.run(*given, **options).results()]
 
     def stock_tokens(self, row: int, **options: Any) -> list[int]:
         prompt = torch.tensor([self.prompts[row]])
@@ -72,7 +72,7 @@ def test_a_repetition_penalty_is_that_of_stock_generation(opened: Opened) -> Non
             valid = stock[: [*well_formed, False].index(False)]
             changed += valid != opened.stock_tokens(row)[: len(valid)]
             session = opened.run(CodeSampler(greedy=True, repetition_penalty=penalty), [row], constrained=False)
-            chosen = opened.ids.encode_frames(opened.ids.arrange_codes(session.codes[: session.frame_count, 0])).tolist()
+            chosen = opened.ids.encode_frames(session.codes[: session.frame_count, 0]).tolist()
             assert [*chosen, opened.ids.end_of_speech][: len(valid)] == valid if stock == valid else chosen[: len(valid)] == valid
     assert changed
 

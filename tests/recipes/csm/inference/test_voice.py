@@ -86,7 +86,7 @@ def test_a_reference_clip_is_an_earlier_turn_of_the_stock_conversation(learned: 
     inputs.pop("token_type_ids", None)
     expected = learned.stock.generate(**inputs, do_sample=False, depth_decoder_do_sample=False, max_new_tokens=10)[0]
     request = SpeechRequest("Then come.", None, reference=clip, reference_text="Yes, I do.")
-    session = voice._start_session([request], SpeechSampling(greedy=True, max_seconds=0.8))
+    session = voice.start_session([request], SpeechSampling(greedy=True, max_seconds=0.8))
     assert list(session.frames())[-1] == 10
     assert session.codes[:, 0].tolist() == expected.tolist()
     without = voice.speak([SpeechRequest("Then come.", "ann")], GREEDY)[0].wave

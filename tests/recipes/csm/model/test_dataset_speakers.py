@@ -10,11 +10,10 @@ import pytest
 
 from data_prep.audio_codecs.selection import open_codec
 from finetune.errors import UserError
-from recipes.csm.model import dataset_speakers
+from recipes.csm.model import dataset_speakers, tiny_checkpoint
 from recipes.csm.model.dataset_speakers import MOST_SPEAKERS, assign_numbers
 from recipes.csm.recipe import RECIPE
 from recipes.speech.trained_voices import load_state
-from tests.recipes.csm import tiny_checkpoint
 from tests.recipes.csm.tiny_csm import make_config, make_rows, write_rows
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from finetune.errors import UserError
-from tests.recipes.csm import tiny_checkpoint
+from recipes.csm.model import tiny_checkpoint
 
 
 def test_the_same_seed_gives_the_same_bytes(tiny: Path, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """A small CSM checkpoint with random weights, codec included, from transformers' own classes and with the files of the released folder.
 
-    python -m tests.recipes.csm.tiny_checkpoint FOLDER [--seed 0]
+    python -m recipes.csm.model.tiny_checkpoint FOLDER [--seed 0]
 
 For tests and for trying the commands: it runs the same code as the released model, in seconds and without a download. It speaks noise until
 it is trained.
@@ -20,9 +20,10 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
-from recipes.csm.model.csm_model import COPY
-from recipes.csm.model.model_config import RELEASED
-from recipes.csm.model.sequence_layout import AUDIO, AUDIO_END
+
+from .csm_model import COPY
+from .model_config import RELEASED
+from .sequence_layout import AUDIO, AUDIO_END
 
 BEGIN, END = "<|begin_of_text|>", "<|end_of_text|>"
 SPECIAL = (BEGIN, END, AUDIO, AUDIO_END)
@@ -45,12 +46,12 @@ CODEBOOKS, CODES = 4, 32
 """Of the tiny codec; transformers 5 needs a power of two as the number of codes."""
 
 
-def build(folder: Path, seed: int = 0) -> Path:
+def build(folder: Path, seed: int = 0, codebooks: int = CODEBOOKS) -> Path:
     """Write the checkpoint to a new folder. The same seed gives the same bytes. Raises `UserError` if the folder exists."""
     if folder.exists():
         raise UserError(f"{folder} already exists; remove it or choose another name")
     tokenizer = train_tokenizer()
-    config = make_config(tokenizer)
+    config = make_config(tokenizer, codebooks)
     contents: dict[str, bytes] = {
         "config.json": files.json_bytes(make_config_document(config)),
         "model.safetensors": make_weights(config, seed),
@@ -60,10 +61,9 @@ def build(folder: Path, seed: int = 0) -> Path:
         "preprocessor_config.json": files.json_bytes(make_extractor_config()),
         "chat_template.jinja": TEMPLATE.encode(),
     }
-    temporary = files.fresh_folder(folder.parent, folder.name)
-    for name, data in contents.items():
-        files.write_in_place(temporary / name, data)
-    files.commit_folder(temporary, folder)
+    with files.new_folder(folder) as temporary:
+        for name, data in contents.items():
+            files.write_in_place(temporary / name, data)
     return folder
 
 
@@ -80,13 +80,13 @@ def train_tokenizer(sentences: Sequence[str] = SENTENCES) -> Tokenizer:
     return tokenizer
 
 
-def make_config(tokenizer: Tokenizer) -> Any:
+def make_config(tokenizer: Tokenizer, codebooks: int = CODEBOOKS) -> Any:
     """The `CsmConfig`: every kind of part of the released model, with 4 codebooks of 32 codes instead of 32 of 2048."""
     from transformers import CsmConfig, CsmDepthDecoderConfig, MimiConfig
 
     begin, _, audio, audio_end = (tokenizer.token_to_id(token) for token in SPECIAL)
     shared: dict[str, Any] = {
-        "num_codebooks": CODEBOOKS,
+        "num_codebooks": codebooks,
         "vocab_size": CODES + 3,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
@@ -102,7 +102,7 @@ def make_config(tokenizer: Tokenizer) -> Any:
     )
     codec = MimiConfig(
         codebook_size=CODES,
-        num_quantizers=CODEBOOKS,
+        num_quantizers=codebooks,
         hidden_size=16,
         num_filters=4,
         upsampling_ratios=[8, 6, 5, 4],
@@ -188,7 +188,7 @@ def make_weights(config: Any, seed: int) -> bytes:
 
 def main(argv: list[str]) -> int:
     """Body of the command."""
-    parser = argparse.ArgumentParser(prog="python -m tests.recipes.csm.tiny_checkpoint", description="Build a small random CSM checkpoint.")
+    parser = argparse.ArgumentParser(prog="python -m recipes.csm.model.tiny_checkpoint", description="Build a small random CSM checkpoint.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
