@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import socket
 import urllib.error
 import urllib.request
 
-PORTS = range(20_000, 32_768)
-"""Above those of Ray's workers, and below those that Linux gives to outgoing connections: one of the latter may be taken again before the
-test opens it, and then ranks could not meet."""
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+PORTS = range(20_000 + WORKER, 32_768, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+"""Each worker of a test run has its own: none chooses one that another found free and has not opened yet. They are above those of Ray's
+workers, and below those that Linux gives to outgoing connections: one of the latter may be taken again before the test opens it, and then
+ranks could not meet."""
 
 
 def free_port() -> int:
-    """A port that nobody listens on, chosen at random, so that two test processes hardly ever choose the same one."""
+    """A port that nobody listens on, chosen at random, so that two test runs hardly ever choose the same one."""
     chance = random.SystemRandom()
     while True:
         with socket.socket() as probe, contextlib.suppress(OSError):

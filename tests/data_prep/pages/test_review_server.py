@@ -158,7 +158,7 @@ def test_the_next_run_applies_decisions_made_in_the_page(server, port, folder, m
         (undone["id"], "undo"),
     ]
     server.send_signal(signal.SIGTERM)
-    assert server.wait(timeout=30) == 0
+    assert server.wait(timeout=100) == 0
     assert list(Path(tempfile.gettempdir()).glob(f".overtone-review-{port}-*")) == []
     argv = [str(mixed_recordings), "--out", str(folder), "--transcripts", "--speaker", "slt", "--language", "en", "--workers", "0"]
     assert voice.main(argv) == 0
@@ -203,7 +203,7 @@ def test_keyboard_shortcuts_work_in_a_browser_without_external_requests(mixed_da
         view.keyboard.press(" ")  # plays, and does not press the button again that was clicked
         view.wait_for_timeout(1000)
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=100) == 0
     texts = {row["id"]: row["text"] for name in ("train.jsonl", "val.jsonl", "rejects.jsonl") for row in rows(folder, name) if "id" in row}
     assert [(one["action"], texts[one["id"]], one.get("text")) for one in written(folder)] == [
         ("reject", first, None),

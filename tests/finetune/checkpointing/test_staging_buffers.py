@@ -133,7 +133,7 @@ def test_a_save_waits_until_the_previous_one_is_written(tmp_path: Path, world: W
     write, copy, wait = checkpoint.safetensors_shards.write_shard, Staging.copy, checkpoint.wait
 
     def slowly(*arguments: Any) -> Any:
-        assert awaited.wait(20)
+        assert awaited.wait(100)
         order.append("written")
         return write(*arguments)
 
@@ -176,7 +176,7 @@ class LastMoment:
         self._copied.set()
 
     def _wait(self) -> None:
-        assert self._copied.wait(20), "no fence"
+        assert self._copied.wait(100), "no fence"
 
 
 def test_the_next_update_waits_for_the_copy(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:

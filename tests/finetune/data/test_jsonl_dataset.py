@@ -323,13 +323,13 @@ def test_a_process_waits_for_another_that_indexes_and_uses_its_result(tmp_path: 
     def slowly(row: dict[str, Any]) -> Measured:
         measured.append(row["text"])
         began.set()
-        assert waiting.wait(20)
+        assert waiting.wait(100)
         return measure(row)
 
     waiting = threading.Event()
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(jsonl_dataset.build_index, path, cache, "key", slowly)
-        assert began.wait(20)
+        assert began.wait(100)
         second = threads.submit(jsonl_dataset.build_index, path, cache, "key", slowly)
         waiting.set()
         assert first.result(20) == second.result(20)

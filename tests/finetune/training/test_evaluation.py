@@ -135,7 +135,7 @@ def test_the_next_batches_are_loaded_while_one_is_computed(tmp_path: Path, world
         return turns(loader, micros)
 
     def waiting(model: Any, batch: Any) -> Any:
-        assert next(computed).wait(20)
+        assert next(computed).wait(100)
         return training.recipe.loss(model, batch)
 
     monkeypatch.setattr(batching.Loader, "turns", noting)

@@ -1,4 +1,4 @@
-"""A trained run and its export, made once for all tests of this folder; tests must not change them."""
+"""A trained run and its export, made once for all tests of this folder in all test processes: copy them to change them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from recipes.codec_lm.families import ORPHEUS, VYVOTTS
 from recipes.codec_lm.sequence_layout import SpeechTextProcessor, find_token_ids
 from recipes.language.tokenizer import load_tokenizer
 from tests.recipes.codec_lm import tiny_models
+from tests.shared_folders import share_folder
 
 torch.set_num_threads(1)
 
@@ -23,13 +24,17 @@ torch.set_num_threads(1)
 @pytest.fixture(scope="session")
 def full_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All weights trained until the model has memorized four clips of two speakers."""
-    folder = tmp_path_factory.mktemp("codec_lm")
-    return tiny_models.trained(folder, tiny_models.FULL, ("data.val", str(folder / "train.jsonl")), ("eval.every", "30"))
+
+    def train(folder: Path) -> None:
+        run = tiny_models.trained(folder, tiny_models.FULL, ("data.val", str(folder / "train.jsonl")), ("eval.every", "30"))
+        export.export(run, folder / "export")
+
+    return share_folder(tmp_path_factory, "codec_lm", train) / "run"
 
 
 @pytest.fixture(scope="session")
 def exported(full_run: Path) -> Path:
-    return export.export(full_run, full_run.parent / "export")
+    return full_run.parent / "export"
 
 
 @pytest.fixture(scope="session")

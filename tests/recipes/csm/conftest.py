@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_model, save_model
 
 from recipes.csm.model import tiny_checkpoint
 from tests.recipes.csm.tiny_csm import LearnedCsm, ReadyCsm, export, load_stock, make_ready, make_rows, memorize
+from tests.shared_folders import share_folder
 
 torch.set_num_threads(1)
 
@@ -35,9 +37,17 @@ def stock(tiny: Path) -> Any:
 
 @pytest.fixture(scope="session")
 def learned(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> LearnedCsm:
-    folder, rows = tmp_path_factory.mktemp("learned"), make_rows(["Ann", "Bob"])
-    ready = make_ready(folder / "data", tiny, rows)
-    memorize(ready)
+    """Trained once for all test processes, which share the export: copy it to change it."""
+    rows = make_rows(["Ann", "Bob"])
+
+    def train(folder: Path) -> None:
+        ready = make_ready(folder / "data", tiny, rows)
+        memorize(ready)
+        export(ready, folder / "export")
+        save_model(ready.model, str(folder / "memorized.safetensors"))
+
+    folder = share_folder(tmp_path_factory, "learned_csm", train)
+    ready = make_ready(tmp_path_factory.mktemp("learned"), tiny, rows)
+    load_model(ready.model, folder / "memorized.safetensors")
     ready.model.eval()
-    exported = export(ready, folder / "export")
-    return LearnedCsm(ready, rows, exported, load_stock(exported))
+    return LearnedCsm(ready, rows, folder / "export", load_stock(folder / "export"))

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, load_model, save_file, save_model
 
 from finetune.config import Config, resolve
 from finetune.modeling.loading import materialise
 from finetune.recipe import Batch, ExportPlan, Loaded, Sample
 from recipes.voice_clone.model import tiny_checkpoint
 from recipes.voice_clone.recipe import RECIPE
+from tests.shared_folders import share_folder
 
 TEXTS = ("She counted the boats.", "It is never late!")
 BOOKS, ENTRIES = 16, 64
@@ -177,7 +178,7 @@ def export() -> Callable[[Ready, str, Path], Path]:
 
 @dataclass(frozen=True)
 class Learned:
-    """A model that has memorized its clips, and its two exports."""
+    """A model that has memorized its clips, and its two exports, which all test processes share: copy one to change it."""
 
     ready: Ready
     rows: list[dict[str, Any]]
@@ -186,24 +187,34 @@ class Learned:
     base: Path
 
 
-def learn(folder: Path, base: Path, rows: list[dict[str, Any]], steps: int) -> Learned:
-    made = write_corpus(folder / "data", rows)
-    ready = make_ready(made.config(base), made.rows)
-    right = memorize(ready, steps)
-    exports = {kind: make_export(ready, kind, folder / kind) for kind in RECIPE.formats}
-    return Learned(ready, made.rows, right, exports["custom_voice"], exports["base"])
+def learn(factory: pytest.TempPathFactory, name: str, base: Path, rows: list[dict[str, Any]], steps: int) -> Learned:
+    """Memorize the rows and export the model, once for all test processes: the others read its weights."""
+
+    def train(folder: Path) -> None:
+        ready = make_ready(write_corpus(folder / "data", rows).config(base), rows)
+        right = memorize(ready, steps)
+        for kind in RECIPE.formats:
+            make_export(ready, kind, folder / kind)
+        save_model(ready.model, str(folder / "memorized.safetensors"))
+        (folder / "right.json").write_text(json.dumps(right))
+
+    folder = share_folder(factory, name, train)
+    ready = make_ready(write_corpus(factory.mktemp(name), rows).config(base), rows)
+    load_model(ready.model, folder / "memorized.safetensors")
+    return Learned(ready, rows, json.loads((folder / "right.json").read_text()), folder / "custom_voice", folder / "base")
 
 
 @pytest.fixture(scope="session")
 def two_voices(tmp_path_factory: pytest.TempPathFactory, nano: Path) -> Learned:
     """Two speakers and two texts, all four combinations in one language."""
-    return learn(tmp_path_factory.mktemp("two"), nano, make_rows({"Anna": "high.flac", "Bert": "low.flac"}, ("english", "english")), 400)
+    rows = make_rows({"Anna": "high.flac", "Bert": "low.flac"}, ("english", "english"))
+    return learn(tmp_path_factory, "two_voices", nano, rows, 400)
 
 
 @pytest.fixture(scope="session")
 def one_voice(tmp_path_factory: pytest.TempPathFactory, nano: Path) -> Learned:
     """One speaker, two texts, no language in the prompt."""
-    return learn(tmp_path_factory.mktemp("one"), nano, make_rows({"Anna": "high.flac"}, ("auto", "auto")), 300)
+    return learn(tmp_path_factory, "one_voice", nano, make_rows({"Anna": "high.flac"}, ("auto", "auto")), 300)
 
 
 @pytest.fixture(scope="session")

@@ -30,6 +30,7 @@ class Opened:
         self.stock = AutoModelForCausalLM.from_pretrained(folder).eval()
         self.decoder = SpeechTokenDecoder(AutoModelForCausalLM.from_pretrained(folder).eval(), self.ids)
         self.prompts = [self.exported.make_prompt(SpeechRequest(row["text"], row["speaker"])) for row in ROWS]
+        self.greedy_stock = [self.stock_tokens(row) for row in range(len(ROWS))]
 
     def run(self, sampler: CodeSampler, rows: list[int], frames: int = 20, constrained: bool = True, seed: int = 0) -> SpeechTokenSession:
         session = SpeechTokenSession(self.decoder, [self.prompts[row] for row in rows], sampler, constrained, [seed] * len(rows), frames)
@@ -56,7 +57,7 @@ def opened(exported: Path) -> Opened:
 @pytest.mark.parametrize("constrained", [True, False])
 def test_greedy_tokens_are_those_of_stock_generation(constrained: bool, opened: Opened) -> None:
     for row in range(len(ROWS)):
-        *tokens, end = opened.stock_tokens(row)
+        *tokens, end = opened.greedy_stock[row]
         assert end == opened.ids.end_of_speech and len(tokens) % 7 == 0, "the stock output is well-formed"
         (codes,) = opened.speak(GREEDY, [row], constrained=constrained)
         assert opened.ids.encode_frames(torch.tensor(codes)).tolist() == tokens
@@ -70,7 +71,7 @@ def test_a_repetition_penalty_is_that_of_stock_generation(opened: Opened) -> Non
             stock = opened.stock_tokens(row, repetition_penalty=penalty)
             well_formed = [token in opened.decoder.token_ids[place % 7] for place, token in enumerate(stock)]
             valid = stock[: [*well_formed, False].index(False)]
-            changed += valid != opened.stock_tokens(row)[: len(valid)]
+            changed += valid != opened.greedy_stock[row][: len(valid)]
             session = opened.run(CodeSampler(greedy=True, repetition_penalty=penalty), [row], constrained=False)
             chosen = opened.ids.encode_frames(session.codes[: session.frame_count, 0]).tolist()
             assert [*chosen, opened.ids.end_of_speech][: len(valid)] == valid if stock == valid else chosen[: len(valid)] == valid

@@ -56,7 +56,7 @@ async def all_of(speech: SpeechQueue, text: str) -> int:
 async def second_chunk_of(voice: HeldVoice) -> None:
     """Wait until the second chunk is being generated."""
     for _ in range(2):
-        assert await asyncio.to_thread(voice.begun.acquire, timeout=30)
+        assert await asyncio.to_thread(voice.begun.acquire, timeout=100)
 
 
 def run(scenario: Any, room: int = 2) -> HeldVoice:

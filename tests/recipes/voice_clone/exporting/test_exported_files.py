@@ -103,6 +103,7 @@ def test_rows_outside_the_embedding_table_are_refused(nano: Path) -> None:
         edit(torch.zeros(8, 32))
 
 
-def test_files_written_by_an_earlier_export_are_not_copied(two_voices: Any) -> None:
-    (two_voices.base / "overtone.json").write_text("{}")
-    assert set(exported_files.list_files_to_copy(two_voices.base)).isdisjoint({"overtone.json", "voices.json", "config.json"})
+def test_files_written_by_an_earlier_export_are_not_copied(fresh: Any, export: Any, tmp_path: Path) -> None:
+    exported = export(fresh, "base", tmp_path / "base")
+    (exported / "overtone.json").write_text("{}")
+    assert set(exported_files.list_files_to_copy(exported)).isdisjoint({"overtone.json", "voices.json", "config.json"})

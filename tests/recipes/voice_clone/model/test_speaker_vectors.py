@@ -165,8 +165,9 @@ def test_a_bad_reference_clip_is_reported(
     assert "clip.wav" in str(caught.value)
 
 
-def test_only_base_models_are_trained(two_voices: Any, tmp_path: Path, corpus: Any, rows_of: Any) -> None:
-    config = corpus(tmp_path / "data", rows_of({"Anna": "high.flac"})).config(two_voices.custom_voice)
+def test_only_base_models_are_trained(fresh: Any, export: Any, tmp_path: Path, corpus: Any, rows_of: Any) -> None:
+    exported = export(fresh, "custom_voice", tmp_path / "custom_voice")
+    config = corpus(tmp_path / "data", rows_of({"Anna": "high.flac"})).config(exported)
     with pytest.raises(UserError, match=r"tts_model_type 'custom_voice'.*--format base"):
         RECIPE.prepare(config)
 

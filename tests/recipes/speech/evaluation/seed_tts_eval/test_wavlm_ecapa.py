@@ -53,7 +53,7 @@ def test_resampling_is_that_of_torchaudio(expected: dict[str, Any]) -> None:
     found = resample(wave, expected["rate"], 16_000).double()
     assert len(found) == expected["samples"]
     assert float(found.square().sum()) == pytest.approx(expected["squares"], rel=1e-6)
-    assert found[:3].tolist() == pytest.approx(expected["first"], abs=1e-7)
+    assert found[:3].tolist() == pytest.approx(expected["first"], abs=5e-7), "processors add float32 products in different orders"
 
 
 def test_checkpoints_are_read_as_weights_only(weights: dict[str, torch.Tensor], tmp_path: Path) -> None:
