@@ -60,19 +60,20 @@ class LoadedPocketsphinxAligner:
     def __init__(self, decoder: Any) -> None:
         self._decoder = decoder
         self._guessed: set[str] = set()
+        self._free: tuple[bytes, float | None] = (b"", None)
+        """The last samples of `_score_free_phones`, and their score."""
 
     def align(self, samples: Samples, words: Sequence[str]) -> TextAlignment:
         spoken, unknown = self._find_pronunciations(words)
         if not spoken or unknown > (1 - LEAST_KNOWN) * len(words):
             return TextAlignment(score=None, unknown=unknown)
-        self._decoder.activate_search("phones")
-        free = self._decode(samples)
+        free = self._score_free_phones(samples)
         self._decoder.set_align_text(" ".join(word for _, word in spoken))
         aligned = self._decode(samples)
         if free is None or aligned is None or len(aligned.hypstr.split()) != len(spoken):
             return TextAlignment(score=UNALIGNED_SCORE, unknown=unknown)
         frames = self._decoder.n_frames()
-        score = (math.log(aligned.score) - math.log(free.score)) * SCORE_UNIT / frames - LEAST_SCORE
+        score = (math.log(aligned.score) - free) * SCORE_UNIT / frames - LEAST_SCORE
         return TextAlignment(score=round(max(score, UNALIGNED_SCORE), 3), words=self._time_words(spoken), unknown=unknown)
 
     def locate(self, samples: Samples, words: Sequence[str], starts: Sequence[int] = ()) -> tuple[AlignedUnit, ...]:
@@ -94,6 +95,16 @@ class LoadedPocketsphinxAligner:
         names = [re.sub(r"\(\d+\)$", "", segment.word) for segment in self._list_words()]
         run = _find_run([word for _, word in spoken], names, dict(itertools.pairwise(begins)))
         return self._time_words([spoken[position] for position in run])
+
+    def _score_free_phones(self, samples: Samples) -> float | None:
+        """Logarithm of the score of the best sequence of phones, without a text; None if there is none. It takes longer than an alignment,
+        and several texts are compared with the same sound one after the other."""
+        sound = samples.tobytes()
+        if sound != self._free[0]:
+            self._decoder.activate_search("phones")
+            found = self._decode(samples)
+            self._free = sound, None if found is None else math.log(found.score)
+        return self._free[1]
 
     def _decode(self, samples: Samples) -> Any:
         """The hypothesis of the active search for a whole clip, or None."""

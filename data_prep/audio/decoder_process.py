@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import IO, Any
@@ -62,6 +63,10 @@ def ignore_report(_seconds: float) -> None:
     """`Report` of a caller that shows none."""
 
 
+def ignore_samples(_folder: Path, _seconds: float) -> None:
+    """For a caller of `AudioDecoder.store` that waits for its end."""
+
+
 class AudioDecoder:
     """Owns one child process, started on first use and restarted after it died. One per worker; use it as a context manager.
 
@@ -94,15 +99,16 @@ class AudioDecoder:
             self._write_samples(path, track, [master, speech], ignore_report)
             return _map_samples(master, speech, track)
 
-    def store(self, path: Path, track: Track, folder: Path, report: Report = ignore_report) -> None:
+    def store(self, path: Path, track: Track, folder: Path, follow: Callable[[Path, float], None] = ignore_samples) -> None:
         """Write the samples of `load` to files in `folder`, which appears once it is complete; nothing to do if it exists. For recordings
-        whose samples several processes need, or the next run. Raises `UserError` if the disk is too full."""
+        whose samples several processes need, or the next run. `follow`: called every half second with the temporary folder, for
+        `map_growing`, and the seconds decoded so far. Raises `UserError` if the disk is too full."""
         if folder.exists():
             return
         with files.new_folder(folder) as temporary:
             one, other = (temporary / name for name in STORED)
             with one.open("xb") as master, other.open("xb") as speech:
-                self._write_samples(path, track, [master, speech], report)
+                self._write_samples(path, track, [master, speech], partial(follow, temporary))
                 for file in (master, speech):
                     os.fsync(file.fileno())  # after a power failure, the next run uses what the folder holds
 
@@ -131,7 +137,7 @@ class AudioDecoder:
             self._child = _DecoderProcess(self._stall, self._memory)
         try:
             answer = self._child.request(request, descriptors, self._longest, report)
-        except AudioError:
+        except BaseException:  # also of `report`: the child is still at work, and its answer would be taken for that to the next request
             self.close()
             raise
         if "errno" in answer:
@@ -149,10 +155,10 @@ class _DecoderProcess:
         self._stderr = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - closed by `kill`
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         root = str(Path(__file__).resolve().parents[2])
-        code = "import sys; import data_prep.audio.decoder_process as d; d.serve_requests(float(sys.argv[1]), int(sys.argv[2]))"
+        code = "import sys; import data_prep.audio.decoder_process as d; d.serve_requests(*map(float, sys.argv[1:]))"
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", code, str(stall), str(memory)],
+                [sys.executable, "-P", "-c", code, str(stall), str(memory), str(HEARTBEAT_SECONDS)],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=self._stderr,
@@ -211,30 +217,30 @@ class _DecoderProcess:
         return ["no error output", *self.read_error_lines()][-1]
 
 
-def serve_requests(stall: float, memory: int) -> None:
+def serve_requests(stall: float, memory: float, heartbeat: float) -> None:
     """Main loop of the child: answer requests from standard input, which is a socket, until the parent closes it."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
     with socket.socket(fileno=0) as line:
         line.send(b"ready")
         while True:
             message, descriptors, _, _ = socket.recv_fds(line, MESSAGE, len(RATES))
             if not message:
                 return
-            answer = _handle_request(json.loads(message), descriptors, _make_heartbeat(line, stall))
+            answer = _handle_request(json.loads(message), descriptors, _make_heartbeat(line, stall, heartbeat))
             signal.setitimer(signal.ITIMER_REAL, 0)
             for descriptor in descriptors:
                 os.close(descriptor)
             line.send(json.dumps(answer).encode())
 
 
-def _make_heartbeat(line: socket.socket, stall: float) -> Report:
+def _make_heartbeat(line: socket.socket, stall: float, heartbeat: float) -> Report:
     """Return a function to call after each block. Without calls, an alarm ends this process, even if its parent is dead."""
     last = 0.0
 
     def alive(seconds: float) -> None:
         nonlocal last
-        if time.monotonic() - last > HEARTBEAT_SECONDS:
+        if time.monotonic() - last > heartbeat:
             last = time.monotonic()
             signal.setitimer(signal.ITIMER_REAL, 2 * stall + 1)
             line.send(ALIVE + str(seconds).encode())
@@ -282,6 +288,17 @@ def map_stored(folder: Path, track: Track) -> tuple[Audio, Audio]:
     """The samples that `AudioDecoder.store` wrote to `folder`, memory-mapped. Raises OSError or ValueError if they are not there."""
     with (folder / STORED[0]).open("rb") as master, (folder / STORED[1]).open("rb") as speech:
         return _map_samples(master, speech, track)
+
+
+def map_growing(folder: Path) -> tuple[Audio, Audio]:
+    """The samples that `AudioDecoder.store` has written so far to its temporary folder, memory-mapped; the two may end at different times.
+    Raises OSError if the folder is not there."""
+    one, other = (
+        Audio(np.memmap(path, np.float32, "c", shape=(length,)) if length else np.zeros(0, np.float32), rate)
+        for path, rate in zip((folder / name for name in STORED), RATES, strict=True)
+        for length in [path.stat().st_size // 4]
+    )
+    return one, other
 
 
 def _list_lengths(track: Track) -> list[int]:

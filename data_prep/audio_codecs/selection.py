@@ -126,6 +126,12 @@ def _list_supported(adapters: tuple[Adapter[Part], ...], part: str) -> str:
     return f"give a model with a supported {part}: {list_models(adapters)}"
 
 
+def suggest_other_models() -> str:
+    """What to give instead of `DEFAULT_MODEL` for the codes of another codec, for messages."""
+    others = [f"{adapter.example} ({adapter.name})" for adapter in CODECS if adapter.example not in ("", DEFAULT_MODEL)]
+    return f"for a model with another codec: --model {' or '.join(others)}"
+
+
 def list_models(adapters: tuple[Adapter[Part], ...]) -> str:
     """The supported models, for messages."""
     return "; ".join(map(str, adapters))

@@ -21,7 +21,7 @@ from data_prep import manifest
 from data_prep.alignment.clip_alignment import open_aligner
 from data_prep.alignment.pocketsphinx_aligner import NAME as POCKETSPHINX
 from data_prep.audio_codecs.interface import SpeakerEncoder
-from data_prep.audio_codecs.selection import DEFAULT_MODEL
+from data_prep.audio_codecs.selection import DEFAULT_MODEL, suggest_other_models
 from data_prep.clips import review_decisions, sound_quality
 from data_prep.clips.quality_rules import KEEP_ALL, PRESETS, make_presets
 from data_prep.dataset import duration_summary, writer
@@ -348,4 +348,5 @@ def _print_next_steps(summary: duration_summary.Summary, out: Path) -> int:
     quoted = shlex.quote(str(out))
     print(f"report: python -m data_prep report {quoted}")
     print(f"next: python -m data_prep codes {quoted} --model {DEFAULT_MODEL}")
+    print(f"      {suggest_other_models()}")
     return 0

@@ -118,7 +118,7 @@ def run_items(
 ) -> Iterator[tuple[int, R | Failure]]:
     """Yield (index, result) of each item as it completes; fewer if a stop is requested.
 
-    The caller may append to `items` while it handles a result: new items are processed next, before those that wait.
+    The caller may append to `items` while it handles a result or a progress: new items are processed next, before those that wait.
     `workers`: most processes, started as items need them; 0: in this process, without crash protection. Raises `UserError` if a worker
     raised one.
     """

@@ -19,11 +19,13 @@ from data_prep.pipeline import clip_selection
 from data_prep.pipeline.clip_selection import SelectionCriteria
 from data_prep.pipeline.one_recording import (
     SAMPLES,
+    DecodedPart,
     DetectedSpeech,
     DividedRecording,
     Job,
     PreparedPart,
     PreparedRecording,
+    begin_part,
     examine_recording,
     join_parts,
     load_stored_speech,
@@ -83,6 +85,17 @@ class PartTask:
     @property
     def place(self) -> Region:
         return self.divided.parts[self.number]
+
+
+@dataclass(frozen=True)
+class BeginTask:
+    """One part of a recording that is still being decoded."""
+
+    recording: RecordingTask
+    part: DecodedPart
+
+
+Task = RecordingTask | PartTask | BeginTask
 
 
 @dataclass(frozen=True)
@@ -168,26 +181,33 @@ def _process_tasks(
     tasks: Sequence[RecordingTask], setup: WorkerSetup, work: WorkCounts, stop: StopSignal, progress: RecordingProgress
 ) -> Iterator[tuple[RecordingTask, PreparedRecording]]:
     """Yield results as they complete, the longest recordings started first; fewer if a stop is requested. The parts of a long recording
-    are next once it is divided, so that the samples of no more recordings than workers are on the disk. With Ray they are processed after
+    are next once they are known, so that the samples of no more recordings than workers are on the disk. With Ray they are processed after
     all recordings (`ray_pool.run_items`), so the samples of all long ones are."""
     if not tasks:
         return
-    queue: list[RecordingTask | PartTask] = [*sorted(tasks, key=lambda task: (-task.estimated_seconds, task.source.name))]
+    queue: list[Task] = [*sorted(tasks, key=lambda task: (-task.estimated_seconds, task.source.name))]
     parts: dict[str, dict[int, PreparedPart | Failure]] = {}
+    begun = _BegunParts(queue)
 
-    def show(index: int, activity: Activity) -> None:
-        progress.show_activity(_get_recording(queue[index]).source.name, activity)
+    def receive(index: int, value: Activity | DecodedPart) -> None:
+        if isinstance(value, DecodedPart):
+            begun.add(_get_recording(queue[index]), value)
+        else:
+            progress.show_activity(_get_recording(queue[index]).source.name, value)
 
     memory = _estimate_worker_memory(setup)
-    for index, answer in distribute_items(queue, functools.partial(_open_worker, setup), setup.workers, memory, stop, show):
+    for index, answer in distribute_items(queue, functools.partial(_open_worker, setup), setup.workers, memory, stop, receive):
         item, task = queue[index], _get_recording(queue[index])
         outcome, done = (answer, WorkCounts()) if isinstance(answer, Failure) else answer
         work.add(done)
+        if isinstance(item, BeginTask):
+            begun.finish(item)
+            continue
         if isinstance(outcome, DividedRecording):
-            queue += [PartTask(task, outcome, number) for number in range(len(outcome.parts))]
+            begun.queue_parts([PartTask(task, outcome, number) for number in range(len(outcome.parts))])
             continue
         if isinstance(item, PartTask):
-            assert not isinstance(outcome, PreparedRecording)
+            assert isinstance(outcome, PreparedPart | Failure)
             known = parts.setdefault(task.source.name, {})
             known[item.number] = outcome
             if isinstance(outcome, PreparedPart):
@@ -196,14 +216,46 @@ def _process_tasks(
                 continue
             recording = _join_parts(item, parts.pop(task.source.name), setup)
         else:
-            assert not isinstance(outcome, PreparedPart)
+            assert isinstance(outcome, PreparedRecording | Failure)
             recording = _reject_crashed(task, setup, outcome) if isinstance(outcome, Failure) else outcome
         files.discard(locate_samples(task.source, setup.stages))
         yield task, recording
 
 
-def _get_recording(item: RecordingTask | PartTask) -> RecordingTask:
-    return item.recording if isinstance(item, PartTask) else item
+class _BegunParts:
+    """The parts that are begun before their recording is decoded. Queues each part of it behind what was begun, so that no work is done
+    twice; a part whose begin failed is processed from its start."""
+
+    def __init__(self, queue: list[Task]) -> None:
+        self._queue = queue
+        self._running: dict[tuple[str, Region], PartTask | None] = {}
+        """(recording, place) of each part that is begun → the part once it can be finished."""
+        self._known: set[tuple[str, Region]] = set()
+
+    def add(self, recording: RecordingTask, part: DecodedPart) -> None:
+        """Begin a part, unless an earlier attempt to decode the recording sent it."""
+        key = (recording.source.name, part.place)
+        if key not in self._known:
+            self._known.add(key)
+            self._running[key] = None
+            self._queue.append(BeginTask(recording, part))
+
+    def finish(self, item: BeginTask) -> None:
+        task = self._running.pop((item.recording.source.name, item.part.place))
+        if task is not None:
+            self._queue.append(task)
+
+    def queue_parts(self, tasks: list[PartTask]) -> None:
+        for task in tasks:
+            key = (task.recording.source.name, task.place)
+            if key in self._running:
+                self._running[key] = task
+            else:
+                self._queue.append(task)
+
+
+def _get_recording(item: Task) -> RecordingTask:
+    return item if isinstance(item, RecordingTask) else item.recording
 
 
 def _join_parts(last: PartTask, prepared: dict[int, PreparedPart | Failure], setup: WorkerSetup) -> PreparedRecording:
@@ -235,11 +287,11 @@ def _estimate_worker_memory(setup: WorkerSetup) -> int:
     return WORKER_BYTES + LOADED * (whisper + aligner) + (ENCODER_BYTES if setup.job.encoder else 0)
 
 
-WorkResult = PreparedRecording | DividedRecording | PreparedPart
+WorkResult = PreparedRecording | DividedRecording | PreparedPart | None
 
 
 @contextlib.contextmanager
-def _open_worker(setup: WorkerSetup, device: str) -> Iterator[Callable[[RecordingTask | PartTask], tuple[WorkResult, WorkCounts]]]:
+def _open_worker(setup: WorkerSetup, device: str) -> Iterator[Callable[[Task], tuple[WorkResult, WorkCounts]]]:
     """The function that a worker applies to each recording or part. Models are loaded once, when an item first needs them."""
     job = setup.job
     with (
@@ -249,11 +301,14 @@ def _open_worker(setup: WorkerSetup, device: str) -> Iterator[Callable[[Recordin
         yield functools.partial(_process_item, setup, models)
 
 
-def _process_item(setup: WorkerSetup, models: Models, item: RecordingTask | PartTask) -> tuple[WorkResult, WorkCounts]:
+def _process_item(setup: WorkerSetup, models: Models, item: Task) -> tuple[WorkResult, WorkCounts]:
     stages, before = Stages(setup.stages), models.loads.copy()
     if isinstance(item, PartTask):
         task = item.recording
         result: WorkResult = prepare_part(task.source, task.transcript, item.divided, item.place, setup.job, stages, models)
+    elif isinstance(item, BeginTask):
+        result = None
+        begin_part(item.recording.source, item.part, setup.job, stages, models)
     else:
         result = _start_recording(setup, models, stages, item)
     return result, WorkCounts(stages.computed, stages.reused, models.loads - before)

@@ -7,6 +7,7 @@ Every piece with text becomes a clip file. Selection happens later, so rules and
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +22,7 @@ from data_prep import manifest
 from data_prep.alignment import clip_alignment, text_location
 from data_prep.alignment.interface import Aligner, TextAlignment
 from data_prep.alignment.text_location import DividedText, LocatedText
+from data_prep.audio import decoder_process
 from data_prep.audio.reader import AudioError
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Track
 from data_prep.audio_codecs.interface import SpeakerEncoder
@@ -28,6 +30,7 @@ from data_prep.clips import extraction, sound_quality, speaker_similarity
 from data_prep.clips.extraction import MeasuredClip, RecordingLevels
 from data_prep.clips.sound_quality import SoundRatings, SoundScorer
 from data_prep.manifest import AUTO
+from data_prep.parallel import process_pool
 from data_prep.pipeline.stage_cache import NotStoredError, Stages, StoredStages, make_key
 from data_prep.pipeline.worker_models import LazyAudio, Models, PartAudio, format_time, report_activity
 from data_prep.recordings.recording_files import RecordingSource
@@ -35,7 +38,7 @@ from data_prep.recordings.user_transcripts import UserTranscript
 from data_prep.segmentation import parts, transcript_timing, vad
 from data_prep.segmentation.segment import Lengths, TextUnit
 from data_prep.segmentation.transcript_timing import TranscriptTiming
-from data_prep.segmentation.vad import Region
+from data_prep.segmentation.vad import Region, SpeechScan
 from data_prep.speakers.voice_changes import find_voice_changes
 from data_prep.speakers.voice_windows import StoredVoiceWindows, VoiceWindows, describe_windows, embed_windows, join_windows, read_windows
 from data_prep.transcription import whisper_engine, word_errors
@@ -140,6 +143,17 @@ class DividedRecording:
 
 
 @dataclass(frozen=True)
+class DecodedPart:
+    """A part of a long recording that is still being decoded; its samples are complete."""
+
+    place: Region
+    regions: list[Region]
+    """Speech, relative to the start of the part."""
+    folder: Path
+    """Of the samples, until the recording is decoded."""
+
+
+@dataclass(frozen=True)
 class PreparedPart:
     """Result of all stages for one part of a recording; positions are those of the recording."""
 
@@ -155,8 +169,10 @@ class RecordingPart:
     sound: LazyAudio | PartAudio
     place: Region
     """In the recording."""
+    is_whole: bool
+    """Whether this is all of the recording."""
     levels: RecordingLevels | None
-    """Of the whole recording; None: this is all of it, to be measured when clips are written."""
+    """Of the whole recording; None: to be measured when clips are written, or not known yet."""
     text: TimedText
     """Of the user's transcript."""
     regions: list[Region]
@@ -164,7 +180,7 @@ class RecordingPart:
 
     def describe_place(self) -> dict[str, Any]:
         """Cache key inputs of a part of a recording; none for a whole one."""
-        return {} if self.levels is None else {"part": list(self.place)}
+        return {} if self.is_whole else {"part": list(self.place)}
 
 
 SPEECH: TypeAdapter[DetectedSpeech | UnusableRecording] = TypeAdapter(DetectedSpeech | UnusableRecording)
@@ -204,7 +220,8 @@ def examine_recording(
     divisible = not (transcript and transcript.text) or job.aligner is not None
     sound = LazyAudio(source.path, models, locate_samples(source, stages.folder) if divisible else None, job.part_seconds)
     try:
-        speech = stages.run("speech", make_speech_inputs(source), SPEECH, lambda: detect_speech(sound, models))
+        early = transcript is None and job.whisper_settings is not None
+        speech = stages.run("speech", make_speech_inputs(source), SPEECH, lambda: detect_speech(sound, models, job.part_seconds, early))
         if isinstance(speech, UnusableRecording):
             return refuse_recording(source, speech.reason, speech.detail, round(speech.seconds * MASTER_RATE))
         length = speech.track.length
@@ -218,7 +235,7 @@ def examine_recording(
         divisible = divisible and not (transcript and transcript.text and text.ends is None)  # one text without the times of its words
         found = parts.list_parts(speech.regions, length, job.part_seconds, spoken) if divisible else [Region(0, length)]
         if len(found) == 1:
-            whole = RecordingPart(sound, found[0], None, text, speech.regions)
+            whole = RecordingPart(sound, found[0], True, None, text, speech.regions)
             return _make_recording(source, speech, text, [_cut_clips(source, transcript, whole, job, stages, models)])
         inputs = {"speech": make_key(make_speech_inputs(source)), "code": extraction.compute_code_digests()}
         levels = stages.run("levels", inputs, LEVELS, lambda: extraction.measure_levels(sound.master, speech.regions))
@@ -244,8 +261,19 @@ def prepare_part(
     """Run the stages after speech detection for one part: as for a short recording, with the levels of the whole one."""
     sound = PartAudio(locate_samples(source, stages.folder), divided.speech.track, part)
     text = _select_utterances(divided, part)
-    whole = RecordingPart(sound, part, divided.levels, text, parts.select_regions(divided.speech.regions, part))
+    whole = RecordingPart(sound, part, False, divided.levels, text, parts.select_regions(divided.speech.regions, part))
     return _cut_clips(source, transcript, whole, job, stages, models)
+
+
+def begin_part(source: RecordingSource, part: DecodedPart, job: Job, stages: Stages, models: Models) -> None:
+    """Run the stages that need no more than a part of a recording without a transcript, while the rest is being decoded: `prepare_part`
+    uses their stored results. Nothing to do if the samples are gone, because decoding failed."""
+    folder = part.folder if part.folder.exists() else locate_samples(source, stages.folder)
+    sound = PartAudio(folder, None, part.place)
+    known = RecordingPart(sound, part.place, False, None, TimedText(), part.regions)
+    with contextlib.suppress(FileNotFoundError):
+        _transcribe_part(source, known, job.whisper_settings, job, stages, models)
+        _embed_windows(source, known, job, stages, models)
 
 
 def join_parts(source: RecordingSource, divided: DividedRecording, prepared: list[PreparedPart]) -> PreparedRecording:
@@ -276,18 +304,45 @@ def make_speech_inputs(source: RecordingSource) -> dict[str, Any]:
     return {"form": FORM, "recording": source.digest, "vad": vad.describe_settings()}
 
 
-def detect_speech(sound: LazyAudio, models: Models) -> DetectedSpeech | UnusableRecording:
-    """Decode, check that the audio is usable, detect speech."""
+def detect_speech(sound: LazyAudio, models: Models, part_seconds: float, early: bool) -> DetectedSpeech | UnusableRecording:
+    """Decode, check that the audio is usable, detect speech; in a long recording while it is decoded. `early`: send each part of it to the
+    parent process as a `DecodedPart` as soon as it is known."""
 
     def report(done: int) -> None:
         report_activity("detecting speech", done / SPEECH_RATE)
 
     try:
-        return DetectedSpeech(track=sound.track, regions=vad.find_speech(models.vad, sound.speech_audio, len(sound.master.samples), report))
+        scan = None
+        if sound.is_divided and models.vad.network is not None:
+            scan = SpeechScan(models.vad.network)
+            sound.store(sound.track, _PartFinder(scan, sound.track.length, part_seconds, early).follow)
+        regions = vad.find_speech(models.vad, sound.speech_audio, len(sound.master.samples), report, scan)
+        return DetectedSpeech(track=sound.track, regions=regions)
     except AudioError as error:
         if error.reason in OF_THE_MACHINE:
             raise
         return UnusableRecording(reason=error.reason, detail=error.detail, seconds=error.seconds)
+
+
+class _PartFinder:
+    """Detects speech in the samples of a recording that is being decoded, and finds its parts."""
+
+    def __init__(self, scan: SpeechScan, length: int, part_seconds: float, sends: bool) -> None:
+        self._scan, self._length, self._seconds, self._sends = scan, length, part_seconds, sends
+        self._start = 0
+
+    def follow(self, folder: Path) -> None:
+        """Process what is new in the temporary `folder` of the samples."""
+        master, speech = decoder_process.map_growing(folder)
+        if not self._scan.advance(speech.samples, False) or not self._sends:
+            return
+        while True:
+            regions = self._scan.find_regions(self._start, self._length)
+            part = parts.find_next_part(regions, self._start, self._length, self._seconds)
+            if part is None or part.stop > len(master.samples):
+                return
+            process_pool.send_progress(DecodedPart(part, parts.select_regions(regions, part), folder))
+            self._start = part.stop
 
 
 def _make_recording(source: RecordingSource, speech: DetectedSpeech, text: TimedText, prepared: list[PreparedPart]) -> PreparedRecording:
@@ -394,7 +449,8 @@ def _cut_clips(
     made = stages.run("clips", inputs, CLIPS, cut, extraction.make_existence_check(job.out))
     checked = _rate_clips(_align_clips(made, inputs, job, stages, models), inputs, job, stages, models)
     checked = _check_texts(checked, source, part, job, stages, models)
-    return PreparedPart(checked, _embed_clips(made, inputs, job, stages, models), windows.move(part.place.start))
+    windows = windows.move(part.place.start)
+    return PreparedPart(checked, _embed_clips(made, inputs, windows, job, stages, models), windows)
 
 
 def _divide_at_changes(
@@ -432,7 +488,7 @@ def _transcribe_part(
 
     def transcribe() -> list[TextUnit]:
         windows = vad.make_windows(part.regions, part.sound.master, longest)
-        step = "transcribing" if part.levels is None else f"transcribing the part from {format_time(part.place.start / MASTER_RATE)}"
+        step = "transcribing" if part.is_whole else f"transcribing the part from {format_time(part.place.start / MASTER_RATE)}"
         report = partial(report_activity, step)
         return whisper_engine.transcribe_recording(models.whisper, part.sound.speech_audio, windows, job.language, longest, report)
 
@@ -446,20 +502,29 @@ def _transcribe_part(
 
 
 def _embed_clips(
-    made: list[MeasuredClip], inputs: dict[str, Any], job: Job, stages: Stages, models: Models
+    made: list[MeasuredClip], inputs: dict[str, Any], windows: VoiceWindows, job: Job, stages: Stages, models: Models
 ) -> dict[str, speaker_similarity.Vector]:
-    """Speaker embedding [H] of each clip file by id; {} without a speaker check. `inputs`: cache key inputs of the clips."""
+    """Speaker vector [H] of each clip file by id; {} without a speaker check. It is the mean over the clip's `windows` (of the recording),
+    so no speech passes the encoder twice; only a clip without one, whose words are too short for a window, is encoded itself.
+
+    `inputs`: cache key inputs of the clips.
+    """
     if job.encoder is None:
         return {}
+    means = {clip.id: windows.average(clip.start, clip.stop) for clip in made if clip.audio}
+    found = {identity: mean for identity, mean in means.items() if mean is not None}
+    paths = {clip.id: job.out / clip.audio for clip in made if clip.audio and clip.id not in found}
+    if not paths:
+        return found
     inputs = {
         "form": FORM,
         "clips": make_key(inputs),
         "encoder": job.encoder.digest,
+        "without_windows": sorted(paths),
         "products": "fp32",
     }  # older results used TF32 on a GPU
-    paths = {clip.id: job.out / clip.audio for clip in made if clip.audio}
-    found = stages.run("voices", inputs, VOICES, lambda: speaker_similarity.embed_clips(models.encoder, paths))
-    return {identity: np.frombuffer(vector, "<f4") for identity, vector in found.items()}
+    encoded = stages.run("voices", inputs, VOICES, lambda: speaker_similarity.embed_clips(models.encoder, paths))
+    return found | {identity: np.frombuffer(vector, "<f4") for identity, vector in encoded.items()}
 
 
 def _embed_windows(source: RecordingSource, part: RecordingPart, job: Job, stages: Stages, models: Models) -> VoiceWindows:

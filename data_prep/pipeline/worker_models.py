@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -106,14 +107,24 @@ class LazyAudio:
     def track(self) -> Track:
         return self._models.decoder.probe(self._path, report=partial(report_activity, "checking the file"))
 
-    def store(self, track: Track) -> None:
-        """Decode a recording that is divided to its folder, unless it is there."""
+    @property
+    def is_divided(self) -> bool:
+        """Whether the recording is divided into parts."""
+        return self._folder is not None and parts.is_divided(self.track.length, self._part_seconds)
+
+    def store(self, track: Track, follow: Callable[[Path], None] = lambda _folder: None) -> None:
+        """Decode a recording that is divided to its folder, unless it is there. `follow`: see `AudioDecoder.store`."""
         assert self._folder is not None
-        self._models.decoder.store(self._path, track, self._folder, partial(report_activity, "decoding"))
+
+        def report(folder: Path, seconds: float) -> None:
+            report_activity("decoding", seconds)
+            follow(folder)
+
+        self._models.decoder.store(self._path, track, self._folder, report)
 
     @cached_property
     def _decoded(self) -> tuple[Audio, Audio]:
-        if self._folder is None or not parts.is_divided(self.track.length, self._part_seconds):
+        if self._folder is None or not self.is_divided:
             return self._models.decoder.load(self._path, self.track)
         self.store(self.track)
         return decoder_process.map_stored(self._folder, self.track)
@@ -128,13 +139,16 @@ class LazyAudio:
 
 
 class PartAudio:
-    """Samples of one part of a recording that `LazyAudio` stored; positions are relative to the start of the part."""
+    """Samples of one part of a recording that `LazyAudio` stored; positions are relative to the start of the part. Without a `track`, of
+    one that it is still storing, where the part is complete."""
 
-    def __init__(self, folder: Path, track: Track, part: Region) -> None:
+    def __init__(self, folder: Path, track: Track | None, part: Region) -> None:
         self._folder, self._track, self._part = folder, track, part
 
     @cached_property
     def _mapped(self) -> tuple[Audio, Audio]:
+        if self._track is None:
+            return decoder_process.map_growing(self._folder)
         return decoder_process.map_stored(self._folder, self._track)
 
     @property

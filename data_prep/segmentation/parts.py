@@ -28,18 +28,39 @@ def list_parts(regions: list[Region], length: int, seconds: float, utterances: l
     if not is_divided(length, seconds):
         return [Region(0, length)]
     target = round(seconds * MASTER_RATE)
-    pauses = [pause for pause in list_gaps(regions, length)[1:-1] if pause.stop - pause.start >= STEP]
+    pauses = _list_pauses(regions, length)
     free = [pause for pause in pauses if not _is_covered(pause, utterances)]
     parts, start = list[Region](), 0
     while length - start > target * 3 // 2:
-        earliest, latest = start + target // 2, start + target * 3 // 2
-        pause = _choose_pause(free, earliest, latest) or _choose_pause(pauses, earliest, latest) or _find_pause_after(pauses, latest)
-        if pause is None:
+        edge = _choose_edge(start, target, pauses, free)
+        if edge is None:
             break
-        edge = pause.middle - pause.middle % STEP
         parts.append(Region(start, edge))
         start = edge
     return [*parts, Region(start, length)]
+
+
+def find_next_part(known: list[Region], start: int, length: int, seconds: float) -> Region | None:
+    """The part from `start` of a recording of `length` samples without a transcript, as `list_parts` will find it, from the regions that
+    are `known` so far, from `start` on; None as long as they do not decide it. The last part is never decided before the end."""
+    target = round(seconds * MASTER_RATE)
+    if not is_divided(length, seconds) or length - start <= target * 3 // 2 or not known or known[-1].start <= start + target * 3 // 2:
+        return None
+    pauses = _list_pauses(known, length)
+    edge = _choose_edge(start, target, pauses, pauses)
+    return None if edge is None else Region(start, edge)
+
+
+def _list_pauses(regions: list[Region], length: int) -> list[Region]:
+    """The pauses between regions in which a part can end."""
+    return [pause for pause in list_gaps(regions, length)[1:-1] if pause.stop - pause.start >= STEP]
+
+
+def _choose_edge(start: int, target: int, pauses: list[Region], free: list[Region]) -> int | None:
+    """Where the part from `start` ends, preferably in one of the `free` pauses; None: nowhere before the recording does."""
+    earliest, latest = start + target // 2, start + target * 3 // 2
+    pause = _choose_pause(free, earliest, latest) or _choose_pause(pauses, earliest, latest) or _find_pause_after(pauses, latest)
+    return None if pause is None else pause.middle - pause.middle % STEP
 
 
 def is_divided(length: int, seconds: float) -> bool:

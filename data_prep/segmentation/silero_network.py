@@ -7,7 +7,7 @@ call. The weights and the results are those of the wheel, up to the rounding of 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -65,12 +65,38 @@ class SileroNetwork(nn.Module):
 def compute_probabilities(network: SileroNetwork, samples: Tensor, report: Callable[[int], None] = lambda _done: None) -> Tensor:
     """[frames] speech probabilities of [n] samples at 16 kHz; the last frame is padded with zeros. `report` gets the number of samples
     done after each block. Memory does not depend on n, apart from the result."""
-    found, state = [torch.zeros(0)], None
-    for frames in _list_blocks(samples):
-        probabilities, state = network(frames, state)
-        found.append(probabilities)
-        report(min(sum(map(len, found)) * FRAME, len(samples)))
-    return torch.cat(found)
+    scan = ProbabilityScan(network)
+    while scan.advance(samples, is_complete=True):
+        report(min(scan.frames * FRAME, len(samples)))
+    return scan.get_probabilities()
+
+
+class ProbabilityScan:
+    """The speech probabilities of a recording whose samples arrive bit by bit: block after block, as if all of them had been there."""
+
+    def __init__(self, network: SileroNetwork) -> None:
+        self._network = network
+        self._state: tuple[Tensor, Tensor] | None = None
+        self._found = [torch.zeros(0)]
+        self.frames = 0
+        """Frames with a probability."""
+
+    @torch.inference_mode()
+    def advance(self, samples: Tensor, is_complete: bool) -> bool:
+        """Compute the next block of `samples` [n], all that there are so far; False if it is not there in full. `is_complete`: there
+        will be no more, so the last block may be shorter, and its last frame is padded with zeros."""
+        start = self.frames * FRAME
+        if start >= len(samples) or (start + BLOCK * FRAME > len(samples) and not is_complete):
+            return False
+        probabilities, self._state = self._network(_cut_block(samples, start), self._state)
+        self._found.append(probabilities)
+        self.frames += len(probabilities)
+        return True
+
+    def get_probabilities(self) -> Tensor:
+        """[frames] so far."""
+        self._found = [torch.cat(self._found)]
+        return self._found[0]
 
 
 def load_network(wheel: Any) -> SileroNetwork | None:
@@ -94,13 +120,12 @@ def load_network(wheel: Any) -> SileroNetwork | None:
     return None
 
 
-def _list_blocks(samples: Tensor) -> Iterator[Tensor]:
-    """[frames, CONTEXT + FRAME] of each block."""
-    for start in range(0, len(samples), BLOCK * FRAME):
-        block = samples[max(start - CONTEXT, 0) : start + BLOCK * FRAME]
-        before = CONTEXT if start == 0 else 0
-        padded = functional.pad(block, (before, -(len(block) + before - CONTEXT) % FRAME))
-        yield padded.unfold(0, CONTEXT + FRAME, FRAME)
+def _cut_block(samples: Tensor, start: int) -> Tensor:
+    """[frames, CONTEXT + FRAME] of the block that begins at sample `start`."""
+    block = samples[max(start - CONTEXT, 0) : start + BLOCK * FRAME]
+    before = CONTEXT if start == 0 else 0
+    padded = functional.pad(block, (before, -(len(block) + before - CONTEXT) % FRAME))
+    return padded.unfold(0, CONTEXT + FRAME, FRAME)
 
 
 @torch.inference_mode()

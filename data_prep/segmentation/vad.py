@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, convert_position
+from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples, convert_position
 from data_prep.parallel.devices import restore_thread_count
 
 if TYPE_CHECKING:
@@ -72,41 +73,99 @@ def load_vad() -> SpeechDetector:
         return SpeechDetector(wheel, silero_network.load_network(wheel))
 
 
-def find_speech(detector: SpeechDetector, audio: Audio, length: int, report: Callable[[int], None] = lambda _done: None) -> list[Region]:
+def find_speech(
+    detector: SpeechDetector,
+    audio: Audio,
+    length: int,
+    report: Callable[[int], None] = lambda _done: None,
+    scan: SpeechScan | None = None,
+) -> list[Region]:
     """Regions of speech in `audio` (16 kHz), for a master of `length` samples. `report` gets the number of samples of `audio` processed
-    so far. Raises ValueError at another rate."""
-    import torch
-    from silero_vad import get_speech_timestamps
-
+    so far; `scan` has the probabilities of what was decoded earlier. Raises ValueError at another rate."""
     if audio.rate != SPEECH_RATE:
         raise ValueError(f"voice activity detection needs audio at {SPEECH_RATE} Hz, not {audio.rate}")
-    with restore_thread_count():
-        torch.set_num_threads(1)  # for so small a network more threads only wait for each other, a hundred times longer on a busy machine
-        samples = torch.from_numpy(audio.samples)
-        found = get_speech_timestamps(
-            samples,
-            _ReplayedProbabilities(detector.network, samples, report) if detector.network else detector.wheel,
-            sampling_rate=SPEECH_RATE,
-            min_speech_duration_ms=MIN_SPEECH_MS,
-            min_silence_duration_ms=MIN_SILENCE_MS,
-            speech_pad_ms=PAD_MS,
-        )
+    if scan is None and detector.network is not None:
+        scan = SpeechScan(detector.network)
+    if scan is not None:
+        scan.advance(audio.samples, True, report)
+        return scan.find_regions(0, length, len(audio.samples))
+    with _use_one_thread():
+        import torch
+
+        return _find_regions(torch.from_numpy(audio.samples), detector.wheel, length)
+
+
+class SpeechScan:
+    """Speech detection in a recording whose samples at 16 kHz arrive bit by bit; its regions are those of the whole recording."""
+
+    def __init__(self, network: SileroNetwork) -> None:
+        from data_prep.segmentation import silero_network
+
+        self._frame = silero_network.FRAME
+        self._probabilities = silero_network.ProbabilityScan(network)
+
+    def advance(self, samples: Samples, is_complete: bool, report: Callable[[int], None] = lambda _done: None) -> bool:
+        """Process `samples` [n], all that there are so far, in whole blocks, to the end if they are complete. Whether there was a block."""
+        import torch
+
+        before = self._probabilities.frames
+        with _use_one_thread():
+            tensor = torch.from_numpy(samples)
+            while self._probabilities.advance(tensor, is_complete):
+                report(min(self._probabilities.frames * self._frame, len(samples)))
+        return self._probabilities.frames > before
+
+    def find_regions(self, start: int, length: int, samples: int | None = None) -> list[Region]:
+        """Regions from `start` on, which is 0 or in the middle of a pause, on the border of two frames; of a recording of `length` samples
+        at `MASTER_RATE`. `samples`: those at 16 kHz if all were processed; None: there may be more, so the last region is omitted, which
+        may be longer with them."""
+        import torch
+
+        first = convert_position(start, MASTER_RATE, SPEECH_RATE) // self._frame
+        probabilities = self._probabilities.get_probabilities()[first:]
+        count = len(probabilities) * self._frame if samples is None else samples - first * self._frame
+        with _use_one_thread():
+            found = _find_regions(torch.zeros(1).expand(count), _ReplayedProbabilities(probabilities), length - start)
+        moved = [Region(region.start + start, region.stop + start) for region in found]
+        return moved if samples is not None else moved[:-1]
+
+
+def _find_regions(samples: Any, model: Any, length: int) -> list[Region]:
+    """Regions by silero-vad's rules for `samples` [n] at 16 kHz and a `model` that gives the probability of each frame."""
+    from silero_vad import get_speech_timestamps
+
+    found = get_speech_timestamps(
+        samples,
+        model,
+        sampling_rate=SPEECH_RATE,
+        min_speech_duration_ms=MIN_SPEECH_MS,
+        min_silence_duration_ms=MIN_SILENCE_MS,
+        speech_pad_ms=PAD_MS,
+    )
     regions = [Region(*(convert_position(int(part[edge]), SPEECH_RATE, MASTER_RATE) for edge in ("start", "end"))) for part in found]
     return [Region(region.start, min(region.stop, length)) for region in regions if region.start < length]
 
 
-class _ReplayedProbabilities:
-    """Probabilities computed in blocks, with the interface of silero-vad's model: its function that turns probabilities into regions calls
-    a model for each frame, and a function without that call exists only in some releases."""
+@contextlib.contextmanager
+def _use_one_thread() -> Iterator[None]:
+    """For so small a network more threads only wait for each other, a hundred times longer on a busy machine."""
+    import torch
 
-    def __init__(self, network: SileroNetwork, samples: Any, report: Callable[[int], None]) -> None:
-        self._network, self._samples, self._report = network, samples, report
+    with restore_thread_count():
+        torch.set_num_threads(1)
+        yield
+
+
+class _ReplayedProbabilities:
+    """Known probabilities, with the interface of silero-vad's model: its function that turns probabilities into regions calls a model for
+    each frame, and a function without that call exists only in some releases."""
+
+    def __init__(self, probabilities: Any) -> None:
+        self._probabilities = probabilities
 
     def reset_states(self) -> None:
         """Called before the first frame."""
-        from data_prep.segmentation import silero_network
-
-        self._next = iter(silero_network.compute_probabilities(self._network, self._samples, self._report))
+        self._next = iter(self._probabilities)
 
     def __call__(self, _frame: Any, _rate: int) -> Any:
         return next(self._next)

@@ -47,6 +47,12 @@ class VoiceWindows:
         middles = self.spans.sum(axis=1) // 2
         return slice(int(np.searchsorted(middles, start)), int(np.searchsorted(middles, stop)))
 
+    def average(self, start: int, stop: int) -> NDArray[np.float32] | None:
+        """[H] mean vector of the windows whose middle is in `start:stop`, each weighted by its length; None without a window there."""
+        inside = self.find_inside(start, stop)
+        lengths = (self.spans[inside, 1] - self.spans[inside, 0]).astype(np.float32)
+        return lengths @ self.vectors[inside] / lengths.sum() if len(lengths) else None
+
     def move(self, offset: int) -> VoiceWindows:
         """The windows of a part that starts at `offset`, as windows of the recording."""
         return VoiceWindows(self.spans + offset, self.vectors)

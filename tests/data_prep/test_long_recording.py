@@ -18,10 +18,17 @@ import numpy as np
 import pytest
 import soundfile
 
+from data_prep.audio import decoder_process
 from data_prep.audio.waveform import MASTER_RATE, Audio
 from data_prep.cli import voice
 from data_prep.pipeline import all_recordings
-from data_prep.segmentation import parts
+from data_prep.pipeline.one_recording import DecodedPart, DividedRecording, Job, begin_part
+from data_prep.pipeline.stage_cache import Stages
+from data_prep.pipeline.worker_models import Models
+from data_prep.recordings.recording_files import RecordingSource
+from data_prep.segmentation import parts, silero_network
+from data_prep.segmentation.segment import Lengths
+from data_prep.segmentation.vad import Region
 from finetune.storage import files
 from tests.data_prep.test_voice_interrupted import ROOT, contents, count_stored, kill_group, wait_until_stored
 
@@ -52,8 +59,9 @@ def minute(railway, said, tmp_path_factory) -> Path:
     return write_recording(tmp_path_factory.mktemp("minute") / "in", railway, said, 1.0)
 
 
-def run(recordings: Path, out: Path, seconds: float, workers: int = 0) -> int:
-    options = ["--transcripts", "--speaker", "me", "--preset", "keep-all", "--workers", str(workers)]
+def run(recordings: Path, out: Path, seconds: float, workers: int = 0, whisper: Path | None = None) -> int:
+    text = ["--whisper", str(whisper), "--language", "en"] if whisper else ["--transcripts"]
+    options = [*text, "--speaker", "me", "--preset", "keep-all", "--workers", str(workers)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts, "PART_SECONDS", seconds)
         return voice.main([str(recordings), "--out", str(out), *options])
@@ -140,6 +148,61 @@ def test_a_plain_text_of_a_long_recording_is_not_divided(minute, tmp_path) -> No
 
 
 @pytest.fixture(scope="module")
+def says(whisper_that_says) -> Path:
+    return whisper_that_says("The night train leaves from platform seven.")
+
+
+def test_parts_are_begun_while_the_recording_is_decoded(minute, says, tmp_path, monkeypatch) -> None:
+    """The files are those of a run that begins no part early, and nothing is transcribed twice."""
+    assert run(minute, tmp_path / "late", SECONDS, whisper=says) == 0
+    begun, decoded, begin, examine = [], [], all_recordings.begin_part, all_recordings.examine_recording
+
+    def note_begin(source, part, *rest):
+        begun.append(part.place)
+        begin(source, part, *rest)
+
+    def note_end(*arguments):
+        decoded.append(examine(*arguments))
+        return decoded[-1]
+
+    monkeypatch.setattr(all_recordings, "begin_part", note_begin)
+    monkeypatch.setattr(all_recordings, "examine_recording", note_end)
+    monkeypatch.setattr(decoder_process, "HEARTBEAT_SECONDS", 0.0)
+    monkeypatch.setattr(silero_network, "BLOCK", 64)
+    assert run(minute, tmp_path / "early", SECONDS, whisper=says) == 0
+    (divided,) = decoded
+    assert len(begun) > 2 and begun == divided.parts[: len(begun)]
+    assert contents(tmp_path / "early") == contents(tmp_path / "late")
+    late, early = (json.loads((tmp_path / name / "run.json").read_text()) for name in ("late", "early"))
+    assert early["computed"] == late["computed"] and early["computed"]["words"] == len(divided.parts)
+    assert early["reused"] == {"words": len(begun)} and late["reused"] == {}
+
+
+def test_a_part_whose_samples_are_gone_is_not_begun(tmp_path) -> None:
+    """Decoding failed meanwhile; the recording is rejected for that."""
+    source = RecordingSource(tmp_path / "talk.flac", "talk.flac", "0" * 64, "me")
+    part = DecodedPart(Region(0, MASTER_RATE), [Region(0, MASTER_RATE)], tmp_path / "gone")
+    with Models("never loaded", "cpu", tmp_path) as models:
+        begin_part(source, part, Job(tmp_path, Lengths(), None, {}), Stages(tmp_path), models)
+        assert models.loads == {}
+
+
+def test_a_part_waits_for_its_begin_and_no_part_is_begun_twice() -> None:
+    recording = all_recordings.RecordingTask(RecordingSource(Path("talk.flac"), "talk.flac", "0" * 64, "me"), None)
+    places = [Region(0, 10), Region(10, 20)]
+    queue: list[all_recordings.Task] = []
+    begun = all_recordings._BegunParts(queue)
+    for _ in range(2):  # a worker died, and decoded the recording again
+        begun.add(recording, DecodedPart(places[0], [], Path("samples")))
+    (first,) = queue
+    divided = DividedRecording(None, None, places, None)
+    begun.queue_parts([all_recordings.PartTask(recording, divided, number) for number in (0, 1)])
+    assert [task.number for task in queue[1:]] == [1]
+    begun.finish(first)
+    assert [task.number for task in queue[1:]] == [1, 0]
+
+
+@pytest.fixture(scope="module")
 def long_recording(railway, said, tmp_path_factory) -> Path:
     return write_recording(tmp_path_factory.mktemp("long") / "in", railway, said, 25.0)
 
@@ -170,6 +233,21 @@ def test_a_run_killed_inside_a_recording_is_resumed_there(long_recording, tmp_pa
     assert list_computed(out) == {"clips": count_stored(out, "clips") - done}
     assert run(long_recording, tmp_path / "alone", 60.0) == 0
     assert contents(tmp_path / "alone") == expected, "with one worker as with two"
+
+
+@pytest.mark.slow
+def test_a_run_killed_while_parts_are_begun_gives_the_same_files(long_recording, says, tmp_path) -> None:
+    """With one worker and with two, whose second one transcribes while the first one decodes."""
+    assert run(long_recording, tmp_path / "alone", 60.0, whisper=says) == 0
+    expected, out = contents(tmp_path / "alone"), tmp_path / "out"
+    options = ["--whisper", str(says), "--language", "en", "--speaker", "me", "--preset", "keep-all", "--workers", "2"]
+    command = [sys.executable, "-c", BY_MINUTES, str(long_recording), "--out", str(out), *options]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    wait_until_stored(process, out, "words", 2)
+    kill_group(process)
+    print("stored before the kill:", {stage: count_stored(out, stage) for stage in ("speech", "words", "clips")})
+    assert run(long_recording, out, 60.0, workers=2, whisper=says) == 0
+    assert contents(out) == expected
 
 
 @pytest.mark.slow

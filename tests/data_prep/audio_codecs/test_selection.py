@@ -11,7 +11,7 @@ import pytest
 from data_prep.audio_codecs.qwen3_tts import QwenCodec, encode_clips, load_codec
 from data_prep.audio_codecs.qwen3_tts_speaker_encoder import QwenSpeakerEncoder
 from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
-from data_prep.audio_codecs.selection import open_codec, open_speaker_encoder
+from data_prep.audio_codecs.selection import CODECS, DEFAULT_MODEL, open_codec, open_speaker_encoder, suggest_other_models
 from finetune.errors import UserError
 
 
@@ -88,3 +88,11 @@ def test_from_the_hub_the_config_comes_first_and_then_the_codec_of_the_same_comm
         ("a/voice", None, ["speech_tokenizer/config.json", "speech_codec/config.json", "config.json"]),
         ("a/voice", "0" * 40, ["speech_tokenizer/*.json", "speech_tokenizer/*.safetensors"]),
     ]
+
+
+def test_every_other_released_codec_is_suggested() -> None:
+    suggested = suggest_other_models()
+    assert DEFAULT_MODEL not in suggested and suggested.startswith("for a model with another codec: --model ")
+    for adapter in CODECS:
+        assert adapter.example in ("", DEFAULT_MODEL) or f"{adapter.example} ({adapter.name})" in suggested
+    assert suggested.count(" or ") >= 2

@@ -171,18 +171,18 @@ def test_speaker_vectors_are_cached_by_the_content_of_clips_and_model(
 ) -> None:
     first = json.loads((checked / "run.json").read_text())
     assert first["model_loads"] == {"vad": 1, "speaker_encoder": 1}
-    assert first["computed"]["voices"] == 3
+    assert first["computed"]["voice_windows"] == 3 and "voices" not in first["computed"], "the clips' vectors are those of the windows"
     out = shutil.copytree(checked, tmp_path / "out")
     elsewhere = shutil.copytree(model, tmp_path / "elsewhere")
     before = manifests(out)
     assert run(recordings, "--out", out, "--speaker-check", elsewhere) == 0
     again = json.loads((out / "run.json").read_text())
-    assert (again["model_loads"], again["computed"], again["reused"]["voices"]) == ({}, {}, 3)
+    assert (again["model_loads"], again["computed"], again["reused"]["voice_windows"]) == ({}, {}, 3)
     assert manifests(out) == before
 
     assert run(recordings, "--out", out, "--speaker-check", nano) == 0
     other = json.loads((out / "run.json").read_text())
-    assert (other["model_loads"], other["computed"]) == ({"speaker_encoder": 1}, {"voices": 3, "voice_windows": 3})
+    assert (other["model_loads"], other["computed"]) == ({"speaker_encoder": 1}, {"voice_windows": 3})
 
     assert run(recordings, "--out", out) == 0
     assert not any("other_speaker" in row["reasons"] for row in rows(out / "rejects.jsonl"))

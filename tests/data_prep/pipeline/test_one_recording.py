@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +12,15 @@ import pyloudnorm
 import pytest
 import soundfile
 
-from data_prep.audio.waveform import MASTER_RATE, Audio
+from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio
 from data_prep.pipeline.one_recording import Job, PreparedRecording, prepare_recording, refuse_recording
 from data_prep.pipeline.stage_cache import Stages
 from data_prep.pipeline.worker_models import Models
 from data_prep.recordings.recording_files import RecordingSource, find_recordings
 from data_prep.recordings.user_transcripts import UserTranscript, find_transcript
 from data_prep.segmentation.segment import Lengths
+from data_prep.speakers import voice_windows
+from data_prep.speakers.voice_windows import list_windows
 from data_prep.transcription.whisper_engine import describe_settings
 
 TEXT = "The night train to the north leaves from platform seven."
@@ -60,7 +62,7 @@ def prepared(first_run, take, job) -> PreparedRecording:
 
 def run(source, transcript, job, whisper=None):
     stages = Stages(job.out / "stages")
-    with Models(whisper, "cpu", stages.folder) as models:
+    with Models(whisper, "cpu", stages.folder, job.encoder) as models:
         return prepare_recording(source, transcript, job, stages, models), stages, models
 
 
@@ -186,3 +188,45 @@ def test_a_file_damaged_after_speech_detection_is_rejected_and_the_rejection_is_
     assert recording.refused == "unreadable"
     take.path.write_bytes(whole)
     assert len(run(take, UserTranscript(text=TEXT), job)[0].clips) == 1
+
+
+@dataclass(frozen=True)
+class CountingEncoder:
+    """A speaker encoder, and its own loaded form: the vector says how loud the sound is. `lengths`: seconds of each encoded sound."""
+
+    lengths: list[float]
+    digest: str = "counting"
+    sample_rate: int = SPEECH_RATE
+    shortest_seconds: float = 0.6
+    dimensions: int = 2
+
+    def load(self, _device: str = "cpu") -> CountingEncoder:
+        return self
+
+    def embed(self, clip: np.ndarray) -> np.ndarray:
+        self.lengths.append(round(len(clip) / SPEECH_RATE, 2))
+        return np.array([np.abs(clip).mean(), 0.1], np.float32)
+
+
+def test_no_speech_passes_the_speaker_encoder_twice(sample, job) -> None:
+    source = next(one for one in find_recordings(sample, None, job.out) if one.name == "rms/railway.ogg")
+    encoder = CountingEncoder([])
+    job, transcript = replace(job, encoder=encoder), find_transcript(source.path)
+    recording, stages, _ = run(source, transcript, job)
+    windows = [span for region in recording.regions for span in list_windows(region)]
+    assert len(encoder.lengths) == len(windows) == len(recording.windows.spans) > len(recording.clips) > 5
+    assert stages.computed["voice_windows"] == 1 and "voices" not in stages.computed
+    for clip in recording.clips:
+        np.testing.assert_array_equal(recording.voices[clip.id], recording.windows.average(clip.start, clip.stop))
+    again, _, models = run(source, transcript, job)
+    assert models.loads == {} and again.voices.keys() == recording.voices.keys()
+
+
+def test_a_clip_without_a_window_is_encoded_itself(sample, job, monkeypatch) -> None:
+    """Its words are shorter than what the encoder needs, but the clip is not."""
+    source = next(one for one in find_recordings(sample, None, job.out) if one.name == "rms/railway.ogg")
+    encoder = CountingEncoder([])
+    monkeypatch.setattr(voice_windows, "list_windows", lambda region: [])
+    recording, stages, _ = run(source, find_transcript(source.path), replace(job, encoder=encoder))
+    assert encoder.lengths == [round(clip.seconds, 2) for clip in recording.clips] and stages.computed["voices"] == 1
+    assert recording.voices.keys() == {clip.id for clip in recording.clips}

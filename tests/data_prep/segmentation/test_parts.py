@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.segmentation.parts import STEP, list_parts, select_regions
+from data_prep.segmentation.parts import STEP, find_next_part, list_parts, select_regions
 from data_prep.segmentation.vad import Region
 from tests.data_prep.segmentation.test_vad import spans
 
@@ -56,3 +56,24 @@ def test_the_parts_fill_the_recording_and_each_region_is_in_one(case, seconds: f
     assert all(0 <= region.start < region.stop <= part.stop - part.start for part in found for region in select_regions(regions, part))
     assert len(found) == 1 or all(select_regions(regions, part) for part in found)
     assert all(part.seconds >= seconds / 2 for part in found[:-1])
+
+
+@given(spans(), st.floats(1.0, 60.0))
+def test_the_parts_of_a_recording_that_is_being_decoded_are_those_of_the_whole(case, seconds: float) -> None:
+    """Region by region; the last part is known at the end only."""
+    regions, length = case
+    early, start = list[Region](), 0
+    for count in range(len(regions) + 1):
+        while part := find_next_part([one for one in regions[:count] if one.start >= start], start, length, seconds):
+            early.append(part)
+            start = part.stop
+    whole = list_parts(regions, length, seconds, [])
+    assert early == whole[: len(early)] and len(early) < len(whole)
+
+
+def test_a_part_is_known_once_speech_begins_after_its_range() -> None:
+    """5 to 15 s; a pause that begins in it may be the longest."""
+    regions = speak(0, 7, 8, 14, 17, 30)
+    assert find_next_part(regions[:2], 0, 30 * SECOND, 10.0) is None
+    assert find_next_part(regions, 0, 30 * SECOND, 10.0) == Region(0, 7.5 * SECOND // STEP * STEP)
+    assert find_next_part(regions, 0, 20 * SECOND, 10.0) is None, "it is not divided"

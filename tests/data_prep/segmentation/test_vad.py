@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, load_track, probe_recording
+from data_prep.segmentation import silero_network
 from data_prep.segmentation import vad as vad_module
-from data_prep.segmentation.vad import Region, SpeechDetector, find_quietest, find_speech, list_gaps, load_vad, make_windows
+from data_prep.segmentation.parts import STEP
+from data_prep.segmentation.vad import Region, SpeechDetector, SpeechScan, find_quietest, find_speech, list_gaps, load_vad, make_windows
 
 SECOND = MASTER_RATE
 
@@ -210,3 +212,22 @@ def test_the_quietest_position_is_found() -> None:
     assert find_quietest(audio, 0, SECOND) == 4920
     assert find_quietest(audio, 100, 200) == 150
     assert find_quietest(audio, 100, 100) == 100
+
+
+def test_speech_is_the_same_while_the_samples_arrive(vad, railway, monkeypatch) -> None:
+    """A scan knows all regions but the last one of what it has; from the middle of a pause on, the same ones."""
+    monkeypatch.setattr(silero_network, "BLOCK", 10)
+    sound, length = hearing(railway), len(railway.samples)
+    whole = find_speech(vad, sound, length)
+    scan, seen = SpeechScan(vad.network), set[int]()
+    for stop in range(0, len(sound.samples), 23_456):
+        scan.advance(sound.samples[:stop], False)
+        found = scan.find_regions(0, length)
+        assert found == whole[: len(found)]
+        seen.add(len(found))
+        for one, other in itertools.pairwise(found):
+            middle = (one.stop + other.start) // 2
+            start = middle - middle % STEP
+            assert scan.find_regions(start, length) == [region for region in found if region.start > start]
+    assert seen >= set(range(1, len(whole) - 1))
+    assert find_speech(vad, sound, length, scan=scan) == whole

@@ -9,7 +9,7 @@ import pytest
 
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio
 from data_prep.segmentation.vad import Region
-from data_prep.speakers.voice_windows import StoredVoiceWindows, embed_windows, list_windows, read_windows
+from data_prep.speakers.voice_windows import StoredVoiceWindows, VoiceWindows, embed_windows, list_windows, read_windows
 from finetune.errors import UserError
 
 
@@ -47,6 +47,15 @@ def test_vectors_are_of_the_samples_of_their_window_at_the_encoders_rate(rate: i
     np.testing.assert_allclose(np.linalg.norm(windows.vectors, axis=1), 1, atol=1e-3)
     np.testing.assert_allclose(windows.vectors[:, 0] / windows.vectors[:, 1], [0.2, 0.8], atol=0.01)
     assert windows.find_inside(*region(0, 4)) == slice(0, 1)
+
+
+def test_the_vector_of_a_clip_is_the_mean_of_its_windows_weighted_by_their_lengths() -> None:
+    spans = np.array([region(0, 1.6), region(0.75, 2.35), region(3, 3.8)], np.int64)
+    windows = VoiceWindows(spans, np.array([[1, 0], [0.6, 0.8], [0, 1]], np.float32))
+    np.testing.assert_allclose(windows.average(*region(0, 4)), [(1.6 + 1.6 * 0.6) / 4, (1.6 * 0.8 + 0.8) / 4], atol=1e-6)
+    np.testing.assert_allclose(windows.average(*region(1, 2.6)), [0.6, 0.8], atol=1e-6)
+    assert windows.average(*region(4, 9)) is None
+    assert VoiceWindows().average(0, 100) is None
 
 
 def test_broken_weights_are_reported() -> None:
