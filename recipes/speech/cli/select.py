@@ -67,13 +67,18 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--text-file", type=Path, metavar="FILE", help="texts to speak instead of those of --data, one per line, or .jsonl")
     parser.add_argument("--speaker", help="speaker of rows and lines without a speaker")
     parser.add_argument("--asr", required=True, metavar="MODEL", help="Whisper model for transcripts, as in eval-voice: small, a .pt file")
-    parser.add_argument("--speaker-model", metavar="MODEL", help="independent speaker encoder, as in eval-voice (default: resemblyzer, if it "
-                        "is installed, else the encoder of the base)")  # fmt: skip
+    parser.add_argument(
+        "--speaker-model",
+        metavar="MODEL",
+        help="independent speaker encoder, as in eval-voice (default: resemblyzer, if it is installed, else that of the base)",
+    )
     parser.add_argument("--strengths", type=float, nargs="+", default=STRENGTHS, metavar="S", help="of the update (default: 0.4 0.7 1)")
     parser.add_argument("--checkpoints", default="all", metavar="all|STEP,STEP", help="default: all that are kept")
     parser.add_argument("--texts", type=int, default=24, metavar="N", help="number of texts to speak (default %(default)s)")
-    parser.add_argument("--weights", nargs="+", default=[], metavar="MEASURE=W", help="of the measures in the cost (default: "
-                        f"{' '.join(f'{name}={weight:g}' for name, weight in DEFAULT_WEIGHTS.items())}); 0 leaves one out")  # fmt: skip
+    weights = " ".join(f"{name}={weight:g}" for name, weight in DEFAULT_WEIGHTS.items())
+    parser.add_argument(
+        "--weights", nargs="+", default=[], metavar="MEASURE=W", help=f"of the measures in the cost (default: {weights}); 0 leaves one out"
+    )
     parser.add_argument("--batch", type=int, default=8, help="texts per batch (default %(default)s)")
     parser.add_argument("--greedy", action="store_true", help="always take the most likely token instead of sampling")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sampling, the same for each candidate (default %(default)s)")
@@ -126,9 +131,7 @@ def make_plan(recipe: SpeechRecipe, run: Path, args: argparse.Namespace) -> Sele
             systems.check_item(recipe, VoiceCandidate(path, 1.0).system, item)
 
     rows = evaluation_texts.read_items(args.data, args.speaker, None, check)
-    items = rows if args.text_file is None else read_text_file(args.text_file, rows, args.speaker)
-    for item in items if args.text_file is not None else []:
-        check(item)
+    items = rows if args.text_file is None else read_text_file(args.text_file, rows, args.speaker, check)
     texts = choose_texts(items, args.texts)
     if len(texts.items) < LEAST_TEXTS:
         raise UserError(f"{args.text_file or args.data}: {len(texts.items)} different texts are too few to choose by; give {LEAST_TEXTS}")
@@ -185,8 +188,8 @@ def choose_encoder(
     if encoder is None:
         raise UserError(f"{problems[0]}; give --speaker-model MODEL, or run: {resemblyzer_encoder.INSTALL}")
     return encoder, [
-        "The similarity is that of the base model's own encoder, which may overestimate it, because the model was trained with its vectors; "
-        f"`{resemblyzer_encoder.INSTALL}` adds an independent one."
+        "The similarity is that of the base model's own encoder, which may overestimate it, because the model was trained with its "
+        f"vectors; `{resemblyzer_encoder.INSTALL}` adds an independent one."
     ]
 
 

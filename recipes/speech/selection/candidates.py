@@ -1,4 +1,4 @@
-"""The candidates of a selection: each checkpoint at each strength, its clips, and their measures, which a killed selection leaves behind."""
+"""The candidates of a selection: each checkpoint at each strength, its clips and their measures, which a killed selection leaves."""
 
 from __future__ import annotations
 

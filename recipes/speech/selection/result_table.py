@@ -17,10 +17,10 @@ from recipes.speech.selection.candidate_costs import ENDINGS, PACE, SIMILARITY, 
 from recipes.speech.selection.candidates import VoiceCandidate
 
 METHOD = (
-    f"cost = sum over the measures of weight × loss; losses: WER, 1 − similarity, |ln pace| (at most 1), share of bad endings; 95 % intervals: "
-    f"percentiles of {RESAMPLINGS} bootstrap samples of the texts (Efron 1979), paired for differences (Bisani and Ney 2004). Tied: the "
-    "interval of the cost minus that of the best includes zero. Front: no candidate of lower cost is clearly better by one measure and "
-    "clearly worse by none. Chosen: of the tied ones on the front, the smallest strength, then the earliest step."
+    "cost = sum over the measures of weight × loss; losses: WER, 1 − similarity, |ln pace| (at most 1), share of bad endings. 95 % "
+    f"intervals: percentiles of {RESAMPLINGS} bootstrap samples of the texts (Efron 1979), paired for differences (Bisani and Ney 2004). "
+    "Tied: the interval of the cost minus that of the best includes zero. Front: no candidate of lower cost is clearly better by one "
+    "measure and clearly worse by none. Chosen: of the tied ones on the front, the smallest strength, then the earliest step."
 )
 TITLES = {WER: "WER %", SIMILARITY: "similarity", PACE: "pace", ENDINGS: "bad endings %"}
 SCALE = {WER: 100.0, SIMILARITY: 1.0, PACE: 1.0, ENDINGS: 100.0}
@@ -159,8 +159,8 @@ def draw_plot(result: SelectionResult) -> bytes:
     strengths = sorted({result.candidates[name].strength for name in drawn})
     for name, (wer, near) in drawn.items():
         candidate, color = result.candidates[name], f"C{strengths.index(result.candidates[name].strength)}"
-        bars = {"xerr": make_error_bar(wer, 100), "yerr": make_error_bar(near, 1)}
-        axes.errorbar([100 * wer.value], [near.value], **bars, fmt="o", color=color, elinewidth=0.6, alpha=0.8)
+        bars = make_error_bar(near, 1), make_error_bar(wer, 100)
+        axes.errorbar([100 * wer.value], [near.value], *bars, fmt="o", color=color, elinewidth=0.6, alpha=0.8)
         axes.annotate(f"{candidate.step}", (100 * wer.value, near.value), xytext=(4, 4), textcoords="offset points", fontsize=8)
     front = sorted((100 * wer.value, near.value) for name, (wer, near) in drawn.items() if name in result.decision.front)
     axes.plot([x for x, _ in front], [y for _, y in front], ":", color="gray", label="front")
@@ -170,8 +170,8 @@ def draw_plot(result: SelectionResult) -> bytes:
     for at, strength in enumerate(strengths):
         axes.plot([], [], "o", color=f"C{at}", label=f"strength {strength:g}")
     real = result.recorded_values
-    if real.get(WER) is not None and real.get(SIMILARITY) is not None:
-        axes.plot([100 * (real[WER] or 0.0)], [real[SIMILARITY]], "D", color="gray", label="real recordings")
+    if (wrong := real.get(WER)) is not None and (same := real.get(SIMILARITY)) is not None:
+        axes.plot([100 * wrong], [same], "D", color="gray", label="real recordings")
     axes.legend(fontsize=8)
     axes.grid(alpha=0.3)
     buffer = io.BytesIO()

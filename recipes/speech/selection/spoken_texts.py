@@ -10,7 +10,7 @@ from pathlib import Path
 from data_prep import manifest
 from finetune.errors import UserError
 from recipes.speech.cli.text_inputs import read_lines
-from recipes.speech.evaluation.evaluation_texts import Item, normalize, pick_evenly
+from recipes.speech.evaluation.evaluation_texts import Check, Item, normalize, pick_evenly
 from recipes.speech.interface import SpeechRequest
 
 SHORT, NUMBER, QUESTION, LONG, OTHER = "short", "number", "question", "long", "other"
@@ -18,7 +18,7 @@ KINDS = (SHORT, NUMBER, QUESTION, LONG)
 """Kinds that the rule makes sure of."""
 SHARE = 6
 """Each of these kinds gets a sixth of the texts, and the others a third."""
-ENDS_QUESTION = re.compile(r"[?？؟;][\s\"'”’»」』)\]]*$")
+ENDS_QUESTION = re.compile(r"[?？؟\u037e][\s\"'”’»」』)\]]*$")
 """The marks of most scripts; the Greek one looks like a semicolon and is U+037E."""
 
 
@@ -43,14 +43,11 @@ def choose_texts(items: Sequence[Item], most: int) -> SpokenTexts:
     different = list({(item.speaker, normalize(item.text)): item for item in reversed(items)}.values())[::-1]
     quota, chosen = max(1, most // SHARE), dict[str, str]()
     by_length = sorted(different, key=lambda item: (len(item.text), item.key))
-    groups = {
-        NUMBER: [item for item in different if any(character.isdigit() for character in item.text)],
-        QUESTION: [item for item in different if ENDS_QUESTION.search(item.text)],
-        SHORT: by_length[:quota],
-        LONG: by_length[-quota:],
-    }
-    for kind, found in groups.items():
-        for item in pick_evenly([one for one in found if one.key not in chosen], quota):
+    numbers = [item for item in different if any(character.isdigit() for character in item.text)]
+    questions = [item for item in different if ENDS_QUESTION.search(item.text)]
+    for kind, found in ((NUMBER, numbers), (QUESTION, questions), (SHORT, by_length), (LONG, by_length[::-1])):
+        others = [item for item in found if item.key not in chosen]
+        for item in others[:quota] if kind in (SHORT, LONG) else pick_evenly(others, quota):
             chosen[item.key] = kind
     rest = pick_evenly([item for item in different if item.key not in chosen], max(most - len(chosen), 0))
     chosen = dict(list(chosen.items())[:most]) | {item.key: OTHER for item in rest}
@@ -72,9 +69,9 @@ def describe_texts(kept: Sequence[Item], kinds: Mapping[str, str], available: in
     return notes
 
 
-def read_text_file(path: Path, rows: Sequence[Item], speaker: str | None) -> list[Item]:
-    """The texts of `--text-file` as items. A line without a speaker is for `speaker`, or for the only one in `rows`; its language is that of
-    the speaker's rows. Raises `UserError` with the line if neither is known."""
+def read_text_file(path: Path, rows: Sequence[Item], speaker: str | None, check: Check) -> list[Item]:
+    """The texts of `--text-file` as items. A line without a speaker is for `speaker`, or for the only one in `rows`; its language is
+    that of the speaker's rows. Raises `UserError` with the line if neither is known, and for an item that `check` refuses."""
     known = {item.speaker for item in rows}
     usual = speaker or (next(iter(known)) if len(known) == 1 else None)
     items = []
@@ -88,4 +85,8 @@ def read_text_file(path: Path, rows: Sequence[Item], speaker: str | None) -> lis
         languages = {item.language for item in rows if item.speaker == name}
         language = request.language or (next(iter(languages)) if len(languages) == 1 else manifest.AUTO)
         items.append(Item(f"text-{line.number:04d}", request.text, name, manifest.parse_language(language)))
+        try:
+            check(items[-1])
+        except UserError as error:
+            raise UserError(f"{line.place}: {error}") from None
     return items
