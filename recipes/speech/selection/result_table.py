@@ -56,15 +56,16 @@ class SelectionResult:
 def explain_choice(decision: Decision) -> str:
     """Why this candidate, in one sentence."""
     by_name = {one.name: one for one in decision.rankings}
-    chosen, texts = by_name[decision.chosen], f"cost {format_number(by_name[decision.chosen].cost.value)}"
+    chosen = by_name[decision.chosen]
+    cost = f"cost {chosen.cost.value:.3f}"
     if len(decision.rankings) == 1:
-        return f"{chosen.name} ({texts}) is the only candidate"
+        return f"{chosen.name} ({cost}) is the only candidate"
     others = [name for name in decision.tied if name != decision.best]
     if not others:
-        return f"{chosen.name} is the best of {len(decision.rankings)} candidates ({texts}); all others are clearly worse"
+        return f"{chosen.name} is the best of {len(decision.rankings)} candidates ({cost}); all others are clearly worse"
     tie = f"a tie of {len(decision.tied)} of {len(decision.rankings)} candidates"
     if decision.chosen == decision.best:
-        return f"{tie}: {chosen.name} has the lowest cost ({texts}) and is the simplest of them (smallest strength, then earliest step)"
+        return f"{tie}: {chosen.name} has the lowest cost ({cost}) and is the simplest of them (smallest strength, then earliest step)"
     against = chosen.against_best
     return (
         f"{tie}: {decision.best} has the lowest cost, but not clearly ({format_change(against)} for {chosen.name}); of those on the front, "
