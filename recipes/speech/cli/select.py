@@ -6,8 +6,8 @@ python -m finetune select runs/me --data data/me/val.jsonl --asr small
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ from recipes.speech.selection.result_table import SelectionResult
 from recipes.speech.selection.spoken_texts import SpokenTexts, choose_texts, read_text_file
 
 STRENGTHS = (0.4, 0.7, 1.0)
-PICTURE, PAGE, CANDIDATES, LOCK = "selection.png", "selection.html", "candidates", "lock"
+PICTURE, PAGE, CANDIDATES = "selection.png", "selection.html", "candidates"
 
 
 @dataclass(frozen=True)
@@ -87,15 +87,18 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def select(recipe: SpeechRecipe, run: Path, argv: list[str]) -> int:
-    """Body of the verb. Raises `UserError` for what cannot be compared, before any model is loaded."""
+    """Body of the verb. Raises `UserError` for what cannot be compared, before any model is loaded, and if another selection of the run is
+    at work."""
     args = parse(argv)
     weights = parse_weights(args.weights)
     plan = make_plan(recipe, run, args)
-    with contextlib.ExitStack() as leaving:
-        leaving.enter_context(files.hold_lock(plan.folder / LOCK))
+    lock = files.lock_folder(plan.folder)
+    try:
         clips, real = measure_all(plan)
         result = make_result(plan, clips, real, weights)
         write_results(plan, result, {**clips, **({RECORDINGS: real} if real else {})})
+    finally:
+        os.close(lock)
     return 0
 
 

@@ -12,6 +12,7 @@ import pytest
 from finetune import __main__ as verbs
 from finetune.checkpointing import checkpoint
 from finetune.cli import select
+from finetune.exporting import selection
 from tests.finetune import tiny
 from tests.finetune.exporting.test_export import everything, runs
 
@@ -54,6 +55,13 @@ def test_evaluations_decide_and_the_choice_is_exported(run: Path, tmp_path: Path
     assert verbs.main(["export", str(run), "--step", "2", "--to", str(tmp_path / "two" / "best"), *RECIPE]) == 0
     assert everything(target) == everything(tmp_path / "two" / "best")
     assert json.loads((target / "overtone.json").read_text())["step"] == 2
+
+
+def test_the_selected_strength_is_exported(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    selection.write_selection(run, checkpoint.folder_of(run) / "step-00000002", 0.5, "half is better", {})
+    assert verbs.main(["export", str(run), "--best", "--to", str(tmp_path / "half"), *RECIPE]) == 0
+    assert "step 2 at strength 0.5, as selected: half is better\n" in capsys.readouterr().out
+    assert json.loads((tmp_path / "half" / "overtone.json").read_text())["strength"] == 0.5
 
 
 def test_checkpoints_without_an_evaluation_are_reported(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

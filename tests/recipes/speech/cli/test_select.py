@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -118,6 +119,9 @@ def test_candidates_are_compared_and_a_killed_selection_continues(
     page = Page((run / "selection" / "selection.html").read_text())
     assert page.all("audio") and page.all("img") and (run / "selection" / "selection.png").read_bytes().startswith(b"\x89PNG")
     assert choose(run, small.train) == 0 and len(spoken) == 5 and record_of(run) == found, "complete: nothing is spoken again"
+    lock = files.lock_folder(run / "selection")
+    assert choose(run, small.train) == 2 and "is in use by a running process" in capsys.readouterr().err
+    os.close(lock)
     assert choose(run, small.train, "--seed", "1", "--checkpoints", "1", "--strengths", "1") == 0
     assert len(spoken) == 6 and "is the only candidate" in record_of(run)["choice"]["reason"], "other settings are other measures"
 

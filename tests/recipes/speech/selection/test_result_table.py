@@ -20,8 +20,8 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> SelectionResult:
 
 def test_the_reason_calls_a_tie_a_tie(result: SelectionResult) -> None:
     assert result_table.explain_choice(result.decision) == (
-        "a tie of 2 of 4 candidates: step 2, strength 0.5 has the lowest cost (cost 0.245) and is the simplest of them (smallest strength, then "
-        "earliest step)"
+        "a tie of 2 of 4 candidates: step 2, strength 0.5 has the lowest cost (cost 0.245) and is the simplest of them "
+        "(smallest strength, then earliest step)"
     )
 
 
