@@ -17,6 +17,7 @@ VERBS = {
     "generate": "generate speech or text with an exported model",
     "chat": "chat with an exported model",
     "eval-voice": "evaluate a voice: intelligibility, speaker similarity, speaking rate; and the effect of training",
+    "select": "choose the best checkpoint and strength of a run, for a voice by what it speaks",
     "serve": "serve exported models: a web page and an API",
     "check": "verify all checkpoints of a run",
     "verify-audio": "say which audio files are marked as synthetic speech, and of which model",

@@ -225,6 +225,9 @@ class Inference:
     the GPU if one is visible to it, else on the CPU. Absent: the config's `sample` section is refused."""
     evaluate: Callable[[Path, list[str]], int] | None = None
     """(run, checkpoint or exported folder; remaining arguments) → exit code, for `finetune eval-voice`. Absent: it makes no voice."""
+    select: Callable[[Path, list[str]], int] | None = None
+    """(run, remaining arguments) → exit code, for `finetune select`: generates with the run's checkpoints, measures the output, and writes
+    its choice by `finetune.exporting.selection.write_selection`. Absent: the checkpoints' evaluations decide."""
     example: tuple[str, ...] = ()
     """Arguments of `finetune generate` for the command that a run prints after its last step: a text to start with."""
 
@@ -322,6 +325,7 @@ class Recipe(Generic[OptionsT]):
                 serve or now.serve,
                 sample or now.sample,
                 evaluate or now.evaluate,
+                now.select,
                 now.example,
             )
             object.__setattr__(self, "inference", moved)

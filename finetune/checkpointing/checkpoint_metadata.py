@@ -154,18 +154,18 @@ def parse_json(data: bytes | str) -> Any:
 
 def parse_state(data: bytes | str) -> dict[str, Any]:
     """`state.json` with every key of `State`. Raises `ValueError` naming the first invalid key."""
-    return _validate(State, parse_json(data))
+    return validate_json(State, parse_json(data))
 
 
 def parse_manifest(content: dict[str, Any]) -> dict[str, Any]:
     """As `parse_state`, for the content of `manifest.json`."""
-    return _validate(Manifest, content)
+    return validate_json(Manifest, content)
 
 
 def check_recipe_state(model: type[BaseModel], state: dict[str, Any]) -> None:
     """Raises `UserError` if `recipe_state` in `state.json` lacks keys that the recipe's export needs, which `model` lists."""
     try:
-        _validate(model, state)
+        validate_json(model, state)
     except ValueError as error:
         raise UserError(f"the checkpoint's state.json: recipe_state.{error}; it was not written by this recipe") from None
 
@@ -176,7 +176,8 @@ def shorten_value(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
-def _validate(model: type[BaseModel], value: Any) -> dict[str, Any]:
+def validate_json(model: type[BaseModel], value: Any) -> dict[str, Any]:
+    """The value with every key of `model`. Raises `ValueError` naming the first invalid key."""
     try:
         return model.model_validate(value).model_dump()
     except ValidationError as error:

@@ -1,5 +1,6 @@
 """python -m finetune export RUN_OR_CHECKPOINT --to FOLDER_OR_URL [--format NAME] [--step N] [--dtype bf16|fp32] [--base FOLDER]
-                                                     [--recipe PATH] [--adapter-only] [--strength S] [--push-to-hub NAME [--private]]
+                                                     [--recipe PATH] [--adapter-only] [--strength S | --best]
+                                                     [--push-to-hub NAME [--private]]
 
 Export a checkpoint as a folder that the model's own package can load: trained tensors from the checkpoint, all others from the base model,
 LoRA merged in fp32. Needs no GPU, works tensor by tensor, and creates the folder atomically by one rename. RUN_OR_CHECKPOINT may be the
@@ -46,10 +47,10 @@ def run(argv: list[str]) -> int:
     parser.add_argument(
         "--strength",
         type=float,
-        default=1.0,
         metavar="S",
         help="scale the update of the training: 0 is the base, 1 (default) the trained model, up to 2",
     )
+    parser.add_argument("--best", action="store_true", help="export the checkpoint at the strength that `finetune select` chose")
     parser.add_argument("--base", type=Path, metavar="MODEL", help="folder or hub name of the base model, if it was moved after training")
     parser.add_argument("--recipe", metavar="PATH", help="folder of the recipe, if the recipe is not part of this package")
     parser.add_argument("--push-to-hub", metavar="NAME", help="upload the export to this repository of the Hugging Face Hub")
@@ -58,13 +59,17 @@ def run(argv: list[str]) -> int:
     if isinstance(arguments.checkpoint, Path):
         check_run_exists(arguments.checkpoint)
     check_hub(arguments)
+    if arguments.best:
+        check_best(arguments)
     from finetune.exporting.export import export  # here, since --help and mistakes in the flags need no torch
     from finetune.exporting.model_metadata import describe_target
 
+    if arguments.best:
+        take_selection(arguments)
     with fetch_and_place(arguments.checkpoint, arguments.step, arguments.to) as (checkpoint, step, target):
         name = arguments.push_to_hub or describe_target(arguments.to)
         chosen = arguments.format, step, arguments.dtype, arguments.base, arguments.adapter_only, arguments.recipe, name
-        export(checkpoint, target, *chosen, strength=arguments.strength)
+        export(checkpoint, target, *chosen, strength=1.0 if arguments.strength is None else arguments.strength)
         if remote.is_url(arguments.to):
             remote.upload(target, arguments.to, CARD)
         print(f"{arguments.to} is ready")
@@ -102,6 +107,24 @@ def fetch_and_place(source: Path | str, step: int | None, target: Path | str) ->
         if isinstance(source, str):
             source, step = remote_copies.download_checkpoint(source, step, temporary), None
         yield source, step, temporary / remote.name_of(target) if isinstance(target, str) else target
+
+
+def check_best(arguments: argparse.Namespace) -> None:
+    """Check what stands beside --best. Raises `UserError`."""
+    for name in ("step", "strength"):
+        if getattr(arguments, name) is not None:
+            raise UserError(f"--best and --{name} {getattr(arguments, name):g}: the selection chose step and strength; give one of the two")
+    if not isinstance(arguments.checkpoint, Path):
+        raise UserError(f"--best: {arguments.checkpoint} is a copy, and selections are not copied; give the folder of the run")
+
+
+def take_selection(arguments: argparse.Namespace) -> None:
+    """Replace run and strength by what `finetune select` chose, and print the reason. Raises `UserError` without a selection."""
+    from finetune.exporting.selection import read_selection
+
+    arguments.checkpoint, choice = read_selection(arguments.checkpoint)
+    arguments.strength = choice.strength
+    print(f"step {choice.step} at strength {choice.strength:g}, as selected: {choice.reason}")
 
 
 def check_hub(arguments: argparse.Namespace) -> None:

@@ -21,7 +21,7 @@ from finetune.storage.hub_download import commit_of
 from finetune.storage.model_resolver import resolve_model
 from finetune.storage.strict_json import read_object
 
-INFERENCE = {"generate": "generate", "chat": "chat", "serve": "serve", "eval-voice": "evaluate"}
+INFERENCE = {"generate": "generate", "chat": "chat", "serve": "serve", "eval-voice": "evaluate", "select": "select"}
 """Verb → the function of a recipe's `inference` that it calls."""
 
 

@@ -79,7 +79,7 @@ def test_an_export_does_not_choose_the_code_that_runs(
     assert f"evil/{CARD} names the recipe" in (said := capsys.readouterr().err) and "--recipe PATH" in said
 
 
-@pytest.mark.parametrize("verb", [*VERBS, "export"])
+@pytest.mark.parametrize("verb", [*VERBS, "export", "select"])
 def test_a_checkpoint_does_not_choose_the_code_that_runs(
     verb: str, canary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,7 +92,7 @@ def test_a_checkpoint_does_not_choose_the_code_that_runs(
     change(step / "state.json", **byte_model.state(1, recipe="./evil"))
     (step / "manifest.json").write_text("{}")
     monkeypatch.setattr(checkpoint, "find_problem", lambda _: None)  # a forger can write a manifest that fits
-    how = ["run", "--to", "out"] if verb == "export" else ["--model", "run", *VERBS[verb]]
+    how = {"export": ["run", "--to", "out"], "select": ["run"]}.get(verb) or ["--model", "run", *VERBS[verb]]
     assert finetune.__main__.main([verb, *how]) == 2
     assert "state.json names the recipe './evil'" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""The verbs of a speech recipe: `generate`, `serve`, `eval-voice` and samples during training, with their help.
+"""The verbs of a speech recipe: `generate`, `serve`, `eval-voice`, `select` and samples during training, with their help.
 
 `recipe.py` and `arguments.py` are imported for training and for `--help` too, which need neither audio packages nor torch. So a recipe
 passes a function that imports its voices, and a verb calls it when it runs.
@@ -40,6 +40,12 @@ class SpeechVerbs:
 
         return evaluate.evaluate(self.load_command().speech, model, argv)
 
+    def select(self, run: Path, argv: list[str]) -> int:
+        """Body of `finetune select`."""
+        from . import select
+
+        return select.select(self.load_command().speech, run, argv)
+
     def serve(self, folders: list[Path], argv: list[str]) -> int:
         """Body of `finetune serve`: a web page, and OpenAI's speech API."""
         from recipes.speech.serving import http_server
@@ -54,12 +60,14 @@ class SpeechVerbs:
     def inference(self) -> Inference:
         """For `Recipe.inference`."""
         example = ("--text", "Hello, this is my voice.")
-        return Inference(generate=self.generate, serve=self.serve, sample=self.sample, evaluate=self.evaluate, example=example)
+        return Inference(
+            generate=self.generate, serve=self.serve, sample=self.sample, evaluate=self.evaluate, select=self.select, example=example
+        )
 
     @property
     def help(self) -> dict[str, Callable[[], None]]:
-        """`HELP` of a recipe's `arguments.py`: the verbs whose help comes without torch. `eval-voice` needs it, and prints its help
-        itself."""
+        """`HELP` of a recipe's `arguments.py`: the verbs whose help comes without torch. `eval-voice` and `select` need it, and
+        print their help themselves."""
         return {"generate": self.print_generate_help, "serve": print_serve_help}
 
 

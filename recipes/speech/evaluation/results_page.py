@@ -148,7 +148,7 @@ def choose_texts(evaluation: Evaluation) -> list[TextClips]:
         cards = []
         for name in evaluation.names:
             if (own := by_key[name].get(clip.item.key)) is not None:
-                cards.append(_card(name, own, room, evaluation.metrics))
+                cards.append(make_card(name, own, room, evaluation.metrics))
                 room -= len(cards[-1].player)
         shown.append(TextClips(clip.item, cards))
     return shown
@@ -161,7 +161,8 @@ def badness(clip: ScoredClip) -> float:
     return (0.0 if clip.ended else 10.0) + wrong + (sum(distances) / len(distances) if distances else 0.0)
 
 
-def _card(name: str, clip: ScoredClip, room: int, metrics: Sequence[Metric]) -> ClipCard:
+def make_card(name: str, clip: ScoredClip, room: int, metrics: Sequence[Metric]) -> ClipCard:
+    """A clip with its player, if that takes no more than `room` bytes."""
     samples = read_clip(clip.path)
     figures = [
         f"{metric.title} {result_files.format_value(value)} {metric.unit}"

@@ -42,12 +42,15 @@ class System:
     """By the name of a speaker of the model, or by cloning the item's reference clip."""
     step: int | None = None
     """Step of a checkpoint; None for an exported folder."""
+    strength: float = 1.0
+    """At which a checkpoint is exported."""
 
     @property
     def title(self) -> str:
         """What the page calls it."""
         if self.step is not None:
-            return f"Trained voice at step {self.step}"
+            weaker = "" if self.strength == 1 else f", strength {self.strength:g}"
+            return f"Trained voice at step {self.step}{weaker}"
         name = self.name.removesuffix(", zero-shot")
         if self.folder.parent == demo_models.cache():
             name = name.rpartition("-")[0]  # without the digest of its content
@@ -78,7 +81,7 @@ def find_systems(recipe: SpeechRecipe, model: Path, steps: str | None) -> list[S
             raise UserError(f"--checkpoints {steps}: {model} is one exported model; give the folder of a run to --model")
         recipe.inspect(model)
         return [System(display_name(model), model, "named")]
-    return [System(f"step {checkpoint.step_of(path)}", path, "named", checkpoint.step_of(path)) for path in _find_checkpoints(model, steps)]
+    return [System(f"step {checkpoint.step_of(path)}", path, "named", checkpoint.step_of(path)) for path in list_checkpoints(model, steps)]
 
 
 def is_run(model: Path) -> bool:
@@ -125,7 +128,7 @@ def open_export(recipe: SpeechRecipe, system: System, workspace: Path) -> Iterat
     if system.step is None:
         yield system.folder
         return
-    exported = export.export(system.folder, workspace / f"export-{system.step}", recipe=recipe.name)
+    exported = export.export(system.folder, workspace / f"export-{system.step}", recipe=recipe.name, strength=system.strength)
     try:
         yield exported
     finally:
@@ -182,7 +185,9 @@ def find_encoder_folder(recipe: SpeechRecipe, system: System) -> Path:
         raise UserError(f"{system.folder}: the base in {CARD} cannot be used ({error}); give --base FOLDER") from None
 
 
-def _find_checkpoints(run: Path, steps: str | None) -> list[Path]:
+def list_checkpoints(run: Path, steps: str | None) -> list[Path]:
+    """Verified checkpoints of a run: the newest, or those of `steps`, separated by commas; `all` is not verified. Raises `UserError`, which
+    lists the existing ones."""
     if checkpoint.STEP_FOLDER.fullmatch(run.name) or steps is None:
         return [checkpoint.find(run)]
     existing = checkpoint.list_checkpoints(checkpoint.folder_of(run))

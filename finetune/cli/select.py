@@ -1,0 +1,91 @@
+"""python -m finetune select RUN …
+
+Chooses the best checkpoint and the best strength of a run, and writes the choice into RUN/selection, from where
+`python -m finetune export RUN --best --to FOLDER` takes it. For a voice, fixed texts are spoken by every kept checkpoint at a few strengths
+and measured. For other recipes, the checkpoint with the best evaluation (`checkpoint.best_by`) is chosen.
+`python -m finetune select RUN --help` lists the options of the run's recipe.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from finetune.argument_parsing import check_run_exists
+from finetune.cli.generate import print_help_of_recipes, print_recipe_help
+from finetune.command_lines import exported_folder, finetune_command
+from finetune.errors import UserError, exit_code
+from finetune.monitoring.run_records import CHECKPOINTS
+from finetune.recipe import choose_recipe, find_recipe, load_recipe, recipe_arguments
+
+
+def main(argv: list[str]) -> int:
+    return exit_code(run, argv)
+
+
+def run(argv: list[str]) -> int:
+    """Select a checkpoint of the run on the command line; returns the exit code."""
+    given, rest = take_recipe(argv)
+    if not rest or rest[0].startswith("-"):  # its place is fixed, because the options that follow are the recipe's
+        if {"-h", "--help"} & set(rest):
+            print(__doc__)
+            print_recipe_help("select", given) if given is not None else print_help_of_recipes("select")
+            return 0
+        raise UserError("which run? give its folder first: `python -m finetune select RUN …`")
+    run_dir, rest = Path(rest[0]), rest[1:]
+    check_run_exists(run_dir)
+    if not (run_dir / CHECKPOINTS).is_dir():
+        raise UserError(f"{run_dir} is not the folder of a run: it contains no {CHECKPOINTS}/; an export has nothing to choose from")
+    from finetune.checkpointing import checkpoint
+
+    newest = checkpoint.find(run_dir)
+    name = choose_recipe(newest / "state.json", checkpoint.read_state(newest).get("recipe"), given)
+    select = load_recipe(find_recipe(name)).inference.select
+    code = select_by_evaluation(run_dir, name, rest) if select is None else select(run_dir, rest)
+    if code == 0 and not {"-h", "--help"} & set(rest):
+        words = [run_dir, "--best", "--to", exported_folder(run_dir), *recipe_arguments(name)]
+        print(f"next: {finetune_command('export', *words)}")
+    return code
+
+
+def take_recipe(argv: list[str]) -> tuple[str | None, list[str]]:
+    """The value of --recipe, and all other arguments. Raises `UserError` if it has none."""
+    for at, word in enumerate(argv):
+        flag, equals, value = word.partition("=")
+        if flag == "--recipe":
+            if not equals and at + 1 == len(argv):
+                raise UserError("--recipe: which one? give the folder of the recipe")
+            return (value, argv[:at] + argv[at + 1 :]) if equals else (argv[at + 1], argv[:at] + argv[at + 2 :])
+    return None, argv
+
+
+def select_by_evaluation(run_dir: Path, recipe: str, rest: list[str]) -> int:
+    """Choose the checkpoint with the best evaluation by the run's own `checkpoint.best_by`. Raises `UserError` if none was evaluated."""
+    if {"-h", "--help"} & set(rest):
+        print(f"the recipe {recipe} has no options for `select`: the best evaluation (`checkpoint.best_by`) decides")
+        return 0
+    if rest:
+        raise UserError(f"{rest[0]}: the recipe {recipe} generates nothing for `select`; its checkpoints are compared by their evaluations")
+    from finetune.checkpointing import checkpoint
+    from finetune.checkpointing.retention import BestBy, choose_best
+    from finetune.exporting import selection
+
+    found, notes = selection.find_candidates(run_dir)
+    states = {path.name: checkpoint.read_state(path) for path in found}
+    best_by = BestBy.parse(states[found[-1].name]["best_by"])
+    values = {name: best_by.rank(score) for name, state in states.items() if (score := best_by.score(state)) is not None}
+    name = choose_best(states, best_by)
+    if name is None:
+        raise UserError(
+            f"{run_dir}: none of {len(found)} checkpoints was evaluated by {best_by.metric} at its step; train with data.val, and with "
+            "eval.every at the steps of checkpoint.every"
+        )
+    for step, value in values.items():
+        print(f"{'*' if step == name else ' '} {step}  {best_by.metric} {value:.6g}")
+    notes += [f"{one} has no evaluation by {best_by.metric} at its step and was not considered" for one in states if one not in values]
+    for note in notes:
+        print(f"note: {note}")
+    reason = f"{name} has the {best_by.describe()} of {len(values)} evaluated checkpoints: {values[name]:.6g}"
+    record = {"method": f"checkpoint.best_by: {' '.join(best_by.describe().split())}", "values": values, "notes": notes}
+    selection.write_selection(run_dir, checkpoint.folder_of(run_dir) / name, 1.0, reason, record)
+    print(f"selected: {reason}")
+    return 0

@@ -1,0 +1,79 @@
+"""`selection/selection.json` of a run: the checkpoint and the strength that `finetune select` chose, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from finetune.checkpointing import checkpoint
+from finetune.checkpointing.checkpoint_metadata import JsonPart, Steps, validate_json
+from finetune.command_lines import finetune_command
+from finetune.errors import UserError
+from finetune.exporting.export import LARGEST_STRENGTH
+from finetune.storage import files
+from finetune.storage.strict_json import read_object
+
+FOLDER, RECORD = "selection", "selection.json"
+
+
+def _check_printable(text: str) -> str:
+    if not text.isprintable():  # it is printed: escape sequences would control the terminal
+        raise ValueError("expected one line of printable characters")
+    return text
+
+
+class SelectedCheckpoint(JsonPart):
+    """The choice of a selection."""
+
+    step: Steps
+    strength: Annotated[float, Field(ge=0, le=LARGEST_STRENGTH)]
+    """As of `finetune export`."""
+    manifest: str
+    """SHA-256 of the checkpoint's manifest.json: another run in the same folder may reach the same step."""
+    reason: Annotated[str, AfterValidator(_check_printable), Field(max_length=2000)]
+    """One sentence."""
+
+
+def folder_of(run_dir: Path) -> Path:
+    """Folder with everything that a selection writes."""
+    return run_dir / FOLDER
+
+
+def find_candidates(run_dir: Path) -> tuple[list[Path], list[str]]:
+    """The valid checkpoints of a run by step, and a sentence about each damaged one. Raises `UserError` if none is valid."""
+    checkpoint.find(run_dir)  # with its messages: no checkpoints, all are damaged, or they are of a later version
+    found = sorted(checkpoint.list_checkpoints(checkpoint.folder_of(run_dir)))
+    problems = {path: problem for path in found if (problem := checkpoint.find_problem(path)) is not None}
+    notes = [f"{path.name} is damaged and was not considered: {problem}" for path, problem in problems.items()]
+    return [path for path in found if path not in problems], notes
+
+
+def write_selection(run_dir: Path, chosen: Path, strength: float, reason: str, record: dict[str, Any]) -> SelectedCheckpoint:
+    """Write selection.json: the choice, for `finetune export --best`, and the `record` of how it was made."""
+    digest = files.digest(chosen / "manifest.json")
+    choice = SelectedCheckpoint(step=checkpoint.step_of(chosen), strength=strength, manifest=digest, reason=reason)
+    files.write_json(files.make_folder(folder_of(run_dir)) / RECORD, {"choice": choice.model_dump(), **record})
+    return choice
+
+
+def read_selection(run_dir: Path) -> tuple[Path, SelectedCheckpoint]:
+    """The selected checkpoint and the choice. Raises `UserError` if there is none, and if the checkpoint is gone or another one now."""
+    path, again = folder_of(run_dir) / RECORD, finetune_command("select", run_dir)
+    if not path.is_file():
+        raise UserError(f"--best: no checkpoint of {run_dir} was selected yet; run `{again} …` first, or give --step and --strength")
+    try:
+        choice = SelectedCheckpoint.model_validate(validate_json(SelectedCheckpoint, read_object(path).get("choice")))
+    except ValueError as error:
+        raise UserError(f"{path}: choice.{error}; run `{again} …` again") from None
+    chosen = checkpoint.folder_of(run_dir) / f"step-{choice.step:08d}"
+    if not chosen.is_dir():
+        there = ", ".join(str(checkpoint.step_of(one)) for one in sorted(checkpoint.list_checkpoints(checkpoint.folder_of(run_dir))))
+        raise UserError(
+            f"--best: the selected checkpoint {chosen.name} is gone; existing steps: {there or 'none'}; run `{again} …` again "
+            "(`--checkpoint.keep spread` keeps checkpoints over the whole run)"
+        )
+    if files.digest(chosen / "manifest.json") != choice.manifest:
+        raise UserError(f"--best: {chosen} was saved again after the selection; run `{again} …` again")
+    return chosen, choice

@@ -1,0 +1,256 @@
+"""`finetune select` of a voice: a planted optimum is found, a tie is called a tie, a killed selection continues, refusals come first."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from data_prep.speakers import resemblyzer_encoder
+from finetune import __main__ as verbs
+from finetune.checkpointing import checkpoint, safetensors_shards
+from finetune.checkpointing.safetensors_shards import TensorShard
+from finetune.distributed.process_group import join, leave
+from finetune.storage import files
+from finetune.training import run as training
+from recipes.speech.cli import select as speech_select
+from recipes.speech.evaluation import intelligibility, systems
+from recipes.speech.evaluation.intelligibility import Transcription
+from recipes.speech.interface import SpeechRequest, SpeechSampling
+from recipes.voice_clone.inference import synthesizer
+from recipes.voice_clone.recipe import RECIPE
+from tests.data_prep.page import Page
+from tests.finetune import tiny
+from tests.recipes.voice_clone.conftest import Corpus, learn, write_corpus
+
+CLIPS = {"Anna": "high.flac", "Bert": "low.flac", "Carl": "high.flac"}
+BRIEF = ["--greedy", "--max-seconds", "0.4", "--texts", "6", "--strengths", "0.5", "1"]
+
+
+def train_run(corpus: Corpus, base: Path, steps: int) -> Path:
+    """A run with a checkpoint at every step."""
+    settings = {"train.precision": "fp32", "train.steps": str(steps), "checkpoint.every": "1", "checkpoint.keep": "9"}
+    config = corpus.config(base, *settings.items(), ("train.global_batch_tokens", "200"), ("train.micro_tokens", "200"))
+    assert training.train(join((), corpus.train.parent), config, RECIPE) == "finished"
+    leave()
+    tiny.let_go(config.run.dir)
+    return config.run.dir
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory, nano: Path, rows_of: Any) -> Corpus:
+    """A run of two steps beside its data; do not change it."""
+    corpus = write_corpus(tmp_path_factory.mktemp("a small run"), rows_of(CLIPS, ("english", "english")))
+    train_run(corpus, nano, 2)
+    return corpus
+
+
+@pytest.fixture
+def run(small: Corpus, tmp_path: Path) -> Path:
+    """A copy of that run."""
+    shutil.copytree(small.train.parent / "run", tmp_path / "a run")
+    return tmp_path / "a run"
+
+
+@pytest.fixture
+def recognizer(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, np.ndarray]]:
+    """A stand-in for Whisper that knows some waves [samples] by heart, and transcribes all others as `noise`."""
+    known: dict[str, np.ndarray] = {}
+
+    def transcribe(_: Any, samples: np.ndarray, __: str) -> Transcription:
+        equal = [text for text, wave in known.items() if len(wave) == len(samples) and np.allclose(wave, samples, atol=1e-3)]
+        return Transcription(equal[0].split("|")[1] if equal else "noise")
+
+    monkeypatch.setattr(intelligibility, "check_whisper", lambda _: None)
+    monkeypatch.setattr(intelligibility, "load_whisper", lambda _: known)
+    monkeypatch.setattr(intelligibility, "require_languages", lambda *_: None)
+    monkeypatch.setattr(intelligibility, "choose_language", lambda _, language: language)
+    monkeypatch.setattr(intelligibility, "transcribe", transcribe)
+    monkeypatch.setattr(resemblyzer_encoder, "find_weights", lambda: None)
+    return known
+
+
+def choose(run: Path, data: Path, *more: str) -> int:
+    return verbs.main(["select", str(run), "--data", str(data), "--asr", "stand-in", *BRIEF, *more])
+
+
+def record_of(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "selection" / "selection.json").read_text())
+    return found
+
+
+def test_candidates_are_compared_and_a_killed_selection_continues(
+    run: Path, small: Corpus, recognizer: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    speak, spoken = systems.speak, list[str]()
+
+    def speak_until_killed(recipe: Any, system: systems.System, *rest: Any) -> Any:
+        spoken.append(system.name)
+        if len(spoken) == 3:
+            raise KeyboardInterrupt
+        return speak(recipe, system, *rest)
+
+    monkeypatch.setattr(systems, "speak", speak_until_killed)
+    with pytest.raises(KeyboardInterrupt):
+        speech_select.select(synthesizer.SPEECH, run, ["--data", str(small.train), "--asr", "stand-in", *BRIEF])
+    assert not (run / "selection" / "selection.json").exists()
+    (run / "selection" / "export-1").mkdir()
+    assert choose(run, small.train) == 0
+    names = ["step 1, strength 0.5", "step 2, strength 0.5", "step 1, strength 1", "step 2, strength 1"]
+    assert spoken == [*names[:3], *names[2:]], "the first two were measured before"
+    shown = capsys.readouterr().out
+    assert f"{names[0]} (1 of 4): measured earlier" in shown and f"{names[3]} (4 of 4): speaking" in shown
+    found = record_of(run)
+    assert {one["name"] for one in found["candidates"]} == {*names} and found["choice"]["step"] in (1, 2)
+    assert len(found["texts"]) == 6 and sum(note.startswith("Texts: 6 of 6") for note in found["notes"]) == 1
+    assert not list((run / "selection").glob("export-*")), "one model at a time, and none is left"
+    page = Page((run / "selection" / "selection.html").read_text())
+    assert page.all("audio") and page.all("img") and (run / "selection" / "selection.png").read_bytes().startswith(b"\x89PNG")
+    assert choose(run, small.train) == 0 and len(spoken) == 5 and record_of(run) == found, "complete: nothing is spoken again"
+    lock = files.lock_folder(run / "selection")
+    assert choose(run, small.train) == 2 and "is in use by a running process" in capsys.readouterr().err
+    os.close(lock)
+    assert choose(run, small.train, "--seed", "1", "--checkpoints", "1", "--strengths", "1") == 0
+    assert len(spoken) == 6 and "is the only candidate" in record_of(run)["choice"]["reason"], "other settings are other measures"
+
+
+def rewrite(path: Path, trained: dict[str, torch.Tensor]) -> None:
+    """Replace the weights of a checkpoint, and seal it again."""
+    with safetensors_shards.open_shards(path) as (read, shapes):
+        values = {name: trained.get(name, read(name, None)).detach().clone() for name in shapes}
+    (shard,) = path.glob("rank-*.safetensors")
+    shard.unlink()
+    written = safetensors_shards.write_shard(shard, {name: TensorShard(one, (0,) * one.ndim) for name, one in values.items()})
+    manifest = checkpoint.unseal((path / "manifest.json").read_bytes())
+    manifest["files"][shard.name] = asdict(written)
+    (path / "manifest.json").write_bytes(checkpoint.seal(manifest))
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_a_planted_optimum_is_found_and_a_tie_is_called_a_tie(
+    nano: Path, rows_of: Any, tmp_path: Path, recognizer: dict[str, np.ndarray], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Step 2 has memorized the clips, and step 4 equals it. Step 1 has not learned them yet. Step 3 is step 2 with noise: over-trained."""
+    learned = learn(tmp_path / "learned", nano, rows_of(CLIPS, ("english", "english")), 500)
+    corpus = Corpus(learned.ready.config.data.train, learned.rows)  # type: ignore[arg-type]  # one file, no mixture
+    with synthesizer.open_synthesizer(learned.custom_voice) as voice:
+        requests = [SpeechRequest(row["text"], row["speaker"].lower(), row["language"]) for row in learned.rows]
+        results = voice.speak(requests, SpeechSampling(greedy=True, max_seconds=3))
+    recognizer |= {f"{row['speaker']}|{row['text']}": one.wave for row, one in zip(learned.rows, results, strict=True)}
+    assert all(one.ended for one in results)
+
+    run = train_run(corpus, nano, 4)
+    trained, random = learned.ready.model.state_dict(), torch.Generator().manual_seed(0)
+    noisy = {
+        name: value + 0.7 * value.std() * torch.randn(value.shape, generator=random) for name, value in trained.items() if value.ndim > 1
+    }
+    for step, weights in ((2, trained), (3, {**trained, **noisy}), (4, trained)):
+        rewrite(run / "checkpoints" / f"step-{step:08d}", weights)
+    assert choose(run, corpus.train, "--max-seconds", "2", "--strengths", "0.5", "1", "1.5") == 0
+    found, shown = record_of(run), capsys.readouterr().out
+    assert (found["choice"]["step"], found["choice"]["strength"]) == (2, 1.0), shown
+    assert found["tied"] == ["step 2, strength 1", "step 4, strength 1"], shown
+    assert "a tie of 2 of 12 candidates: step 2, strength 1 has the lowest cost" in found["choice"]["reason"]
+    by_name = {one["name"]: one for one in found["candidates"]}
+    assert by_name["step 2, strength 1"]["values"]["wer"]["value"] == 0 < by_name["step 3, strength 1"]["values"]["wer"]["value"]
+    assert by_name["step 3, strength 1"]["against_best"]["low"] > 0 and not by_name["step 3, strength 1"]["tied"]
+
+    assert verbs.main(["export", str(run), "--best", "--to", str(tmp_path / "best")]) == 0
+    assert "step 2 at strength 1, as selected: a tie of 2 of 12 candidates" in capsys.readouterr().out
+    assert json.loads((tmp_path / "best" / "overtone.json").read_text())["step"] == 2
+    shutil.rmtree(run / "checkpoints" / "step-00000002")
+    assert verbs.main(["export", str(run), "--best", "--to", str(tmp_path / "again")]) == 2
+    assert "step-00000002 is gone; existing steps: 1, 3, 4" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_a_selection_that_was_killed_gives_the_same_result(run: Path, small: Corpus, babbler: Path, tmp_path: Path) -> None:
+    """With real processes and an untrained Whisper; the kill comes when the first candidate is measured."""
+    whole = Path(shutil.copytree(run, tmp_path / "whole"))
+    words = ["--data", str(small.train), *BRIEF, "--asr", str(babbler)]
+    command = [sys.executable, "-m", "finetune", "select"]
+    subprocess.run([*command, str(whole), *words], check=True, capture_output=True)
+    with subprocess.Popen([*command, str(run), *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and not list((run / "selection").glob("candidates/*/measures.json")):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    measured = len(list((run / "selection").glob("candidates/*/measures.json")))
+    assert measured and not (run / "selection" / "selection.json").exists()
+    again = subprocess.run([*command, str(run), *words], check=True, capture_output=True, text=True)
+    assert f"{measured} of 4 candidates: measures of an earlier selection" in again.stdout
+    ours, theirs = record_of(run), record_of(whole)
+    assert {**ours, "settings": None} == {**theirs, "settings": None}, "only the run's folder differs"
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--strengths", "3"), "--strengths 3: give a number from 0 (the base)"),
+        (("--strengths", "nan"), "--strengths nan: give a number"),
+        (("--texts", "5"), "--texts 5: must be at least 6"),
+        (("--batch", "0"), "--batch 0: must be at least 1"),
+        (("--max-seconds", "0"), "--max-seconds 0: must be more than 0"),
+        (("--weights", "clarity=1"), "--weights clarity=1: give MEASURE=NUMBER with one of wer, similarity, pace, endings"),
+        (("--weights", "wer=-1"), "--weights wer=-1: give MEASURE=NUMBER"),
+        (("--weights", "wer=0", "similarity=0", "pace=0", "endings=0"), "--weights: all are 0"),
+        (("--checkpoints", "7"), "--checkpoints 7: give all, or steps separated by commas; existing steps: 1, 2"),
+        (("--asr", "enormous"), "--asr enormous: neither a file nor one of"),
+        (("--speaker-model", "resemblyzer"), "--speaker-model resemblyzer: it is not installed"),
+        (("--data", "nowhere.jsonl"), "nowhere.jsonl: No such file"),
+        (("--data", "STRANGER"), "stranger.jsonl:2: speaker 'zed': "),
+        (("--data", "SILENT"), "has no clip of anna, bert, carl, so the similarity cannot be measured"),
+        (("--data", "FEW"), "few.jsonl: 1 different texts are too few to choose by; give 6"),
+        (("--text-file", "TEXTS"), "texts.txt:1: who speaks it?"),
+        (("--strenghts", "1"), "unknown flag --strenghts; did you mean --strengths?"),
+    ],
+)
+def test_bad_input_is_refused_before_a_model_is_loaded(
+    run: Path,
+    small: Corpus,
+    more: tuple[str, ...],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    loaded: list[Any] = []
+    monkeypatch.setattr(synthesizer.ExportedVoice, "open", loaded.append)
+    monkeypatch.setattr(resemblyzer_encoder, "find_weights", lambda: None)
+    if "enormous" not in more:
+        monkeypatch.setattr(intelligibility, "check_whisper", lambda _: None)
+    folder, rows = small.train.parent, small.rows
+    files.write_jsonl(folder / "stranger.jsonl", [rows[0], {**rows[1], "speaker": "zed"}])
+    files.write_jsonl(folder / "silent.jsonl", [{**row, "audio": None} for row in rows])
+    files.write_jsonl(folder / "few.jsonl", [rows[0]] * 7)
+    files.write_text(folder / "texts.txt", "Good day.\n" * 6)
+    places = {name: str(folder / file) for name, file in (("STRANGER", "stranger.jsonl"), ("SILENT", "silent.jsonl"), ("FEW", "few.jsonl"))}
+    places["TEXTS"] = str(folder / "texts.txt")
+    assert choose(run, small.train, *(places.get(word, word) for word in more)) == 2
+    assert message in capsys.readouterr().err and not loaded and not (run / "selection").exists()
+
+
+def test_missing_checkpoints_bases_and_recognizers_are_errors(
+    run: Path, small: Corpus, recognizer: dict[str, np.ndarray], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verbs.main(["select", str(run), "--data", str(small.train)]) == 2 and "--asr" in capsys.readouterr().err
+    for path in checkpoint.list_checkpoints(checkpoint.folder_of(run)):
+        base = json.loads((path / "state.json").read_text())["base"]
+        tiny.reseal(path, base={**base, "source": str(run / "moved")})
+    assert choose(run, small.train) == 2 and f"{run / 'moved'}" in capsys.readouterr().err
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints").mkdir()
+    assert choose(run, small.train) == 2 and "contains no valid checkpoint" in capsys.readouterr().err
+    assert not (run / "selection").exists()
