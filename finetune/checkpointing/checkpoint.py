@@ -35,7 +35,7 @@ from finetune.monitoring.run_records import CHECKPOINTS
 from finetune.storage import files
 
 STEP_FOLDER = re.compile(r"step-(\d{8})")
-SAME_RUN = ("recipe", "data", "base", "order", "lora", "quantization", "optimizer", "recipe_state", "added")
+SAME_RUN = ("recipe", "data", "base", "order", "lora", "quantization", "optimizer", "recipe_state", "added", "base_distance")
 """Keys of `state.json` that identify the run of a checkpoint."""
 
 
@@ -301,6 +301,9 @@ def describe_difference(key: str, was: Any, now: Any) -> str:
         digests = was["digest"] != now["digest"]
         before, after = describe_base(was, digests), describe_base(now, digests)
         return f"base {after if before == after else f'was {before}, now {after}'}: {named}{away}"
+    if key == "base_distance":
+        before, after = ("set" if each else "0" for each in (was, now))
+        return f"train.base_distance was {before}, now {after}"
     if isinstance(was, dict) and isinstance(now, dict):
         names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
         was, now = {name: was.get(name) for name in names}, {name: now.get(name) for name in names}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from finetune.data import length_index, row_files
 from finetune.data.mixture import compute_shares, describe_share, name_sources
 from finetune.distributed import sharding, tensor_parallel
 from finetune.errors import UserError
-from finetune.modeling import loading
+from finetune.modeling import base_distance, loading
 from finetune.modeling.trained_parameters import choose_trained
 from finetune.planning.activation_memory import Activations, Recomputing, trace_step, trim_stacks
 from finetune.planning.memory import Outline, outline_model
@@ -49,10 +49,17 @@ def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
     """Estimate a run. Raises `UserError` for a missing base, no trained parameters, or contradictory batching settings."""
     config = resolve_base(config)
     length_index.check_batching(config, recipe)
+    base_distance.check(config, recipe)
     sketched = recipe.sketch(config) if recipe.sketch else sketch_from_rows(config, recipe)
     loaded, dtype = sketched.loaded, sharding.compute_dtype(config)
     choose_trained(loaded, recipe, config)
+    base_distance.check_model(loaded, recipe, config)
     counted = outline_model(loaded.model, loaded.blocks, dtype, config.train.optimizer, loaded.tensor_plans)
+    loss = recipe.loss
+    if config.train.base_distance:
+        counted = replace(counted, with_base=config.model.lora is None)
+        # The model stands for the base's copy: a forward pass of either takes the same memory, and the copy's weights are counted above.
+        loss = base_distance.add_term(recipe, config.train.base_distance, None).loss
     check = partial(tensor_parallel.check_model, loaded.model, loaded.blocks, plans=loaded.tensor_plans)
     refusals = {size: find_refusal(config, size, check) for size in TENSOR_SIZES}
     misfits = tuple(loading.find_misfits(loaded.model, loaded.base, loaded.added)) if has_weights(loaded.base) else ()
@@ -63,7 +70,7 @@ def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
         longest = min(length_index.longest_sample(config), positions)
         batch = sketched.batch(positions // longest, longest)
         held = positions // longest * longest
-        return trace_step(loaded.model, counts, loaded.blocks, recipe.loss, batch, held, dtype, recomputing, tensor, loaded.tensor_plans)
+        return trace_step(loaded.model, counts, loaded.blocks, loss, batch, held, dtype, recomputing, tensor, loaded.tensor_plans)
 
     train = config.train
     work = Work(

@@ -41,6 +41,8 @@ class Training:
     """Keys and values that a checkpoint must share to be of this run (data, base, order, recipe)."""
     fixed: int | None = None
     """Length of every packed row in positions, for compiled blocks; None: the sum of its samples' lengths."""
+    base: nn.Module | None = None
+    """The frozen copy of the base that `train.base_distance` needs without adapters."""
     metrics: dict[str, None] = field(default_factory=dict)
     """Names of what the recipe measures besides the loss, in order; filled by the first step or evaluation. Shown on the console."""
 

@@ -9,13 +9,14 @@ one turn: earlier turns as context are not trained.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.config import Config
-from finetune.recipe import Batch, ExportPlan, Loaded, Recipe, Sample, Sketch, Term
+from finetune.recipe import BASE_STATES, BaseDistance, Batch, ExportPlan, Loaded, Recipe, Sample, Sketch, Term
 
 from .arguments import VERBS
 from .options import Options
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from .model.sequence_layout import CsmProcessing, CsmTokens
+
+
+HEAD = "lm_head"
+"""The head of codebook 0."""
 
 
 def load(config: Config[Options]) -> Loaded:
@@ -52,13 +57,21 @@ def make_loaded(config: Config[Options]) -> tuple[Loaded, CsmTokens]:
     base = resolve_source(config.model.source, config.model.revision)
     model_config = read_config(base)
     loaded = Loaded(
-        model=csm_model.build_on_meta(model_config, options.depth_weight, options.depth_share),
+        model=csm_model.build_on_meta(
+            model_config, options.depth_weight, options.depth_share, chunked_head=config.train.base_distance > 0 and not adapts_head(config)
+        ),
         processor=None,
         blocks=csm_model.BLOCKS,
         base=base,
         trainable=select_trainable(options.trainable),
     )
     return loaded, CsmTokens.from_config(model_config)
+
+
+def adapts_head(config: Config[Options]) -> bool:
+    """Whether the head of codebook 0 gets a LoRA adapter."""
+    pattern = config.model.lora.targets if config.model.lora else None
+    return pattern is not None and re.fullmatch(pattern, HEAD) is not None
 
 
 def make_processor(config: Config[Options], base: Path, tokens: CsmTokens, speakers: dict[str, int]) -> CsmProcessing:
@@ -112,10 +125,16 @@ def collate(samples: list[Sample]) -> Batch:
 
 def loss(model: nn.Module, batch: Batch) -> dict[str, Term]:
     """Losses of codebook 0 (`backbone`) and of the other codebooks (`depth`), end frames included, and their numbers of correct top-1
-    guesses."""
+    guesses; with the states of a base in the batch, also the distance to it on codebook 0."""
     sums: dict[str, Tensor] = model(batch.tensors)
     weights: dict[str, float] = model.weights  # type: ignore[assignment]
     return {name: Term(value, weights[name]) for name, value in sums.items()}
+
+
+def compute_states(model: nn.Module, batch: Batch) -> Tensor:
+    """The backbone's states [N, H] that predict codebook 0. The backbone predicts no text."""
+    states: Tensor = model(batch.tensors, result="states")[BASE_STATES]
+    return states
 
 
 def prepare(config: Config[Options]) -> None:
@@ -149,6 +168,7 @@ RECIPE = Recipe(
     length=length,
     collate=collate,
     loss=loss,
+    base_distance=BaseDistance(states=compute_states, head=lambda _: HEAD, term="backbone"),
     export=export,
     formats=("transformers",),
     inference=VERBS.inference,

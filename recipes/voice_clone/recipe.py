@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.config import Config
-from finetune.recipe import Batch, ExportPlan, Loaded, Recipe, Sample, Sketch, Term
+from finetune.recipe import BASE_STATES, BaseDistance, Batch, ExportPlan, Loaded, Recipe, Sample, Sketch, Term
 
 from .arguments import VERBS
 from .options import Options
@@ -137,10 +137,17 @@ def collate(samples: list[Sample]) -> Batch:
 
 
 def loss(model: nn.Module, batch: Batch) -> dict[str, Term]:
-    """Losses of codebook 0 with end of speech (`main`) and of codebooks 1 to 15 (`sub`), and their numbers of correct top-1 guesses."""
+    """Losses of codebook 0 with end of speech (`main`) and of codebooks 1 to 15 (`sub`), and their numbers of correct top-1 guesses; with
+    the states of a base in the batch, also the distance to it on codebook 0."""
     sums: dict[str, Tensor] = model(batch.tensors)
     weights: dict[str, float] = model.weights  # type: ignore[assignment]
     return {name: Term(value, weights[name]) for name, value in sums.items()}
+
+
+def compute_states(model: nn.Module, batch: Batch) -> Tensor:
+    """The talker's states [M, H] that predict codebook 0 and end of speech. The talker predicts no text."""
+    states: Tensor = model(batch.tensors, result="states")[BASE_STATES]
+    return states
 
 
 def prepare(config: Config[Options]) -> None:
@@ -169,6 +176,7 @@ RECIPE = Recipe(
     length=length,
     collate=collate,
     loss=loss,
+    base_distance=BaseDistance(states=compute_states, head=lambda _: "talker.codec_head", term="main"),
     export=export,
     formats=("custom_voice", "base"),
     inference=VERBS.inference,

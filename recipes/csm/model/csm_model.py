@@ -11,7 +11,7 @@ number of frames instead of the number of its targets, which scales it up by C �
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from accelerate import init_empty_weights
@@ -22,7 +22,8 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.csm.modeling_csm import CsmBackboneModel, CsmDecoderLayer, CsmDepthDecoderForCausalLM
 
-from finetune.modeling.loss_head import of_logits
+from finetune.modeling.loss_head import LossHead, of_logits
+from finetune.recipe import BASE_DISTANCE, BASE_STATES
 
 ATTENTION = "overtone_causal"
 """Name under which transformers knows sdpa without a mask. Under the name `sdpa`, it tests whether a mask is all true, and the host waits
@@ -69,7 +70,7 @@ class CsmTrainingModel(nn.Module):
         super().__init__()
         self.backbone_model: Any = CsmBackboneModel(config)
         self.depth_decoder: Any = CsmDepthDecoderForCausalLM(config.depth_decoder_config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head: nn.Module = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.embed_text_tokens = nn.Embedding(config.text_vocab_size, config.hidden_size)
         self.depth_decoder.codebooks_head = CodebookHeads(self.depth_decoder.codebooks_head.weight)
         self.tied: bool = config.tie_codebooks_embeddings
@@ -77,11 +78,12 @@ class CsmTrainingModel(nn.Module):
             self.backbone_model.embed_tokens = None
         self.vocabulary: int = config.vocab_size
         self.depth_share = depth_share
-        self.weights = {"backbone": 1.0, "depth": depth_weight, "backbone_accuracy": 0.0, "depth_accuracy": 0.0}
+        self.weights = {"backbone": 1.0, "depth": depth_weight, "backbone_accuracy": 0.0, "depth_accuracy": 0.0, BASE_DISTANCE: 1.0}
 
-    def forward(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    def forward(self, tensors: dict[str, Tensor], result: Literal["sums", "states"] = "sums") -> dict[str, Tensor]:
         """Tensors of `sequence_layout.collate` → fp32 sums over the targets: two negative log-likelihoods in nats, and two counts of
-        correct top-1 guesses.
+        correct top-1 guesses; with `BASE_STATES`, also the distance to the base on codebook 0. As `result: states`, only the backbone's
+        states [N, H] that predict codebook 0, as `BASE_STATES`.
 
         If the depth decoder trains on a share of the frames, its sums are scaled up, so that their expectation is the sum over all frames.
         """
@@ -92,10 +94,21 @@ class CsmTrainingModel(nn.Module):
         hidden = self.backbone_model(inputs_embeds=inputs, use_cache=False).last_hidden_state
         # The state that predicts a frame is that of the position before it: the frame's own state has already seen its codes.
         states = hidden.flatten(0, 1).index_select(0, rows - 1)
-        nll, hits = of_logits(self.lm_head(states), codes[:, 0])
+        if result == "states":
+            return {BASE_STATES: states}
+        nll, hits, *distance = self.compute_first_loss(states, codes[:, 0], tensors.get(BASE_STATES))
         chosen, factors = choose_frames(tensors["speech"], tensors["ends"], self.depth_share if self.training else 1.0)
         depth, depth_hits = self.compute_depth_losses(states[chosen], frames[chosen], codes[chosen], factors)
-        return {"backbone": nll, "depth": depth, "backbone_accuracy": hits, "depth_accuracy": depth_hits}
+        sums = {"backbone": nll, "depth": depth, "backbone_accuracy": hits, "depth_accuracy": depth_hits}
+        return {**sums, **dict(zip((BASE_DISTANCE,), distance, strict=False))}
+
+    def compute_first_loss(self, states: Tensor, targets: Tensor, base_states: Tensor | None) -> tuple[Tensor, ...]:
+        """The sums of codebook 0 for states [N, H] and targets [N]; with the base's states, also the distance to it. A head with an
+        adapter is a linear layer."""
+        if isinstance(self.lm_head, LossHead):
+            sums: tuple[Tensor, ...] = self.lm_head(states, targets, base_states)
+            return sums
+        return of_logits(self.lm_head(states), targets)
 
     def embed_codes(self, codes: Tensor) -> Tensor:
         """Codes [N, C] → the backbone's embeddings [N, C, H]. The table has one part for each codebook."""
@@ -131,11 +144,15 @@ def choose_frames(speech: Tensor, ends: Tensor, share: float) -> tuple[Tensor | 
     return torch.cat([speech[torch.randperm(len(speech), device=speech.device)[:count]], ends]), factors
 
 
-def build_on_meta(config: Any, depth_weight: float, depth_share: float) -> CsmTrainingModel:
+def build_on_meta(config: Any, depth_weight: float, depth_share: float, chunked_head: bool = False) -> CsmTrainingModel:
     """The model of a `CsmConfig` with parameters on the meta device. Buffers are real, because rotary frequencies are computed, not
-    loaded."""
+    loaded. `chunked_head`: make the first head a `LossHead`, which can compare with a base and cannot have an adapter."""
     AttentionInterface.register(ATTENTION, sdpa_attention_forward)  # no mask function has that name, so no mask is created
     for part in (config, config.depth_decoder_config):
         part._attn_implementation = ATTENTION
     with init_empty_weights(include_buffers=False):
-        return CsmTrainingModel(config, depth_weight, depth_share)
+        model = CsmTrainingModel(config, depth_weight, depth_share)
+    if chunked_head:
+        head: Any = model.lm_head
+        model.lm_head = LossHead(head)
+    return model
