@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from finetune.checkpointing import safetensors_shards, staging_buffers
 from finetune.checkpointing.checkpoint_metadata import FORMAT, parse_json, parse_manifest, parse_state, shorten_value
-from finetune.checkpointing.retention import NEWEST_OF_SPREAD, BestBy, Keep, choose_best, choose_spread
+from finetune.checkpointing.retention import NEWEST_OF_SPREAD, BestBy, Keep, choose_best, choose_spread, is_comparable
 from finetune.data.mixture import describe_changes
 from finetune.distributed.process_group import World, gather_from_ranks, run_on_all, run_on_main, sum_over_ranks
 from finetune.distributed.sharding import local_shard, plain_name
@@ -235,7 +235,8 @@ def choose_surplus(states: Mapping[str, dict[str, Any]], keep: Keep, committed: 
     if own is None:  # a remote one may be temporarily unreachable
         return []
     found = sorted((name for name, state in states.items() if name <= committed and not find_differences(state, own)), reverse=True)
-    kept = {choose_best({name: states[name] for name in found}, BestBy.parse(own["best_by"]))}
+    # The best on other validation rows, from before they were changed, is not known to be good on these.
+    kept = {choose_best({name: states[name] for name in found if is_comparable(states[name], own)}, BestBy.parse(own["best_by"]))}
     if keep == "spread":
         kept |= {f"step-{step:08d}" for step in choose_spread(step_of(Path(name)) for name in found)}
     return [name for name in found[NEWEST_OF_SPREAD if keep == "spread" else keep :] if name not in kept]
@@ -247,9 +248,10 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def read_metric(folder: Path, best_by: BestBy) -> dict[int, float]:
-    """Step → value of the metric, of the committed checkpoints that were evaluated at their step."""
+    """Step → value of the metric, of the committed checkpoints that were evaluated at their step, on the validation rows of the newest."""
     states = {step_of(path): state for path in list_checkpoints(folder) if (state := _read_state_or_none(path)) is not None}
-    return {step: best_by.rank(score) for step, state in states.items() if (score := best_by.score(state)) is not None}
+    scores = {step: best_by.score(state) for step, state in states.items() if is_comparable(state, states[max(states)])}
+    return {step: best_by.rank(score) for step, score in scores.items() if score is not None}
 
 
 def link_snapshot(committed: Path, folder: Path) -> Path:

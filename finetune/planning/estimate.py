@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 from finetune.config import Config, on_disk
 from finetune.data import length_index, row_files
-from finetune.data.mixture import compute_shares, describe_share, name_sources
+from finetune.data.mixture import compute_shares, describe_equal_files, describe_share, name_sources
 from finetune.distributed import sharding, tensor_parallel
 from finetune.errors import UserError
 from finetune.modeling import base_distance, loading
@@ -19,6 +19,7 @@ from finetune.planning.activation_memory import Activations, Recomputing, trace_
 from finetune.planning.memory import Outline, outline_model
 from finetune.planning.parallelism_planner import TENSOR_SIZES, Work
 from finetune.recipe import POSITIONS, Batch, Recipe, Sample, Sketch
+from finetune.storage import files, strict_json
 from finetune.storage.strict_json import loads_object
 
 DESCRIBING = ["*.json", "*.txt", "*.model", "*.jinja"]
@@ -111,11 +112,12 @@ def sketch_from_rows(config: Config, recipe: Recipe) -> Sketch:
     recipe.prepare(config)
     loaded = recipe.load(config)
     paths = [path for path in map(on_disk, config.data.training_files()) if path is not None]
-    samples = [read_row(path, line, row, recipe, loaded.processor) for path in paths for line, row in read_some_rows(path)]
-    longest = max(samples, key=recipe.length, default=None)
+    read = [read_row(path, line, row, config, recipe, loaded.processor) for path in paths for line, row in read_some_rows(path)]
+    longest = max((sample for sample in read if sample is not None), key=recipe.length, default=None)
     if longest is None:
         named = f"data.train: {config.data.name_training_data() or None}"
-        raise UserError(f"{named} has no rows, and {config.recipe} defines no `sketch` to plan without them")
+        none = f"has no rows that data.too_long: {config.data.too_long} keeps" if read else "has no rows"
+        raise UserError(f"{named} {none}, and {config.recipe} defines no `sketch` to plan without them")
     lay = recipe.pack if config.data.packing and recipe.pack else recipe.collate
 
     def batch(count: int, positions: int) -> Batch:
@@ -124,14 +126,32 @@ def sketch_from_rows(config: Config, recipe: Recipe) -> Sketch:
     return Sketch(loaded, batch, lambda: loaded.processor)
 
 
-def read_row(path: Path, line: int, row: dict[str, Any], recipe: Recipe, processor: Any) -> Sample:
-    """A row as training reads it. Raises `UserError` with its place for an invalid row, and for a missing file that it names."""
-    folder = length_index.data_folder(path)
+def read_row(path: Path, line: int, row: dict[str, Any], config: Config, recipe: Recipe, processor: Any) -> Sample | None:
+    """A row as training reads it, None if `data.too_long` drops it. Raises `UserError` with its place for an invalid row, and for a missing
+    file that it names."""
     try:
-        row_files.describe_files(recipe.files(row), folder)
-        return recipe.read(row, processor, folder)
+        return inspect_row(length_index.data_folder(path), row, config, recipe, processor)[1]
     except UserError as problem:
         raise UserError(f"{path}:{line}: {problem}") from None
+
+
+def inspect_row(folder: Path, row: dict[str, Any], config: Config, recipe: Recipe, processor: Any) -> tuple[int, Sample | None]:
+    """Positions and sample of a row as training reads it; 0 and None if `data.too_long` drops it. Raises `UserError` for an invalid row, a
+    missing file that it names, and an exception of the recipe, which is a bug of the recipe."""
+    try:
+        row_files.describe_files(recipe.files(row), folder)
+        found = length_index.measure_row(config, recipe, processor, row, folder)
+        if found.left_out:
+            return 0, None
+        sample = recipe.read(row, processor, folder)
+    except UserError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        problem = f"{type(error).__name__}: {strict_json.one_line(error)}"
+        raise UserError(
+            f"the recipe {config.recipe} cannot read this row ({problem}); its functions should raise UserError with the problem"
+        ) from error
+    return found.positions, recipe.truncate(sample, found.positions) if found.cut and recipe.truncate is not None else sample
 
 
 def read_some_rows(path: Path | None) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -181,9 +201,18 @@ def preview_data(config: Config, recipe: Recipe, processor: Any) -> DataPreview:
         if each.rows
     ]
     positions = rows * sum(float(share) * mean for share, mean in zip(shares, means, strict=True))
-    return DataPreview(
-        rows, sum(each.looked_at for each in found), positions, tuple(text for each in found for text in each.problems), tuple(lines)
-    )
+    problems = [*(text for each in found for text in each.problems), *find_equal_files(paths)]
+    return DataPreview(rows, sum(each.looked_at for each in found), positions, tuple(problems), tuple(lines))
+
+
+def find_equal_files(paths: Sequence[Path]) -> Iterator[str]:
+    """A problem for each file of a mixture that has the content of an earlier one, as `MixedRows.mix` refuses it. Only files of equal size
+    are read."""
+    sizes = [path.stat().st_size for path in paths]
+    seen: dict[str, Path] = {}
+    for path, size in zip(paths, sizes, strict=True):
+        if sizes.count(size) > 1 and (first := seen.setdefault(files.digest(path), path)) is not path:
+            yield describe_equal_files(first, path)
 
 
 def preview_file(path: Path, config: Config, recipe: Recipe, processor: Any) -> DataPreview:
@@ -193,13 +222,11 @@ def preview_file(path: Path, config: Config, recipe: Recipe, processor: Any) -> 
     for line, row in read_some_rows(path):
         seen += 1
         try:
-            row_files.describe_files(recipe.files(row), folder)
-            found = length_index.measure_row(config, recipe, processor, row, folder)
-            sample: Sample | None = None if found.left_out else recipe.read(row, processor, folder)
+            positions, sample = inspect_row(folder, row, config, recipe, processor)
         except UserError as problem:
             problems.append(f"{path}:{line}: {problem}")
             continue
-        lengths.append(found.positions)
+        lengths.append(positions)
         if sample is not None and not any(recipe.collate([sample]).targets.values()):
             problems.append(f"{path}:{line}: this row has no training targets")
     with path.open("rb") as file:

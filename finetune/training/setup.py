@@ -240,7 +240,10 @@ def report_start(training: Training, progress: Progress, events: Events) -> None
         except UserError as error:
             events.say(f"warning: changes of the configuration since step {progress.step} are not known: {error}")
             found = []
-        events.resumed(progress.step, found, facts)
+        other_rows = any(change.key == "launch.validation_data" for change in found)
+        events.resumed(progress.step, found, {**facts, "other_validation_data": other_rows})
+        if other_rows:
+            events.say("the validation data has changed: checkpoints and evaluations from before are not compared with those from now on")
     else:
         events.note("started", 0, **facts)
 
