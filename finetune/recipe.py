@@ -77,6 +77,29 @@ class Batch:
     """Of the samples that are packed into one row. They stay on the host, where a loop over them does not wait for the device."""
 
 
+BASE_DISTANCE = "base_distance"
+"""The term of the loss that `train.base_distance` adds."""
+BASE_STATES = "base_states"
+"""Key of the base's states in `Batch.tensors`."""
+
+
+@dataclass(frozen=True)
+class BaseDistance:
+    """How predictions are compared with those of the frozen base, for `train.base_distance`.
+
+    With the base's states in `batch.tensors[BASE_STATES]`, `Recipe.loss` passes them to the `LossHead` (finetune/modeling/loss_head.py) as
+    its third argument, and returns the third sum as the term `BASE_DISTANCE`; the training sets its weight.
+    """
+
+    states: Callable[[nn.Module, Batch], Tensor]
+    """One forward of the model or of its base → the states [N, H] that the head gets for the same predictions. Called without gradients,
+    in eval mode."""
+    head: Callable[[nn.Module], str]
+    """The path of that head in the model. It must be a `LossHead`, whose weights are those of the base or trained, without an adapter."""
+    term: str
+    """The term of the loss that has the same targets, one for each of the N predictions."""
+
+
 @dataclass(frozen=True)
 class Loaded:
     """A model without values, and what is needed to load, shard and train it."""
@@ -272,6 +295,8 @@ class Recipe(Generic[OptionsT]):
     """Earlier rows as part of a row's sample. Absent: a sample depends on its row alone."""
     prepare: Callable[[Config[OptionsT]], None] = _prepare_nothing
     """Called once per launch, on one process, before `load`: caches under `run.dir` what is derived from data and base."""
+    base_distance: BaseDistance | None = None
+    """How to compare the model with its base. Absent: `train.base_distance` is refused."""
     pack: Callable[[list[Sample]], Batch] | None = None
     """`collate` for `data.packing`: samples end to end in one row, none attending to another. Absent: the recipe cannot pack."""
     pad: Callable[[Batch, int], Batch] | None = None

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from finetune.checkpointing import safetensors_shards, staging_buffers
 from finetune.checkpointing.checkpoint_metadata import FORMAT, parse_json, parse_manifest, parse_state, shorten_value
-from finetune.checkpointing.retention import NEWEST_OF_SPREAD, BestBy, Keep, choose_best, choose_spread
+from finetune.checkpointing.retention import NEWEST_OF_SPREAD, BestBy, Keep, choose_best, choose_spread, is_comparable
 from finetune.data.mixture import describe_changes
 from finetune.distributed.process_group import World, gather_from_ranks, run_on_all, run_on_main, sum_over_ranks
 from finetune.distributed.sharding import local_shard, plain_name
@@ -35,7 +35,7 @@ from finetune.monitoring.run_records import CHECKPOINTS
 from finetune.storage import files
 
 STEP_FOLDER = re.compile(r"step-(\d{8})")
-SAME_RUN = ("recipe", "data", "base", "order", "lora", "quantization", "optimizer", "recipe_state", "added")
+SAME_RUN = ("recipe", "data", "base", "order", "lora", "quantization", "optimizer", "recipe_state", "added", "base_distance")
 """Keys of `state.json` that identify the run of a checkpoint."""
 
 
@@ -235,7 +235,8 @@ def choose_surplus(states: Mapping[str, dict[str, Any]], keep: Keep, committed: 
     if own is None:  # a remote one may be temporarily unreachable
         return []
     found = sorted((name for name, state in states.items() if name <= committed and not find_differences(state, own)), reverse=True)
-    kept = {choose_best({name: states[name] for name in found}, BestBy.parse(own["best_by"]))}
+    # The best on other validation rows, from before they were changed, is not known to be good on these.
+    kept = {choose_best({name: states[name] for name in found if is_comparable(states[name], own)}, BestBy.parse(own["best_by"]))}
     if keep == "spread":
         kept |= {f"step-{step:08d}" for step in choose_spread(step_of(Path(name)) for name in found)}
     return [name for name in found[NEWEST_OF_SPREAD if keep == "spread" else keep :] if name not in kept]
@@ -247,9 +248,10 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def read_metric(folder: Path, best_by: BestBy) -> dict[int, float]:
-    """Step → value of the metric, of the committed checkpoints that were evaluated at their step."""
+    """Step → value of the metric, of the committed checkpoints that were evaluated at their step, on the validation rows of the newest."""
     states = {step_of(path): state for path in list_checkpoints(folder) if (state := _read_state_or_none(path)) is not None}
-    return {step: best_by.rank(score) for step, state in states.items() if (score := best_by.score(state)) is not None}
+    scores = {step: best_by.score(state) for step, state in states.items() if is_comparable(state, states[max(states)])}
+    return {step: best_by.rank(score) for step, score in scores.items() if score is not None}
 
 
 def link_snapshot(committed: Path, folder: Path) -> Path:
@@ -301,6 +303,9 @@ def describe_difference(key: str, was: Any, now: Any) -> str:
         digests = was["digest"] != now["digest"]
         before, after = describe_base(was, digests), describe_base(now, digests)
         return f"base {after if before == after else f'was {before}, now {after}'}: {named}{away}"
+    if key == "base_distance":
+        before, after = ("set" if each else "0" for each in (was, now))
+        return f"train.base_distance was {before}, now {after}"
     if isinstance(was, dict) and isinstance(now, dict):
         names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
         was, now = {name: was.get(name) for name in names}, {name: now.get(name) for name in names}

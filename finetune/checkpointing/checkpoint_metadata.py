@@ -101,6 +101,8 @@ class State(JsonPart):
     recipe_state: dict[str, Any]
     added: list[str] = []
     """Names of the trained parameters that are not from the base (`Loaded.added`); none in checkpoints older than this key."""
+    base_distance: bool = False
+    """Whether `train.base_distance` is set; not in checkpoints older than this key."""
     buffers: list[str]
     place: PlaceState
     optimizer_steps: Steps

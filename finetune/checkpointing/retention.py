@@ -49,6 +49,12 @@ def describe_keep(keep: Keep) -> str:
     return f"the newest {keep}"
 
 
+def is_comparable(state: Mapping[str, Any], with_state: Mapping[str, Any]) -> bool:
+    """Whether the evaluations of two checkpoints are on the same validation rows. Checkpoints of earlier versions do not record them."""
+    digests = (state.get("validation"), with_state.get("validation"))
+    return None in digests or digests[0] == digests[1]
+
+
 def choose_best(states: Mapping[str, Mapping[str, Any]], best_by: BestBy) -> str | None:
     """The checkpoint with the best metric, the first one among equals. `states`: folder name → content of state.json."""
     scores = {name: score for name, state in states.items() if (score := best_by.score(state)) is not None}

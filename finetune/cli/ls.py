@@ -59,9 +59,9 @@ def run(argv: list[str]) -> int:
             runs.append(run_summary.summarize_run(folder))
     print_table(
         "runs",
-        ("run", "recipe", "state", "step", "best validation loss", "size"),
+        ("run", "recipe", "state", "step", "best evaluation", "size"),
         [
-            (str(one.folder), one.recipe, describe_state(one), describe_step(one), describe_loss(one), describe_bytes(one.bytes))
+            (str(one.folder), one.recipe, describe_state(one), describe_step(one), describe_best(one), describe_bytes(one.bytes))
             for one in runs
         ],
     )
@@ -108,8 +108,8 @@ def describe_step(run: RunSummary) -> str:
     return f"{run.step}/{run.total}" if run.total is not None else str(run.step)
 
 
-def describe_loss(run: RunSummary) -> str:
-    return "" if run.best_loss is None else f"{run.best_loss:.4f} at {run.best_step}"
+def describe_best(run: RunSummary) -> str:
+    return "" if run.best_value is None else f"{run.best_metric} {run.best_value:.4f} at {run.best_step}"
 
 
 def describe_bytes(count: int) -> str:

@@ -106,8 +106,7 @@ class MixedRows:
         order = sorted(range(len(opened)), key=lambda number: opened[number].digest)
         for one, other in pairwise(order):
             if opened[one].digest == opened[other].digest:
-                both = f"{opened[one].path} and {opened[other].path}"
-                raise UserError(f"data.mix: {both} have the same content; list it once, with the sum of the weights")
+                raise UserError(describe_equal_files(opened[one].path, opened[other].path))
         return cls(*(tuple(values[number] for number in order) for values in (opened, names, shares)))  # type: ignore[arg-type]
 
     def __len__(self) -> int:
@@ -156,6 +155,11 @@ class MixedRows:
         """A line for each source, the largest share first. `epochs`: None if the run's length is given in steps. `unit`: `Recipe.unit`."""
         for name, share, rows in sorted(zip(self.names, self.shares, self.sources, strict=True), key=lambda each: (-each[1], each[0])):
             yield describe_share(name, share, len(rows), float(rows.lengths.mean()), len(self), epochs, unit)
+
+
+def describe_equal_files(one: Path, other: Path) -> str:
+    """The error of two files of a mixture that are one."""
+    return f"data.mix: {one} and {other} have the same content; list it once, with the sum of the weights"
 
 
 def compute_shares(weights: Sequence[float]) -> tuple[Fraction, ...]:

@@ -227,8 +227,11 @@ class Replica:
                     weight.working.grad = None
 
     def _make_buckets(self) -> list[Bucket]:
-        """The buckets of all trained weights; empty if autograd can accumulate the gradients by itself: on one rank in fp32."""
+        """The buckets of all trained weights; empty without any, and if autograd can accumulate the gradients by itself: on one rank in
+        fp32."""
         trained = [weight for weight in self.weights if weight.working.requires_grad]
+        if not trained:  # a frozen model
+            return []
         if self._group.size() == 1 and all(weight.working.dtype == weight.master.dtype for weight in trained):
             return []
         trained.reverse()  # roughly the order in which a backward pass completes them

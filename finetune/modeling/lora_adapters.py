@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -51,6 +52,20 @@ def peft_config(lora: Lora, modules: list[str]) -> Any:
         use_rslora=lora.rslora,
         target_modules="|".join(map(re.escape, sorted(modules))),  # as a list, a short name would also fit the end of a longer one
     )
+
+
+@contextmanager
+def switch_off_adapters(model: nn.Module) -> Iterator[None]:
+    """While open, the model computes as its base does. Only peft's flag is changed: its own switch also freezes the adapters, and then
+    trains all of them."""
+    adapted: list[Any] = [module for module in model.modules() if hasattr(module, "lora_A")]
+    for layer in adapted:
+        layer._disable_adapters = True
+    try:
+        yield
+    finally:
+        for layer in adapted:
+            layer._disable_adapters = False
 
 
 def is_adapter(name: str) -> bool:

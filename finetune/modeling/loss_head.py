@@ -43,11 +43,84 @@ class LossHead(nn.Module):
         super().__init__()
         self.weight, self.bias, self.shaping = linear.weight, linear.bias, shaping
 
-    def forward(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, hidden: Tensor, targets: Tensor, base_states: Tensor | None = None) -> tuple[Tensor, ...]:
         """Hidden states [N, H] and target tokens [N] → fp32 scalars: the summed negative log-likelihood in nats, and the number of
-        targets with the highest logit."""
+        targets with the highest logit; with the hidden states of a frozen base [N, H], also the summed distance to it (`BaseHead`)."""
         nll, hits = _Chunked.apply(hidden, self.weight, self.bias, targets, self.shaping, torch.is_grad_enabled())
-        return nll, hits
+        return (nll, hits) if base_states is None else (nll, hits, self.measure_distance(hidden, base_states))
+
+    def measure_distance(self, hidden: Tensor, base_states: Tensor) -> Tensor:
+        """The sum of `BaseHead`, an fp32 scalar with gradients for hidden states and weight. The base's head is `base_head`, or without
+        one this head, whose weights are then not trained. Call it only from `forward`, in which sharding has gathered the weights."""
+        compare = self.__dict__.get("base_head") or BaseHead(self)
+        distance: Tensor = _Distance.apply(hidden, self.weight, self.bias, base_states, compare, torch.is_grad_enabled())
+        return distance
+
+    def set_base_head(self, head: BaseHead) -> None:
+        """Compare with this head of a frozen copy of the base from now on. It becomes no submodule: it is not trained, saved or exported
+        with this head."""
+        self.__dict__["base_head"] = head
+
+
+class BaseHead(nn.Module):
+    """The output head [V, H] of a frozen base, which measures how far a trained head's predictions are from its own.
+
+    The distance is KL(base ‖ model) = Σ_v p(v) · (log p(v) − log q(v)), with p the base's distribution over the next token and q the
+    model's, in nats: the regularization by which Yu et al. 2013 (KL-divergence regularized deep neural network adaptation, ICASSP, eq. 4)
+    adapt an acoustic model to a speaker, and, up to the entropy of p, the distillation loss of Learning without Forgetting (Li & Hoiem
+    2016, arXiv:1606.09282). This direction penalizes the model for what the base considers possible and the model does not, so it preserves
+    what the base knows. KL(model ‖ base), as in RLHF (Ziegler et al. 2019, arXiv:1909.08593), is an expectation over the model's own
+    samples; at the positions of given data, it would allow the model to drop all alternatives but one.
+    """
+
+    def __init__(self, head: LossHead) -> None:
+        """Uses the parameters of `head`, under the same names."""
+        super().__init__()
+        self.weight, self.bias, self.shaping = head.weight, head.bias, head.shaping
+
+    @torch.no_grad()
+    def forward(
+        self, states: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None, wanted: tuple[bool, ...]
+    ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        """States of the base [N, H]; hidden states [N, H], weight [V, H] and bias [V] of the model → the distance summed over N positions,
+        an fp32 scalar, and its gradients for the last three inputs, as far as they are `wanted`.
+
+        Gradients are results, because sharding casts floating-point inputs, fp32 buffers for gradients included.
+        """
+        of_hidden, of_weight, of_bias = gradients = _allocate_gradients(wanted, hidden, weight, bias)
+        distance = torch.zeros((), device=hidden.device)
+        rows = rows_of_a_chunk(len(hidden), len(weight), hidden.device.type)
+        for part in (slice(start, start + rows) for start in range(0, len(hidden), rows)):
+            # As arguments, not as variables, which would keep both beside the fp32 copies.
+            error, its_distance = _compare(
+                functional.linear(hidden[part], weight, bias), functional.linear(states[part], self.weight, self.bias), self.shaping
+            )
+            distance += its_distance
+            if of_hidden is not None:
+                torch.mm(error, weight, out=of_hidden[part])
+            if of_weight is not None:
+                _add_product(of_weight, error.T, hidden[part])
+            if of_bias is not None:
+                of_bias += error.sum(0)
+            del error  # as in `_Chunked`
+        return distance, gradients
+
+
+class _Distance(torch.autograd.Function):
+    """Attaches the gradients that a `BaseHead` has computed. Called in here, sharding sees no graph, and gathers it only once."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, compare: BaseHead, learning: bool) -> Tensor:
+        wanted = tuple(ctx.needs_input_grad[:3]) if learning else (False,) * 3
+        distance, gradients = compare(states, hidden, weight, bias, wanted)
+        ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in (hidden, weight, bias)]
+        ctx.save_for_backward(*gradients)
+        result: Tensor = distance
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
+        return (*_scale_gradients(ctx, factor), None, None, None)
 
 
 class _Chunked(torch.autograd.Function):
@@ -77,12 +150,15 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, factor: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        # In place: a second copy of the weight's gradient would be as large as the head. A second backward raises.
-        scaled = [
-            None if gradient is None else gradient.mul_(factor).to(dtype)
-            for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
-        ]
-        return (*scaled, None, None, None)
+        return (*_scale_gradients(ctx, factor), None, None, None)
+
+
+def _scale_gradients(ctx: Any, factor: Tensor) -> list[Tensor | None]:
+    """The saved gradients times `factor`, in the types of the inputs."""
+    # In place: a second copy of the weight's gradient would be as large as the head. A second backward raises.
+    return [
+        None if gradient is None else gradient.mul_(factor).to(dtype) for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+    ]
 
 
 def of_logits(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,14 +214,7 @@ def _predict_by_kernel(
 
 def _predict(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, shaping: Shaping) -> tuple[Tensor, Tensor, Tensor]:
     """For one chunk: the gradient [n, V] of its loss with respect to the head's output, in the type of `hidden`; its loss; its hits."""
-    logits = functional.linear(hidden, weight, bias).float()
-    slope: float | Tensor = shaping.scale
-    if shaping.scale != 1.0:
-        logits.mul_(shaping.scale)
-    if shaping.cap is not None:
-        bent = logits.div_(shaping.cap).tanh_()
-        slope = shaping.scale * (1 - bent.square())
-        logits = bent * shaping.cap
+    logits, slope = _shape_logits(functional.linear(hidden, weight, bias).float(), shaping)
     right = targets.unsqueeze(1)
     chosen, highest = logits.gather(1, right), logits.amax(1, keepdim=True)
     shares = logits.sub_(highest).exp_()
@@ -156,6 +225,34 @@ def _predict(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tenso
     if shaping != Shaping():
         error.mul_(slope)
     return error.to(hidden.dtype), nll, hits
+
+
+def _compare(model: Tensor, base: Tensor, shaping: Shaping) -> tuple[Tensor, Tensor]:
+    """Outputs of the model's and of the base's head [n, V] for one chunk, which are overwritten → the gradient [n, V] of its distance with
+    respect to the model's output, in its type, and the distance. At most three tensors [n, V] in fp32 exist at a time, without a cap."""
+    dtype = model.dtype
+    model, slope = _shape_logits(model.float(), shaping)
+    base, _ = _shape_logits(base.float(), shaping)
+    model.sub_(model.logsumexp(1, keepdim=True))
+    base.sub_(base.logsumexp(1, keepdim=True))
+    shares = base.exp()
+    distance = base.sub_(model).mul_(shares).sum()
+    error = model.exp_().sub_(shares)
+    if shaping != Shaping():
+        error.mul_(slope)
+    return error.to(dtype), distance
+
+
+def _shape_logits(logits: Tensor, shaping: Shaping) -> tuple[Tensor, float | Tensor]:
+    """fp32 outputs of a head [n, V], which are overwritten → logits, and their slope with respect to these outputs."""
+    slope: float | Tensor = shaping.scale
+    if shaping.scale != 1.0:
+        logits.mul_(shaping.scale)
+    if shaping.cap is not None:
+        bent = logits.div_(shaping.cap).tanh_()
+        slope = shaping.scale * (1 - bent.square())
+        logits = bent * shaping.cap
+    return logits, slope
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:

@@ -73,7 +73,12 @@ def is_step(value: Any) -> bool:
 
 def find_best_evaluation(events: Iterable[dict[str, Any]], metric: str = "loss", highest: bool = False) -> tuple[float, int] | None:
     """(lowest or highest value of a metric, its step); None without an evaluation. Of a step that was evaluated twice, the last value
-    counts; of equal values, the first step."""
-    values = {event["step"]: event.get(f"val/{metric}") for event in events if event["event"] == "evaluation"}
+    counts; of equal values, the first step. Evaluations from before a resume on other validation rows do not count."""
+    values: dict[int, Any] = {}
+    for event in events:
+        if event["event"] == "resumed" and event.get("other_validation_data") is True:
+            values.clear()
+        elif event["event"] == "evaluation":
+            values[event["step"]] = event.get(f"val/{metric}")
     found = [(value, step) for step, value in values.items() if isinstance(value, float) and math.isfinite(value)]
     return min(found, key=lambda each: (-each[0] if highest else each[0], each[1]), default=None)

@@ -1,4 +1,4 @@
-"""Summary of a run from the files in its folder: recipe, state, step, lowest validation loss, and size. Needs no torch, and only reads.
+"""Summary of a run from the files in its folder: recipe, state, step, best evaluation, and size. Needs no torch, and only reads.
 
 The folder may come from anywhere: a file that cannot be read, or that holds something else, counts as missing.
 """
@@ -48,8 +48,10 @@ class RunSummary:
     """The last optimizer step that was logged."""
     total: int | None
     """Optimizer steps of the whole run."""
-    best_loss: float | None
-    """Lowest validation loss."""
+    best_metric: str
+    """What the newest checkpoint calls the best by `checkpoint.best_by`: the name of a metric of the evaluations."""
+    best_value: float | None
+    """Its best value of all evaluations."""
     best_step: int | None
     bytes: int
     """Size of the folder."""
@@ -67,14 +69,16 @@ def summarize_run(folder: Path) -> RunSummary:
         for event in iterate_events(folder / LOG, LONGEST_LINE):
             if event["event"] in ("started", "resumed"):  # a run that starts again in its folder logs from step 0
                 step, total = event["step"], event["total"] if is_step(event.get("total")) else None
-            elif event["event"] == "evaluation":
+            if event["event"] in ("resumed", "evaluation"):
                 evaluations.append(event)
             step = max(step, event["step"])
     state, reason = find_state(folder)
     newest = max((path.name for path in (folder / CHECKPOINTS).glob("step-*")), default="")
-    recipe = read_json(folder / CHECKPOINTS / newest / "state.json").get("recipe") if newest else None
-    loss, at = find_best_evaluation(evaluations) or (None, None)
-    return RunSummary(folder, recipe if isinstance(recipe, str) else "", state, reason, step, total, loss, at, count_bytes(folder))
+    saved = read_json(folder / CHECKPOINTS / newest / "state.json") if newest else {}
+    recipe, best_by = (value if isinstance(value := saved.get(key), str) else "" for key in ("recipe", "best_by"))
+    metric, _, direction = (best_by or "loss").partition(" ")
+    best, at = find_best_evaluation(evaluations, metric, direction == "max") or (None, None)
+    return RunSummary(folder, recipe, state, reason, step, total, metric, best, at, count_bytes(folder))
 
 
 def find_state(folder: Path) -> tuple[str, str]:

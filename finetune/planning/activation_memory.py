@@ -71,6 +71,8 @@ class BlockStack:
     """Operations so far, at the same points."""
     turned: list[float] = field(default_factory=list)
     """Operations so far when the gradient reaches the last traced block, and after its backward."""
+    without_gradients: list[float] = field(default_factory=list)
+    """As `flops`, in a forward pass without gradients, which computes what `train.base_distance` compares with."""
 
     @property
     def untraced(self) -> int:
@@ -82,7 +84,10 @@ class BlockStack:
 
     @property
     def flops_of_one(self) -> float:
-        return self.flops[-1] - self.flops[-2] + self.turned[-1] - self.turned[0] if self.untraced else 0.0
+        if not self.untraced:
+            return 0.0
+        more = self.without_gradients[-1] - self.without_gradients[-2] if self.without_gradients else 0.0
+        return self.flops[-1] - self.flops[-2] + self.turned[-1] - self.turned[0] + more
 
 
 def trim_stacks(model: nn.Module, blocks: tuple[type[nn.Module], ...]) -> dict[str, int]:
@@ -206,6 +211,9 @@ def record_blocks(model: nn.Module, stacks: list[BlockStack], ledger: Allocation
     reduces it, and finetune/planning/memory.py counts it."""
 
     def note(stack: BlockStack, inputs: Any, output: Any) -> None:
+        if not torch.is_grad_enabled():
+            stack.without_gradients.append(ledger.flops)
+            return
         stack.kept.append(ledger.alive)
         stack.flops.append(ledger.flops)
         if len(stack.kept) == len(stack.traced):

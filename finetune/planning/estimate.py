@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from finetune.config import Config, on_disk
 from finetune.data import length_index, row_files
-from finetune.data.earlier_rows import find_earlier_rows, read_with_context
-from finetune.data.mixture import compute_shares, describe_share, name_sources
+from finetune.data.earlier_rows import EarlierRows, find_earlier_rows, read_with_context
+from finetune.data.mixture import compute_shares, describe_equal_files, describe_share, name_sources
 from finetune.distributed import sharding, tensor_parallel
 from finetune.errors import UserError
-from finetune.modeling import loading
+from finetune.modeling import base_distance, loading
 from finetune.modeling.trained_parameters import choose_trained
 from finetune.planning.activation_memory import Activations, Recomputing, trace_step, trim_stacks
 from finetune.planning.memory import Outline, outline_model
 from finetune.planning.parallelism_planner import TENSOR_SIZES, Work
 from finetune.recipe import POSITIONS, Batch, Recipe, Sample, Sketch
+from finetune.storage import files, strict_json
 from finetune.storage.strict_json import loads_object
 
 DESCRIBING = ["*.json", "*.txt", "*.model", "*.jinja"]
@@ -50,10 +51,17 @@ def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
     """Estimate a run. Raises `UserError` for a missing base, no trained parameters, or contradictory batching settings."""
     config = resolve_base(config)
     length_index.check_batching(config, recipe)
+    base_distance.check(config, recipe)
     sketched = recipe.sketch(config) if recipe.sketch else sketch_from_rows(config, recipe)
     loaded, dtype = sketched.loaded, sharding.compute_dtype(config)
     choose_trained(loaded, recipe, config)
+    base_distance.check_model(loaded, recipe, config)
     counted = outline_model(loaded.model, loaded.blocks, dtype, config.train.optimizer, loaded.tensor_plans)
+    loss = recipe.loss
+    if config.train.base_distance:
+        counted = replace(counted, with_base=config.model.lora is None)
+        # The model stands for the base's copy: a forward pass of either takes the same memory, and the copy's weights are counted above.
+        loss = base_distance.add_term(recipe, config.train.base_distance, None).loss
     check = partial(tensor_parallel.check_model, loaded.model, loaded.blocks, plans=loaded.tensor_plans)
     refusals = {size: find_refusal(config, size, check) for size in TENSOR_SIZES}
     misfits = tuple(loading.find_misfits(loaded.model, loaded.base, loaded.added)) if has_weights(loaded.base) else ()
@@ -64,7 +72,7 @@ def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
         longest = min(length_index.longest_sample(config), positions)
         batch = sketched.batch(positions // longest, longest)
         held = positions // longest * longest
-        return trace_step(loaded.model, counts, loaded.blocks, recipe.loss, batch, held, dtype, recomputing, tensor, loaded.tensor_plans)
+        return trace_step(loaded.model, counts, loaded.blocks, loss, batch, held, dtype, recomputing, tensor, loaded.tensor_plans)
 
     train = config.train
     work = Work(
@@ -105,11 +113,12 @@ def sketch_from_rows(config: Config, recipe: Recipe) -> Sketch:
     recipe.prepare(config)
     loaded = recipe.load(config)
     paths = [path for path in map(on_disk, config.data.training_files()) if path is not None]
-    samples = [read_row(path, line, row, recipe, loaded.processor) for path in paths for line, row in read_some_rows(path)]
-    longest = max(samples, key=recipe.length, default=None)
+    read = [sample for path in paths for sample in read_some_samples(path, config, recipe, loaded.processor)]
+    longest = max((sample for sample in read if sample is not None), key=recipe.length, default=None)
     if longest is None:
         named = f"data.train: {config.data.name_training_data() or None}"
-        raise UserError(f"{named} has no rows, and {config.recipe} defines no `sketch` to plan without them")
+        none = f"has no rows that data.too_long: {config.data.too_long} keeps" if read else "has no rows"
+        raise UserError(f"{named} {none}, and {config.recipe} defines no `sketch` to plan without them")
     lay = recipe.pack if config.data.packing and recipe.pack else recipe.collate
 
     def batch(count: int, positions: int) -> Batch:
@@ -118,14 +127,37 @@ def sketch_from_rows(config: Config, recipe: Recipe) -> Sketch:
     return Sketch(loaded, batch, lambda: loaded.processor)
 
 
-def read_row(path: Path, line: int, row: dict[str, Any], recipe: Recipe, processor: Any) -> Sample:
-    """A row as training reads it. Raises `UserError` with its place for an invalid row, and for a missing file that it names."""
+def read_some_samples(path: Path, config: Config, recipe: Recipe, processor: Any) -> Iterator[Sample | None]:
+    """Samples of rows spread over a file as training reads them, None if `data.too_long` drops one. Raises `UserError` with its place for
+    an invalid row, and for a missing file that it names."""
+    earlier = find_earlier_rows(path, recipe, config.options)
+    for line, row in read_some_rows(path):
+        try:
+            yield inspect_row(path, row, earlier, config, recipe, processor)[1]
+        except UserError as problem:
+            raise UserError(f"{path}:{line}: {problem}") from None
+
+
+def inspect_row(
+    path: Path, row: dict[str, Any], earlier: EarlierRows | None, config: Config, recipe: Recipe, processor: Any
+) -> tuple[int, Sample | None]:
+    """Positions and sample of a row as training reads it; 0 and None if `data.too_long` drops it. Raises `UserError` for an invalid row, a
+    missing file that it names, and an exception of the recipe, which is a bug of the recipe."""
     folder = length_index.data_folder(path)
     try:
         row_files.describe_files(recipe.files(row), folder)
-        return recipe.read(row, processor, folder)
-    except UserError as problem:
-        raise UserError(f"{path}:{line}: {problem}") from None
+        found = length_index.measure_row(config, recipe, processor, row, folder, earlier)
+        if found.left_out:
+            return 0, None
+        sample = read_with_context(recipe, processor, row, folder, earlier)
+    except UserError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        problem = f"{type(error).__name__}: {strict_json.one_line(error)}"
+        raise UserError(
+            f"the recipe {config.recipe} cannot read this row ({problem}); its functions should raise UserError with the problem"
+        ) from error
+    return found.positions, recipe.truncate(sample, found.positions) if found.cut and recipe.truncate is not None else sample
 
 
 def read_some_rows(path: Path | None) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -175,25 +207,32 @@ def preview_data(config: Config, recipe: Recipe, processor: Any) -> DataPreview:
         if each.rows
     ]
     positions = rows * sum(float(share) * mean for share, mean in zip(shares, means, strict=True))
-    return DataPreview(
-        rows, sum(each.looked_at for each in found), positions, tuple(text for each in found for text in each.problems), tuple(lines)
-    )
+    problems = [*(text for each in found for text in each.problems), *find_equal_files(paths)]
+    return DataPreview(rows, sum(each.looked_at for each in found), positions, tuple(problems), tuple(lines))
+
+
+def find_equal_files(paths: Sequence[Path]) -> Iterator[str]:
+    """A problem for each file of a mixture that has the content of an earlier one, as `MixedRows.mix` refuses it. Only files of equal size
+    are read."""
+    sizes = [path.stat().st_size for path in paths]
+    seen: dict[str, Path] = {}
+    for path, size in zip(paths, sizes, strict=True):
+        if sizes.count(size) > 1 and (first := seen.setdefault(files.digest(path), path)) is not path:
+            yield describe_equal_files(first, path)
 
 
 def preview_file(path: Path, config: Config, recipe: Recipe, processor: Any) -> DataPreview:
     """`preview_data` of one file."""
-    folder, earlier = length_index.data_folder(path), find_earlier_rows(path, recipe, config.options)
+    earlier = find_earlier_rows(path, recipe, config.options)
     problems, lengths, seen = [], [], 0
     for line, row in read_some_rows(path):
         seen += 1
         try:
-            row_files.describe_files(recipe.files(row), folder)
-            found = length_index.measure_row(config, recipe, processor, row, folder, earlier)
-            sample: Sample | None = None if found.left_out else read_with_context(recipe, processor, row, folder, earlier)
+            positions, sample = inspect_row(path, row, earlier, config, recipe, processor)
         except UserError as problem:
             problems.append(f"{path}:{line}: {problem}")
             continue
-        lengths.append(found.positions)
+        lengths.append(positions)
         if sample is not None and not any(recipe.collate([sample]).targets.values()):
             problems.append(f"{path}:{line}: this row has no training targets")
     with path.open("rb") as file:

@@ -73,6 +73,8 @@ class Outline:
     """Hidden size, the width of the states between blocks; 0 if blocks have no linear layers."""
     late: int = 0
     """Trained elements of the root whose gradient is computed last: embeddings."""
+    with_base: bool = False
+    """Whether a frozen copy of the base, in the compute type, is sharded beside the model (`train.base_distance`)."""
 
     @property
     def weights(self) -> tuple[ParameterOutline, ...]:
@@ -257,12 +259,15 @@ def estimate_memory(of: Outline, arrangement: Arrangement, work: Activations, co
     frozen = sum(shard_size(weight, arrangement) * weight.at_rest for weight in of.weights if not weight.trained)
     state = round(sum(shard_size(weight, arrangement) * weight.state for weight in of.weights if weight.trained))
     resident = 0 if arrangement.offload else 1
+    base = freeze_outline(of) if of.with_base else None
+    if base is not None:
+        frozen += sum(shard_size(weight, arrangement) * weight.at_rest for weight in base.weights)
     counted = {
         "frozen": resident * frozen,
         "masters": resident * MASTER * trained,
         "gradients": resident * GRADIENT * trained,
         "optimizer": resident * (state + 4 * sum(weight.trained for weight in of.weights)),
-        "gathered": _gathered(of, arrangement),
+        "gathered": _gathered(of, arrangement) + (0 if base is None else _gathered(base, arrangement)),
         "unreduced": _unreduced(of, arrangement, compute),
         "reducing": 0 if arrangement.replicated else GRADIENT * max(trained_size(unit, tensor) for unit in units),
         "activations": work.blocks,
@@ -270,6 +275,15 @@ def estimate_memory(of: Outline, arrangement: Arrangement, work: Activations, co
         "working": work.working,
     }
     return Memory(**counted, overhead=int(CONTEXT + FRAGMENTS * sum(counted.values())))
+
+
+def freeze_outline(of: Outline) -> Outline:
+    """The outline of a model's frozen copy."""
+
+    def freeze(unit: Unit) -> Unit:
+        return Unit(tuple(replace(weight, trained=False, at_rest=weight.gathered) for weight in unit.weights))
+
+    return replace(of, root=freeze(of.root), units=tuple(map(freeze, of.units)), late=0, with_base=False)
 
 
 def _gathered(of: Outline, arrangement: Arrangement) -> int:

@@ -71,7 +71,7 @@ def fit(
     early = explain_early_end(training, progress)
     if stop is None and early is not None:  # by this evaluation, or in an earlier launch
         return progress, early
-    if stop is not None and progress.step:  # all steps are committed; after one more, that evaluation could not be made up for
+    if stop is not None:  # all steps are committed; after one more, that evaluation could not be made up for
         requests.remove_stop_file(stop, training.world)
         return progress, stop.reason
     with closing(make_loader(training, training.rows)) as loader:

@@ -106,6 +106,7 @@ def count_lasting_bytes(training: Training) -> int:
     else:
         parts = [sharding.local_shard(parameter) for parameter in training.model.parameters()]
         parts += [sharding.local_shard(parameter.grad) for parameter in training.model.parameters() if parameter.grad is not None]
+    parts += [] if training.base is None else [sharding.local_shard(parameter) for parameter in training.base.parameters()]
     parts += [value for state in training.optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
     return sum(part.numel() * part.element_size() for part in parts if part.device.type == training.world.device.type)
 

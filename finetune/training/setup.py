@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch import nn
+
 from finetune.checkpointing import checkpoint, disk_space
 from finetune.config import Config, on_disk
 from finetune.config_diff import Change, find_changes, flatten
@@ -19,14 +21,14 @@ from finetune.data.mixture import MixedRows
 from finetune.distributed import activation_checkpointing, sharding, tensor_parallel
 from finetune.distributed.process_group import World, run_on_all, run_on_main
 from finetune.errors import UserError, format_count
-from finetune.modeling import loading, optimizers, quantization
+from finetune.modeling import base_distance, loading, optimizers, quantization
 from finetune.modeling.compilation import compile_blocks, decide_compilation, fixed_positions
 from finetune.modeling.trained_parameters import choose_trained
 from finetune.monitoring.event_log import Events
 from finetune.monitoring.run_records import EXIT_RECORD
 from finetune.monitoring.vital_signs import FOLDER as SIGNS
 from finetune.monitoring.vital_signs import describe_killed_launch
-from finetune.recipe import Loaded, Recipe
+from finetune.recipe import BASE_DISTANCE, Loaded, Recipe
 from finetune.storage import files
 from finetune.storage.hub_download import commit_of
 from finetune.training.loop import Progress, resume
@@ -78,9 +80,26 @@ def build(
         compile_blocks(loaded.model, loaded.blocks, fixed is not None)
     loaded = replace(loaded, remarks=(*loaded.remarks, *filter(None, [compiled.remark])))
     optimizer = run_on_all(world, lambda: optimizers.make_optimizer(loaded.model, config.train, loaded.blocks))
+    base = load_frozen_base(config, local, recipe, loaded, strategy, world)
+    shown = dict.fromkeys([BASE_DISTANCE] if config.train.base_distance else [])
+    if config.train.base_distance:
+        recipe = base_distance.add_term(recipe, config.train.base_distance, base)
     identity = identify_run(config, rows, base_files, loaded)
-    training = Training(world, config, recipe, loaded, loaded.model, strategy, optimizer, rows, val, total, identity, fixed)
+    training = Training(world, config, recipe, loaded, loaded.model, strategy, optimizer, rows, val, total, identity, fixed, base, shown)
     return training, resume(training)
+
+
+def load_frozen_base(
+    config: Config, local: Config, recipe: Recipe, loaded: Loaded, strategy: sharding.Strategy, world: World
+) -> nn.Module | None:
+    """The copy of the base that `train.base_distance` needs without adapters; None if it is not needed. Collective: call on every rank."""
+    if not config.train.base_distance or recipe.base_distance is None or config.model.lora is not None:
+        return None
+    path = recipe.base_distance.head(loaded.model)
+    announce(world, "loading the base once more, frozen, for train.base_distance …")
+    return run_on_all(
+        world, lambda: base_distance.load_base(load_shape(config, local, recipe), loaded.model, strategy, config, world, path)
+    )
 
 
 def announce(world: World, stage: str) -> None:
@@ -96,6 +115,7 @@ def check(config: Config, recipe: Recipe, world: World) -> sharding.Strategy:
     length_index.check_batching(config, recipe)
     quantization.check(config)
     optimizers.check(config)
+    base_distance.check(config, recipe)
     return strategy
 
 
@@ -130,6 +150,7 @@ def open_data(config: Config, local: Config, recipe: Recipe, loaded: Loaded, wor
 def choose_trained_with_room(loaded: Loaded, recipe: Recipe, config: Config) -> None:
     """`choose_trained`. Raises `UserError` if the disk has no room for checkpoints of what is trained."""
     choose_trained(loaded, recipe, config)
+    base_distance.check_model(loaded, recipe, config)
     disk_space.check_room(config.run.dir, disk_space.checkpoint_bytes_of(loaded.model, config.train.optimizer, loaded.blocks))
 
 
@@ -171,6 +192,7 @@ def identify_run(config: Config, rows: Rows | MixedRows, base_files: dict[str, s
         "optimizer": config.train.optimizer,
         "recipe_state": loaded.state,
         "added": sorted(loaded.added),
+        "base_distance": config.train.base_distance > 0,
     }
 
 
@@ -218,7 +240,10 @@ def report_start(training: Training, progress: Progress, events: Events) -> None
         except UserError as error:
             events.say(f"warning: changes of the configuration since step {progress.step} are not known: {error}")
             found = []
-        events.resumed(progress.step, found, facts)
+        other_rows = any(change.key == "launch.validation_data" for change in found)
+        events.resumed(progress.step, found, {**facts, "other_validation_data": other_rows})
+        if other_rows:
+            events.say("the validation data has changed: checkpoints and evaluations from before are not compared with those from now on")
     else:
         events.note("started", 0, **facts)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import time
 from collections.abc import Callable, Sequence
@@ -41,6 +42,8 @@ class Training:
     """Keys and values that a checkpoint must share to be of this run (data, base, order, recipe)."""
     fixed: int | None = None
     """Length of every packed row in positions, for compiled blocks; None: the sum of its samples' lengths."""
+    base: nn.Module | None = None
+    """The frozen copy of the base that `train.base_distance` needs without adapters."""
     metrics: dict[str, None] = field(default_factory=dict)
     """Names of what the recipe measures besides the loss, in order; filled by the first step or evaluation. Shown on the console."""
 
@@ -101,14 +104,17 @@ def global_counts(world: World, turns: list[RankBatch], sources: Sequence[str] =
 
 
 def report_sources(training: Training, sums: dict[str, float], counts: dict[str, float], weights: dict[str, float]) -> dict[str, float]:
-    """The metrics of each source that had targets in this step, as `mix/SOURCE/METRIC`, from global sums and counts."""
+    """The metrics of each source that had targets in this step, as `mix/SOURCE/METRIC`, from global sums and counts. A term without
+    targets has no mean, so neither it nor what is derived from it is reported; it counts as 0 in the loss."""
     found: dict[str, float] = {}
     for source in training.sources:
         keys = {name: f"mix/{source}/{name}" for name in weights}
         own = {name: counts[key] for name, key in keys.items()}
         if any(own.values()):
-            means = training.recipe.report(compute_means({name: sums[key] for name, key in keys.items()}, own, weights))
-            found |= {f"mix/{source}/{name}": value for name, value in means.items()}
+            means = compute_means({name: sums[key] for name, key in keys.items()}, own, weights)
+            means |= {name: math.nan for name, count in own.items() if not count}
+            reported = training.recipe.report(means)
+            found |= {f"mix/{source}/{name}": value for name, value in reported.items() if not math.isnan(value)}
     return found
 
 

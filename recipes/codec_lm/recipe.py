@@ -108,6 +108,7 @@ RECIPE = Recipe(
     length=length,
     collate=collation.collate,
     loss=loss_terms.compute_terms,
+    base_distance=loss_terms.COMPARISON,
     export=export,
     formats=("transformers",),
     inference=VERBS.inference,

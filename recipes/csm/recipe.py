@@ -9,13 +9,14 @@ of the base.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.config import Config
-from finetune.recipe import Batch, ContextRows, ExportPlan, Loaded, Recipe, RowPlace, Sample, Sketch
+from finetune.recipe import BASE_STATES, BaseDistance, Batch, ContextRows, ExportPlan, Loaded, Recipe, RowPlace, Sample, Sketch
 from recipes.speech.weighted_sums import compute_weighted_sums
 
 from .arguments import VERBS
@@ -25,9 +26,13 @@ from .options import Options, limit_context
 # options, and their --help must not wait for torch.
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from .model.sequence_layout import CsmProcessing, CsmTokens
+
+
+HEAD = "lm_head"
+"""The head of codebook 0."""
 
 
 def load(config: Config[Options]) -> Loaded:
@@ -54,13 +59,25 @@ def make_loaded(config: Config[Options]) -> tuple[Loaded, CsmTokens]:
     base = resolve_source(config.model.source, config.model.revision)
     model_config = read_config(base)
     loaded = Loaded(
-        model=csm_model.build_on_meta(model_config, base, options.depth_weight, options.depth_share),
+        model=csm_model.build_on_meta(
+            model_config,
+            base,
+            options.depth_weight,
+            options.depth_share,
+            chunked_head=config.train.base_distance > 0 and not adapts_head(config),
+        ),
         processor=None,
         blocks=csm_model.BLOCKS,
         base=base,
         trainable=select_trainable(options.trainable),
     )
     return loaded, CsmTokens.from_config(model_config)
+
+
+def adapts_head(config: Config[Options]) -> bool:
+    """Whether the head of codebook 0 gets a LoRA adapter."""
+    pattern = config.model.lora.targets if config.model.lora else None
+    return pattern is not None and re.fullmatch(pattern, HEAD) is not None
 
 
 def make_processor(config: Config[Options], base: Path, tokens: CsmTokens, speakers: dict[str, int]) -> CsmProcessing:
@@ -138,6 +155,12 @@ def collate(samples: list[Sample]) -> Batch:
     return sequence_layout.collate(samples)
 
 
+def compute_states(model: nn.Module, batch: Batch) -> Tensor:
+    """The backbone's states [N, H] that predict codebook 0. The backbone predicts no text."""
+    states: Tensor = model(batch.tensors, result="states")[BASE_STATES]
+    return states
+
+
 def prepare(config: Config[Options]) -> None:
     """Find the speakers in the data, and check all rows' codes."""
     from finetune.modeling.loading import resolve_source
@@ -170,6 +193,7 @@ RECIPE = Recipe(
     length=length,
     collate=collate,
     loss=compute_weighted_sums,
+    base_distance=BaseDistance(states=compute_states, head=lambda _: HEAD, term="backbone"),
     export=export,
     formats=("transformers",),
     inference=VERBS.inference,

@@ -6,13 +6,14 @@ transformers and accelerate are imported inside of functions: they take seconds,
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from finetune.errors import UserError
 from finetune.modeling.loss_head import LossHead, Shaping
+from finetune.recipe import BASE_STATES
 from finetune.storage.model_security import Kind, admit
 from finetune.storage.strict_json import one_line
 from recipes.language import varlen_attention
@@ -39,8 +40,11 @@ class CausalModel(nn.Module):
             self.add_module(name, child)
         self.set_submodule(self.head_path, loss_head(head, shaping))
 
-    def forward(self, tensors: dict[str, Tensor], lengths: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
-        """Sums over all targets: negative log-likelihood in nats, and correct predictions; both fp32 scalars.
+    def forward(
+        self, tensors: dict[str, Tensor], lengths: tuple[int, ...] = (), result: Literal["sums", "states"] = "sums"
+    ) -> tuple[Tensor, ...] | Tensor:
+        """Sums over all targets: negative log-likelihood in nats, and correct predictions; both fp32 scalars. With `BASE_STATES` in
+        `tensors`, also the distance to the base. As `result: states`, only the states [M, H] from which the targets are predicted.
 
         `tensors`: `ids` [B, S]; `targets` [B, S], the next token or `IGNORE`; `supervised` [M], the indices of the flattened positions with
         a target. For packed samples also `positions` [1, S], from 0 in each sample, and `bounds` [N + 1], where samples begin and end.
@@ -59,8 +63,10 @@ class CausalModel(nn.Module):
                 use_cache=False,
             ).last_hidden_state
         states, targets = hidden.flatten(0, 1).index_select(0, supervised), tensors["targets"].flatten().index_select(0, supervised)
-        nll, hits = self.get_submodule(self.head_path)(states, targets)
-        return nll, hits
+        if result == "states":
+            return states
+        sums: tuple[Tensor, ...] = self.get_submodule(self.head_path)(states, targets, tensors.get(BASE_STATES))
+        return sums
 
 
 def find_decoder(whole: Any) -> nn.Module:

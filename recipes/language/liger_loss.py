@@ -26,15 +26,17 @@ class LigerHead(LossHead):
             raise UserError(f"options.loss_head: liger needs unmodified logits, and this model changes them ({shaping}); use chunked")
         super().__init__(linear, shaping)
 
-    def forward(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """As `LossHead.forward`. If several tokens share the highest logit, only the first one counts as a correct prediction.
+    def forward(self, hidden: Tensor, targets: Tensor, base_states: Tensor | None = None) -> tuple[Tensor, ...]:
+        """As `LossHead.forward`, by whose operations the distance to a base is measured here, too. If several tokens share the highest
+        logit, only the first one counts as a correct prediction.
 
         If `hidden` requires no gradient, Liger computes none for the weight either; here all layers below the head are trained or adapted.
         """
         if not len(targets):  # Liger divides by their number. Gradients of zero must exist, because the other ranks reduce theirs.
-            return super().forward(hidden, targets)
+            return super().forward(hidden, targets, base_states)
         result = _liger_loss()(self.weight, hidden, targets, self.bias)
-        return result.loss, (result.predicted_tokens == targets).sum().float()
+        hits = (result.predicted_tokens == targets).sum().float()
+        return (result.loss, hits) if base_states is None else (result.loss, hits, self.measure_distance(hidden, base_states))
 
 
 @cache

@@ -4,15 +4,32 @@ from __future__ import annotations
 
 import math
 
-from torch import nn
+from torch import Tensor, nn
 
-from finetune.recipe import Batch, Term
+from finetune.recipe import BASE_DISTANCE, BaseDistance, Batch, Term
 
 
 def compute_terms(model: nn.Module, batch: Batch) -> dict[str, Term]:
-    """One forward of a `CausalModel`: negative log-likelihood of the supervised tokens, and how many of them it predicted correctly."""
-    nll, hits = model(batch.tensors, batch.lengths)
-    return {"nll": Term(nll, 1.0), "accuracy": Term(hits, 0.0)}
+    """One forward of a `CausalModel`: negative log-likelihood of the supervised tokens, and how many of them it predicted correctly; with
+    the states of a base in the batch, also the distance to it."""
+    nll, hits, *distance = model(batch.tensors, batch.lengths)
+    terms = {"nll": Term(nll, 1.0), "accuracy": Term(hits, 0.0)}
+    return {**terms, BASE_DISTANCE: Term(distance[0], 1.0)} if distance else terms
+
+
+def compute_states(model: nn.Module, batch: Batch) -> Tensor:
+    """One forward of a `CausalModel` → the states [M, H] from which the supervised tokens are predicted."""
+    states: Tensor = model(batch.tensors, batch.lengths, result="states")
+    return states
+
+
+def find_head(model: nn.Module) -> str:
+    """The path of the output head of a `CausalModel`."""
+    return str(model.head_path)
+
+
+COMPARISON = BaseDistance(states=compute_states, head=find_head, term="nll")
+"""Compares the predictions of the supervised tokens with those of the base."""
 
 
 def add_perplexity(means: dict[str, float]) -> dict[str, float]:

@@ -107,6 +107,7 @@ RECIPE = Recipe(
     length=length,
     collate=collation.collate,
     loss=loss_terms.compute_terms,
+    base_distance=loss_terms.COMPARISON,
     export=export,
     formats=("transformers",),
     inference=Inference(generate=generation.generate, chat=chat_session.chat, sample=sample, example=("--prompt", "Who are you?")),

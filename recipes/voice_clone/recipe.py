@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.config import Config
-from finetune.recipe import Batch, ExportPlan, Loaded, Recipe, Sample, Sketch
+from finetune.recipe import BASE_STATES, BaseDistance, Batch, ExportPlan, Loaded, Recipe, Sample, Sketch
 from recipes.speech.weighted_sums import compute_weighted_sums
 
 from .arguments import VERBS
@@ -26,7 +26,7 @@ from .options import Options
 # they parse their options, and their --help must not wait for torch.
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from .model.sequence_layout import SpeechProcessor, TokenIds
 
@@ -137,6 +137,12 @@ def collate(samples: list[Sample]) -> Batch:
     return sequence_layout.collate(samples)
 
 
+def compute_states(model: nn.Module, batch: Batch) -> Tensor:
+    """The talker's states [M, H] that predict codebook 0 and end of speech. The talker predicts no text."""
+    states: Tensor = model(batch.tensors, result="states")[BASE_STATES]
+    return states
+
+
 def prepare(config: Config[Options]) -> None:
     """Find the speakers in the data and store their vectors in the run's cache."""
     from .model import speaker_vectors
@@ -163,6 +169,7 @@ RECIPE = Recipe(
     length=length,
     collate=collate,
     loss=compute_weighted_sums,
+    base_distance=BaseDistance(states=compute_states, head=lambda _: "talker.codec_head", term="main"),
     export=export,
     formats=("custom_voice", "base"),
     inference=VERBS.inference,

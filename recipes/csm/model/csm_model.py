@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from accelerate import init_empty_weights
@@ -23,7 +23,8 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.csm.modeling_csm import CsmBackboneModel, CsmDecoderLayer, CsmDepthDecoderForCausalLM
 
-from finetune.modeling.loss_head import of_logits
+from finetune.modeling.loss_head import LossHead, of_logits
+from finetune.recipe import BASE_DISTANCE, BASE_STATES
 
 from .model_config import explain_failure
 
@@ -72,7 +73,7 @@ class CsmTrainingModel(nn.Module):
         super().__init__()
         self.backbone_model: Any = CsmBackboneModel(config)
         self.depth_decoder: Any = CsmDepthDecoderForCausalLM(config.depth_decoder_config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head: nn.Module = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.embed_text_tokens = nn.Embedding(config.text_vocab_size, config.hidden_size)
         self.depth_decoder.codebooks_head = CodebookHeads(self.depth_decoder.codebooks_head.weight)
         self.tied: bool = config.tie_codebooks_embeddings
@@ -80,11 +81,12 @@ class CsmTrainingModel(nn.Module):
             self.backbone_model.embed_tokens = None
         self.vocabulary: int = config.vocab_size
         self.depth_share = depth_share
-        self.weights = {"backbone": 1.0, "depth": depth_weight, "backbone_accuracy": 0.0, "depth_accuracy": 0.0}
+        self.weights = {"backbone": 1.0, "depth": depth_weight, "backbone_accuracy": 0.0, "depth_accuracy": 0.0, BASE_DISTANCE: 1.0}
 
-    def forward(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    def forward(self, tensors: dict[str, Tensor], result: Literal["sums", "states"] = "sums") -> dict[str, Tensor]:
         """Tensors of `sequence_layout.collate` → fp32 sums over the targets: two negative log-likelihoods in nats, and two counts of
-        correct top-1 guesses.
+        correct top-1 guesses; with `BASE_STATES`, also the distance to the base on codebook 0. As `result: states`, only the backbone's
+        states [N, H] that predict codebook 0, as `BASE_STATES`.
 
         If the depth decoder trains on a share of the frames, its sums are scaled up, so that their expectation is the sum over all frames.
         An evaluation computes all frames: its loss is exact, and comparable between runs with different shares.
@@ -96,16 +98,31 @@ class CsmTrainingModel(nn.Module):
         hidden = self.backbone_model(inputs_embeds=inputs, use_cache=False).last_hidden_state
         # The state that predicts a frame is that of the position before it: the frame's own state has already seen its codes.
         states = hidden.flatten(0, 1).index_select(0, rows - 1)
+        if result == "states":
+            return {BASE_STATES: states}
         speech, ends = tensors["speech"], tensors["ends"]
         # All frames, without a copy of them, unless some are only context.
         trained = slice(None) if len(speech) + len(ends) == len(codes) else torch.cat([speech, ends])
-        nll, hits = of_logits(self.lm_head(states[trained]), codes[trained, 0])
+        base_states = tensors.get(BASE_STATES)
+        nll, hits, *distance = self.compute_first_loss(
+            states[trained], codes[trained, 0], None if base_states is None else base_states[trained]
+        )
+        chosen: slice | Tensor
         if (share := self.depth_share if self.training else 1.0) < 1:
             chosen, factors = choose_frames(speech, ends, share)
         else:
             chosen, factors = trained, torch.ones(len(speech) + len(ends), device=codes.device)
         depth, depth_hits = self.compute_depth_losses(states[chosen], frames[chosen], codes[chosen], factors)
-        return {"backbone": nll, "depth": depth, "backbone_accuracy": hits, "depth_accuracy": depth_hits}
+        sums = {"backbone": nll, "depth": depth, "backbone_accuracy": hits, "depth_accuracy": depth_hits}
+        return {**sums, **dict(zip((BASE_DISTANCE,), distance, strict=False))}
+
+    def compute_first_loss(self, states: Tensor, targets: Tensor, base_states: Tensor | None) -> tuple[Tensor, ...]:
+        """The sums of codebook 0 for states [N, H] and targets [N]; with the base's states, also the distance to it. A head with an
+        adapter is a linear layer."""
+        if isinstance(self.lm_head, LossHead):
+            sums: tuple[Tensor, ...] = self.lm_head(states, targets, base_states)
+            return sums
+        return of_logits(self.lm_head(states), targets)
 
     def embed_codes(self, codes: Tensor) -> Tensor:
         """Codes [N, C] → the backbone's embeddings [N, C, H]. The table has one part for each codebook."""
@@ -139,14 +156,21 @@ def choose_frames(speech: Tensor, ends: Tensor, share: float) -> tuple[Tensor, T
     return torch.cat([speech[torch.randperm(len(speech), device=speech.device)[:count]], ends]), factors
 
 
-def build_on_meta(config: Any, base: Path, depth_weight: float = 1.0, depth_share: float = 1.0) -> CsmTrainingModel:
+def build_on_meta(
+    config: Any, base: Path, depth_weight: float = 1.0, depth_share: float = 1.0, chunked_head: bool = False
+) -> CsmTrainingModel:
     """The model of the `CsmConfig` of a folder with parameters on the meta device. Buffers are real, because rotary frequencies are
-    computed, not loaded. Raises `UserError` for a config whose sizes make no model."""
+    computed, not loaded. `chunked_head`: make the first head a `LossHead`, which can compare with a base and cannot have an adapter. Raises
+    `UserError` for a config whose sizes make no model."""
     AttentionInterface.register(ATTENTION, sdpa_attention_forward)  # no mask function has that name, so no mask is created
     for part in (config, config.depth_decoder_config):
         part._attn_implementation = ATTENTION
     try:
         with init_empty_weights(include_buffers=False):
-            return CsmTrainingModel(config, depth_weight, depth_share)
+            model = CsmTrainingModel(config, depth_weight, depth_share)
     except Exception as error:  # sizes that do not fit together fail in many ways
         raise explain_failure(base, error) from error
+    if chunked_head:
+        head: Any = model.lm_head
+        model.lm_head = LossHead(head)
+    return model

@@ -20,6 +20,7 @@ from finetune.storage import files
 from finetune.storage.synthetic_mark import SyntheticMark
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling, Voice, VoiceFolder
 from recipes.speech.marked_audio import encode_marked_wav, encode_pcm, wav_header
+from recipes.speech.model_key import compute_model_key
 from recipes.speech.sampling_settings import SamplingScheme
 
 from . import output_folder, text_inputs
@@ -174,7 +175,7 @@ def speak_file(exported: VoiceFolder, defaults: SpeechRequest, sampling: SpeechS
         raise UserError(f"--out {args.out}: --text-file writes a folder of wav files; give a folder, as in --out wavs/")
     lines = text_inputs.read_lines(args.text_file, defaults)
     text_inputs.check_lines(lines, exported.check)
-    model = output_folder.compute_model_key(exported.folder)
+    model = compute_model_key(exported.folder)
     keys = {line.number: output_folder.compute_line_key(line.request, sampling, model) for line in lines}
     rows = {number: row for number, row in output_folder.read_manifest(args.out).items() if row.get("key") == keys.get(number)}
     rows = {number: row for number, row in rows.items() if (args.out / row["file"]).is_file()}

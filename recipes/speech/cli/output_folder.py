@@ -29,13 +29,6 @@ def compute_line_key(request: SpeechRequest, sampling: SpeechSampling, model: st
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def compute_model_key(folder: Path) -> str:
-    """Digest that changes with the model, without reading the weights: names, sizes, and modification and change times of its files."""
-    stats = [(path.name, path.stat()) for path in sorted(folder.rglob("*")) if path.is_file()]
-    found = [(name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in stats]
-    return hashlib.sha256(json.dumps(found).encode()).hexdigest()
-
-
 def read_manifest(folder: Path) -> dict[int, dict[str, Any]]:
     """Line number → its last row in the manifest. An incomplete last row, left by a killed run, is ignored."""
     path = folder / MANIFEST

@@ -17,10 +17,11 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from data_prep.pages import web_server
 from data_prep.pages.request_guard import RequestError, Route
-from finetune.errors import UserError
+from finetune.errors import UserError, format_count
 from recipes.speech.evaluation.training_samples import parse_prompt
 from recipes.speech.interface import SpeechSampling
 from recipes.speech.marked_audio import UNNAMED, encode_marked_flac
+from recipes.speech.model_key import compute_model_key
 from recipes.speech.serving.access_control import AccessControl, AccessPolicy
 from recipes.speech.serving.api_errors import to_refusal
 from recipes.speech.serving.blind_trials import CHOICES, AnsweredError, BlindTrials, make_trials, read_texts
@@ -45,9 +46,12 @@ def serve_blind(exports: Mapping[str, VoiceFolder], url: str, policy: AccessPoli
     texts = read_texts(args.blind)
     for name, exported in exports.items():
         check_texts(name, exported, texts)
-    first, second = exports
-    trials = BlindTrials(make_trials(texts, (first, second)), args.results)
     sampling = SpeechSampling(seed=args.seed, max_seconds=args.max_seconds)
+    keys = {name: compute_model_key(exported.folder) for name, exported in exports.items()}
+    trials = BlindTrials(make_trials(texts, keys, str(sampling)), args.results)
+    if trials.others:
+        answers = format_count(trials.others, "answer")
+        print(f"{args.results}: {answers} to other texts, models or sampling settings, which do not count here", flush=True)
     open_texts = [trial.text for key, trial in trials.trials.items() if key not in trials.answers]
     clips = {pair: clip for name, exported in exports.items() for pair, clip in speak_texts(name, exported, open_texts, sampling).items()}
     announcement = f"serve: {url}   (stop with Ctrl-C; answers are saved to {args.results})"

@@ -33,7 +33,7 @@ class Trial:
     """One text spoken by both systems."""
 
     key: str
-    """Digest of the text and the systems, which do not show in it."""
+    """Digest of the text, the systems and the sampling, which do not show in it."""
     text: str
     left: str
     right: str
@@ -79,7 +79,10 @@ class BlindTrials:
     def __init__(self, trials: Sequence[Trial], results: Path) -> None:
         """Raises `UserError` for a file of results that cannot be read."""
         self.trials, self.results = {trial.key: trial for trial in trials}, results
-        self.answers = {key: winner for key, winner in read_answers(results).items() if key in self.trials}
+        earlier = read_answers(results)
+        self.answers = {key: winner for key, winner in earlier.items() if key in self.trials}
+        self.others = len(earlier) - len(self.answers)
+        """Number of answers in the file to other trials: of other texts, models or sampling settings."""
         self.systems = tuple(sorted({trials[0].left, trials[0].right}))
         self._choices: dict[str, Choice] = {}
 
@@ -109,13 +112,14 @@ class BlindTrials:
         return evaluate(wins, list(self.answers.values()).count(SAME))
 
 
-def make_trials(texts: Sequence[str], systems: tuple[str, str]) -> list[Trial]:
-    """A trial for each text in random order, the systems on random sides."""
+def make_trials(texts: Sequence[str], systems: Mapping[str, str], sampling: str) -> list[Trial]:
+    """A trial for each text in random order, the systems on random sides. `systems`: name → model key (`compute_model_key`); `sampling`:
+    a text that changes with the sampling settings. With other weights or settings the clips are others, and so are the trials."""
     chance = secrets.SystemRandom()
     trials = []
     for text in chance.sample(list(texts), len(texts)):
-        left, right = chance.sample(systems, 2)
-        key = hashlib.sha256("\0".join((text, *sorted(systems))).encode()).hexdigest()[:12]
+        left, right = chance.sample([*systems], 2)
+        key = hashlib.sha256(json.dumps([text, sorted(systems.items()), sampling]).encode()).hexdigest()[:12]
         trials.append(Trial(key, text, left, right))
     return trials
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from accelerate import init_empty_weights
@@ -22,6 +22,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
 from finetune.modeling.loss_head import LossHead, of_logits
+from finetune.recipe import BASE_DISTANCE, BASE_STATES
 
 ATTENTION = "overtone_causal"
 """Name under which transformers knows sdpa without a mask. Under the name `sdpa`, it tests whether a mask is all true, and the host waits
@@ -42,11 +43,12 @@ class SpeechModel(nn.Module):
         self.talker = talker
         self.register_buffer("speaker_vectors", speaker_vectors)
         self.sub_frames, self.frame_dropout = sub_frames, frame_dropout
-        self.weights = {"main": 1.0, "sub": sub_weight, "main_accuracy": 0.0, "sub_accuracy": 0.0}
+        self.weights = {"main": 1.0, "sub": sub_weight, "main_accuracy": 0.0, "sub_accuracy": 0.0, BASE_DISTANCE: 1.0}
 
-    def forward(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    def forward(self, tensors: dict[str, Tensor], result: Literal["sums", "states"] = "sums") -> dict[str, Tensor]:
         """Tensors of `sequence_layout.collate` → fp32 sums over the targets: two negative log-likelihoods in nats, and two counts of
-        correct top-1 guesses.
+        correct top-1 guesses; with `BASE_STATES`, also the distance to the base on codebook 0. As `result: states`, only the talker's
+        states [M, H] that predict codebook 0, as `BASE_STATES`.
 
         If codebooks 1 to 15 train on a share of the frames, their sums are scaled up, so that their expectation is the sum over all frames.
         """
@@ -55,13 +57,17 @@ class SpeechModel(nn.Module):
         embedded = frame_embeddings(talker, codes)
         inputs = drop_frames(embedded, self.frame_dropout) if self.training and self.frame_dropout else embedded
         hidden = talker_states(talker, input_embeddings(talker, self.speaker_vectors, tensors, inputs))
-        main, main_hits = compute_head_loss(talker.codec_head, *align_first_codebook(hidden, tensors["labels"], tensors["target_rows"]))
+        first_states, labels = align_first_codebook(hidden, tensors["labels"], tensors["target_rows"])
+        if result == "states":
+            return {BASE_STATES: first_states}
+        main, main_hits, *distance = compute_head_loss(talker.codec_head, first_states, labels, tensors.get(BASE_STATES))
         states = states_before_frames(hidden, tensors["frame_rows"])
         # Evaluation uses all frames.
         chosen, scale = choose_frames(len(codes), self.sub_frames if self.training else 1.0, codes.device)
         predicted = run_code_predictor(talker.code_predictor, states[chosen], embedded[chosen], codes[chosen])
         sub, sub_hits = sum_codebook_losses(talker.code_predictor.lm_head, *predicted)
-        return {"main": main, "sub": sub * scale, "main_accuracy": main_hits, "sub_accuracy": sub_hits * scale}
+        sums = {"main": main, "sub": sub * scale, "main_accuracy": main_hits, "sub_accuracy": sub_hits * scale}
+        return {**sums, **dict(zip((BASE_DISTANCE,), distance, strict=False))}
 
 
 def select_positions(positions: Tensor, rows: Tensor) -> Tensor:
@@ -150,11 +156,12 @@ def sum_codebook_losses(heads: nn.ModuleList, states: Tensor, targets: Tensor) -
     return torch.stack(nll).sum(), torch.stack(hits).sum()
 
 
-def compute_head_loss(head: nn.Module, states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Summed negative log-likelihood in nats and number of correct top-1 guesses, both fp32, for states [M, H] and targets [M]."""
+def compute_head_loss(head: nn.Module, states: Tensor, targets: Tensor, base_states: Tensor | None = None) -> tuple[Tensor, ...]:
+    """Summed negative log-likelihood in nats and number of correct top-1 guesses, both fp32, for states [M, H] and targets [M]; with the
+    base's states [M, H], also the distance to it."""
     if isinstance(head, LossHead):
-        nll, hits = head(states, targets)
-        return nll, hits
+        sums: tuple[Tensor, ...] = head(states, targets, base_states)
+        return sums
     return of_logits(head(states), targets)
 
 

@@ -34,6 +34,17 @@ def test_the_best_is_kept_by_its_metric(best_by: str | None, best: int | None) -
     assert {checkpoint.step_of(Path(name)) for name in gone} == {1, 2} - {best}
 
 
+@pytest.mark.parametrize(("digests", "kept"), [("aaa", 1), ("abb", 2), ("aab", 3), (("a", None, "b"), 2), ((None, "a", "a"), 1)])
+def test_the_best_on_other_validation_rows_is_not_kept(digests: Any, kept: int) -> None:
+    """The losses rise from 1 to 3, so the first is the best as long as it may be compared with the newest."""
+    found = {
+        f"step-{step:08d}": parse_state(json_bytes(tiny.state(step, evaluation={"loss": float(step)}, validation=digest)))
+        for step, digest in enumerate(digests, start=1)
+    }
+    gone = checkpoint.choose_surplus({**found, "step-00000004": {**found["step-00000003"], "evaluation": {}}}, 1, "step-00000004")
+    assert {checkpoint.step_of(Path(name)) for name in gone} == {1, 2, 3} - {kept}
+
+
 def test_a_checkpoint_of_an_earlier_version_is_compared_by_its_loss() -> None:
     losses = {1: 1.0, 2: 2.0, 3: 3.0}
     old = {f"step-{step:08d}": parse_state(json_bytes(tiny.state(step, validation_loss=loss))) for step, loss in losses.items()}

@@ -34,9 +34,9 @@ def test_runs_exports_and_recipes_are_listed(home: Path) -> None:
     done = run_command("-m", "finetune", "ls", cwd=home, env={"PYTHONPATH": str(Path(__file__).parents[3])})
     assert done.returncode == 0, done.stderr
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
-    assert lines[0] == "run recipe state step best validation loss size"
+    assert lines[0] == "run recipe state step best evaluation size"
     assert lines[1].startswith("runs/group/other – running 0/3 – ")
-    assert lines[2].startswith("runs/me – stopped (by SIGTERM) 9/40 2.5000 at 7 ")
+    assert lines[2].startswith("runs/me – stopped (by SIGTERM) 9/40 loss 2.5000 at 7 ")
     assert lines[4:6] == ["export recipe format from size", "exports/me voice_clone base me/checkpoints/step-00000003 2.5 MB"]
     assert lines[7].startswith(f"recipes: {', '.join(built_in_recipes())} (")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
@@ -24,7 +25,7 @@ from finetune.distributed.process_group import World
 from finetune.errors import UserError
 from finetune.monitoring.run_records import read_log
 from finetune.training import setup
-from finetune.training.step import train_step
+from finetune.training.step import report_sources, train_step
 from tests.finetune import fork_server, tiny
 from tests.finetune.data.test_batching import orders
 from tests.finetune.plain import plain_loss, reference
@@ -169,6 +170,23 @@ def test_each_sources_loss_is_that_of_its_own_rows(tmp_path: Path, world: World)
     assert one.micro.source is not None
     sources = {key.split("/")[1] for key in numbers if key.startswith("mix/")}
     assert sources == {training.rows.names[one.micro.source]}, "a source without targets in this step has no numbers"
+
+
+def test_a_term_without_targets_of_a_source_has_no_mean(tmp_path: Path, world: World) -> None:
+    """A mean of nothing would be logged as 0, which looks like a perfect prediction."""
+    write_mixture(tmp_path)
+    training, _ = tiny.built(world, mixed_config(tmp_path))
+
+    def derive(means: dict[str, float]) -> dict[str, float]:
+        return {**means, "perplexity": math.exp(min(means["after_next"], 700.0))}
+
+    training = replace(training, recipe=replace(training.recipe, report=derive))
+    sums = {"mix/own/next": 6.0, "mix/own/after_next": 0.0, "mix/replay/next": 2.0, "mix/replay/after_next": 4.0}
+    counts = {"mix/own/next": 3.0, "mix/own/after_next": 0.0, "mix/replay/next": 2.0, "mix/replay/after_next": 4.0}
+    found = report_sources(training, sums, counts, {"next": 1.0, "after_next": 0.3})
+    assert {name for name in found if name.startswith("mix/own/")} == {"mix/own/loss", "mix/own/next"}
+    assert (found["mix/own/loss"], found["mix/own/next"]) == (2.0, 2.0)
+    assert (found["mix/replay/after_next"], found["mix/replay/perplexity"]) == (1.0, math.e)
 
 
 def test_another_mix_is_refused_and_a_moved_file_is_not(tmp_path: Path, world: World) -> None:

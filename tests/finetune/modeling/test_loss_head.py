@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.torch_version import TorchVersion
 
 from finetune.modeling import loss_head
-from finetune.modeling.loss_head import AT_ONCE, SMALLEST, LossHead, Shaping, _add_product, rows_of_a_chunk
+from finetune.modeling.loss_head import AT_ONCE, SMALLEST, BaseHead, LossHead, Shaping, _add_product, rows_of_a_chunk
 
 ROWS = SMALLEST["cpu"]
 SHAPINGS = [Shaping(), Shaping(scale=0.25), Shaping(cap=5.0), Shaping(scale=3.0, cap=2.0)]
@@ -136,6 +136,92 @@ def test_what_is_added_to_memory_is_a_twentieth_of_full_logits(dtype: torch.dtyp
     usual = peak_bytes(lambda: full(linear, hidden, targets, Shaping())[0].backward() or True)  # type: ignore[func-returns-value]
     assert added - gradients <= share * full_logits, f"{added - gradients:,} of {full_logits:,}"
     assert usual >= full_logits, "the measure must see full logits where there are some"
+
+
+def head_of_a_base(rows: int, words: int = 97, width: int = 24, bias: bool = False, dtype: torch.dtype = torch.float32) -> tuple:  # type: ignore[type-arg]
+    """Another head, and the states of its model."""
+    torch.manual_seed(4)
+    return nn.Linear(width, words, bias=bias, dtype=dtype), torch.randn(rows, width, dtype=dtype) * 2
+
+
+def full_distance(linear: nn.Linear, hidden: Tensor, base: nn.Linear, states: Tensor, shaping: Shaping) -> Tensor:
+    """KL(base ‖ model), summed over positions, from full logits."""
+    shaped = []
+    for logits in (linear(hidden), base(states)):
+        scaled = logits.float() * shaping.scale
+        shaped.append(scaled if shaping.cap is None else torch.tanh(scaled / shaping.cap) * shaping.cap)
+    model, base_logits = shaped
+    return functional.kl_div(model.log_softmax(1), base_logits.detach().log_softmax(1), reduction="sum", log_target=True)
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("shaping", SHAPINGS, ids=str)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rows", [1, 3 * ROWS + 17])
+def test_the_distance_to_a_base_and_its_gradients_are_those_of_full_logits(rows: int, bias: bool, shaping: Shaping) -> None:
+    linear, hidden, targets = head_and_data(rows, bias=bias, dtype=torch.float32)
+    base, states = head_of_a_base(rows, bias=bias)
+    expected_inputs, own_inputs = hidden.clone().requires_grad_(), hidden.clone().requires_grad_()
+    expected = full_distance(linear, expected_inputs, base, states, shaping)
+    wanted = torch.autograd.grad(expected * 0.37, [expected_inputs, *linear.parameters()])
+    head = LossHead(linear, shaping)
+    head.set_base_head(BaseHead(LossHead(base, shaping)))
+    nll, hits, distance = head(own_inputs, targets, states)
+    found = torch.autograd.grad(distance * 0.37, [own_inputs, *linear.parameters()], retain_graph=True)
+    assert torch.allclose(distance, expected, rtol=2e-5) and distance > 0.01 * rows
+    for one, other in zip(found, wanted, strict=True):
+        assert (one - other).norm() <= 2e-5 * other.norm()
+    alone = LossHead(linear, shaping)(own_inputs, targets)
+    assert (nll, hits) == alone and {*head.state_dict()} == {*linear.state_dict()}, "the base's head is no part of this one"
+    assert all(parameter.grad is None for parameter in base.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_distance_of_equal_states_is_zero_with_a_zero_gradient(dtype: torch.dtype) -> None:
+    linear, hidden, targets = head_and_data(50, dtype=dtype)
+    own = hidden.clone().requires_grad_()
+    *_, distance = LossHead(linear)(own, targets, hidden)
+    assert distance == 0 and not any(each.any() for each in torch.autograd.grad(distance, [own, linear.weight]))
+
+
+def test_a_frozen_head_is_that_of_the_base() -> None:
+    linear, hidden, targets = head_and_data(40, dtype=torch.float32)
+    linear.requires_grad_(False)
+    states = hidden + 0.3
+    own = hidden.clone().requires_grad_()
+    *_, distance = LossHead(linear)(own, targets, states)
+    distance.backward()
+    expected_inputs = hidden.clone().requires_grad_()
+    expected = full_distance(linear, expected_inputs, linear, states, Shaping())
+    expected.backward()
+    assert torch.allclose(distance, expected, rtol=1e-4) and linear.weight.grad is None
+    assert own.grad is not None and expected_inputs.grad is not None
+    assert (own.grad - expected_inputs.grad).norm() <= 1e-4 * expected_inputs.grad.norm()
+    with torch.no_grad():
+        assert not LossHead(linear)(own, targets, states)[2].requires_grad
+
+
+def test_without_targets_the_distance_is_a_zero_with_a_graph() -> None:
+    linear, hidden, targets = head_and_data(0, dtype=torch.float32)
+    *_, distance = LossHead(linear)(hidden.requires_grad_(), targets, hidden.detach())
+    distance.backward()
+    assert distance == 0 and not linear.weight.grad.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_distance_adds_at_most_a_tenth_of_full_logits_to_memory(dtype: torch.dtype) -> None:
+    linear, hidden, targets = head_and_data(64 * ROWS, words=2048, width=8, dtype=dtype)
+    base, states = head_of_a_base(64 * ROWS, words=2048, width=8, dtype=dtype)
+    hidden.requires_grad_()
+    head = LossHead(linear)
+    head.set_base_head(BaseHead(LossHead(base)))
+    full_logits = len(hidden) * 2048 * 4
+    # Wanted in any case, and once for each of the two sums: the gradients, the weight's in fp32 and once more in its own type.
+    gradients = 2 * 4 * (hidden.numel() + 2 * linear.weight.numel())
+    added = peak_bytes(lambda: torch.stack(head(hidden, targets, states)[::2]).sum().backward() or True)
+    usual = peak_bytes(lambda: full_distance(linear, hidden, base, states, Shaping()).backward() or True)  # type: ignore[func-returns-value]
+    assert added - gradients <= 0.1 * full_logits, f"{added - gradients:,} of {full_logits:,}"
+    assert usual >= 2 * full_logits, "the measure must see full logits where there are some"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernel needs a CUDA GPU")

@@ -48,8 +48,34 @@ def test_a_log_gives_step_total_and_best_loss(tmp_path: Path) -> None:
     newest.mkdir(parents=True)
     (newest / "state.json").write_text(json.dumps({"recipe": "voice_clone"}))
     found = summarize_run(run)
-    assert (found.recipe, found.step, found.total, found.best_loss, found.best_step) == ("voice_clone", 3, 9, 3.0, 2)
+    assert (found.recipe, found.step, found.total, found.best_value, found.best_step) == ("voice_clone", 3, 9, 3.0, 2)
     assert is_run(run) and not is_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("best_by", "best"), [(None, ("loss", 1.0, 3)), ("words max", ("words", 0.9, 2)), ("pace min", ("pace", None, None))]
+)
+def test_the_best_is_that_of_the_checkpoints_metric(
+    tmp_path: Path, best_by: str | None, best: tuple[str, float | None, int | None]
+) -> None:
+    measured = [{"val/loss": 2.0, "val/words": 0.1}, {"val/loss": 1.5, "val/words": 0.9}, {"val/loss": 1.0, "val/words": 0.5}]
+    run = write_log(tmp_path / "run", *(step(number, "evaluation", **values) for number, values in enumerate(measured, start=1)))
+    newest = run / "checkpoints" / "step-00000003"
+    newest.mkdir(parents=True)
+    (newest / "state.json").write_text(json.dumps({"recipe": "voice_clone", "best_by": best_by}))
+    found = summarize_run(run)
+    assert (found.best_metric, found.best_value, found.best_step) == best
+
+
+def test_evaluations_on_other_rows_are_forgotten(tmp_path: Path) -> None:
+    run = write_log(
+        tmp_path,
+        step(1, "evaluation", **{"val/loss": 1.0}),
+        step(1, "resumed", total=4, other_validation_data=True),
+        step(2, "evaluation", **{"val/loss": 3.0}),
+        step(2, "resumed", total=4, other_validation_data=False),
+    )
+    assert (summarize_run(run).best_value, summarize_run(run).best_step) == (3.0, 2)
 
 
 def test_a_new_start_in_the_folder_counts_from_its_own_step(tmp_path: Path) -> None:

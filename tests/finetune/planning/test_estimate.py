@@ -120,6 +120,37 @@ def test_a_bad_row_is_named_without_a_sketch_too(tmp_path: Path) -> None:
         estimate_run(config, tiny.RECIPE)
 
 
+def test_rows_that_are_dropped_do_not_count_without_a_sketch(tmp_path: Path) -> None:
+    tiny.write_rows(tmp_path / "train.jsonl", ["x" * 90, "y" * 20])
+    limits = (("train.micro_tokens", "200"), ("data.sequence_length", "30"))
+    kept = estimate_run(tiny.config_in(tmp_path, *limits, ("data.too_long", "drop")), tiny.RECIPE)
+    alone = tmp_path / "alone"
+    tiny.write_rows(alone / "train.jsonl", ["y" * 20])
+    assert kept.activations(30, "none", 1) == estimate_run(tiny.config_in(alone, *limits), tiny.RECIPE).activations(30, "none", 1)
+    with pytest.raises(UserError, match=r"train\.jsonl:1: 90 positions do not fit data\.sequence_length: 30"):
+        estimate_run(tiny.config_in(tmp_path, *limits), tiny.RECIPE)
+    with pytest.raises(UserError, match=r"has no rows that data\.too_long: drop keeps"):
+        estimate_run(tiny.config_in(tmp_path, *limits[:1], ("data.sequence_length", "10"), ("data.too_long", "drop")), tiny.RECIPE)
+
+
+def test_an_exception_of_the_recipe_names_the_row(tmp_path: Path) -> None:
+    careless = replace(tiny.RECIPE, files=lambda row: [row["image"]])
+    config = tiny.config_in(tmp_path)
+    with pytest.raises(UserError, match=r"train\.jsonl:1: the recipe .* cannot read this row \(KeyError: 'image'\)"):
+        estimate_run(config, careless)
+    found = preview_data(config, careless, None)
+    assert len(found.problems) == found.looked_at and "train.jsonl:2: the recipe" in found.problems[1]
+
+
+def test_two_files_of_one_content_are_a_problem_of_a_mixture(tmp_path: Path) -> None:
+    for name, rows in {"a": ["one text"], "b": ["new text"], "c": ["one text"], "d": ["a longer text"]}.items():
+        tiny.write_rows(tmp_path / f"{name}.jsonl", rows)
+    tiny.config_in(tmp_path)
+    mixed = ", ".join(f"{{path: {tmp_path}/{name}.jsonl}}" for name in "abcd")
+    found = preview_data(tiny.config_in(tmp_path, ("data.train", "null"), ("data.mix", f"[{mixed}]")), tiny.RECIPE, None)
+    assert len(found.problems) == 1 and "a.jsonl and " in found.problems[0] and "c.jsonl have the same content" in found.problems[0]
+
+
 def test_a_row_that_is_no_json_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text('{"text": "fine"}\n{"text": "\\ud800"}\n')
     with pytest.raises(UserError, match=r"train\.jsonl:2: not a line of JSON \(half of a character"):

@@ -12,6 +12,7 @@ import torch
 
 from finetune import recipe
 from finetune.checkpointing import checkpoint
+from finetune.checkpointing.retention import BestBy
 from finetune.data import batching
 from finetune.distributed.process_group import World
 from finetune.errors import UserError
@@ -94,14 +95,17 @@ def test_the_base_is_evaluated_before_the_first_step_without_changing_a_number(t
     assert of_kind(tmp_path / "true" / "run", "evaluation").count(0) == 1, "a resumed run starts where it was"
 
 
-def test_a_stop_during_the_first_evaluation_leaves_a_checkpoint(tmp_path: Path, world: World) -> None:
+def test_a_stop_during_the_first_evaluation_trains_no_step(tmp_path: Path, world: World) -> None:
     val = tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(5, seed=5))
     config = tiny.config_in(tmp_path, ("data.val", str(val)), ("eval.at_start", "true"))
     requests = StopRequests()
     requests.record_signal("SIGTERM")
     progress, reason = fitted(*tiny.built(world, config), world, requests)
-    assert (progress.step, reason) == (1, "stopped by SIGTERM on rank 0")
-    assert checkpoint.find(config.run.dir).name == "step-00000001" and 0 not in of_kind(config.run.dir, "evaluation")
+    assert (progress.step, reason) == (0, "stopped by SIGTERM on rank 0")
+    assert not checkpoint.list_checkpoints(checkpoint.folder_of(config.run.dir))
+    assert not of_kind(config.run.dir, "evaluation") and not of_kind(config.run.dir, "step")
+    progress, reason = fitted(*tiny.built(world, config), world)
+    assert progress.step == 12 and 0 in of_kind(config.run.dir, "evaluation"), "the next launch begins with it"
 
 
 @pytest.mark.parametrize("asynchronous", ["true", "false"])
@@ -209,9 +213,12 @@ def test_values_on_other_validation_rows_are_not_compared(tmp_path: Path, world:
     tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(4, seed=6))
     training, progress = tiny.built(world, tiny.config_in(tmp_path, *chosen))
     assert (progress.best_value, progress.stale_evaluations) == (None, 0)
+    folder, by_score = checkpoint.folder_of(training.config.run.dir), BestBy("score")
+    assert checkpoint.read_metric(folder, by_score) == {1: 0.1, 2: 0.2}
     evaluate_as_planned(monkeypatch, [0.9, 0.8, 0.8, 0.8])
     progress, _ = fitted(training, progress, world)
     assert (progress.step, progress.best_value) == (6, 0.8), "the old rows' 0.1 would have ended it at step 4"
+    assert checkpoint.read_metric(folder, by_score)[4] == 0.8 and 1 not in checkpoint.read_metric(folder, by_score)
 
 
 def test_the_console_shows_the_metric_that_decides(

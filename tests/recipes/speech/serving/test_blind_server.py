@@ -26,12 +26,13 @@ from tests.data_prep.cli.test_report import CHROMIUM
 
 TEXTS = ["One train.", "Two trains.", "Three trains."]
 PAIR = ("before", "after")
+KEYS = dict.fromkeys(PAIR, "the same model")
 HOSTILE = ((b"host", b"evil.example"), (b"content-type", b"application/json"))
 
 
 @pytest.fixture
 def trials(tmp_path: Path) -> BlindTrials:
-    return BlindTrials(make_trials(TEXTS, PAIR), tmp_path / "results.jsonl")
+    return BlindTrials(make_trials(TEXTS, KEYS, "seed 0"), tmp_path / "results.jsonl")
 
 
 @pytest.fixture
@@ -162,7 +163,7 @@ def test_a_browser_compares_by_keyboard(nano_export: Path, tmp_path: Path) -> No
     exported, results, port = synthesizer.SPEECH.inspect(nano_export), tmp_path / "results.jsonl", loopback.free_port()
     spoken = blind_server.speak_texts("before", exported, TEXTS, SpeechSampling(max_seconds=0.4))
     clips = {(system, text): clip for (_, text), clip in spoken.items() for system in PAIR}
-    trials = BlindTrials(make_trials(TEXTS, PAIR), results)
+    trials = BlindTrials(make_trials(TEXTS, KEYS, "seed 0"), results)
     application = blind_server.build_app(trials, clips, AccessPolicy(None, True))
     server = uvicorn.Server(uvicorn.Config(application, web_server.LOOPBACK, port, log_level="warning"))
     thread = threading.Thread(target=server.run)

@@ -10,17 +10,31 @@ import pytest
 from finetune.errors import UserError
 from recipes.speech.serving.blind_trials import AnsweredError, BlindTrials, Trial, evaluate, make_trials, read_answers, read_texts
 
-PAIR = ("before", "after")
+PAIR = {"before": "weights 1", "after": "weights 2"}
 TEXTS = [f"Sentence {number}." for number in range(200)]
 
 
 def test_sides_and_order_are_random() -> None:
-    trials = make_trials(TEXTS, PAIR)
+    trials = make_trials(TEXTS, PAIR, "seed 0")
     assert sorted(trial.text for trial in trials) == sorted(TEXTS) and [trial.text for trial in trials] != TEXTS
     assert all({trial.left, trial.right} == set(PAIR) for trial in trials)
     assert 60 < sum(trial.left == "after" for trial in trials) < 140, "outside this range once in 10⁸ runs"
-    assert {trial.key for trial in trials} == {trial.key for trial in make_trials(TEXTS, PAIR)}
-    assert not {trial.key for trial in trials} & {trial.key for trial in make_trials(TEXTS, ("before", "other"))}
+    assert {trial.key for trial in trials} == {trial.key for trial in make_trials(TEXTS, PAIR, "seed 0")}
+    for systems, sampling in (
+        ({**PAIR, "after": "weights 3"}, "seed 0"),
+        (PAIR, "seed 1"),
+        ({"before": "weights 1", "x": "weights 2"}, "seed 0"),
+    ):
+        assert not {trial.key for trial in trials} & {trial.key for trial in make_trials(TEXTS, systems, sampling)}
+
+
+def test_answers_to_other_weights_of_the_same_name_do_not_count(tmp_path: Path) -> None:
+    results = tmp_path / "r.jsonl"
+    first = BlindTrials(make_trials(TEXTS[:3], PAIR, "seed 0"), results)
+    assert first.next is not None and first.others == 0
+    first.answer(first.next.key, "left")
+    trained_on = BlindTrials(make_trials(TEXTS[:3], {**PAIR, "after": "weights 3"}, "seed 0"), results)
+    assert trained_on.answers == {} and trained_on.others == 1 and trained_on.outcome.same == 0
 
 
 def test_an_answer_is_written_once_and_the_next_trial_comes(tmp_path: Path) -> None:
@@ -42,21 +56,21 @@ def test_an_answer_is_written_once_and_the_next_trial_comes(tmp_path: Path) -> N
 
 def test_a_restart_skips_what_has_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = tmp_path / "r.jsonl"
-    first = BlindTrials(make_trials(TEXTS[:3], PAIR), results)
+    first = BlindTrials(make_trials(TEXTS[:3], PAIR, "seed 0"), results)
     assert first.next is not None
     key = first.next.key
     first.answer(key, "left")
     with results.open("a") as file:
         file.write('{"trial": "half')
-    again = BlindTrials(make_trials(TEXTS[:3], PAIR), results)
+    again = BlindTrials(make_trials(TEXTS[:3], PAIR, "seed 0"), results)
     assert again.answers == first.answers and again.next is not None and again.next.key != key
     with pytest.raises(AnsweredError):
         again.answer(key, "left")
     again.answer(again.next.key, "same")
-    third = BlindTrials(make_trials(TEXTS[:3], PAIR), results)
+    third = BlindTrials(make_trials(TEXTS[:3], PAIR, "seed 0"), results)
     assert third.answers == again.answers and len(third.answers) == 2, "the incomplete line is in the middle now"
     assert f"warning: {results}:2: incomplete" in capsys.readouterr().err
-    assert BlindTrials(make_trials(TEXTS[:3], ("x", "y")), results).answers == {}
+    assert BlindTrials(make_trials(TEXTS[:3], {"x": "", "y": ""}, "seed 0"), results).answers == {}
 
 
 @pytest.mark.parametrize(
