@@ -58,6 +58,8 @@ def decode_image(source: Path | bytes) -> DecodedImage:
                 return DecodedImage(image, str(opened.format), tuple(changes + converted))
     except UserError:
         raise
+    except Image.DecompressionBombError:  # Pillow's own limit, of twice as many
+        raise UserError(f"has more than {MOST_PIXELS:,} pixels; make it smaller") from None
     except FileNotFoundError:
         raise UserError(f"{source!s}: no such file") from None
     except Exception as error:  # each decoder raises its own types

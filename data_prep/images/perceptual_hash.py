@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SIDE, FREQUENCIES = 32, 8
 """Pixels of the side of the gray copy, and lowest frequencies of it in each direction: 64 bits."""
-MOST_BITS = 3
+MOST_BITS = 7
 """Largest number of different bits of two copies of one image."""
 MOST_DIFFERENCE = 4.0
 """Largest mean difference of the pixels of two gray copies of one image, of 255 levels."""
@@ -69,6 +69,8 @@ def find_duplicates(hashes: Sequence[int], copies: Sequence[bytes]) -> list[list
 def find_pairs(hashes: Sequence[int], copies: Sequence[bytes]) -> Iterator[tuple[int, int]]:
     """Pairs of equal images. Two hashes that differ in at most `MOST_BITS` bits are equal in one of `MOST_BITS` + 1 parts, so only hashes
     with an equal part are compared; of several images with equal bytes, each is compared with the first alone."""
+    if not hashes:
+        return
     pixels = np.frombuffer(b"".join(copies), np.uint8).reshape(len(copies), -1).astype(np.int16)
     codes = np.array(hashes, dtype=np.uint64)
     seen: dict[tuple[int, bytes], int] = {}

@@ -51,16 +51,20 @@ class ImageProcessing:
 
 def load_image_processor(base: Path) -> Any:
     """The image processor of a base. Raises `UserError` if the base has none."""
-    from transformers import AutoImageProcessor
+    from transformers import AutoImageProcessor, logging
 
     if not (base / SETTINGS).is_file():
         raise UserError(f"{base} has no {SETTINGS}, so it is not known how images are prepared for it; download the model again")
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()  # each version comments on which of two implementations it chose
     with admit(base, image_classifier()) as clean:
         try:
             return AutoImageProcessor.from_pretrained(clean, trust_remote_code=False)
         except Exception as error:  # the versions of transformers check different things and raise different types
             problem = f"{type(error).__name__}: {one_line(error):.200}"
             raise UserError(f"{base / SETTINGS} cannot be used ({problem}); download the model again") from error
+        finally:
+            logging.set_verbosity(level)
 
 
 def read_normalization(processor: Any) -> Normalization:
