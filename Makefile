@@ -18,7 +18,7 @@ WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/language tests/recipes/code
     tests/finetune/storage/test_model_security.py \
     tests/data_prep/chats tests/data_prep/test_text_any_input.py tests/data_prep/cli/test_text.py tests/data_prep/test_export_audiofolder.py
 
-.PHONY: demo demo-llm test test-ci test-all test-next test-gpu-versions mutants check bench gpu-dry bench-check
+.PHONY: demo demo-llm demo-images test test-ci test-all test-next test-gpu-versions mutants check bench gpu-dry bench-check
 
 demo: $(STAMP)  ## a small trained model learns a new voice; what came of it in runs/demo/summary.json
 	$(BIN)/python -m recipes.voice_clone.demo
@@ -27,6 +27,9 @@ demo-llm: $(STAMP)  ## a tiny model learns a task from chats; figures in runs/de
 	$(BIN)/python -m recipes.llm_sft.demo
 
 # Tests start several processes themselves: one thread each, or they take each other's cores.
+demo-images: $(STAMP)  ## a tiny model learns handwritten digits, with three seeds; figures in runs/demo-images/summary.json
+	$(BIN)/python -m recipes.image_classification.demo
+
 test: $(STAMP)  ## everything but the slow proofs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 

@@ -14,6 +14,7 @@ VERBS = {
     "review": "serve a page to listen to clips, correct texts, keep and reject (review.jsonl)",
     "check": "check every line and every clip of a voice dataset, made here or not",
     "export": "export a voice dataset as LJSpeech, as an AudioFolder, or for the official Qwen3-TTS script",
+    "images": "turn labelled images into rows for a classifier (train.jsonl, val.jsonl, rejects.jsonl, report.html)",
     "text": "turn conversations into chat rows (train.jsonl, val.jsonl, rejects.jsonl)",
 }
 

@@ -41,6 +41,10 @@ def _accept_every_name(_: str) -> bool:
     return True
 
 
+def _keep_name(name: str) -> str:
+    return name
+
+
 def _name_no_files(_: dict[str, Any]) -> tuple[str, ...]:
     return ()
 
@@ -111,12 +115,16 @@ class Loaded:
     blocks: tuple[type[nn.Module], ...]
     """The classes that are sharded, checkpointed and compiled one by one."""
     base: Path
-    """Folder whose *.safetensors hold the parameters under the model's own names (a superset is fine), except the `added` ones."""
+    """Folder whose *.safetensors hold the parameters under the model's own names or `stored_names` (a superset is fine), except the
+    `added` ones."""
     trainable: Callable[[str], bool] = _accept_every_name
     """Which parameter names full fine-tuning trains, besides the `added` ones; the others stay frozen and out of the checkpoints."""
     added: Mapping[str, Callable[[Generator, Size], Tensor]] = field(default_factory=dict)
     """Parameters that the base lacks, or whose values in it are replaced (a head for other classes): name → function that returns the
     initial value [shape] from a CPU generator, which `run.seed` and the name determine. They are always trained, beside adapters too."""
+    stored_names: Mapping[str, str] = field(default_factory=dict)
+    """Parameter name → its name in `base`, where the two differ: transformers renames modules, and a base without a head lacks a prefix.
+    Checkpoints have the parameter names; `ExportPlan.rename` translates both."""
     buffers: dict[str, Tensor] = field(default_factory=dict)
     """Values of persistent buffers that are not in `base`; they are saved with each checkpoint."""
     state: dict[str, Any] = field(default_factory=dict)
@@ -218,8 +226,11 @@ class ReleasedModel:
 class ExportPlan:
     """How a recipe turns trained tensors into the folder that a stock package loads."""
 
+    rename: Callable[[str], str] = _keep_name
+    """Name of a tensor of the base, and name of a parameter of the model → its name in the exported weights. A parameter and the tensor
+    that it was loaded from (`Loaded.stored_names`) must get the same one. `keep` and `edit` get the new names."""
     keep: Callable[[str], bool] = _accept_every_name
-    """Which names of the base's tensors the exported weights hold."""
+    """Which of the tensors the exported weights hold."""
     edit: dict[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
     """Last change to a tensor, in fp32, by name; the shape stays."""
     files: dict[str, bytes] = field(default_factory=dict)
@@ -302,6 +313,10 @@ class Recipe(Generic[OptionsT]):
     pad: Callable[[Batch, int], Batch] | None = None
     """(what `pack` made, positions) → the same in a row of so many positions, for compiled blocks, which are compiled anew for each shape;
     no target, and no sum over targets, changes. Absent: blocks are compiled for sizes that vary."""
+    augment: Callable[[Sample, Any, Generator], Sample] | None = None
+    """(sample, processor, CPU generator) → a random variant of the sample, of the same length, such as another crop of an image. Called on
+    the loader's thread each time a sample is trained, and not in an evaluation. The generator is seeded by `run.seed`, the epoch and the
+    row, so a variant depends neither on the micro-batch nor on the ranks nor on a resume. It must leave the given tensors unchanged."""
     truncate: Callable[[Sample, int], Sample] | None = None
     """(sample, positions) → its beginning, for `data.too_long: truncate`. Absent: a cut sample would teach something wrong."""
     verify: Callable[[nn.Module, Loaded, Config[OptionsT]], None] = _verify_nothing

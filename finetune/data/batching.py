@@ -13,8 +13,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
+import torch
 
 from finetune.config import Config
 from finetune.data import sample_cache
@@ -51,6 +53,8 @@ class MicroBatch:
     """Whether its samples are packed end to end, or padded."""
     source: int | None = None
     """Number of the mixture's source that its samples are from; None without a mixture."""
+    window: int | None = None
+    """Key of its window of the epoch, which with a row's number seeds the augmentation of that row; None: no sample is augmented."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +99,15 @@ def micro_batches(order: Order, lengths: Ids | MixedLengths, epoch: int, window:
     by_length = ids[np.argsort(lengths[ids], kind="stable")]
     groups = (best_fit if order.packing else fill)(by_length, lengths[by_length], order.micro_tokens)
     # Without this shuffle, each window would be trained from its shortest to its longest samples.
-    turns = permute(np.arange(len(groups)), len(groups), derive_key(order.seed, epoch, window))
+    key = derive_key(order.seed, epoch, window)
+    turns = permute(np.arange(len(groups)), len(groups), key)
     return [
         MicroBatch(
-            tuple(groups[turn].tolist()), int(lengths[groups[turn]].sum()), derive_key(order.seed, epoch, window, place), order.packing
+            tuple(groups[turn].tolist()),
+            int(lengths[groups[turn]].sum()),
+            derive_key(order.seed, epoch, window, place),
+            order.packing,
+            window=key,
         )
         for place, turn in enumerate(turns)
     ]
@@ -119,6 +128,7 @@ def _mix_micro_batches(order: Order, lengths: MixedLengths, epoch: int, window: 
         phase = derive_key(order.seed, epoch, window, key, 1) % PHASES
         found += [(Fraction(place * PHASES + phase, len(groups) * PHASES), source, groups[turn]) for place, turn in enumerate(turns)]
     found.sort(key=lambda each: each[:2])
+    window_key = derive_key(order.seed, epoch, window)
     return [
         MicroBatch(
             tuple(group.tolist()),
@@ -126,6 +136,7 @@ def _mix_micro_batches(order: Order, lengths: MixedLengths, epoch: int, window: 
             derive_key(order.seed, epoch, window, place),
             order.packing,
             source,
+            window_key,
         )
         for place, (_, source, group) in enumerate(found)
     ]
@@ -173,10 +184,18 @@ class Loader:
     """
 
     def __init__(
-        self, rows: Rows | MixedRows, recipe: Recipe, rank: int, size: int, pinned: bool = False, fixed: int | None = None
+        self,
+        rows: Rows | MixedRows,
+        recipe: Recipe,
+        rank: int,
+        size: int,
+        pinned: bool = False,
+        fixed: int | None = None,
+        processor: Any = None,
     ) -> None:
-        """`pinned`: use page-locked memory, for asynchronous copies to a GPU. `fixed`: length to which packed rows are padded."""
-        self._rows, self._recipe, self._fixed = rows, recipe, fixed
+        """`pinned`: use page-locked memory, for asynchronous copies to a GPU. `fixed`: length to which packed rows are padded.
+        `processor`: `Loaded.processor`, for recipes that augment."""
+        self._rows, self._recipe, self._fixed, self._processor = rows, recipe, fixed, processor
         self._rank, self._size, self._pinned = rank, size, pinned
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
 
@@ -193,7 +212,7 @@ class Loader:
     def turns(self, micros: tuple[MicroBatch, ...]) -> list[RankBatch]:
         """This rank's share of a step; all ranks get the same number of turns."""
         shortest = min(micros, key=lambda micro: (micro.tokens, micro.ids))
-        filler = MicroBatch(shortest.ids[:1], 0, shortest.key, shortest.packed)
+        filler = MicroBatch(shortest.ids[:1], 0, shortest.key, shortest.packed, window=shortest.window)
         rounds = range(self._rank, -(-len(micros) // self._size) * self._size, self._size)
         chosen = [(micros[number], True) if number < len(micros) else (filler, False) for number in rounds]
         batches = [self.batch(micro) for micro, _ in chosen]
@@ -204,6 +223,11 @@ class Loader:
     def batch(self, micro: MicroBatch) -> Batch:
         self._rows.announce(micro.ids)
         samples = [self.sample(row) for row in micro.ids]
+        if micro.window is not None and self._recipe.augment is not None:
+            samples = [
+                self._recipe.augment(sample, self._processor, torch.Generator().manual_seed(derive_key(micro.window, row)))
+                for row, sample in zip(micro.ids, samples, strict=True)
+            ]
         if micro.packed:
             assert self._recipe.pack is not None  # finetune/data/length_index.py has refused packing for recipes without `pack`
             batch = self._recipe.pack(samples)

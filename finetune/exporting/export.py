@@ -89,11 +89,13 @@ def export(
     form = choose_format(maker, form)
     base = find_base(state, maker.base_folders, moved_base)
     with safetensors_shards.open_shards(chosen) as (trained, shapes), loading.open_base(base) as read_base:
-        check_checkpoint(chosen, state, shapes, base)
+        check_checkpoint(chosen, state, shapes)
         buffers = {name: trained(name, None) for name in state["buffers"]}
         render = partial(render_card, inherited=read_base_metadata(base), example=maker.inference.example, unit=maker.unit)
         plan = add_readme(maker.export(base, state["recipe_state"], buffers, form), chosen, state, name or describe_target(target), render)
         source = Source(state, trained, shapes, read_base, note_strength(plan, strength), DTYPE_FLAGS[dtype], strength)
+        renamed = rename_tensors(source, base)
+        check_shapes(chosen, renamed, base)
         # Only the last parts of the path: a published model must not reveal folders of this machine.
         card = {"recipe": state["recipe"], "format": form, "step": state["step"], "checkpoint": "/".join(chosen.parts[-3:])}
         card |= {} if strength == 1 else {"strength": strength}
@@ -101,9 +103,9 @@ def export(
             source = select_adapter(source, form, base)
             write(source, adapter_entries(source), "adapter_model", base, target, card)
         else:
-            entries = [entry for entry in exported_entries(source, base) if plan.keep(entry.name)]
-            check_accounted(source, {entry.name for entry in entries})
-            write(source, entries, "model", base, target, card)
+            entries = [entry for entry in exported_entries(renamed, base) if plan.keep(entry.name)]
+            check_accounted(renamed, {entry.name for entry in entries})
+            write(renamed, entries, "model", base, target, card)
     return target
 
 
@@ -121,19 +123,48 @@ def note_strength(plan: ExportPlan, strength: float) -> ExportPlan:
     return replace(plan, files={**plan.files, README: plan.files[README].rstrip(b"\n") + b"\n" + text.encode()})
 
 
-def check_checkpoint(chosen: Path, state: dict[str, Any], shapes: dict[str, tuple[int, ...]], base: Path) -> None:
-    """Raises `UserError` for a checkpoint whose files do not match each other or the base; its export would be a wrong model."""
+def check_checkpoint(chosen: Path, state: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
+    """Raises `UserError` for a checkpoint whose files do not match each other; its export would be a wrong model."""
     if missing := sorted(set(state["buffers"]) - set(shapes)):
         raise UserError(f"{chosen}: state.json lists {', '.join(missing[:4])}, but no file contains them; choose another checkpoint")
-    whole = loading.tensor_shapes(base)
     if missing := sorted(set(state["added"]) - set(shapes)):
         raise UserError(
             f"{chosen}: state.json lists the new {', '.join(missing[:4])}, but no file contains them; choose another checkpoint"
         )
-    known = {name: shape for name, shape in shapes.items() if name in whole and name not in state["added"]}
+
+
+def check_shapes(chosen: Path, source: Source, base: Path) -> None:
+    """Raises `UserError` for a checkpoint with a tensor in another shape than in the base. `source`: under exported names."""
+    whole = {source.plan.rename(name): shape for name, shape in loading.tensor_shapes(base).items()}
+    known = {name: shape for name, shape in source.shapes.items() if name in whole and name not in source.state["added"]}
     other = [f"{name} is {shape}, in the base {whole[name]}" for name, shape in known.items() if shape != whole[name]]
     if other:
         raise UserError(f"{chosen}: shapes differ from those of its base ({'; '.join(other[:4])}); choose another checkpoint")
+
+
+def rename_tensors(source: Source, base: Path) -> Source:
+    """The source under the names of the exported weights (`ExportPlan.rename`). Raises `UserError` if two tensors get the same one."""
+    rename = source.plan.rename
+
+    def rename_trained(name: str) -> str:
+        if not lora_adapters.is_adapter(name):
+            return rename(name)
+        layer = lora_adapters.layer_of(name)
+        return rename(f"{layer}.weight").removesuffix(".weight") + name.removeprefix(layer)
+
+    tensors = [name for name in source.shapes if not name.startswith("optimizer.")]
+    own = {rename_trained(name): name for name in tensors}
+    stored = {rename(name): name for name in loading.tensor_files(base)}
+    if len(own) < len(tensors) or len(stored) < len(loading.tensor_files(base)):
+        raise UserError("ExportPlan.rename of the recipe gives two tensors the same name; give each its own")
+    names = {key: [rename(name) for name in source.state[key]] for key in ("added", "buffers")}
+    return replace(
+        source,
+        state={**source.state, **names},
+        trained=lambda name, slices: source.trained(own.get(name, name), slices),
+        shapes={name: source.shapes[inner] for name, inner in own.items()},
+        base=lambda name, slices: source.base(stored.get(name, name), slices),
+    )
 
 
 def add_readme(plan: ExportPlan, chosen: Path, state: dict[str, Any], name: str, render: Callable[..., str]) -> ExportPlan:
@@ -277,7 +308,8 @@ def exported_entries(source: Source, base: Path) -> list[TensorEntry]:
         with safe_open(path, framework="pt") as file:
             part = file.get_slice(name)
             own = types[part.get_dtype()]
-            entries.append(TensorEntry(name, source.dtype if source.dtype and own.is_floating_point else own, tuple(part.get_shape())))
+            dtype = source.dtype if source.dtype and own.is_floating_point else own
+            entries.append(TensorEntry(source.plan.rename(name), dtype, tuple(part.get_shape())))
     sizes = Counter[torch.dtype]()
     for entry in entries:
         sizes[entry.dtype] += math.prod(entry.shape) if entry.dtype.is_floating_point else 0

@@ -59,7 +59,7 @@ def load_base(loaded: Loaded, model: nn.Module, strategy: sharding.Strategy, con
     base.set_submodule(path, BaseHead(head))
     layout = sharding.shard(base, loaded.blocks, strategy, config, world, loaded.tensor_plans)
     home = sharding.choose_home(config, world)
-    loading.materialise(base, loaded.base, loaded.buffers, world.device, config.run.seed, home)
+    loading.materialise(base, loaded.base, loaded.buffers, world.device, config.run.seed, home, names=loaded.stored_names)
     sharding.check_sharding(base, loaded.blocks, layout, world, home, loaded.tensor_plans)
     trained.set_base_head(base.get_submodule(path))
     return base

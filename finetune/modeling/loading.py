@@ -30,6 +30,7 @@ DESCRIBING = ("README*", "LICENSE*", "NOTICE*", "USE_POLICY*", "*.index.json", "
 
 
 NONE_ADDED: Mapping[str, Initializer] = MappingProxyType({})
+SAME_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 def resolve_source(source: str | None, revision: str | None, patterns: Sequence[str] = MODEL_FILES, option: str = "model.source") -> Path:
@@ -112,17 +113,19 @@ def materialise(
     seed: int,
     home: torch.device | None = None,
     added: Mapping[str, Initializer] = NONE_ADDED,
+    names: Mapping[str, str] = SAME_NAMES,
 ) -> None:
     """Allocate a sharded meta model and load its weights; each rank reads only its own slices. Buffers are placed on `device`, shards on
-    `home` (default: `device`). `added`: parameters that are initialized instead of being read (`Loaded.added`).
+    `home` (default: `device`). `added`: parameters that are initialized instead of being read (`Loaded.added`). `names`:
+    `Loaded.stored_names`.
 
     Raises `UserError` naming every parameter that the base lacks or has in another shape.
     """
     # Not `to_empty`: it would also clear the buffers, and a model with an invalid rotary table trains without an error.
     model._apply(lambda tensor: torch.empty_like(tensor, device=home or device) if tensor.is_meta else tensor.to(device))
-    if problems := find_misfits(model, base, added):
+    if problems := find_misfits(model, base, added, names):
         raise UserError(f"{base} does not match the model in {len(problems)} tensors:\n  " + "\n  ".join(problems[:20]))
-    with torch.no_grad(), open_base(base) as read:
+    with torch.no_grad(), open_base(base, names) as read:
         for name, parameter in model.named_parameters():
             if (initializer := added.get(plain_name(name))) is not None:
                 value = added_parameters.initialize(plain_name(name), parameter.shape, seed, initializer)
@@ -139,28 +142,31 @@ Reader = Callable[[str, tuple[slice, ...] | None], Tensor]
 
 
 @contextlib.contextmanager
-def open_base(folder: Path) -> Iterator[Reader]:
-    """Read tensors, or slices of them, from a base's safetensors; each file is opened once and mapped, not read."""
+def open_base(folder: Path, names: Mapping[str, str] = SAME_NAMES) -> Iterator[Reader]:
+    """Read tensors, or slices of them, from a base's safetensors; each file is opened once and mapped, not read. `names`: name that the
+    reader is given → name in the files, where they differ."""
     places = tensor_files(folder)
     with contextlib.ExitStack() as stack:
         handles = {path: stack.enter_context(safe_open(path, framework="pt")) for path in set(places.values())}
 
         def read(name: str, slices: tuple[slice, ...] | None) -> Tensor:
-            handle = handles[places[name]]
-            return handle.get_tensor(name) if slices is None else handle.get_slice(name)[slices]
+            stored = names.get(name, name)
+            handle = handles[places[stored]]
+            return handle.get_tensor(stored) if slices is None else handle.get_slice(stored)[slices]
 
         yield read
 
 
-def find_misfits(model: nn.Module, base: Path, added: Collection[str] = ()) -> list[str]:
-    """Tensors that the base lacks or has in another shape, without the `added` ones, one line each. Compares full shapes, since a slice of
-    a larger tensor would load without an error."""
+def find_misfits(model: nn.Module, base: Path, added: Collection[str] = (), names: Mapping[str, str] = SAME_NAMES) -> list[str]:
+    """Tensors that the base lacks or has in another shape, without the `added` ones, one line each, by their `names` in the base. Compares
+    full shapes, since a slice of a larger tensor would load without an error."""
     shapes = tensor_shapes(base)
-    wanted = dict(
+    own = dict(
         _expected(base_name(name), tuple(parameter.shape))
         for name, parameter in model.named_parameters()
         if not is_adapter(name) and plain_name(name) not in added
     )
+    wanted = {names.get(name, name): shape for name, shape in own.items()}
     missing = [f"{name} is missing" for name in wanted if name not in shapes]
     return missing + [
         f"{name} is {shapes[name]} there, the model has {shape}" for name, shape in wanted.items() if shapes.get(name, shape) != shape

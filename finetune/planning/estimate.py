@@ -19,7 +19,7 @@ from finetune.modeling.trained_parameters import choose_trained
 from finetune.planning.activation_memory import Activations, Recomputing, trace_step, trim_stacks
 from finetune.planning.memory import Outline, outline_model
 from finetune.planning.parallelism_planner import TENSOR_SIZES, Work
-from finetune.recipe import POSITIONS, Batch, Recipe, Sample, Sketch
+from finetune.recipe import POSITIONS, Batch, Loaded, Recipe, Sample, Sketch
 from finetune.storage import files, strict_json
 from finetune.storage.strict_json import loads_object
 
@@ -64,7 +64,7 @@ def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
         loss = base_distance.add_term(recipe, config.train.base_distance, None).loss
     check = partial(tensor_parallel.check_model, loaded.model, loaded.blocks, plans=loaded.tensor_plans)
     refusals = {size: find_refusal(config, size, check) for size in TENSOR_SIZES}
-    misfits = tuple(loading.find_misfits(loaded.model, loaded.base, loaded.added)) if has_weights(loaded.base) else ()
+    misfits = find_misfits(loaded) if has_weights(loaded.base) else ()
     counts = trim_stacks(loaded.model, loaded.blocks)
 
     @cache
@@ -91,6 +91,10 @@ def resolve_base(config: Config) -> Config:
     """The config with `model.source` as a local folder that contains at least config.json. Downloads no weights from the hub."""
     folder = loading.resolve_source(config.model.source, config.model.revision, DESCRIBING)
     return config.model_copy(update={"model": config.model.model_copy(update={"source": str(folder)})})
+
+
+def find_misfits(loaded: Loaded) -> tuple[str, ...]:
+    return tuple(loading.find_misfits(loaded.model, loaded.base, loaded.added, loaded.stored_names))
 
 
 def has_weights(base: Path) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
 from finetune.checkpointing import checkpoint, disk_space
@@ -70,10 +71,7 @@ def build(
     layout = sharding.shard(loaded.model, loaded.blocks, strategy, config, world, loaded.tensor_plans)
     home = sharding.choose_home(config, world)
     announce(world, "loading the weights …")
-    run_on_all(
-        world,
-        lambda: loading.materialise(loaded.model, loaded.base, loaded.buffers, world.device, config.run.seed, home, loaded.added),
-    )
+    run_on_all(world, lambda: load_weights(loaded, config, world, home))
     sharding.check_sharding(loaded.model, loaded.blocks, layout, world, home, loaded.tensor_plans)
     verify_model(loaded, config, recipe, world)
     if compiled.on:
@@ -154,6 +152,12 @@ def choose_trained_with_room(loaded: Loaded, recipe: Recipe, config: Config) -> 
     disk_space.check_room(config.run.dir, disk_space.checkpoint_bytes_of(loaded.model, config.train.optimizer, loaded.blocks))
 
 
+def load_weights(loaded: Loaded, config: Config, world: World, home: torch.device) -> None:
+    """Fill the sharded model. Raises `UserError` for a base that does not match it."""
+    seed, names = config.run.seed, loaded.stored_names
+    loading.materialise(loaded.model, loaded.base, loaded.buffers, world.device, seed, home, loaded.added, names)
+
+
 def verify_model(loaded: Loaded, config: Config, recipe: Recipe, world: World) -> None:
     """Run the recipe's own checks of the loaded model, and leave the model in training mode. Collective: call on every rank."""
     loaded.model.eval()
@@ -202,7 +206,8 @@ def describe_added(loaded: Loaded) -> str | None:
         return None
     known = loading.tensor_shapes(loaded.base)
     shapes = {sharding.plain_name(name): [*parameter.shape] for name, parameter in loaded.model.named_parameters()}
-    replaced = {name: f" in place of the base's {[*known[name]]}" for name in loaded.added if name in known}
+    stored = {name: loaded.stored_names.get(name, name) for name in loaded.added}
+    replaced = {name: f" in place of the base's {[*known[place]]}" for name, place in stored.items() if place in known}
     parts = [f"{name} {shapes[name]}{replaced.get(name, '')}" for name in sorted(loaded.added)]
     return f"new parameters, initialized by run.seed: {', '.join(parts)}"
 

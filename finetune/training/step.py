@@ -182,7 +182,8 @@ def report_means(training: Training, means: dict[str, float], weights: dict[str,
 
 def make_loader(training: Training, rows: Rows | MixedRows) -> Loader:
     world = training.world
-    return Loader(rows, training.recipe, world.data_rank, world.data_size, pinned=world.device.type == "cuda", fixed=training.fixed)
+    pinned, processor = world.device.type == "cuda", training.loaded.processor
+    return Loader(rows, training.recipe, world.data_rank, world.data_size, pinned, training.fixed, processor)
 
 
 def copy_to_device(batch: Batch, device: torch.device) -> Batch:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from finetune.data import batching, sample_cache
 from finetune.data.batching import Loader, MicroBatch, Order, Place, Step
 from finetune.data.jsonl_dataset import Measured, Rows, SamplesFile, build_index, compute_checksum, open_rows
 from finetune.errors import UserError
+from finetune.recipe import Batch, Sample
 from tests.finetune import tiny
 
 orders = st.builds(
@@ -210,3 +212,59 @@ def test_a_cached_sample_that_can_not_be_read_is_named_with_its_row(tmp_path: Pa
 def test_the_order_of_a_config_holds_all_that_decides_it(tmp_path: Path) -> None:
     config = tiny.config_in(tmp_path, ("run.seed", "3"), ("data.window", "5"))
     assert Order.of(config).as_json() == {"seed": 3, "window": 5, "micro_tokens": 100, "global_batch_tokens": 300, "packing": False}
+
+
+# --- augmentation
+
+
+def add_noise(sample: Sample, processor: Any, generator: torch.Generator) -> Sample:
+    return {"ids": sample["ids"], "drawn": torch.rand(2, generator=generator) + processor}
+
+
+def collate_noise(samples: list[Sample]) -> Batch:
+    noise = torch.stack([sample.get("drawn", torch.zeros(2)) for sample in samples])
+    return Batch({"drawn": noise}, {"next": len(samples), "after_next": len(samples)})
+
+
+def draws(rows: Any, lengths: Any, size: int, epoch: int, **changes: Any) -> dict[tuple[int, int], list[float]]:
+    """(row, how many times before in this epoch) → what was drawn for it, on `size` ranks."""
+    order = replace(Order(3, 8, 60, 200), **changes)
+    recipe = replace(tiny.RECIPE, augment=add_noise, collate=collate_noise)
+    loaders = [Loader(rows, recipe, rank, size, processor=7.0) for rank in range(size)]
+    found: dict[tuple[int, int], list[float]] = {}
+    for step in batching.steps(order, lengths, Place(epoch), epoch + 1):
+        for turn in (turn for loader in loaders for turn in loader.turns(step.micros) if turn.counts):
+            for row, drawn in zip(turn.micro.ids, turn.batch.tensors["drawn"].tolist(), strict=True):
+                found[row, sum(known == row for known, _ in found)] = drawn
+    for loader in loaders:
+        loader.close()
+    return found
+
+
+def test_a_row_is_augmented_by_seed_and_epoch_alone() -> None:
+    rows = rows_in_memory(tiny.texts(30))
+    alone = draws(rows, rows.lengths, 1, 0)
+    assert len(alone) == 30 and len({*map(tuple, alone.values())}) == 30 and min(map(min, alone.values())) >= 7.0
+    for size, changes in ((2, {}), (4, {}), (1, {"micro_tokens": 41, "global_batch_tokens": 90})):
+        assert draws(rows, rows.lengths, size, 0, **changes) == alone
+    for other in (draws(rows, rows.lengths, 1, 1), draws(rows, rows.lengths, 1, 0, seed=4)):
+        assert other.keys() == alone.keys() and all(other[row] != alone[row] for row in alone)
+
+
+def test_a_resumed_epoch_augments_as_the_whole_one_does() -> None:
+    rows, order = rows_in_memory(tiny.texts(30)), Order(3, 8, 60, 200)
+    recipe = replace(tiny.RECIPE, augment=add_noise, collate=collate_noise)
+    loader = Loader(rows, recipe, 0, 1, processor=0.0)
+    whole = [*batching.steps(order, rows.lengths, Place(), 1)]
+    rest = [*batching.steps(order, rows.lengths, whole[1].after, 1)]
+    before, after = ([loader.turns(step.micros)[0].batch.tensors["drawn"].tolist() for step in found] for found in (whole[2:], rest))
+    loader.close()
+    assert before == after and len(before) >= 2
+
+
+def test_an_evaluation_does_not_augment() -> None:
+    rows = rows_in_memory(tiny.texts(4))
+    loader = Loader(rows, replace(tiny.RECIPE, augment=add_noise, collate=collate_noise), 0, 1, processor=0.0)
+    assert loader.batch(MicroBatch((0, 1), 9, 5)).tensors["drawn"].tolist() == [[0.0, 0.0]] * 2
+    assert loader.batch(MicroBatch((0, 1), 9, 5, window=1)).tensors["drawn"].min() > 0
+    loader.close()

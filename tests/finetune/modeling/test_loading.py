@@ -47,6 +47,24 @@ def full(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
+# --- names
+
+
+def test_parameters_are_read_under_the_names_that_the_base_has(tmp_path: Path) -> None:
+    base = write_base(tmp_path / "base")
+    expected = fill(tiny.RECIPE.load(tiny.config_in(tmp_path)), base)
+    names = {name: f"stored.{name}" for name in ("head.weight", "blocks.0.up.weight")}
+    own = load_file(base / "model.safetensors")
+    save_file({names.get(name, name): value for name, value in own.items()}, base / "model.safetensors")
+    loaded = tiny.RECIPE.load(tiny.config_in(tmp_path))
+    loading.materialise(loaded.model, base, loaded.buffers, torch.device("cpu"), 0, names=names)
+    found = dict(loaded.model.named_parameters())
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    meta = tiny.RECIPE.load(tiny.config_in(tmp_path)).model
+    assert loading.find_misfits(meta, base, names=names) == []
+    assert loading.find_misfits(meta, base, names={**names, "head.bias": "stored.head.bias"}) == ["stored.head.bias is missing"]
+
+
 # --- the source
 
 

@@ -1,0 +1,124 @@
+"""Turn labelled images into a dataset for fine-tuning a classifier.
+
+  python -m data_prep images photos/ --out data/photos
+  python -m data_prep images photos.jsonl --out data/photos
+  python -m data_prep images ethz/food101 --out data/food
+  python -m finetune train --recipe image_classification --data.train data/photos/train.jsonl --data.val data/photos/val.jsonl
+
+A source is a folder with a subfolder of images for each label (also below train, val and test), a JSONL file with `image` and `label`, a
+Parquet file, a folder that `datasets` saved, or the name of a dataset on the hub. Every image is decoded: broken ones, duplicates, and
+images that appear under two labels are rejected and listed in rejects.jsonl. The others are copied unchanged. An existing dataset is
+updated, and images that were examined before are not decoded again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from data_prep.images import image_report, labelled_dataset
+from data_prep.images.image_examination import ExaminedImage, examine_images
+from data_prep.images.image_sources import find_images
+from data_prep.images.labelled_dataset import MADE_BY, REPORT
+from data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
+from finetune.argument_parsing import parse_arguments
+from finetune.errors import UserError, exit_code
+from finetune.storage import files, strict_json
+
+REPORTED = 1000
+"""Images between two lines of progress."""
+
+
+def main(argv: list[str]) -> int:
+    """Run the verb. Returns 0 if there are images to train on."""
+    return exit_code(_run, argv)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The argument parser."""
+    options = argparse.ArgumentParser(prog="data_prep images", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("source", help="folder, JSONL file, Parquet file, or hub name of a dataset (owner/name)")
+    options.add_argument(
+        "--out", type=Path, required=True, help=f"output folder for images/, {TRAIN}, {VAL}, {REJECTS}, {SUMMARY}, {REPORT}"
+    )
+    options.add_argument(
+        "--val-share",
+        type=float,
+        default=0.1,
+        help="validation share of each label, 0 to 1, unless the source has a validation split (default %(default)s)",
+    )
+    options.add_argument("--config", action="append", default=[], metavar="NAME", help="configuration of a hub dataset that has several")
+    options.add_argument(
+        "--split", action="append", default=[], metavar="NAME", help="split of a hub dataset to use instead of its train and validation"
+    )
+    return options
+
+
+def _run(argv: list[str]) -> int:
+    options = parse_arguments(parser(), argv)
+    if not 0 <= options.val_share < 1:
+        raise UserError(f"--val-share {options.val_share}: expected a share from 0 up to but not including 1")
+    _check_target(options.out, options.source)
+    descriptor = files.lock_folder(options.out)
+    try:
+        labelled_dataset.remove_leftovers(options.out)
+        settings = {"source": Path(options.source).name, "val_share": options.val_share, "configs": options.config, "splits": options.split}
+        files.write_json(options.out / SUMMARY, {"made_by": MADE_BY})  # so that a killed run can be repeated
+        examined = list(_report_progress(examine_images(find_images(options.source, options.config, options.split), options.out)))
+        dataset = labelled_dataset.select_images(examined, options.val_share)
+        summary = labelled_dataset.make_summary(dataset, settings)
+        files.write_text(options.out / REPORT, image_report.render_report(dataset, summary, options.out))
+        labelled_dataset.write_dataset(dataset, options.out, summary)
+    finally:
+        os.close(descriptor)
+    print(format_summary(summary, options.out))
+    return 0
+
+
+def _check_target(out: Path, source: str) -> None:
+    """Refuse an output folder that this verb did not create, that contains the source, or that is inside it."""
+    target, read = Path(os.path.realpath(out)), Path(os.path.realpath(source))
+    if Path(source).exists() and read.is_relative_to(target):
+        raise UserError(f"--out {out} would overwrite the source {source}; choose another folder")
+    if Path(source).is_dir() and target.is_relative_to(read):
+        raise UserError(f"--out {out} is inside the source {source}, so the next run would read this output; choose a folder outside it")
+    if os.path.lexists(target) and not _is_own_output(target):
+        raise UserError(f"--out {out} exists and was not created by {MADE_BY}; choose another folder or remove it")
+
+
+def _is_own_output(out: Path) -> bool:
+    """Whether the folder was created by this verb, or is empty except for a lock."""
+    try:
+        if all(path.name == files.OWNER for path in out.iterdir()):
+            return True
+        return bool(strict_json.loads_object((out / SUMMARY).read_bytes())["made_by"] == MADE_BY)
+    except (OSError, KeyError, UserError):
+        return False
+
+
+def _report_progress(examined: Iterator[ExaminedImage]) -> Iterator[ExaminedImage]:
+    for number, image in enumerate(examined, start=1):
+        if number % REPORTED == 0:
+            print(f"{number:,} images examined", flush=True)
+        yield image
+
+
+def format_summary(summary: dict[str, Any], out: Path) -> str:
+    """What was found, what was rejected and why, and the next command."""
+    lines = [
+        f"{out}: {summary['train']:,} training and {summary['val']:,} validation images of {summary['found']:,}; "
+        f"{len(summary['labels']):,} labels"
+    ]
+    lines += [f"  rejected  {reason}: {count:,}" for reason, count in summary["rejected"].items()]
+    lines += [f"  changed   {change}: {count:,} (the files are as they were)" for change, count in summary["changes"].items()]
+    for group in summary["same_image_under_several_labels"][:5]:
+        lines.append("  conflict  " + "; ".join(f"{image['source']} ({image['label']})" for image in group))
+    if without := summary["labels_without_validation"]:
+        lines.append(f"  warning   no validation image for {len(without):,} labels with one image: {', '.join(without[:5])}")
+    validation = ["--data.val", str(out / VAL)] if summary["val"] else []
+    command = ["python", "-m", "finetune", "train", "--recipe", "image_classification", "--data.train", str(out / TRAIN), *validation]
+    return "\n".join([*lines, f"  report    {out / REPORT}", f"next: {shlex.join(command)}"])

@@ -1,0 +1,1 @@
+"""Labelled images: reading, checking, finding duplicates, splitting and reporting."""

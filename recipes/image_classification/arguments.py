@@ -1,0 +1,27 @@
+"""Command-line arguments of `generate`. Must not import torch: `--help` reads this module."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+DATA = """To make some from a folder with a subfolder of images for each label:
+  python -m data_prep images photos --out data/photos
+or see the whole chain on handwritten digits: python -m recipes.image_classification.demo"""
+"""How training data is made."""
+
+
+def make_generate_parser() -> argparse.ArgumentParser:
+    """The arguments of `finetune generate`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m finetune generate --model MODEL",
+        description="Classify images with an exported model.",
+        epilog="example: python -m finetune generate --model exports/photos --image cat.jpg dog.jpg --top 3",
+    )
+    parser.add_argument("--image", type=Path, nargs="+", required=True, metavar="FILE", help="images to classify")
+    parser.add_argument("--top", type=int, default=5, help="number of labels to print for each image (default %(default)s)")
+    return parser
+
+
+HELP = {"generate": lambda: make_generate_parser().print_help()}
+"""Verb → prints its options."""

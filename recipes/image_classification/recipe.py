@@ -1,0 +1,131 @@
+"""image_classification: fine-tuning of any image classifier of transformers, with a new output layer for the labels of the data.
+
+    python -m finetune train --recipe image_classification --data.train data/photos/train.jsonl --data.val data/photos/val.jsonl
+
+A sample is one image, and counts as one position: `train.micro_tokens` and `train.global_batch_tokens` are numbers of images. All images
+get the size that the base's image processor gives them, so batches have no padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from finetune.config import Config
+from finetune.modeling.loading import resolve_source
+from finetune.recipe import Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Sketch, Term
+
+from . import classifier_model, exported_files, generation, image_processing, labels
+from .image_processing import ImageProcessing
+from .options import Options
+
+
+def load(config: Config[Options]) -> Loaded:
+    """The model on meta with one output for each label. Requires `prepare` to have run."""
+    return make_loaded(config, lambda: labels.load_labels(config))
+
+
+def make_loaded(config: Config[Options], read_labels: Callable[[], list[str]]) -> Loaded:
+    """The model of the base's config.json. Raises `UserError` for a base of another kind, and one that cannot be trained."""
+    options = config.options
+    base = resolve_source(config.model.source, config.model.revision)
+    processor = image_processing.load_image_processor(base)
+    size = image_processing.find_input_size(processor, base)
+    known = classifier_model.set_labels(classifier_model.read_config(base), found := read_labels())
+    whole = classifier_model.build_stock_model(known, base)
+    model = classifier_model.ImageClassifier(whole, image_processing.read_normalization(processor), options.label_smoothing)
+    in_files = classifier_model.find_file_names(whole)
+    in_base = classifier_model.find_base_names(in_files, whole, base)
+    stored = {name: in_base[place] for name, place in in_files.items()}
+    unused = classifier_model.find_unused(model, size, base)
+    return Loaded(
+        model=model,
+        processor=ImageProcessing(processor, size, tuple(found), options),
+        blocks=classifier_model.find_blocks(whole),
+        base=base,
+        trainable=lambda name: name not in unused,
+        added=classifier_model.added_parameters(known, base, options.head),
+        stored_names={name: place for name, place in stored.items() if name != place},
+        buffers=classifier_model.read_buffers(whole, stored, base),
+        state={"labels": found},
+        libraries=("pillow",),
+        remarks=(f"{len(found):,} labels; images of {size[0]} × {size[1]} pixels",),
+    )
+
+
+def prepare(config: Config[Options]) -> None:
+    """Find the labels in the training data."""
+    labels.store_labels(config, choose_labels(config))
+
+
+def choose_labels(config: Config[Options]) -> list[str]:
+    """The labels of the data, or of the base."""
+    base = resolve_source(config.model.source, config.model.revision)
+    return labels.choose_labels(config, classifier_model.read_base_labels(classifier_model.read_config(base)))
+
+
+def sketch(config: Config[Options]) -> Sketch:
+    """For `finetune plan`: black images. Without data, the labels of the base."""
+    base = resolve_source(config.model.source, config.model.revision)
+    has_data = bool(config.data.training_files())
+    loaded = make_loaded(
+        config, lambda: choose_labels(config) if has_data else classifier_model.read_base_labels(classifier_model.read_config(base))
+    )
+    filler = {"pixels": torch.zeros(3, *loaded.processor.size, dtype=torch.uint8), "label": torch.tensor(0)}
+    return Sketch(
+        replace(loaded, processor=None), lambda count, positions: collate([filler] * (count * positions)), lambda: loaded.processor
+    )
+
+
+def read(row: dict[str, Any], processor: Any, folder: Path) -> Sample:
+    """One image; see `image_processing.read_image`."""
+    return image_processing.read_image(row, processor, folder)
+
+
+def collate(samples: list[Sample]) -> Batch:
+    """`pixels` [B, 3, H, W] uint8 and `labels` [B]."""
+    tensors = {"pixels": torch.stack([each["pixels"] for each in samples]), "labels": torch.stack([each["label"] for each in samples])}
+    return Batch(tensors, {"cross_entropy": len(samples), "accuracy": len(samples)})
+
+
+def loss(model: nn.Module, batch: Batch) -> dict[str, Term]:
+    """Cross-entropy, and the number of images whose label was guessed."""
+    nll, hits = model(batch.tensors)
+    return {"cross_entropy": Term(nll, 1.0), "accuracy": Term(hits, 0.0)}
+
+
+def export(base: Path, state: dict[str, Any], _: dict[str, Tensor], __: str) -> ExportPlan:
+    """The plan of a folder that AutoModelForImageClassification and AutoImageProcessor load."""
+    return exported_files.plan_export(base, state)
+
+
+def show(sample: Sample, processing: Any) -> str:
+    """A line about a sample for a terminal."""
+    height, width = sample["pixels"].shape[1:]
+    copy = f", crops from {sample['copy'].shape[2]} × {sample['copy'].shape[1]}" if "copy" in sample else ""
+    mean = ", ".join(f"{value:.0f}" for value in sample["pixels"].float().mean((1, 2)).tolist())
+    return f"label {processing.labels[int(sample['label'])]!r}; {width} × {height} pixels{copy}; mean red, green, blue: {mean}"
+
+
+RECIPE = Recipe(
+    Options=Options,
+    load=load,
+    read=read,
+    length=lambda _: 1,
+    collate=collate,
+    loss=loss,
+    export=export,
+    formats=("transformers",),
+    inference=Inference(generate=generation.generate, example=("--image", "photo.jpg")),
+    files=lambda row: (image_processing.read_file_name(row),),
+    prepare=prepare,
+    augment=image_processing.augment,
+    unit="images",
+    show=show,
+    sketch=sketch,
+)
