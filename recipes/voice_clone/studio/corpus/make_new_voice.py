@@ -44,8 +44,8 @@ ROOM, VACUUM, COUGH = 10 ** (-62 / 20), 10 ** (-24 / 20), 10 ** (-14 / 20)
 """RMS of noises, relative to full scale; speech has about -20 dB."""
 COUGH_S = 0.35
 HELD_OUT, PER_KNOWN_VOICE, MORE_HELD_OUT = 12, 3, 28
-"""Held-out sentences of the new voice, of each known voice, and further ones of the new voice, in this order. The demo reports the first and
-the last of these."""
+"""Held-out sentences of the new voice, of each known voice, and further ones of the new voice, in this order. The demo reports all of the
+new voice."""
 CHOOSING = 40
 """Further held-out sentences, after all others, with which the settings of the demo were chosen."""
 REPLAYED, REPLAY_SPEEDS = 60, (0.9, 1.1)
