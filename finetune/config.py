@@ -177,7 +177,7 @@ class Train(Section):
     clip: float = Field(default=1.0, gt=0)
     """Maximum global L2 norm of the gradient; larger gradients are scaled down to it."""
     base_distance: float = Field(default=0.0, ge=0)
-    """Weight of the distance to the base in the loss: KL(base ‖ model) of each predicted token in nats (for a voice, of codebook 0), so
+    """Weight of the distance to the base in the loss: KL(base ‖ model) of each prediction in nats (for a voice, of codebook 0), so
     that training keeps what the base knows. 0: none. Costs one more forward pass; without `model.lora`, also a frozen copy of the base."""
     skip_nonfinite: int = Field(default=0, ge=0)
     """Number of non-finite updates (NaN or Inf in the loss or gradient, or a spike) to skip before the run stops. Each one is logged."""

@@ -68,6 +68,7 @@ SETTINGS: dict[str, tuple[str, Any]] = {
     "train.beta1": ("0.8", 0.8),
     "train.beta2": ("0.99", 0.99),
     "train.clip": ("0.5", 0.5),
+    "train.base_distance": ("0.5", 0.5),
     "train.skip_nonfinite": ("3", 3),
     "train.spike": ("10", 10.0),
     "train.global_batch_tokens": ("100", 100),

@@ -103,9 +103,9 @@ def test_a_stop_during_the_first_evaluation_trains_no_step(tmp_path: Path, world
     progress, reason = fitted(*tiny.built(world, config), world, requests)
     assert (progress.step, reason) == (0, "stopped by SIGTERM on rank 0")
     assert not checkpoint.list_checkpoints(checkpoint.folder_of(config.run.dir))
-    assert not of_kind(config.run.dir, "evaluation") and not of_kind(config.run.dir, "step")
+    assert not (config.run.dir / "log.jsonl").exists(), "nothing has happened"
     progress, reason = fitted(*tiny.built(world, config), world)
-    assert progress.step == 12 and 0 in of_kind(config.run.dir, "evaluation"), "the next launch begins with it"
+    assert progress.step > 0 and 0 in of_kind(config.run.dir, "evaluation"), "the next launch begins with it"
 
 
 @pytest.mark.parametrize("asynchronous", ["true", "false"])

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from accelerate import init_empty_weights
+from torch.nn import functional
 
 from finetune.modeling.loading import find_misfits, materialise
-from finetune.recipe import Batch
+from finetune.modeling.loss_head import LossHead
+from finetune.recipe import BASE_DISTANCE, BASE_STATES, Batch
 from recipes.csm.model.csm_model import BLOCKS, COPY, build_on_meta, choose_frames
 from recipes.csm.model.model_config import RELEASED, read_config
 from recipes.csm.model.sequence_layout import lay_out_clip
@@ -24,6 +27,26 @@ def test_the_loss_of_a_clip_is_that_of_the_stock_class(fresh: ReadyCsm, stock: A
         ours, theirs = means(fresh.model, RECIPE.collate([sample])), call_stock(stock, sample)
         assert ours["backbone"] == pytest.approx(theirs.backbone_loss.item(), abs=1e-6)
         assert ours["depth"] == pytest.approx(theirs.depth_decoder_loss.item(), abs=1e-6)
+
+
+def test_the_distance_to_a_base_is_that_of_codebook_0(tmp_path: Path, tiny: Path) -> None:
+    """With the chunked head that it needs, the loss is the same. It is zero for the model's own states, and otherwise that of all
+    logits."""
+    plain = make_ready(tmp_path / "plain", tiny, make_rows(["Ann"]))
+    ready = make_ready(tmp_path / "chunked", tiny, make_rows(["Ann"]), ("train.base_distance", "0.1"))
+    comparison = RECIPE.base_distance
+    assert comparison is not None and isinstance(ready.model.get_submodule(comparison.head(ready.model)), LossHead)
+    with torch.no_grad():
+        states = comparison.states(ready.model, ready.batch)
+        moved = states + 0.1 * torch.randn(states.shape, generator=torch.Generator().manual_seed(0))
+        for base_states in (states, moved):
+            batch = replace(ready.batch, tensors={**ready.batch.tensors, BASE_STATES: base_states})
+            found = {name: float(term.sum) for name, term in RECIPE.loss(ready.model, batch).items()}
+            model, base = (functional.linear(each, ready.model.lm_head.weight).log_softmax(-1) for each in (states, base_states))
+            expected = float(functional.kl_div(model, base, reduction="sum", log_target=True))
+            assert found.pop(BASE_DISTANCE) == pytest.approx(expected, rel=1e-4)
+            assert found == pytest.approx({name: float(term.sum) for name, term in RECIPE.loss(plain.model, plain.batch).items()}, rel=1e-5)
+    assert expected > 0.001 and len(states) == ready.batch.targets[comparison.term]
 
 
 def test_a_batch_of_clips_with_padding_is_the_sum_of_its_clips(fresh: ReadyCsm) -> None:

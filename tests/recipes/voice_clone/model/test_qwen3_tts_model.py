@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch.nn import functional
 from finetune.config import Lora
 from finetune.modeling import lora_adapters
 from finetune.modeling.loss_head import LossHead
-from finetune.recipe import Batch
+from finetune.recipe import BASE_DISTANCE, BASE_STATES, Batch
 from recipes.voice_clone.model import model_configs, qwen3_tts_model
 from recipes.voice_clone.model.qwen3_tts_model import SpeechModel
 from recipes.voice_clone.recipe import RECIPE
@@ -45,6 +46,23 @@ def test_the_sums_equal_the_cross_entropy_of_all_logits(fresh: Any) -> None:
     assert logits.shape == (len(codes), 15, 64) and torch.equal(targets, codes[:, 1:])
     torch.testing.assert_close(nll, functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"), rtol=1e-6, atol=0)
     assert int(hits) == int((logits.argmax(-1) == targets).sum())
+
+
+@torch.no_grad()
+def test_the_distance_to_a_base_is_that_of_codebook_0(fresh: Any) -> None:
+    """Zero for the model's own states, and otherwise that of all logits, at every target of `main`."""
+    comparison = RECIPE.base_distance
+    assert comparison is not None and isinstance(fresh.model.get_submodule(comparison.head(fresh.model)), LossHead)
+    states = comparison.states(fresh.model, fresh.batch)
+    assert states.shape[0] == fresh.batch.targets[comparison.term] > 10
+    whole, moved = sums(fresh.model, fresh.batch), states + 0.1 * torch.randn(states.shape, generator=torch.Generator().manual_seed(0))
+    for base_states in (states, moved):
+        found = sums(fresh.model, replace(fresh.batch, tensors={**fresh.batch.tensors, BASE_STATES: base_states}))
+        weight = fresh.model.talker.codec_head.weight
+        model, base = (functional.linear(each, weight).log_softmax(-1) for each in (states, base_states))
+        expected = functional.kl_div(model, base, reduction="sum", log_target=True)
+        assert found.pop(BASE_DISTANCE) == pytest.approx(float(expected), rel=1e-4) and found == whole
+    assert expected > 0.001
 
 
 def test_a_head_with_a_lora_adapter_stays_linear_and_gives_the_same_loss(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
