@@ -63,7 +63,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "recipes/speech/frame_voice.py",
         "        session.check_well_formed()\n        (result,)",
         "        (result,)",
-        "tests/recipes/codec_lm/inference/test_synthesizer.py::test_tokens_that_are_no_codes_are_an_error",
+        "tests/recipes/speech/test_frame_voice.py::test_what_is_no_code_is_an_error_whole_and_streamed",
         "a stream of tokens that are no codes ends as if it were speech",
     ),
     Mutant(
