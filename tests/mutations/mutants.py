@@ -1386,9 +1386,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "a form may carry a file above the size limit",
     ),
     Mutant(
-        "recipes/speech/serving/audio_encoding.py",
-        "(np.clip(wave, -1, 1) * 32767).round()",
-        "(wave * 32767).round()",
+        "recipes/speech/marked_audio.py",
+        'return convert_to_int16(wave).astype("<i2").tobytes()',
+        'return np.rint(wave * 32768).astype(np.int64).astype("<i2").tobytes()',
         "tests/recipes/speech/serving/test_audio_encoding.py::test_samples_beyond_full_scale_are_clipped",
         "samples above full scale wrap around and crackle",
     ),
