@@ -63,7 +63,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "recipes/speech/frame_voice.py",
         "        session.check_well_formed()\n        (result,)",
         "        (result,)",
-        "tests/recipes/codec_lm/inference/test_synthesizer.py::test_tokens_that_are_no_codes_are_an_error",
+        "tests/recipes/speech/test_frame_voice.py::test_what_is_no_code_is_an_error_whole_and_streamed",
         "a stream of tokens that are no codes ends as if it were speech",
     ),
     Mutant(
@@ -1414,9 +1414,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "a form may carry a file above the size limit",
     ),
     Mutant(
-        "recipes/speech/serving/audio_encoding.py",
-        "(np.clip(wave, -1, 1) * 32767).round()",
-        "(wave * 32767).round()",
+        "recipes/speech/marked_audio.py",
+        'return convert_to_int16(wave).astype("<i2").tobytes()',
+        'return np.rint(wave * 32768).astype(np.int64).astype("<i2").tobytes()',
         "tests/recipes/speech/serving/test_audio_encoding.py::test_samples_beyond_full_scale_are_clipped",
         "samples above full scale wrap around and crackle",
     ),

@@ -92,7 +92,9 @@ def is_run(model: Path) -> bool:
 def untrained_system(recipe: SpeechRecipe, base: Path) -> System:
     """The base before training, which clones clips. Raises `UserError` for a model that cannot clone."""
     if not recipe.inspect(base).can_clone:
-        raise UserError(f"--base {base}: this model cannot clone a clip; give the Base model from which training started")
+        raise UserError(
+            f"--base {base}: this model cannot clone a clip; give the Base model from which training started if that can, or remove --base"
+        )
     return System(f"{display_name(base)}, zero-shot", base, "cloned")
 
 

@@ -105,6 +105,14 @@ def test_prompts_are_spoken_during_training(exported: Path) -> None:
     assert first[0].text.startswith("ann, ") and first[1].text.startswith("bob, ")
 
 
+def test_tokens_that_are_no_codes_are_an_error(voice: Any) -> None:
+    sampling = TokenSampling(temperature=50.0, constrained=False)
+    with pytest.raises(UserError, match="--unconstrained: the model produced token"):
+        voice.speak(REQUESTS[:1], sampling)
+    with pytest.raises(UserError, match="--unconstrained: the model produced token"):
+        stream(voice, REQUESTS[0], sampling)
+
+
 def test_an_unknown_speaker_is_refused_before_anything_is_generated(voice: Any) -> None:
     with pytest.raises(UserError, match="--speaker eve: .* it has ann, bob"):
         voice.speak([*REQUESTS, SpeechRequest("Hi.", "eve")], SpeechSampling())
