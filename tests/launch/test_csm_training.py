@@ -39,7 +39,7 @@ SHARED = {"parallel.strategy": "fsdp", "train.micro_tokens": "60", "options.dept
 LORA = {"parallel.strategy": "fsdp", "train.micro_tokens": "60", "model.lora.rank": "4"}
 RECOMPUTED = {"parallel.strategy": "fsdp", "train.micro_tokens": "60", "train.activation_checkpointing": "full"}
 FROZEN = {"parallel.strategy": "fsdp", "train.micro_tokens": "60", "options.trainable": "no_text_embedding"}
-CONTEXT = {"parallel.strategy": "fsdp", "train.micro_tokens": "90", "options.context_turns": "1", "options.depth_share": "0.4"}
+CONTEXT = {"parallel.strategy": "fsdp", "train.micro_tokens": "120", "options.context_turns": "1", "options.depth_share": "0.4"}
 EVERY = [*CASES, SHARED, LORA, RECOMPUTED, FROZEN, CONTEXT]
 
 
@@ -121,7 +121,7 @@ def test_accelerate_launch_on_one_and_two_processes_trains_the_same_conversation
     for processes in (1, 2):
         folder = tmp_path / f"{processes}"
         base = tiny_checkpoint.build(folder / "tiny")
-        how = ("--train.steps", 3, "--options.context_turns", 3, "--train.micro_tokens", 128, "--parallel.strategy", "ddp")
+        how = ("--train.steps", 3, "--options.context_turns", 3, "--train.micro_tokens", 160, "--parallel.strategy", "ddp")
         printed = launch("ddp", processes, *words_for(folder, base, rows, *how))
         assert "context: 6 of 8 training clips follow 1 to 3 earlier clips of their recording" in printed
         series_of[processes] = series(folder / "run")
