@@ -100,10 +100,10 @@ class CsmTrainingModel(nn.Module):
         # All frames, without a copy of them, unless some are only context.
         trained = slice(None) if len(speech) + len(ends) == len(codes) else torch.cat([speech, ends])
         nll, hits = of_logits(self.lm_head(states[trained]), codes[trained, 0])
+        chosen: Tensor | slice = trained
+        factors = torch.ones(len(speech) + len(ends), device=codes.device)
         if (share := self.depth_share if self.training else 1.0) < 1:
             chosen, factors = choose_frames(speech, ends, share)
-        else:
-            chosen, factors = trained, torch.ones(len(speech) + len(ends), device=codes.device)
         depth, depth_hits = self.compute_depth_losses(states[chosen], frames[chosen], codes[chosen], factors)
         return {"backbone": nll, "depth": depth, "backbone_accuracy": hits, "depth_accuracy": depth_hits}
 
