@@ -33,7 +33,7 @@ CASES = {
     "shared": {**SMALL, "options.depth_share": "0.4"},
     "lora": {**SMALL, "model.lora.rank": "4"},
     "frozen": {**SMALL, "options.trainable": "no_text_embedding"},
-    "context": {**SMALL, "train.micro_tokens": "90", "options.context_turns": "1", "options.depth_share": "0.4"},
+    "context": {**SMALL, "train.micro_tokens": "120", "options.context_turns": "1", "options.depth_share": "0.4"},
 }
 OTHER_STEPS = ("shared", "lora", "frozen", "context")
 
@@ -68,7 +68,7 @@ def test_accelerate_launch_on_one_and_two_processes_trains_the_same_conversation
     for processes in (1, 2):
         folder = tmp_path / f"{processes}"
         base = tiny_checkpoint.build(folder / "tiny")
-        how = ("--train.steps", 3, "--options.context_turns", 3, "--train.micro_tokens", 128, "--parallel.strategy", "ddp")
+        how = ("--train.steps", 3, "--options.context_turns", 3, "--train.micro_tokens", 160, "--parallel.strategy", "ddp")
         printed = launch("ddp", processes, *words_for(folder, base, rows, *how))
         assert "context: 6 of 8 training clips follow 1 to 3 earlier clips of their recording" in printed
         series_of[processes] = series(folder / "run")

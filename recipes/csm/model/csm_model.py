@@ -107,11 +107,10 @@ class CsmTrainingModel(nn.Module):
         nll, hits, *distance = self.compute_first_loss(
             states[trained], codes[trained, 0], None if base_states is None else base_states[trained]
         )
-        chosen: slice | Tensor
+        chosen: Tensor | slice = trained
+        factors = torch.ones(len(speech) + len(ends), device=codes.device)
         if (share := self.depth_share if self.training else 1.0) < 1:
             chosen, factors = choose_frames(speech, ends, share)
-        else:
-            chosen, factors = trained, torch.ones(len(speech) + len(ends), device=codes.device)
         depth, depth_hits = self.compute_depth_losses(states[chosen], frames[chosen], codes[chosen], factors)
         sums = {"backbone": nll, "depth": depth, "backbone_accuracy": hits, "depth_accuracy": depth_hits}
         return {**sums, **dict(zip((BASE_DISTANCE,), distance, strict=False))}

@@ -46,12 +46,13 @@ CODEBOOKS, CODES = 4, 32
 """Of the tiny codec; transformers 5 needs a power of two as the number of codes."""
 
 
-def build(folder: Path, seed: int = 0, codebooks: int = CODEBOOKS) -> Path:
-    """Write the checkpoint to a new folder. The same seed gives the same bytes. Raises `UserError` if the folder exists."""
+def build(folder: Path, seed: int = 0, codebooks: int = CODEBOOKS, width: int = 32) -> Path:
+    """Write the checkpoint to a new folder, with a backbone of this hidden size. The same seed gives the same bytes. Raises `UserError` if
+    the folder exists."""
     if folder.exists():
         raise UserError(f"{folder} already exists; remove it or choose another name")
     tokenizer = train_tokenizer()
-    config = make_config(tokenizer, codebooks)
+    config = make_config(tokenizer, codebooks, width)
     contents: dict[str, bytes] = {
         "config.json": files.json_bytes(make_config_document(config)),
         "model.safetensors": make_weights(config, seed),
@@ -80,7 +81,7 @@ def train_tokenizer(sentences: Sequence[str] = SENTENCES) -> Tokenizer:
     return tokenizer
 
 
-def make_config(tokenizer: Tokenizer, codebooks: int = CODEBOOKS) -> Any:
+def make_config(tokenizer: Tokenizer, codebooks: int = CODEBOOKS, width: int = 32) -> Any:
     """The `CsmConfig`: every kind of part of the released model, with 4 codebooks of 32 codes instead of 32 of 2048."""
     from transformers import CsmConfig, CsmDepthDecoderConfig, MimiConfig
 
@@ -94,9 +95,9 @@ def make_config(tokenizer: Tokenizer, codebooks: int = CODEBOOKS) -> Any:
     }
     depth = CsmDepthDecoderConfig(
         **shared,
-        backbone_hidden_size=32,
-        hidden_size=16,
-        intermediate_size=32,
+        backbone_hidden_size=width,
+        hidden_size=width // 2,
+        intermediate_size=width,
         num_hidden_layers=1,
         rope_scaling=RELEASED["depth_decoder_config"]["rope_scaling"],
     )
@@ -118,8 +119,8 @@ def make_config(tokenizer: Tokenizer, codebooks: int = CODEBOOKS) -> Any:
     return CsmConfig(
         **shared,
         text_vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=32,
-        intermediate_size=64,
+        hidden_size=width,
+        intermediate_size=2 * width,
         num_hidden_layers=2,
         max_position_embeddings=2048,
         bos_token_id=begin,

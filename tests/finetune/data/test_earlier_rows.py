@@ -16,6 +16,7 @@ from finetune.config import Config
 from finetune.data import jsonl_dataset, length_index
 from finetune.data.earlier_rows import EarlierRows, find_earlier_rows
 from finetune.data.index_workers import IndexWorkers
+from finetune.distributed.process_group import World
 from finetune.errors import UserError
 from finetune.planning.estimate import preview_file
 from finetune.recipe import ContextLimits, ContextRows, Recipe, RowPlace, Sample
@@ -140,3 +141,12 @@ def test_a_plan_counts_the_context(tmp_path: Path) -> None:
     path = write(tmp_path / "train.jsonl", make_series(6))
     assert preview_file(path, config, make_recipe(2), None).positions == 2 * (6 + 12 + 18)
     assert preview_file(path, config, tiny.RECIPE, None).positions == 6 * 6
+
+
+def test_a_run_trains_on_samples_with_context(tmp_path: Path, world: World) -> None:
+    """As every start of a training opens its data, from which a resumed run gets the same index."""
+    config, recipe = tiny.config_in(tmp_path), make_recipe(2)
+    path = write(tmp_path / "train.jsonl", make_series(6))
+    for _ in range(2):
+        rows = length_index.open_data(path, tmp_path / "cache", "key", recipe, recipe.load(config), config, world)
+        assert rows is not None and rows.lengths.tolist() == [6, 12, 18, 6, 12, 18]
