@@ -28,8 +28,8 @@ FIRST = (
     "tests/test_",
 )
 """Files that take longest come first, by their CPU time: an xdist worker takes whole files, in this order, and a long one at the end would
-leave the other worker with nothing to do. Test files of a worker's last seconds are those of `tests/recipes`, with many small tests each.
-The first file trains the models that several of the others share, while the other worker does something else."""
+leave the other worker with nothing to do. The last ones are then files of `tests/recipes`, which have many small tests. The first file
+trains the models that several of the others share, while the other worker does something else."""
 
 
 def place_in_order(item: pytest.Item) -> int:
