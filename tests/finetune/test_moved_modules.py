@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from finetune.moved_modules import MOVED
-from tests.finetune import tiny
+from tests.finetune import fork_server, tiny
 
 ROOT = Path(__file__).parents[2]
 OLD_RECIPE = Path(__file__).with_name("recipe_of_old_contract.txt")
@@ -33,8 +33,9 @@ def test_a_recipe_of_the_old_contract_trains_and_its_warnings_name_what_to_chang
     shutil.copy(OLD_RECIPE, recipe / "recipe.py")
     shutil.copy(tiny.FOLDER / "config.yaml", recipe)
     own = ["--model.source", str(config.model.source), "--data.train", str(config.data.train), "--run.dir", str(tmp_path / "run")]
-    done = run(str(ROOT / "finetune" / "train.py"), "--recipe", str(recipe), *own, "--train.steps", "2", cwd=tmp_path)
-    assert "finished at step 2" in done.stdout
+    arguments, environ = ["--recipe", recipe, *own, "--train.steps", "2"], {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = fork_server.run_command(ROOT / "finetune" / "train.py", *arguments, cwd=tmp_path, env=environ)
+    assert done.returncode == 0 and "finished at step 2" in done.stdout, done.stderr
     warned = [line.removeprefix(f"{recipe / 'recipe.py'}:") for line in done.stderr.splitlines() if "Warning" in line]
     assert [line.partition(" ")[0] for line in warned] == ["15:", "18:", "115:", "115:"], "each names its line of the recipe"
     assert warned[0].endswith(FILES_MOVED)
