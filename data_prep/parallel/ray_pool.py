@@ -106,6 +106,7 @@ class RayWorker:
         mark = self._attempts / str(index)
         before = mark.read_text().split() if mark.exists() else []
         if len(before) >= ATTEMPTS:
+            files.discard(mark)  # the next items of this run may have the same index
             return ItemResult(failure=f"its workers died, {len(before)} times, on {', '.join(dict.fromkeys(before))}")
         files.append_line(mark, platform.node())
         result = attempt_twice(self._do, self._items[index])

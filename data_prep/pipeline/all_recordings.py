@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -139,7 +140,8 @@ def process_recordings(
     if finished and left:
         print(f"{len(finished)} of {len(wanted)} recordings were processed in earlier runs", flush=True)
     with RecordingProgress(len(left), sum(task.estimated_seconds for task in left)) as progress:
-        for task, recording in _process_tasks(left, setup, work, stop, progress):
+        of_batches = (_process_tasks(batch, setup, work, stop, progress) for batch in list_batches(left, setup))
+        for task, recording in itertools.chain.from_iterable(of_batches):
             finished[task.source.name] = recording
             reasons = [reason for one in clip_selection.apply_rules([recording], standard) for reason in one.reasons]
             progress.update(recording, task.estimated_seconds, reasons)
@@ -153,6 +155,20 @@ def process_recordings(
             other = finished[first[task.source.digest].source.name]
             prepared.append(refuse_recording(task.source, "duplicate", f"the same bytes as {other.source.name}", other.total))
     return prepared, work
+
+
+def list_batches(tasks: Sequence[RecordingTask], setup: WorkerSetup) -> list[list[RecordingTask]]:
+    """The tasks in batches that are processed one after the other: one for the local pool. Ray processes parts after all recordings of a
+    batch (`ray_pool.run_items`), so a batch has no more long recordings than there are workers; otherwise the samples of all would be on
+    the disk at once."""
+    if setup.workers.remote is None:
+        return [list(tasks)]
+    most = max(1, setup.workers.remote.workers)
+    longest_first = sorted(tasks, key=lambda task: -task.estimated_seconds)
+    # A recording is divided from twice that duration on; the estimate may be half of it.
+    long = sum(task.estimated_seconds > setup.job.part_seconds for task in longest_first)
+    last = long - long % most
+    return [*(longest_first[first : first + most] for first in range(0, last, most)), longest_first[last:]]
 
 
 def _find_first_copies(tasks: Sequence[RecordingTask]) -> dict[str, RecordingTask]:
@@ -181,8 +197,7 @@ def _process_tasks(
     tasks: Sequence[RecordingTask], setup: WorkerSetup, work: WorkCounts, stop: StopSignal, progress: RecordingProgress
 ) -> Iterator[tuple[RecordingTask, PreparedRecording]]:
     """Yield results as they complete, the longest recordings started first; fewer if a stop is requested. The parts of a long recording
-    are next once they are known, so that the samples of no more recordings than workers are on the disk. With Ray they are processed after
-    all recordings (`ray_pool.run_items`), so the samples of all long ones are."""
+    are next once they are known, so that the samples of no more recordings than workers are on the disk."""
     if not tasks:
         return
     queue: list[Task] = [*sorted(tasks, key=lambda task: (-task.estimated_seconds, task.source.name))]

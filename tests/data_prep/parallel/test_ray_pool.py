@@ -63,6 +63,7 @@ def test_an_item_that_crashed_three_workers_fails(worker: RayWorker, tmp_path: P
     assert worker({"index": 2}) == {"index": 2, "result": ItemResult(value="B")}
     (tmp_path / "2").write_text("here\n" * ATTEMPTS)
     assert worker({"index": 2}) == {"index": 2, "result": ItemResult(failure="its workers died, 3 times, on here")}
+    assert worker({"index": 2}) == {"index": 2, "result": ItemResult(value="B")}, "of another list of items"
 
 
 def test_after_a_stop_no_item_is_started(worker: RayWorker, tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from data_prep.parallel.executor import WorkerOptions
 from data_prep.parallel.process_pool import Failure, StopSignal
 from data_prep.parallel.ray_pool import RayWorkers
 from data_prep.pipeline import all_recordings
-from data_prep.pipeline.all_recordings import RecordingTask, StoppedError, WorkerSetup, process_recordings
+from data_prep.pipeline.all_recordings import RecordingTask, StoppedError, WorkerSetup, list_batches, process_recordings
 from data_prep.pipeline.one_recording import Job
-from data_prep.recordings.recording_files import find_recordings
+from data_prep.recordings.recording_files import RecordingSource, find_recordings
 from data_prep.recordings.user_transcripts import UserTranscript
 from data_prep.segmentation.segment import Lengths
 from tests.data_prep.pipeline.test_clip_selection import STANDARD
@@ -99,3 +99,13 @@ def test_durations_are_estimated_from_file_sizes(tasks) -> None:
     task = tasks[1]
     assert task.estimated_seconds == pytest.approx(4.3 / 2, rel=0.1)  # 24 kHz in 16 bit is half of what is usual
     assert replace(task, source=replace(task.source, path=task.source.path.with_name("nothing.mp3"))).estimated_seconds == 0
+
+
+@pytest.mark.parametrize(("hours", "counts"), [((1, 1, 1, 1, 1, 0.1, 0.01), [2, 2, 3]), ((1, 0.1), [2]), ((1, 2), [2, 0]), ((), [0])])
+def test_on_a_cluster_no_more_long_recordings_than_workers_are_decoded_at_once(setup, tmp_path, monkeypatch, hours, counts) -> None:
+    monkeypatch.setattr(RecordingTask, "estimated_seconds", property(lambda task: 3600 * float(task.source.name)))
+    tasks = [RecordingTask(RecordingSource(tmp_path, str(one), "", "me"), None) for one in hours]
+    assert list_batches(tasks, setup) == [tasks], "the local pool processes parts as they come"
+    batches = list_batches(tasks, replace(setup, workers=WorkerOptions(remote=RayWorkers(2, 0.0, tmp_path))))
+    assert [len(batch) for batch in batches] == counts
+    assert [task for batch in batches for task in batch] == sorted(tasks, key=lambda task: -task.estimated_seconds)
