@@ -23,10 +23,13 @@ from finetune import __main__ as verbs
 from finetune.checkpointing import checkpoint, safetensors_shards
 from finetune.checkpointing.safetensors_shards import TensorShard
 from finetune.distributed.process_group import join, leave
+from finetune.errors import UserError
 from finetune.storage import files
 from finetune.training import run as training
-from recipes.speech.cli import select as speech_select
+from recipes.speech.cli import select_voice
+from recipes.speech.cli.select_voice import read_text_file
 from recipes.speech.evaluation import intelligibility, systems
+from recipes.speech.evaluation.evaluation_texts import Item
 from recipes.speech.evaluation.intelligibility import Transcription
 from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.voice_clone.inference import synthesizer
@@ -104,7 +107,7 @@ def test_candidates_are_compared_and_a_killed_selection_continues(
 
     monkeypatch.setattr(systems, "speak", speak_until_killed)
     with pytest.raises(KeyboardInterrupt):
-        speech_select.select(synthesizer.SPEECH, run, ["--data", str(small.train), "--asr", "stand-in", *BRIEF])
+        select_voice.select(synthesizer.SPEECH, run, ["--data", str(small.train), "--asr", "stand-in", *BRIEF])
     assert not (run / "selection" / "selection.json").exists()
     (run / "selection" / "export-1").mkdir()
     assert choose(run, small.train) == 0
@@ -254,3 +257,31 @@ def test_missing_checkpoints_bases_and_recognizers_are_errors(
     (run / "checkpoints").mkdir()
     assert choose(run, small.train) == 2 and "contains no valid checkpoint" in capsys.readouterr().err
     assert not (run / "selection").exists()
+
+
+def test_lines_of_a_file_are_for_the_speaker_of_the_data(tmp_path: Path) -> None:
+    file = tmp_path / "texts.txt"
+    file.write_text("Good morning.\n\nIt is 12 o'clock.\n")
+    rows = [Item("a", "Hello.", "anna", "dutch")]
+    found = read_text_file(file, rows, None, lambda _: None)
+    assert [(item.key, item.text, item.speaker, item.language) for item in found] == [
+        ("text-0001", "Good morning.", "anna", "dutch"),
+        ("text-0003", "It is 12 o'clock.", "anna", "dutch"),
+    ]
+    both = [*rows, Item("b", "Hello.", "bert", "english")]
+    with pytest.raises(UserError, match=r"texts.txt:1: who speaks it\? The data has anna, bert; give --speaker NAME"):
+        read_text_file(file, both, None, lambda _: None)
+    assert {item.speaker for item in read_text_file(file, both, "Bert", lambda _: None)} == {"bert"}
+
+
+def test_lines_that_cannot_be_spoken_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "texts.txt"
+    file.write_text("Good morning.\n?!\n")
+    with pytest.raises(UserError, match=r"texts.txt:2: '\?!' has no word in it"):
+        read_text_file(file, [Item("a", "Hello.", "anna", "english")], None, lambda _: None)
+
+    def refuse(_: Item) -> None:
+        raise UserError("no such speaker")
+
+    with pytest.raises(UserError, match="texts.txt:1: no such speaker"):
+        read_text_file(file, [Item("a", "Hello.", "anna", "english")], None, refuse)
