@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -195,10 +194,15 @@ def check_bases(found: Sequence[Path], recipe: SpeechRecipe) -> None:
 
 
 def check_recordings(items: Sequence[Item], rows: Sequence[Item], data: Path) -> None:
-    """Raise `UserError` for a speaker without real clips, to which nothing could be similar."""
-    heard = Counter(row.speaker for row in rows for clip in {row.recording, row.reference} if clip is not None)
-    if missing := sorted({item.speaker for item in items} - {*heard}):
-        raise UserError(f"{data} has no clip of {', '.join(missing)}, so the similarity cannot be measured; add rows with audio")
+    """Raise `UserError` for a speaker without a real clip of another text, to which the speech of a text could be similar."""
+    clips = {
+        item.speaker: {clip for row in rows if row.speaker == item.speaker for clip in (row.recording, row.reference)} for item in items
+    }
+    if missing := sorted({item.speaker for item in items if not clips[item.speaker] - {None, item.recording}}):
+        raise UserError(
+            f"{data} has no clip of {', '.join(missing)}, or none besides the recording of a text that is spoken, so the similarity cannot "
+            "be measured; add rows with audio"
+        )
 
 
 def choose_encoder(
