@@ -195,10 +195,10 @@ def check_bases(found: Sequence[Path], recipe: SpeechRecipe) -> None:
 
 def check_recordings(items: Sequence[Item], rows: Sequence[Item], data: Path) -> None:
     """Raise `UserError` for a speaker without a real clip of another text, to which the speech of a text could be similar."""
-    clips = {
-        item.speaker: {clip for row in rows if row.speaker == item.speaker for clip in (row.recording, row.reference)} for item in items
-    }
-    if missing := sorted({item.speaker for item in items if not clips[item.speaker] - {None, item.recording}}):
+    clips: dict[str, set[Path | None]] = {}
+    for row in rows:
+        clips.setdefault(row.speaker, {None}).update((row.recording, row.reference))
+    if missing := sorted({item.speaker for item in items if not clips.get(item.speaker, {None}) - {None, item.recording}}):
         raise UserError(
             f"{data} has no clip of {', '.join(missing)}, or none besides the recording of a text that is spoken, so the similarity cannot "
             "be measured; add rows with audio"
