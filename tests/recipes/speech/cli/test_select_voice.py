@@ -199,7 +199,7 @@ def test_a_planted_optimum_is_found_and_a_tie_is_called_a_tie(
 def test_a_selection_that_was_killed_gives_the_same_result(run: Path, small: Corpus, babbler: Path, tmp_path: Path) -> None:
     """With real processes and an untrained Whisper; the kill comes when the first candidate is measured."""
     whole = Path(shutil.copytree(run, tmp_path / "whole"))
-    words = ["--data", str(small.train), *BRIEF, "--asr", str(babbler)]
+    words = ["--data", str(small.train), *BRIEF, "--strengths", "1", "--asr", str(babbler)]
     command = [sys.executable, "-m", "finetune", "select"]
     subprocess.run([*command, str(whole), *words], check=True, capture_output=True)
     with subprocess.Popen([*command, str(run), *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -209,7 +209,7 @@ def test_a_selection_that_was_killed_gives_the_same_result(run: Path, small: Cor
     measured = len(list((run / "selection").glob("candidates/*/measures.json")))
     assert measured and not (run / "selection" / "selection.json").exists()
     again = subprocess.run([*command, str(run), *words], check=True, capture_output=True, text=True)
-    assert f"{measured} of 4 candidates: measures of an earlier selection" in again.stdout
+    assert f"{measured} of 2 candidates: measures of an earlier selection" in again.stdout
     ours, theirs = record_of(run), record_of(whole)
     assert {**ours, "settings": None} == {**theirs, "settings": None}, "only the run's folder differs"
 
