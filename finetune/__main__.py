@@ -32,6 +32,7 @@ MODULES = {
     "train": "finetune.train",
     "ray-train": "finetune.ray_train",
     "eval-voice": "finetune.cli.eval_voice",
+    "select": "finetune.cli.select_checkpoint",
     "check": "finetune.cli.verify",
     "verify-audio": "finetune.cli.verify_audio",
     "where": "finetune.cli.paths",

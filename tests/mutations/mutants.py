@@ -2073,7 +2073,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "finetune/cli/export.py",
         "arguments.strength = choice.strength",
         "arguments.strength = 1.0",
-        "tests/finetune/cli/test_select.py::test_the_selected_strength_is_exported",
+        "tests/finetune/cli/test_select_checkpoint.py::test_the_selected_strength_is_exported",
         "export --best ignores the selected strength",
         "finetune/modeling/loss_head.py",
         "error = model.exp_().sub_(shares)",

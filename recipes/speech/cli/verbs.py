@@ -42,9 +42,9 @@ class SpeechVerbs:
 
     def select(self, run: Path, argv: list[str]) -> int:
         """Body of `finetune select`."""
-        from . import select
+        from . import select_voice
 
-        return select.select(self.load_command().speech, run, argv)
+        return select_voice.select(self.load_command().speech, run, argv)
 
     def serve(self, folders: list[Path], argv: list[str]) -> int:
         """Body of `finetune serve`: a web page, and OpenAI's speech API."""

@@ -56,7 +56,7 @@ class Ranking:
 
 
 @dataclass(frozen=True)
-class Decision:
+class SelectionDecision:
     """The result of a selection."""
 
     rankings: list[Ranking]
@@ -75,7 +75,7 @@ class Decision:
         return [one.name for one in self.rankings if one.dominated_by is None]
 
 
-def decide(parts: Mapping[str, Array], weights: Mapping[str, float], simplest: Sequence[str]) -> Decision:
+def decide(parts: Mapping[str, Array], weights: Mapping[str, float], simplest: Sequence[str]) -> SelectionDecision:
     """Rank candidates. `parts`: name → [texts, measures, 2], numerators and denominators of each text, (0, 0) where a text has no value.
     `weights`: by measure; one of 0 does not count. `simplest`: all names; of several that are tied, the first one here is chosen.
 
@@ -95,7 +95,7 @@ def decide(parts: Mapping[str, Array], weights: Mapping[str, float], simplest: S
         cost = find_interval(costs[name], cost_of(parts[name][resampled].sum(axis=1), weighted))
         rankings.append(Ranking(name, values, cost, against, at == 0 or not against.is_clear, dominator))
     candidates = {one.name for one in rankings if one.tied and one.dominated_by is None}
-    return Decision(rankings, order[0], next(name for name in simplest if name in candidates))
+    return SelectionDecision(rankings, order[0], next(name for name in simplest if name in candidates))
 
 
 def values_of(sums: Array) -> Array:

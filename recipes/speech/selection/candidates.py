@@ -24,7 +24,7 @@ from recipes.speech.evaluation.scoring import ScoringModels
 from recipes.speech.evaluation.speaker_similarity import SimilarityEncoder
 from recipes.speech.evaluation.systems import System, Take
 from recipes.speech.selection.candidate_costs import Array
-from recipes.speech.selection.endings import Ending, measure_ending
+from recipes.speech.selection.endings import SpeechEnding, measure_ending
 
 MEASURES_FILE = "measures.json"
 """In the folder of a candidate, beside its clips; written last."""
@@ -81,11 +81,11 @@ class CandidateRecord(JsonPart):
 
 
 @dataclass(frozen=True)
-class JudgedClip:
+class ComparedClip:
     """One clip with everything that a selection measures."""
 
     scored: ScoredClip
-    ending: Ending
+    ending: SpeechEnding
 
     @property
     def has_good_ending(self) -> bool:
@@ -108,14 +108,14 @@ class ClipRuler:
     settings: Mapping[str, Any]
     """What affects the measures, besides weights and texts."""
 
-    def measure(self, candidate: VoiceCandidate, takes: Sequence[Take], items: Sequence[Item], folder: Path) -> list[JudgedClip]:
+    def measure(self, candidate: VoiceCandidate, takes: Sequence[Take], items: Sequence[Item], folder: Path) -> list[ComparedClip]:
         """Measure all clips of a candidate, and write `measures.json` last."""
         rows = [self._measure_clip(take) for take in sorted(takes, key=lambda take: take.item.key)]
         record = CandidateRecord(fingerprint=self._fingerprint(candidate, items), clips=rows)
         files.write_json(folder / candidate.slug / MEASURES_FILE, record.model_dump())
         return self._join(rows, items, folder / candidate.slug)
 
-    def restore(self, candidate: VoiceCandidate, items: Sequence[Item], folder: Path) -> list[JudgedClip] | None:
+    def restore(self, candidate: VoiceCandidate, items: Sequence[Item], folder: Path) -> list[ComparedClip] | None:
         """What an earlier selection measured, if it is complete and of the same weights, texts and settings; otherwise None."""
         own = folder / candidate.slug
         try:
@@ -145,11 +145,11 @@ class ClipRuler:
             final_level=clip.ending.level,
         )
 
-    def _join(self, rows: Sequence[ClipMeasures], items: Sequence[Item], folder: Path) -> list[JudgedClip]:
+    def _join(self, rows: Sequence[ClipMeasures], items: Sequence[Item], folder: Path) -> list[ComparedClip]:
         by_key = {item.key: item for item in items}
         return [self._join_one(row, by_key[row.key], _clip_path(folder, row.key)) for row in rows]
 
-    def _join_one(self, found: ClipMeasures, item: Item, path: Path) -> JudgedClip:
+    def _join_one(self, found: ClipMeasures, item: Item, path: Path) -> ComparedClip:
         """The errors are counted from the transcript, as `scoring.score` counts them."""
         said, language = found.transcript, intelligibility.choose_language(self.models.asr, item.language)
         scored = ScoredClip(
@@ -162,7 +162,7 @@ class ClipRuler:
             words=[] if said is None else intelligibility.align_words(item.text, said, language),
             similarities={self.encoder.name: found.similarity},
         )
-        return JudgedClip(scored, Ending(found.final_silence, found.final_level))
+        return ComparedClip(scored, SpeechEnding(found.final_silence, found.final_level))
 
     def _fingerprint(self, candidate: VoiceCandidate, items: Sequence[Item]) -> str:
         """SHA-256 of everything that affects the measures."""
@@ -176,9 +176,9 @@ def _clip_path(folder: Path, key: str) -> Path:
     return folder / f"{key}.flac"
 
 
-def judge(take: Take, models: ScoringModels) -> JudgedClip:
+def judge(take: Take, models: ScoringModels) -> ComparedClip:
     """All measures of a clip."""
-    return JudgedClip(scoring.score(take, models, None), measure_ending(scoring.read_clip(take.path)))
+    return ComparedClip(scoring.score(take, models, None), measure_ending(scoring.read_clip(take.path)))
 
 
 def expect_seconds(items: Sequence[Item], recordings: Sequence[Item]) -> dict[str, float]:
@@ -199,7 +199,7 @@ def _voiced_seconds(item: Item) -> float:
     return audio_measures.measure(scoring.read_clip(item.recording)).voiced_seconds
 
 
-def tabulate(clips: Sequence[JudgedClip], expected: Mapping[str, float]) -> Array:
+def tabulate(clips: Sequence[ComparedClip], expected: Mapping[str, float]) -> Array:
     """Numerators and denominators [texts, measures, 2] of a candidate's clips, by key, for `candidate_costs.decide`."""
     rows = []
     for clip in sorted(clips, key=lambda one: one.scored.item.key):

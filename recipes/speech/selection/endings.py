@@ -16,7 +16,7 @@ LOUD_DB = -12.0
 
 
 @dataclass(frozen=True)
-class Ending:
+class SpeechEnding:
     """The end of one clip."""
 
     silence: float
@@ -29,10 +29,10 @@ class Ending:
         return ended and self.silence <= LONGEST_SILENCE and self.level <= LOUD_DB
 
 
-def measure_ending(samples: Samples) -> Ending:
+def measure_ending(samples: Samples) -> SpeechEnding:
     """The end of `samples` [n] at 24 kHz."""
     if not len(samples) or not np.any(samples):
-        return Ending(len(samples) / MASTER_RATE, 0.0)
+        return SpeechEnding(len(samples) / MASTER_RATE, 0.0)
     sounding = np.flatnonzero(~find_silent_frames(samples, MASTER_RATE))
     frame = MASTER_RATE // FRAMES_PER_SECOND
     spoken = min((int(sounding[-1]) + 1) * frame, len(samples)) if len(sounding) else 0
@@ -40,4 +40,4 @@ def measure_ending(samples: Samples) -> Ending:
     loudest = float(powers.max(initial=0.0)) or float(np.square(samples.astype(np.float64)).mean())
     last = float(np.square(samples[-frame:].astype(np.float64)).mean())
     level = 10 * float(np.log10(max(last, 1e-12) / max(loudest, 1e-12)))
-    return Ending((len(samples) - spoken) / MASTER_RATE, min(level, 0.0))
+    return SpeechEnding((len(samples) - spoken) / MASTER_RATE, min(level, 0.0))

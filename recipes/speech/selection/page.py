@@ -13,7 +13,7 @@ from recipes.speech.evaluation.metrics import PACE, WER, similarity_metric
 from recipes.speech.evaluation.results_page import TextClips, make_card
 from recipes.speech.evaluation.systems import RECORDINGS
 from recipes.speech.selection import result_table
-from recipes.speech.selection.candidates import JudgedClip
+from recipes.speech.selection.candidates import ComparedClip
 from recipes.speech.selection.result_table import SelectionResult
 
 TEMPLATE = Path(__file__).with_name("selection_page.html")
@@ -29,7 +29,7 @@ class ListedText:
     kind: str
 
 
-def render_page(result: SelectionResult, clips: Mapping[str, Sequence[JudgedClip]], kinds: Mapping[str, str], run: str) -> str:
+def render_page(result: SelectionResult, clips: Mapping[str, Sequence[ComparedClip]], kinds: Mapping[str, str], run: str) -> str:
     """The whole page. `clips`: name of a candidate, or of the recordings → its clips. `kinds`: key of a text → its kind."""
     template = make_environment(TEMPLATE.parent).get_template(TEMPLATE.name)
     return template.render(
@@ -48,7 +48,7 @@ def render_page(result: SelectionResult, clips: Mapping[str, Sequence[JudgedClip
     )
 
 
-def list_texts(result: SelectionResult, clips: Mapping[str, Sequence[JudgedClip]], kinds: Mapping[str, str]) -> list[ListedText]:
+def list_texts(result: SelectionResult, clips: Mapping[str, Sequence[ComparedClip]], kinds: Mapping[str, str]) -> list[ListedText]:
     """The texts with players: some of each kind, spoken by the chosen candidate, the best one, and others of the front."""
     names = [result.decision.chosen, result.decision.best, *result.decision.front]
     shown = [name for name in (RECORDINGS, *list(dict.fromkeys(names))[:SHOWN_CANDIDATES]) if name in clips]

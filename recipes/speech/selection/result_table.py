@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from data_prep.pages.report_charts import format_number
 from finetune import __version__
 from recipes.speech.evaluation.metrics import RESAMPLINGS
-from recipes.speech.selection.candidate_costs import ENDINGS, PACE, SIMILARITY, WER, Array, Decision, Interval, Ranking, values_of
+from recipes.speech.selection.candidate_costs import ENDINGS, PACE, SIMILARITY, WER, Array, Interval, Ranking, SelectionDecision, values_of
 from recipes.speech.selection.candidates import VoiceCandidate
 
 METHOD = (
@@ -35,7 +35,7 @@ class SelectionResult:
     """Everything that the result files show."""
 
     candidates: Mapping[str, VoiceCandidate]
-    decision: Decision
+    decision: SelectionDecision
     recordings: Array | None
     """Sums [measures, 2] of the recordings of the same texts; None if there are none."""
     notes: Sequence[str]
@@ -53,7 +53,7 @@ class SelectionResult:
         return {name: None if value != value else float(value) for name, value in zip(TITLES, values_of(self.recordings), strict=True)}
 
 
-def explain_choice(decision: Decision) -> str:
+def explain_choice(decision: SelectionDecision) -> str:
     """Why this candidate, in one sentence."""
     by_name = {one.name: one for one in decision.rankings}
     chosen = by_name[decision.chosen]
@@ -85,7 +85,7 @@ def format_estimate(measure: str, found: Interval | None) -> str:
     return f"{value} ({low} to {high})"
 
 
-def describe_verdict(one: Ranking, decision: Decision) -> str:
+def describe_verdict(one: Ranking, decision: SelectionDecision) -> str:
     """What a candidate is beside the best one."""
     words = ["lowest cost"] if one.name == decision.best else [f"{'tied' if one.tied else 'worse'}, {one.against_best.value:+.3f}"]
     if one.name != decision.best:

@@ -5,13 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from data_prep import manifest
-from finetune.errors import UserError
-from recipes.speech.cli.text_inputs import read_lines
-from recipes.speech.evaluation.evaluation_texts import Check, Item, normalize, pick_evenly
-from recipes.speech.interface import SpeechRequest
+from recipes.speech.evaluation.evaluation_texts import Item, normalize, pick_evenly
 
 SHORT, NUMBER, QUESTION, LONG, OTHER = "short", "number", "question", "long", "other"
 KINDS = (SHORT, NUMBER, QUESTION, LONG)
@@ -67,26 +62,3 @@ def describe_texts(kept: Sequence[Item], kinds: Mapping[str, str], available: in
     if missing:
         notes.append(f"No text has {' or '.join(missing)}: how the voice reads these was not measured; --text-file can add some.")
     return notes
-
-
-def read_text_file(path: Path, rows: Sequence[Item], speaker: str | None, check: Check) -> list[Item]:
-    """The texts of `--text-file` as items. A line without a speaker is for `speaker`, or for the only one in `rows`; its language is
-    that of the speaker's rows. Raises `UserError` with the line if neither is known, and for an item that `check` refuses."""
-    known = {item.speaker for item in rows}
-    usual = speaker or (next(iter(known)) if len(known) == 1 else None)
-    items = []
-    for line in read_lines(path, SpeechRequest("", usual)):
-        request = line.request
-        if request.speaker is None:
-            raise UserError(f"{line.place}: who speaks it? The data has {', '.join(sorted(known))}; give --speaker NAME")
-        if not normalize(request.text):
-            raise UserError(f"{line.place}: {request.text!r} has no word in it; correct or remove the line")
-        name = manifest.parse_speaker(request.speaker)
-        languages = {item.language for item in rows if item.speaker == name}
-        language = request.language or (next(iter(languages)) if len(languages) == 1 else manifest.AUTO)
-        items.append(Item(f"text-{line.number:04d}", request.text, name, manifest.parse_language(language)))
-        try:
-            check(items[-1])
-        except UserError as error:
-            raise UserError(f"{line.place}: {error}") from None
-    return items

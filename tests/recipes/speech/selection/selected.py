@@ -7,8 +7,8 @@ from pathlib import Path
 from recipes.speech.evaluation.systems import RECORDINGS
 from recipes.speech.selection import candidates
 from recipes.speech.selection.candidate_costs import DEFAULT_WEIGHTS, decide
-from recipes.speech.selection.candidates import JudgedClip, VoiceCandidate
-from recipes.speech.selection.endings import Ending
+from recipes.speech.selection.candidates import ComparedClip, VoiceCandidate
+from recipes.speech.selection.endings import SpeechEnding
 from recipes.speech.selection.result_table import SelectionResult
 from tests.recipes.voice_clone import evaluated
 
@@ -16,11 +16,11 @@ FIGURES = {(1, 0.5): (0, 0.5), (2, 0.5): (2, 0.9), (2, 1.0): (3, 0.4), (3, 1.0):
 """(step, strength) → wrong words of ten, similarity. Steps 2 and 3 tie."""
 
 
-def judged(folder: Path, name: str, wrong: int, like: float) -> list[JudgedClip]:
-    return [JudgedClip(clip, Ending(0.1, -40.0)) for clip in evaluated.clips(folder, name, 1.0, wrong, like)]
+def judged(folder: Path, name: str, wrong: int, like: float) -> list[ComparedClip]:
+    return [ComparedClip(clip, SpeechEnding(0.1, -40.0)) for clip in evaluated.clips(folder, name, 1.0, wrong, like)]
 
 
-def selection(folder: Path) -> tuple[SelectionResult, dict[str, list[JudgedClip]]]:
+def selection(folder: Path) -> tuple[SelectionResult, dict[str, list[ComparedClip]]]:
     """The result, and the clips by candidate and of the recordings."""
     listed = [VoiceCandidate(folder / f"step-{step:08d}", strength) for step, strength in FIGURES]
     clips = {one.name: judged(folder, one.slug, *FIGURES[one.step, one.strength]) for one in listed}

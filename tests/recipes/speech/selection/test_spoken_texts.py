@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-from finetune.errors import UserError
 from recipes.speech.evaluation.evaluation_texts import Item
-from recipes.speech.selection.spoken_texts import ENDS_QUESTION, LONG, NUMBER, OTHER, QUESTION, SHORT, choose_texts, read_text_file
+from recipes.speech.selection.spoken_texts import ENDS_QUESTION, LONG, NUMBER, OTHER, QUESTION, SHORT, choose_texts
 
 
 def items(*texts: str, speaker: str = "anna", language: str = "english") -> list[Item]:
@@ -47,31 +45,3 @@ def test_a_text_is_spoken_once_by_each_speaker() -> None:
 )
 def test_questions_are_recognized_by_their_mark(text: str, asks: bool) -> None:
     assert bool(ENDS_QUESTION.search(text)) == asks
-
-
-def test_lines_of_a_file_are_for_the_speaker_of_the_data(tmp_path: Path) -> None:
-    file = tmp_path / "texts.txt"
-    file.write_text("Good morning.\n\nIt is 12 o'clock.\n")
-    rows = items("Hello.", language="dutch")
-    found = read_text_file(file, rows, None, lambda _: None)
-    assert [(item.key, item.text, item.speaker, item.language) for item in found] == [
-        ("text-0001", "Good morning.", "anna", "dutch"),
-        ("text-0003", "It is 12 o'clock.", "anna", "dutch"),
-    ]
-    both = [*rows, Item("b", "Hello.", "bert", "english")]
-    with pytest.raises(UserError, match=r"texts.txt:1: who speaks it\? The data has anna, bert; give --speaker NAME"):
-        read_text_file(file, both, None, lambda _: None)
-    assert {item.speaker for item in read_text_file(file, both, "Bert", lambda _: None)} == {"bert"}
-
-
-def test_lines_that_cannot_be_spoken_are_named(tmp_path: Path) -> None:
-    file = tmp_path / "texts.txt"
-    file.write_text("Good morning.\n?!\n")
-    with pytest.raises(UserError, match=r"texts.txt:2: '\?!' has no word in it"):
-        read_text_file(file, items("Hello."), None, lambda _: None)
-
-    def refuse(_: Item) -> None:
-        raise UserError("no such speaker")
-
-    with pytest.raises(UserError, match="texts.txt:1: no such speaker"):
-        read_text_file(file, items("Hello."), None, refuse)

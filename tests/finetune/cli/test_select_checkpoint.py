@@ -11,7 +11,7 @@ import pytest
 
 from finetune import __main__ as verbs
 from finetune.checkpointing import checkpoint
-from finetune.cli import select
+from finetune.cli import select_checkpoint
 from finetune.exporting import selection
 from tests.finetune import tiny
 from tests.finetune.exporting.test_export import everything, runs
@@ -36,10 +36,10 @@ def evaluate(run: Path, **losses: float) -> None:
 def test_other_arguments_are_passed_to_the_recipe_unchanged(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Path, list[str]]] = []
     choosing = replace(tiny.RECIPE, inference=replace(tiny.RECIPE.inference, select=lambda run, argv: seen.append((run, argv)) or 7))  # type: ignore[func-returns-value]  # note, then 7
-    monkeypatch.setattr(select, "load_recipe", lambda _: choosing)
+    monkeypatch.setattr(select_checkpoint, "load_recipe", lambda _: choosing)
     rest = ["--data", "rows.jsonl", "--strengths", "0.4", "1"]
-    assert select.main([str(run), *rest[:2], *RECIPE, *rest[2:]]) == 7 and seen == [(run, rest)]
-    assert select.main([f"--recipe={tiny.FOLDER}", str(run), *rest]) == 7 and seen[1] == (run, rest)
+    assert select_checkpoint.main([str(run), *rest[:2], *RECIPE, *rest[2:]]) == 7 and seen == [(run, rest)]
+    assert select_checkpoint.main([f"--recipe={tiny.FOLDER}", str(run), *rest]) == 7 and seen[1] == (run, rest)
 
 
 def test_evaluations_decide_and_the_choice_is_exported(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,10 +65,10 @@ def test_the_selected_strength_is_exported(run: Path, tmp_path: Path, capsys: py
 
 
 def test_checkpoints_without_an_evaluation_are_reported(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert select.main([str(run), *RECIPE]) == 2
+    assert select_checkpoint.main([str(run), *RECIPE]) == 2
     assert "none of 2 checkpoints was evaluated by loss at its step; train with data.val" in capsys.readouterr().err
     evaluate(run, step_2=0.5)
-    assert select.main([str(run), *RECIPE]) == 0
+    assert select_checkpoint.main([str(run), *RECIPE]) == 0
     assert "note: step-00000003 has no evaluation by loss at its step and was not considered" in capsys.readouterr().out
 
 
@@ -76,7 +76,7 @@ def test_the_metric_of_the_run_decides(run: Path, capsys: pytest.CaptureFixture[
     evaluate(run, step_2=0.25, step_3=0.5)
     for path in checkpoint.list_checkpoints(checkpoint.folder_of(run)):
         tiny.reseal(path, best_by="accuracy min")
-    assert select.main([str(run), *RECIPE]) == 0
+    assert select_checkpoint.main([str(run), *RECIPE]) == 0
     assert "selected: step-00000003 has the lowest accuracy of 2 evaluated checkpoints: 0.5" in capsys.readouterr().out
 
 
@@ -92,7 +92,7 @@ def test_the_metric_of_the_run_decides(run: Path, capsys: pytest.CaptureFixture[
     ],
 )
 def test_bad_arguments_are_errors(run: Path, argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert select.main([word.replace("RUN", str(run)) for word in argv]) == 2
+    assert select_checkpoint.main([word.replace("RUN", str(run)) for word in argv]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -113,7 +113,7 @@ def test_export_best_needs_a_selection(
 
 
 def test_help_needs_no_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert select.main(["--help"]) == 0 and "export RUN --best --to FOLDER" in capsys.readouterr().out
-    assert select.main(["--recipe", "voice_clone", "--help"]) == 0
+    assert select_checkpoint.main(["--help"]) == 0 and "export RUN --best --to FOLDER" in capsys.readouterr().out
+    assert select_checkpoint.main(["--recipe", "voice_clone", "--help"]) == 0
     shown = capsys.readouterr().out
     assert all(option in shown for option in ("--data", "--asr", "--strengths", "--text-file", "--weights"))

@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from data_prep import manifest
 from data_prep.audio_codecs.interface import SpeakerEncoder
 from data_prep.speakers import resemblyzer_encoder
 from finetune.argument_parsing import parse_arguments
@@ -22,16 +22,17 @@ from finetune.errors import UserError
 from finetune.exporting import export, selection
 from finetune.storage import files
 from recipes.speech.cli.evaluation_arguments import find_encoder
+from recipes.speech.cli.text_inputs import read_lines
 from recipes.speech.evaluation import evaluation_texts, intelligibility, scoring, systems
-from recipes.speech.evaluation.evaluation_texts import Item
+from recipes.speech.evaluation.evaluation_texts import Check, Item, normalize
 from recipes.speech.evaluation.metrics import LEAST_TEXTS
 from recipes.speech.evaluation.systems import RECORDINGS, Take
-from recipes.speech.interface import SpeechRecipe, SpeechSampling
+from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling
 from recipes.speech.selection import candidates, page, result_table
 from recipes.speech.selection.candidate_costs import DEFAULT_WEIGHTS, MEASURES, PACE, decide
-from recipes.speech.selection.candidates import ClipRuler, JudgedClip, VoiceCandidate
+from recipes.speech.selection.candidates import ClipRuler, ComparedClip, VoiceCandidate
 from recipes.speech.selection.result_table import SelectionResult
-from recipes.speech.selection.spoken_texts import SpokenTexts, choose_texts, read_text_file
+from recipes.speech.selection.spoken_texts import SpokenTexts, choose_texts
 
 STRENGTHS = (0.4, 0.7, 1.0)
 PICTURE, PAGE, CANDIDATES = "selection.png", "selection.html", "candidates"
@@ -145,6 +146,29 @@ def make_plan(recipe: SpeechRecipe, run: Path, args: argparse.Namespace) -> Sele
     return SelectionPlan(recipe, run, listed, texts, rows, encoder, [*notes, *texts.notes, *more], args)
 
 
+def read_text_file(path: Path, rows: Sequence[Item], speaker: str | None, check: Check) -> list[Item]:
+    """The texts of `--text-file` as items. A line without a speaker is for `speaker`, or for the only one in `rows`; its language is
+    that of the speaker's rows. Raises `UserError` with the line if neither is known, and for an item that `check` refuses."""
+    known = {item.speaker for item in rows}
+    usual = speaker or (next(iter(known)) if len(known) == 1 else None)
+    items = []
+    for line in read_lines(path, SpeechRequest("", usual)):
+        request = line.request
+        if request.speaker is None:
+            raise UserError(f"{line.place}: who speaks it? The data has {', '.join(sorted(known))}; give --speaker NAME")
+        if not normalize(request.text):
+            raise UserError(f"{line.place}: {request.text!r} has no word in it; correct or remove the line")
+        name = manifest.parse_speaker(request.speaker)
+        languages = {item.language for item in rows if item.speaker == name}
+        language = request.language or (next(iter(languages)) if len(languages) == 1 else manifest.AUTO)
+        items.append(Item(f"text-{line.number:04d}", request.text, name, manifest.parse_language(language)))
+        try:
+            check(items[-1])
+        except UserError as error:
+            raise UserError(f"{line.place}: {error}") from None
+    return items
+
+
 def check_numbers(args: argparse.Namespace) -> None:
     """Raise `UserError` for a number that is out of range."""
     for strength in args.strengths:
@@ -170,10 +194,15 @@ def check_bases(found: Sequence[Path], recipe: SpeechRecipe) -> None:
 
 
 def check_recordings(items: Sequence[Item], rows: Sequence[Item], data: Path) -> None:
-    """Raise `UserError` for a speaker without real clips, to which nothing could be similar."""
-    heard = Counter(row.speaker for row in rows for clip in {row.recording, row.reference} if clip is not None)
-    if missing := sorted({item.speaker for item in items} - {*heard}):
-        raise UserError(f"{data} has no clip of {', '.join(missing)}, so the similarity cannot be measured; add rows with audio")
+    """Raise `UserError` for a speaker without a real clip of another text, to which the speech of a text could be similar."""
+    clips: dict[str, set[Path | None]] = {}
+    for row in rows:
+        clips.setdefault(row.speaker, {None}).update((row.recording, row.reference))
+    if missing := sorted({item.speaker for item in items if not clips.get(item.speaker, {None}) - {None, item.recording}}):
+        raise UserError(
+            f"{data} has no clip of {', '.join(missing)}, or none besides the recording of a text that is spoken, so the similarity cannot "
+            "be measured; add rows with audio"
+        )
 
 
 def choose_encoder(
@@ -196,7 +225,7 @@ def choose_encoder(
     ]
 
 
-def measure_all(plan: SelectionPlan) -> tuple[dict[str, list[JudgedClip]], list[JudgedClip]]:
+def measure_all(plan: SelectionPlan) -> tuple[dict[str, list[ComparedClip]], list[ComparedClip]]:
     """The clips of every candidate, and those of the recordings of the same texts. Measures that an earlier selection left are reused."""
     args, encoders = plan.args, scoring.load_encoders(plan.encoder, plan.args.speaker_model)
     for leftover in plan.folder.glob("export-*"):
@@ -206,7 +235,7 @@ def measure_all(plan: SelectionPlan) -> tuple[dict[str, list[JudgedClip]], list[
     takes = [Take(item, item.recording, True) for item in plan.texts.items if item.recording is not None]
     sampling = SpeechSampling(greedy=args.greedy, seed=args.seed, max_seconds=args.max_seconds)
     ruler = ClipRuler(models, encoders[0], describe_settings(plan))
-    clips, reused = dict[str, list[JudgedClip]](), 0
+    clips, reused = dict[str, list[ComparedClip]](), 0
     for number, one in enumerate(plan.candidates, 1):
         found = ruler.restore(one, plan.texts.items, plan.folder / CANDIDATES)
         reused += found is not None
@@ -237,7 +266,7 @@ def speak_candidate(plan: SelectionPlan, one: VoiceCandidate, sampling: SpeechSa
 
 
 def make_result(
-    plan: SelectionPlan, clips: Mapping[str, Sequence[JudgedClip]], real: Sequence[JudgedClip], weights: Mapping[str, float]
+    plan: SelectionPlan, clips: Mapping[str, Sequence[ComparedClip]], real: Sequence[ComparedClip], weights: Mapping[str, float]
 ) -> SelectionResult:
     """Compare the candidates. A pace is measured if every speaker has recordings."""
     args, notes = plan.args, list(plan.notes)
@@ -258,7 +287,7 @@ def make_result(
     return SelectionResult({one.name: one for one in plan.candidates}, decision, recorded, notes, settings)
 
 
-def write_results(plan: SelectionPlan, result: SelectionResult, clips: Mapping[str, Sequence[JudgedClip]]) -> None:
+def write_results(plan: SelectionPlan, result: SelectionResult, clips: Mapping[str, Sequence[ComparedClip]]) -> None:
     """Write plot, page and selection.json, which holds the choice; print the table."""
     reason, chosen = result_table.explain_choice(result.decision), result.chosen
     files.write_bytes(plan.folder / PICTURE, result_table.draw_plot(result))

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 
 from data_prep.speakers import resemblyzer_encoder
@@ -23,20 +24,36 @@ from finetune import __main__ as verbs
 from finetune.checkpointing import checkpoint, safetensors_shards
 from finetune.checkpointing.safetensors_shards import TensorShard
 from finetune.distributed.process_group import join, leave
+from finetune.errors import UserError
 from finetune.storage import files
 from finetune.training import run as training
-from recipes.speech.cli import select as speech_select
+from recipes.speech.cli import select_voice
+from recipes.speech.cli.select_voice import read_text_file
 from recipes.speech.evaluation import intelligibility, systems
+from recipes.speech.evaluation.evaluation_texts import Item
 from recipes.speech.evaluation.intelligibility import Transcription
 from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.voice_clone.inference import synthesizer
 from recipes.voice_clone.recipe import RECIPE
 from tests.data_prep.page import Page
 from tests.finetune import tiny
-from tests.recipes.voice_clone.conftest import Corpus, learn, write_corpus
+from tests.recipes.voice_clone.conftest import BOOKS, ENTRIES, Corpus, learn, voice, write_corpus
 
-CLIPS = {"Anna": "high.flac", "Bert": "low.flac", "Carl": "high.flac"}
+TEXTS = ("She counted the boats.", "It is never late!", "Where is the harbour?")
 BRIEF = ["--greedy", "--max-seconds", "0.4", "--texts", "6", "--strengths", "0.5", "1"]
+
+
+def make_data(folder: Path) -> list[dict[str, Any]]:
+    """Two speakers with three texts each and random codes; each speaker has two clips, which this writes."""
+    folder.mkdir(parents=True)
+    random, rows = np.random.RandomState(0), list[dict[str, Any]]()
+    for speaker, pitch in (("Anna", 233), ("Bert", 110)):
+        for number, text in enumerate(TEXTS):
+            clip = f"{speaker}-{number % 2}.flac"
+            soundfile.write(folder / clip, voice(pitch, 0.7), 24_000)
+            codes = random.randint(0, ENTRIES, (8 + len(rows), BOOKS)).tolist()
+            rows.append({"audio": clip, "text": text, "speaker": speaker, "language": "english", "audio_codes": codes})
+    return rows
 
 
 def train_run(corpus: Corpus, base: Path, steps: int) -> Path:
@@ -50,9 +67,10 @@ def train_run(corpus: Corpus, base: Path, steps: int) -> Path:
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory, nano: Path, rows_of: Any) -> Corpus:
+def small(tmp_path_factory: pytest.TempPathFactory, nano: Path) -> Corpus:
     """A run of two steps beside its data; do not change it."""
-    corpus = write_corpus(tmp_path_factory.mktemp("a small run"), rows_of(CLIPS, ("english", "english")))
+    folder = tmp_path_factory.mktemp("a small run") / "data"
+    corpus = write_corpus(folder, make_data(folder))
     train_run(corpus, nano, 2)
     return corpus
 
@@ -70,7 +88,7 @@ def recognizer(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, np.ndarray
     known: dict[str, np.ndarray] = {}
 
     def transcribe(_: Any, samples: np.ndarray, __: str) -> Transcription:
-        equal = [text for text, wave in known.items() if len(wave) == len(samples) and np.allclose(wave, samples, atol=1e-3)]
+        equal = [text for text, wave in known.items() if len(wave) == len(samples) and np.corrcoef(wave, samples)[0, 1] > 0.95]
         return Transcription(equal[0].split("|")[1] if equal else "noise")
 
     monkeypatch.setattr(intelligibility, "check_whisper", lambda _: None)
@@ -104,7 +122,7 @@ def test_candidates_are_compared_and_a_killed_selection_continues(
 
     monkeypatch.setattr(systems, "speak", speak_until_killed)
     with pytest.raises(KeyboardInterrupt):
-        speech_select.select(synthesizer.SPEECH, run, ["--data", str(small.train), "--asr", "stand-in", *BRIEF])
+        select_voice.select(synthesizer.SPEECH, run, ["--data", str(small.train), "--asr", "stand-in", *BRIEF])
     assert not (run / "selection" / "selection.json").exists()
     (run / "selection" / "export-1").mkdir()
     assert choose(run, small.train) == 0
@@ -141,14 +159,14 @@ def rewrite(path: Path, trained: dict[str, torch.Tensor]) -> None:
 @pytest.mark.slow
 @pytest.mark.ci
 def test_a_planted_optimum_is_found_and_a_tie_is_called_a_tie(
-    nano: Path, rows_of: Any, tmp_path: Path, recognizer: dict[str, np.ndarray], capsys: pytest.CaptureFixture[str]
+    nano: Path, tmp_path: Path, recognizer: dict[str, np.ndarray], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Step 2 has memorized the clips, and step 4 equals it. Step 1 has not learned them yet. Step 3 is step 2 with noise: over-trained."""
-    learned = learn(tmp_path / "learned", nano, rows_of(CLIPS, ("english", "english")), 500)
+    learned = learn(tmp_path / "learned", nano, make_data(tmp_path / "learned" / "data"), 500)
     corpus = Corpus(learned.ready.config.data.train, learned.rows)  # type: ignore[arg-type]  # one file, no mixture
-    with synthesizer.open_synthesizer(learned.custom_voice) as voice:
+    with synthesizer.open_synthesizer(learned.custom_voice) as speaking:
         requests = [SpeechRequest(row["text"], row["speaker"].lower(), row["language"]) for row in learned.rows]
-        results = voice.speak(requests, SpeechSampling(greedy=True, max_seconds=3))
+        results = speaking.speak(requests, SpeechSampling(greedy=True, max_seconds=3))
     recognizer |= {f"{row['speaker']}|{row['text']}": one.wave for row, one in zip(learned.rows, results, strict=True)}
     assert all(one.ended for one in results)
 
@@ -159,17 +177,17 @@ def test_a_planted_optimum_is_found_and_a_tie_is_called_a_tie(
     }
     for step, weights in ((2, trained), (3, {**trained, **noisy}), (4, trained)):
         rewrite(run / "checkpoints" / f"step-{step:08d}", weights)
-    assert choose(run, corpus.train, "--max-seconds", "2", "--strengths", "0.5", "1", "1.5") == 0
+    assert choose(run, corpus.train, "--max-seconds", "2", "--strengths", "0.5", "1") == 0
     found, shown = record_of(run), capsys.readouterr().out
     assert (found["choice"]["step"], found["choice"]["strength"]) == (2, 1.0), shown
     assert found["tied"] == ["step 2, strength 1", "step 4, strength 1"], shown
-    assert "a tie of 2 of 12 candidates: step 2, strength 1 has the lowest cost" in found["choice"]["reason"]
+    assert "a tie of 2 of 8 candidates: step 2, strength 1 has the lowest cost" in found["choice"]["reason"]
     by_name = {one["name"]: one for one in found["candidates"]}
     assert by_name["step 2, strength 1"]["values"]["wer"]["value"] == 0 < by_name["step 3, strength 1"]["values"]["wer"]["value"]
     assert by_name["step 3, strength 1"]["against_best"]["low"] > 0 and not by_name["step 3, strength 1"]["tied"]
 
     assert verbs.main(["export", str(run), "--best", "--to", str(tmp_path / "best")]) == 0
-    assert "step 2 at strength 1, as selected: a tie of 2 of 12 candidates" in capsys.readouterr().out
+    assert "step 2 at strength 1, as selected: a tie of 2 of 8 candidates" in capsys.readouterr().out
     assert json.loads((tmp_path / "best" / "overtone.json").read_text())["step"] == 2
     shutil.rmtree(run / "checkpoints" / "step-00000002")
     assert verbs.main(["export", str(run), "--best", "--to", str(tmp_path / "again")]) == 2
@@ -181,7 +199,7 @@ def test_a_planted_optimum_is_found_and_a_tie_is_called_a_tie(
 def test_a_selection_that_was_killed_gives_the_same_result(run: Path, small: Corpus, babbler: Path, tmp_path: Path) -> None:
     """With real processes and an untrained Whisper; the kill comes when the first candidate is measured."""
     whole = Path(shutil.copytree(run, tmp_path / "whole"))
-    words = ["--data", str(small.train), *BRIEF, "--asr", str(babbler)]
+    words = ["--data", str(small.train), *BRIEF, "--strengths", "1", "--asr", str(babbler)]
     command = [sys.executable, "-m", "finetune", "select"]
     subprocess.run([*command, str(whole), *words], check=True, capture_output=True)
     with subprocess.Popen([*command, str(run), *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -191,7 +209,7 @@ def test_a_selection_that_was_killed_gives_the_same_result(run: Path, small: Cor
     measured = len(list((run / "selection").glob("candidates/*/measures.json")))
     assert measured and not (run / "selection" / "selection.json").exists()
     again = subprocess.run([*command, str(run), *words], check=True, capture_output=True, text=True)
-    assert f"{measured} of 4 candidates: measures of an earlier selection" in again.stdout
+    assert f"{measured} of 2 candidates: measures of an earlier selection" in again.stdout
     ours, theirs = record_of(run), record_of(whole)
     assert {**ours, "settings": None} == {**theirs, "settings": None}, "only the run's folder differs"
 
@@ -212,7 +230,7 @@ def test_a_selection_that_was_killed_gives_the_same_result(run: Path, small: Cor
         (("--speaker-model", "resemblyzer"), "--speaker-model resemblyzer: it is not installed"),
         (("--data", "nowhere.jsonl"), "nowhere.jsonl: No such file"),
         (("--data", "STRANGER"), "stranger.jsonl:2: speaker 'zed': "),
-        (("--data", "SILENT"), "has no clip of anna, bert, carl, so the similarity cannot be measured"),
+        (("--data", "SILENT"), "has no clip of anna, bert, or none besides the recording"),
         (("--data", "FEW"), "few.jsonl: 1 different texts are too few to choose by; give 6"),
         (("--text-file", "TEXTS"), "texts.txt:1: who speaks it?"),
         (("--strenghts", "1"), "unknown flag --strenghts; did you mean --strengths?"),
@@ -254,3 +272,31 @@ def test_missing_checkpoints_bases_and_recognizers_are_errors(
     (run / "checkpoints").mkdir()
     assert choose(run, small.train) == 2 and "contains no valid checkpoint" in capsys.readouterr().err
     assert not (run / "selection").exists()
+
+
+def test_lines_of_a_file_are_for_the_speaker_of_the_data(tmp_path: Path) -> None:
+    file = tmp_path / "texts.txt"
+    file.write_text("Good morning.\n\nIt is 12 o'clock.\n")
+    rows = [Item("a", "Hello.", "anna", "dutch")]
+    found = read_text_file(file, rows, None, lambda _: None)
+    assert [(item.key, item.text, item.speaker, item.language) for item in found] == [
+        ("text-0001", "Good morning.", "anna", "dutch"),
+        ("text-0003", "It is 12 o'clock.", "anna", "dutch"),
+    ]
+    both = [*rows, Item("b", "Hello.", "bert", "english")]
+    with pytest.raises(UserError, match=r"texts.txt:1: who speaks it\? The data has anna, bert; give --speaker NAME"):
+        read_text_file(file, both, None, lambda _: None)
+    assert {item.speaker for item in read_text_file(file, both, "Bert", lambda _: None)} == {"bert"}
+
+
+def test_lines_that_cannot_be_spoken_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "texts.txt"
+    file.write_text("Good morning.\n?!\n")
+    with pytest.raises(UserError, match=r"texts.txt:2: '\?!' has no word in it"):
+        read_text_file(file, [Item("a", "Hello.", "anna", "english")], None, lambda _: None)
+
+    def refuse(_: Item) -> None:
+        raise UserError("no such speaker")
+
+    with pytest.raises(UserError, match="texts.txt:1: no such speaker"):
+        read_text_file(file, [Item("a", "Hello.", "anna", "english")], None, refuse)
