@@ -26,10 +26,10 @@ demo: $(STAMP)  ## a small trained model learns a new voice; what came of it in 
 demo-llm: $(STAMP)  ## a tiny model learns a task from chats; figures in runs/demo-llm/summary.json
 	$(BIN)/python -m recipes.llm_sft.demo
 
-# Tests start several processes themselves: one thread each, or they take each other's cores.
 demo-images: $(STAMP)  ## a tiny model learns handwritten digits, with three seeds; figures in runs/demo-images/summary.json
 	$(BIN)/python -m recipes.image_classification.demo
 
+# Tests start several processes themselves: one thread each, or they take each other's cores.
 test: $(STAMP)  ## everything but the slow proofs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 

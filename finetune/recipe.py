@@ -124,7 +124,7 @@ class Loaded:
     initial value [shape] from a CPU generator, which `run.seed` and the name determine. They are always trained, beside adapters too."""
     stored_names: Mapping[str, str] = field(default_factory=dict)
     """Parameter name → its name in `base`, where the two differ: transformers renames modules, and a base without a head lacks a prefix.
-    Checkpoints have the parameter names; `ExportPlan.rename` translates both."""
+    Checkpoints have the parameter names; `ExportPlan.translate_name` translates both."""
     buffers: dict[str, Tensor] = field(default_factory=dict)
     """Values of persistent buffers that are not in `base`; they are saved with each checkpoint."""
     state: dict[str, Any] = field(default_factory=dict)
@@ -226,7 +226,7 @@ class ReleasedModel:
 class ExportPlan:
     """How a recipe turns trained tensors into the folder that a stock package loads."""
 
-    rename: Callable[[str], str] = _keep_name
+    translate_name: Callable[[str], str] = _keep_name
     """Name of a tensor of the base, and name of a parameter of the model → its name in the exported weights. A parameter and the tensor
     that it was loaded from (`Loaded.stored_names`) must get the same one. `keep` and `edit` get the new names."""
     keep: Callable[[str], bool] = _accept_every_name

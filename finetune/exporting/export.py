@@ -135,7 +135,7 @@ def check_checkpoint(chosen: Path, state: dict[str, Any], shapes: dict[str, tupl
 
 def check_shapes(chosen: Path, source: Source, base: Path) -> None:
     """Raises `UserError` for a checkpoint with a tensor in another shape than in the base. `source`: under exported names."""
-    whole = {source.plan.rename(name): shape for name, shape in loading.tensor_shapes(base).items()}
+    whole = {source.plan.translate_name(name): shape for name, shape in loading.tensor_shapes(base).items()}
     known = {name: shape for name, shape in source.shapes.items() if name in whole and name not in source.state["added"]}
     other = [f"{name} is {shape}, in the base {whole[name]}" for name, shape in known.items() if shape != whole[name]]
     if other:
@@ -143,21 +143,22 @@ def check_shapes(chosen: Path, source: Source, base: Path) -> None:
 
 
 def rename_tensors(source: Source, base: Path) -> Source:
-    """The source under the names of the exported weights (`ExportPlan.rename`). Raises `UserError` if two tensors get the same one."""
-    rename = source.plan.rename
+    """The source under the names of the exported weights (`ExportPlan.translate_name`). Raises `UserError` if two tensors get one
+    name."""
+    translate = source.plan.translate_name
 
     def rename_trained(name: str) -> str:
         if not lora_adapters.is_adapter(name):
-            return rename(name)
+            return translate(name)
         layer = lora_adapters.layer_of(name)
-        return rename(f"{layer}.weight").removesuffix(".weight") + name.removeprefix(layer)
+        return translate(f"{layer}.weight").removesuffix(".weight") + name.removeprefix(layer)
 
     tensors = [name for name in source.shapes if not name.startswith("optimizer.")]
     own = {rename_trained(name): name for name in tensors}
-    stored = {rename(name): name for name in loading.tensor_files(base)}
+    stored = {translate(name): name for name in loading.tensor_files(base)}
     if len(own) < len(tensors) or len(stored) < len(loading.tensor_files(base)):
-        raise UserError("ExportPlan.rename of the recipe gives two tensors the same name; give each its own")
-    names = {key: [rename(name) for name in source.state[key]] for key in ("added", "buffers")}
+        raise UserError("ExportPlan.translate_name of the recipe gives two tensors the same name; give each its own")
+    names = {key: [translate(name) for name in source.state[key]] for key in ("added", "buffers")}
     return replace(
         source,
         state={**source.state, **names},
@@ -309,7 +310,7 @@ def exported_entries(source: Source, base: Path) -> list[TensorEntry]:
             part = file.get_slice(name)
             own = types[part.get_dtype()]
             dtype = source.dtype if source.dtype and own.is_floating_point else own
-            entries.append(TensorEntry(source.plan.rename(name), dtype, tuple(part.get_shape())))
+            entries.append(TensorEntry(source.plan.translate_name(name), dtype, tuple(part.get_shape())))
     sizes = Counter[torch.dtype]()
     for entry in entries:
         sizes[entry.dtype] += math.prod(entry.shape) if entry.dtype.is_floating_point else 0

@@ -6,7 +6,6 @@ held out. The result is the share of them that is read correctly; all figures ar
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification, pi
 
 from data_prep.images.image_decoding import decode_image
 from finetune.monitoring.run_records import LOG, read_log
-from finetune.storage import files
+from finetune.storage import files, strict_json
 from finetune.storage.model_security import admit
 from recipes import demo_runner
 
@@ -69,7 +68,7 @@ def measure_accuracy(model: Path, rows: Path) -> float:
 
     `model`: a folder that AutoModelForImageClassification and AutoImageProcessor load.
     """
-    found = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
+    found = [strict_json.loads_object(line) for line in rows.read_text(encoding="utf-8").splitlines()]
     with admit(model, image_classifier()) as clean:
         processor = AutoImageProcessor.from_pretrained(clean, trust_remote_code=False)
         network = AutoModelForImageClassification.from_pretrained(clean, trust_remote_code=False, use_safetensors=True)

@@ -43,7 +43,7 @@ def plan_export(base: Path, state: dict[str, Any]) -> ExportPlan:
     config.pop("num_labels", None)  # of some older configs; the number follows from the labels
     kept = frozenset(in_files.values())
     return ExportPlan(
-        rename=lambda name: renamed.get(name, name),
+        translate_name=lambda name: renamed.get(name, name),
         keep=lambda name: name in kept,
         files={CONFIG: files.json_bytes(config)},
         copy=tuple(sorted({path.name for pattern in COPIED for path in base.glob(pattern)})),

@@ -78,11 +78,11 @@ def test_tensors_of_base_and_checkpoint_are_renamed_alike(
     kind: str, runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = load_file(export.export(runs[kind], tmp_path / "plain") / "model.safetensors")
-    planned(monkeypatch, rename=lambda name: f"renamed.{name}", keep=lambda name: name != "renamed.nothing")
+    planned(monkeypatch, translate_name=lambda name: f"renamed.{name}", keep=lambda name: name != "renamed.nothing")
     renamed = load_file(export.export(runs[kind], tmp_path / "renamed") / "model.safetensors")
     assert renamed.keys() == {f"renamed.{name}" for name in plain}
     assert all(torch.equal(renamed[f"renamed.{name}"], value) for name, value in plain.items())
-    planned(monkeypatch, rename=lambda _: "one.weight")
+    planned(monkeypatch, translate_name=lambda _: "one.weight")
     with pytest.raises(UserError, match="two tensors the same name"):
         export.export(runs[kind], tmp_path / "never")
 
