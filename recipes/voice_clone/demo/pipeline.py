@@ -6,7 +6,6 @@ The result is compared with recordings of the voice and with the base before tra
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,6 @@ TEXTS = (
     "Where is the quiet captain?",
 )
 """Held-out sentences of the grammar: no model was trained on them."""
-REPLAY = 0.4
-"""Share of the training samples that are sentences in the voices that the base knows. Without them it forgets words that the few clips of
-the new voice lack."""
 LINES = "lines.txt"
 """File in the demo's folder with `TEXTS`."""
 
@@ -41,10 +37,7 @@ def build_commands(home: Path) -> dict[str, list[str]]:
     """Stage → command, as a user runs them: voice, codes, train, export, generate, eval-voice."""
     python, data, export = [sys.executable, "-m"], home / "data", home / "export"
     on_cpu = ["--gpu_ids=-1,-1"]  # runs on any machine; on GPUs, two processes would need two of them
-    mixture = [
-        {"path": str(path), "weight": weight} for path, weight in ((data / "train.jsonl", 1 - REPLAY), (NEW_VOICE / "replay.jsonl", REPLAY))
-    ]
-    rows = ["--data.mix", json.dumps(mixture), "--data.val", data / "val.jsonl", "--run.dir", home / "run"]
+    rows = ["--data.train", data / "train.jsonl", "--data.val", data / "val.jsonl", "--run.dir", home / "run"]
     training = ["--recipe", "voice_clone", "--config", HERE / "demo.yaml", *rows]
     transcription = ["--whisper", WHISPER, "--speaker-from", "folder", "--language", "en", "--target", "4"]
     speech = ["--text-file", home / LINES, "--max-seconds", "12", "--out", home / "spoken"]

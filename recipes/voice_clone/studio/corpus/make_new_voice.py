@@ -8,8 +8,7 @@ Needs Debian's flite, festival with festvox-kdlpc16k and espeak-ng. You need not
 - `recordings/<voice>/`: two long recordings in two formats, with pauses, coughs and a passage with a vacuum cleaner; and a damaged one;
 - `script.json`: the sentences in them, `[{"recording", "start", "end", "text"}]`, in seconds;
 - `held_out/` and `held_out.jsonl`: held-out sentences of the grammar, spoken by the voice itself;
-- `known/<voice>/`: clips of each voice that the base was trained on, to measure which voice speech is most similar to;
-- `replay.jsonl`: training sentences in these voices as codes of codec-demo, so that the base keeps reading while it learns the new voice.
+- `known/<voice>/`: clips of each voice that the base was trained on, to measure which voice speech is most similar to.
 """
 
 from __future__ import annotations
@@ -22,22 +21,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
 import soundfile
 import soxr
 
-from data_prep.audio_codecs.interface import LoadedCodec
-from data_prep.audio_codecs.selection import open_codec
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
 from recipes.voice_clone.studio.corpus import grammar
 from recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES, NEW_VOICE, RATE, SyntheticVoice, Wave, make_silence, speak
 
 FOLDER = Path(__file__).resolve().parent / "new_voice"
-CODEC = "codec-demo"
 SEED = 7
 PAUSE_S, EDGE_S = (0.6, 1.3), 0.8
 ROOM, VACUUM, COUGH = 10 ** (-62 / 20), 10 ** (-24 / 20), 10 ** (-14 / 20)
@@ -47,10 +42,7 @@ HELD_OUT, PER_KNOWN_VOICE, MORE_HELD_OUT = 12, 3, 28
 """Held-out sentences of the new voice, of each known voice, and further ones of the new voice, in this order. The demo reports all of the
 new voice."""
 CHOOSING = 40
-"""Further held-out sentences, after all others, with which the settings of the demo were chosen."""
-REPLAYED, REPLAY_SPEEDS = 60, (0.9, 1.1)
-"""Clips of each known voice in `replay.jsonl`, and the range of their speed."""
-REPLAY_SEED, REPLAY_SPEED_SEED = 2311, 5
+"""Further held-out sentences, after all others, to compare settings with; none of them is reported."""
 
 
 @dataclass(frozen=True)
@@ -100,26 +92,12 @@ def write_new_voice(folder: Path, seed: int) -> None:
         for number, text in enumerate(islice(held_out, PER_KNOWN_VOICE)):
             write_clip(folder / "known" / voice.name / f"{number}.ogg", voice, text)
     files.write_jsonl(folder / "held_out.jsonl", write_held_out(folder, [*reported, *islice(held_out, MORE_HELD_OUT)]))
-    files.write_jsonl(folder / "replay.jsonl", encode_replay(open_codec(CODEC).load("cpu")))
 
 
 def list_choosing_sentences(seed: int = SEED) -> list[str]:
-    """The held-out sentences with which the settings of the demo were chosen; none of them is reported."""
+    """The held-out sentences to compare settings of the demo with; none of them is reported."""
     others = HELD_OUT + PER_KNOWN_VOICE * len(KNOWN_VOICES) + MORE_HELD_OUT
     return list(islice(grammar.generate_sentences(seed, "held_out"), others, others + CHOOSING))
-
-
-def encode_replay(codec: LoadedCodec) -> Iterator[dict[str, Any]]:
-    """Rows for training: `REPLAYED` training sentences in each known voice, no two voices with the same one. The clips of `known/` are the
-    references for the speaker vectors, so that no audio of the sentences is needed."""
-    random = Random(REPLAY_SPEED_SEED)
-    sentences = list(islice(grammar.generate_sentences(REPLAY_SEED, "train"), REPLAYED * len(KNOWN_VOICES)))
-    for place, voice in enumerate(KNOWN_VOICES):
-        for number, text in enumerate(sentences[place :: len(KNOWN_VOICES)]):
-            (codes,) = codec.encode([speak(voice, text, round(random.uniform(*REPLAY_SPEEDS), 2))])
-            reference = f"known/{voice.name}/{number % PER_KNOWN_VOICE}.ogg"
-            row = {"text": text, "speaker": voice.name, "language": "english", "ref_audio": reference}
-            yield {**row, "audio_codes": codes.tolist()}
 
 
 def write_recording(folder: Path, session: RecordingSession, sentences: Sequence[str]) -> list[dict[str, Any]]:

@@ -56,14 +56,13 @@ def is_for_base(line: CorpusLine) -> bool:
 
 
 def collect_demo_sentences() -> Groups:
-    """The sentences of the demo: `recordings` and `replay` are trained on, `choosing` selected its settings, `reported` are in its
-    table."""
+    """The sentences of the demo: `recordings` are trained on, `choosing` are for comparing settings, `reported` are in its table."""
+    reported = make_new_voice.FOLDER / "held_out.jsonl"
     script = json.loads((make_new_voice.FOLDER / "script.json").read_text(encoding="utf-8"))
     return {
         "recordings": frozenset(line["text"] for line in script),
-        "replay": _read_texts("replay.jsonl"),
         "choosing": frozenset(make_new_voice.list_choosing_sentences()),
-        "reported": _read_texts("held_out.jsonl"),
+        "reported": frozenset(json.loads(line)["text"] for line in reported.read_text(encoding="utf-8").splitlines()),
     }
 
 
@@ -79,11 +78,6 @@ def describe_group(sentences: Iterable[str]) -> dict[str, Any]:
     """Number of sentences, and the SHA-256 of the sorted sentences, one per line."""
     ordered = sorted(set(sentences))
     return {"sentences": len(ordered), "sha256": hashlib.sha256("".join(f"{text}\n" for text in ordered).encode()).hexdigest()}
-
-
-def _read_texts(name: str) -> frozenset[str]:
-    lines = (make_new_voice.FOLDER / name).read_text(encoding="utf-8").splitlines()
-    return frozenset(json.loads(line)["text"] for line in lines)
 
 
 if __name__ == "__main__":

@@ -64,6 +64,17 @@ def test_each_system_is_compared_with_its_texts_and_with_all_voices(evaluated: t
     assert found[RECORDINGS].new_voice < 0.99, "a recording is compared with the others, not with itself"
 
 
+def test_more_recordings_of_the_new_voice_do_not_change_the_scale_of_the_similarity(evaluated: tuple[Path, Path]) -> None:
+    evaluation, new_voice = evaluated
+    for number in range(len(TEXTS), final_results.NEW_VOICE_CLIPS):
+        tone(new_voice / "held_out" / f"{number:02d}.flac", REAL + number / 2)
+    clips = comparison_clips.read_clips(evaluation, new_voice)
+    before = final_results.measure_systems(clips, new_voice, "rms")
+    for number in range(10):
+        tone(new_voice / "held_out" / f"{90 + number}.flac", REAL + number / 3)
+    assert final_results.measure_systems(clips, new_voice, "rms") == before
+
+
 def test_transcripts_are_compared_with_the_script() -> None:
     script = [
         {"recording": "a.ogg", "start": 1.0, "end": 2.0, "text": "The house is small."},
