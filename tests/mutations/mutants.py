@@ -25,6 +25,21 @@ class Mutant(NamedTuple):
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "recipes/voice_clone/demo/final_results.py",
+        "iterdir())[:NEW_VOICE_CLIPS]",
+        "iterdir())",
+        "tests/recipes/voice_clone/demo/test_final_results.py::"
+        "test_more_recordings_of_the_new_voice_do_not_change_the_scale_of_the_similarity",
+        "the demo's similarities fall when more sentences are reported, although nobody sounds different",
+    ),
+    Mutant(
+        "recipes/voice_clone/studio/corpus/sentence_manifest.py",
+        "(line.voice in KNOWN_VOICES or line.size != 1.0)",
+        "line.voice in KNOWN_VOICES",
+        "tests/recipes/voice_clone/studio/corpus/test_sentence_manifest.py::test_the_base_is_trained_on_known_voices_and_on_resampled_ones",
+        "the manifest hides that the base was trained on resampled clips of the new voice",
+    ),
+    Mutant(
         "recipes/codec_lm/families.py",
         "fitting = [family for family in FAMILIES if not missing[family.name]]",
         "fitting = list(FAMILIES[:1])",
