@@ -33,6 +33,7 @@ from finetune.modeling.loading import local_slices
 from finetune.monitoring.loss_spikes import check_checkpoint_tensors
 from finetune.monitoring.run_records import CHECKPOINTS
 from finetune.storage import files
+from finetune.storage.hub_download import COMMIT
 
 STEP_FOLDER = re.compile(r"step-(\d{8})")
 SAME_RUN = ("recipe", "data", "base", "order", "lora", "quantization", "optimizer", "recipe_state", "added", "base_distance")
@@ -274,9 +275,19 @@ def find_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
         found.insert(0, "data")
     if Path(was["recipe"]).name != Path(now["recipe"]).name:
         found.insert(0, "recipe")
-    if was["base"]["digest"] != now["base"]["digest"] or list_changed_files(was["base"].get("files"), now["base"].get("files")):
+    if is_other_base(was["base"], now["base"]):
         found.append("base")
     return found
+
+
+def is_other_base(was: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether the content of two bases differs. Of one commit on the hub, a file of weights that only one of them has is no difference: a
+    commit never changes, but an earlier version downloaded weights that are not loaded, too."""
+    files_was, files_now = was.get("files"), now.get("files")
+    if was["revision"] == now["revision"] and COMMIT.fullmatch(was["revision"] or "") and files_was is not None and files_now is not None:
+        weights = {name for name in files_was.keys() ^ files_now.keys() if name.endswith(".safetensors") and "/" not in name}
+        return any(files_was.get(name) != files_now.get(name) for name in (files_was.keys() | files_now.keys()) - weights)
+    return was["digest"] != now["digest"] or bool(list_changed_files(files_was, files_now))
 
 
 def list_changed_files(was: Mapping[str, str] | None, now: Mapping[str, str] | None) -> list[str]:

@@ -66,17 +66,20 @@ def select_by_evaluation(run_dir: Path, recipe: str, rest: list[str]) -> int:
     if rest:
         raise UserError(f"{rest[0]}: the recipe {recipe} generates nothing for `select`; its checkpoints are compared by their evaluations")
     from finetune.checkpointing import checkpoint
-    from finetune.checkpointing.retention import BestBy, choose_best
+    from finetune.checkpointing.retention import BestBy, choose_best, is_comparable
     from finetune.exporting import selection
 
     found, notes = selection.find_candidates(run_dir)
-    states = {path.name: checkpoint.read_state(path) for path in found}
-    best_by = BestBy.parse(states[found[-1].name]["best_by"])
+    every = {path.name: checkpoint.read_state(path) for path in found}
+    newest = every[found[-1].name]
+    states, best_by = {name: state for name, state in every.items() if is_comparable(state, newest)}, BestBy.parse(newest["best_by"])
+    other_rows = f"was evaluated on other validation rows than {found[-1].name} and was not considered"
+    notes += [f"{name} {other_rows}" for name in every if name not in states]
     values = {name: best_by.rank(score) for name, state in states.items() if (score := best_by.score(state)) is not None}
     name = choose_best(states, best_by)
     if name is None:
         raise UserError(
-            f"{run_dir}: none of {len(found)} checkpoints was evaluated by {best_by.metric} at its step; train with data.val, and with "
+            f"{run_dir}: none of {len(states)} checkpoints was evaluated by {best_by.metric} at its step; train with data.val, and with "
             "eval.every at the steps of checkpoint.every"
         )
     for step, value in values.items():

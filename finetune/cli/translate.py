@@ -18,7 +18,7 @@ import yaml
 from finetune.argument_parsing import parse_arguments
 from finetune.command_lines import finetune_command
 from finetune.errors import UserError, exit_code
-from finetune.migration.key_rules import KINDS, KeyLine, format_value
+from finetune.migration.key_rules import KINDS, KeyLine, format_value, shorten_value
 from finetune.migration.translation import TrainingSizes, Translation, translate_file
 from finetune.storage import files
 
@@ -69,8 +69,7 @@ def print_translation(file: Path, translation: Translation) -> None:
 
 def format_line(line: KeyLine) -> str:
     """Key, value and outcome, on one line or, if it is too long, on several."""
-    value = format_value(line.value)
-    left = f"  {line.key}: {value if len(value) < 60 else value[:57] + '…'}"
+    left = f"  {line.key}: {shorten_value(format_value(line.value))}"
     whole = f"{left:<58}  {line.outcome.text}"
     return (
         whole

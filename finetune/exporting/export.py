@@ -32,6 +32,7 @@ from finetune.modeling import added_parameters, loading, lora_adapters, quantiza
 from finetune.modeling.loading import Reader
 from finetune.recipe import ExportPlan, Recipe, choose_recipe, find_recipe, load_recipe
 from finetune.storage import files
+from finetune.storage.hub_download import commit_of
 from finetune.storage.model_security import copy_for_export
 
 DTYPE_FLAGS = {None: None, "bf16": torch.bfloat16, "fp32": torch.float32}
@@ -203,8 +204,9 @@ def find_base(state: dict[str, Any], inside: tuple[str, ...], moved: Path | None
         except UserError as error:
             raise UserError(f"base model of this checkpoint: {error}; if it was moved, give its folder with --base FOLDER") from None
     found = loading.file_digests(base, inside)
-    changed = checkpoint.list_changed_files(known["files"], found)
-    if changed or (digest := loading.content_digest(found)) != known["digest"]:
+    digest = loading.content_digest(found)
+    if checkpoint.is_other_base(known, {"revision": commit_of(base), "digest": digest, "files": found}):
+        changed = checkpoint.list_changed_files(known["files"], found)
         named = ", ".join(changed) or f"digest {digest[:12]}…, expected {known['digest'][:12]}…"
         raise UserError(
             f"the base model at {base} is not the one that was trained on ({named}); "

@@ -279,7 +279,7 @@ RULES: Rules = {
         "train.weight_decay", lambda value, _: sets("train.weight_decay", value, "on matrices only, not on norms, biases and embeddings")
     ),
     "optimizer.params.momentum": unless_auto("train.momentum", lambda value, _: sets("train.momentum", value)),
-    "optimizer.params.max_grad_norm": translate_clipping,
+    "optimizer.params.max_grad_norm": unless_auto("train.clip", translate_clipping),
     "optimizer.params.adam_w_mode": not_needed("optimizer.type takes it into account"),
     "optimizer.params.bias_correction": expect(True, "AdamW corrects the bias of its moments"),
     "optimizer.params.torch_adam": not_needed("torch's AdamW is used"),

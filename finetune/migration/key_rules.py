@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from finetune.errors import UserError
+
 Kind = Literal["mapped", "not needed", "not there", "unknown"]
 KINDS: tuple[Kind, ...] = ("mapped", "not needed", "not there", "unknown")
 
@@ -78,11 +80,14 @@ def apply_rules(rules: Rules, given: Given) -> list[KeyLine]:
 
 
 def judge(rules: Rules, key: str, value: Any, given: Given) -> KeyOutcome:
-    """The outcome of one key."""
+    """The outcome of one key. Raises `UserError` for a value that the key cannot have."""
     rule = rules.get(key) or next((rules[name] for name in _sections(key) if name in rules), None)
     if rule is None:
         return KeyOutcome("unknown", "no such key is known here; look up what it does before you leave it out")
-    return rule if isinstance(rule, KeyOutcome) else rule(value, given)
+    try:
+        return rule if isinstance(rule, KeyOutcome) else rule(value, given)
+    except (TypeError, ValueError, OverflowError):  # rules compute with values
+        raise UserError(f"{key}: {shorten_value(format_value(value))} is no value that the key can have; correct it in the file") from None
 
 
 def _sections(key: str) -> Iterator[str]:
@@ -121,6 +126,11 @@ def if_on(text: str) -> Callable[[Any, Given], KeyOutcome]:
 def expect(here: Any, absent: str) -> Rule:
     """For a key that has no counterpart and needs none while it says what is done here anyway; with another value it is `not there`."""
     return lambda value, _: not_needed("that is how it is here") if value in (here, AUTO) else not_there(absent)
+
+
+def shorten_value(text: str) -> str:
+    """A value that fits on a line with its key."""
+    return text if len(text) < 60 else f"{text[:57]}…"
 
 
 def format_value(value: Any) -> str:

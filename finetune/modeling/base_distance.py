@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from finetune.config import Config
 from finetune.distributed import sharding
-from finetune.distributed.process_group import World
+from finetune.distributed.process_group import World, run_on_all
 from finetune.errors import UserError
 from finetune.modeling import loading
 from finetune.modeling.lora_adapters import switch_off_adapters
@@ -59,7 +59,8 @@ def load_base(loaded: Loaded, model: nn.Module, strategy: sharding.Strategy, con
     base.set_submodule(path, BaseHead(head))
     layout = sharding.shard(base, loaded.blocks, strategy, config, world, loaded.tensor_plans)
     home = sharding.choose_home(config, world)
-    loading.materialise(base, loaded.base, loaded.buffers, world.device, config.run.seed, home, names=loaded.stored_names)
+    seed, names = config.run.seed, loaded.stored_names
+    run_on_all(world, lambda: loading.materialise(base, loaded.base, loaded.buffers, world.device, seed, home, names=names))
     sharding.check_sharding(base, loaded.blocks, layout, world, home, loaded.tensor_plans)
     trained.set_base_head(base.get_submodule(path))
     return base

@@ -95,9 +95,9 @@ def load_frozen_base(
         return None
     path = recipe.base_distance.head(loaded.model)
     announce(world, "loading the base once more, frozen, for train.base_distance …")
-    return run_on_all(
-        world, lambda: base_distance.load_base(load_shape(config, local, recipe), loaded.model, strategy, config, world, path)
-    )
+    # `load_base` is collective, so it must not begin before every rank has a model.
+    shape = run_on_all(world, lambda: load_shape(config, local, recipe))
+    return base_distance.load_base(shape, loaded.model, strategy, config, world, path)
 
 
 def announce(world: World, stage: str) -> None:

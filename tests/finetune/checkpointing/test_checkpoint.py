@@ -424,6 +424,22 @@ def test_bases_are_compared_by_their_files_where_both_list_them(run: Path) -> No
     assert checkpoint.find_differences(earlier, state) == checkpoint.find_differences(state, earlier) == []
 
 
+def test_weights_that_only_one_download_of_a_commit_has_are_no_difference(run: Path) -> None:
+    state = checkpoint.read_state(find(run))
+    known = state["base"]["files"]
+    more = {**known, "consolidated.safetensors": "a second set"}
+
+    def differ(files: dict[str, str], was: str | None, now: str | None) -> list[str]:
+        before = {**state, "base": {**state["base"], "revision": was}}
+        return checkpoint.find_differences(before, {**state, "base": {**state["base"], "revision": now, "digest": "other", "files": files}})
+
+    one, other = "1" * 40, "2" * 40
+    assert differ(more, one, one) == [] and differ({"config.json": known["config.json"]}, one, one) == []
+    assert differ(more, one, other) == differ(more, None, None) == differ(more, "main", "main") == ["base"]
+    for changed in ({**more, "model.safetensors": "other"}, {**more, "tokenizer.json": "new"}, {**known, "deeper/a.safetensors": "new"}):
+        assert differ(changed, one, one) == ["base"]
+
+
 # --- prune
 
 

@@ -72,6 +72,16 @@ def test_checkpoints_without_an_evaluation_are_reported(run: Path, capsys: pytes
     assert "note: step-00000003 has no evaluation by loss at its step and was not considered" in capsys.readouterr().out
 
 
+def test_evaluations_on_other_validation_rows_are_not_compared(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate(run, step_2=0.25, step_3=0.5)
+    for step, digest in ((2, "old rows"), (3, "new rows")):
+        tiny.reseal(checkpoint.folder_of(run) / f"step-{step:08d}", validation=digest)
+    assert select_checkpoint.main([str(run), *RECIPE]) == 0
+    shown = capsys.readouterr().out
+    assert "note: step-00000002 was evaluated on other validation rows than step-00000003 and was not considered" in shown
+    assert "selected: step-00000003 has the lowest validation loss of 1 evaluated checkpoints: 0.5" in shown
+
+
 def test_the_metric_of_the_run_decides(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evaluate(run, step_2=0.25, step_3=0.5)
     for path in checkpoint.list_checkpoints(checkpoint.folder_of(run)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -109,6 +110,7 @@ def test_a_key_that_sets_nothing_says_why(key: str, value: Any, kind: Kind, says
         "scheduler.params.warmup_num_steps",
         "scheduler.params.total_num_steps",
         "gradient_clipping",
+        "optimizer.params.max_grad_norm",
         "train_batch_size",
         "train_micro_batch_size_per_gpu",
     ],
@@ -165,11 +167,16 @@ def test_shards_within_a_group_are_hsdp(processes: int, strategy: str, replicate
         ({"zero_optimization": {"stage": 4}}, "known are 0, 1, 2, 3"),
         ({"optimizer": {"params": {"betas": 0.9}}}, "two numbers"),
         ({"zero_optimization": {"offload_param": {"device": "tape"}}}, "none, cpu and nvme"),
+        ({"gradient_clipping": None}, "gradient_clipping: null is no value that the key can have"),
+        ({"optimizer": {"params": {"max_grad_norm": "much"}}}, "optimizer.params.max_grad_norm: much is no value"),
+        ({"scheduler": {"params": {"warmup_num_steps": [1]}}}, r"warmup_num_steps: \[1\] is no value"),
+        ({"train_batch_size": math.inf}, "train_batch_size: inf is no value"),
+        ({"zero_optimization": {"stage": [3]}}, r"zero_optimization.stage: \[3\] is no value"),
     ],
 )
 def test_a_file_that_deepspeed_would_refuse_is_refused(values: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
-        translate_deepspeed(values, TrainingSizes(processes=8))
+        translate_deepspeed(values, TrainingSizes(processes=8, sequence_length=10, steps=100))
 
 
 def test_every_key_gets_exactly_one_line() -> None:
