@@ -25,6 +25,69 @@ class Mutant(NamedTuple):
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "recipes/image_classification/classifier_model.py",
+        "smoothing = self.label_smoothing if self.training else 0.0",
+        "smoothing = self.label_smoothing",
+        "tests/recipes/image_classification/test_classifier_model.py::test_label_smoothing_is_for_training_alone",
+        "the validation loss of an image classifier is not cross-entropy, and checkpoints with other smoothing cannot be compared",
+    ),
+    Mutant(
+        "recipes/image_classification/classifier_model.py",
+        "                module.eval()",
+        "                module.train(mode)",
+        "tests/recipes/image_classification/test_classifier_model.py::test_statistics_of_batches_are_not_used_and_not_changed",
+        "the loss of a ResNet depends on how a step is divided into micro-batches",
+    ),
+    Mutant(
+        "recipes/image_classification/image_processing.py",
+        'swapped = bool(getattr(processing.processor, "do_flip_channel_order", False))',
+        "swapped = False",
+        "tests/recipes/image_classification/test_image_processing.py::test_crops_have_the_order_of_channels_of_the_processor",
+        "MobileViT trains on images with red and blue exchanged",
+    ),
+    Mutant(
+        "recipes/image_classification/image_processing.py",
+        "if options.flip and mirror < 0.5:",
+        "if mirror < 0.5:",
+        "tests/recipes/image_classification/test_image_processing.py::test_without_options_the_image_is_as_in_an_evaluation",
+        "digits are mirrored although options.flip is off",
+    ),
+    Mutant(
+        "recipes/image_classification/labels.py",
+        "(int(label), label) if _are_numbers(found) else (0, label)",
+        "(0, label)",
+        "tests/recipes/image_classification/test_labels.py::test_names_are_sorted_and_numbers_counted",
+        "label 10 is output 2 of the model",
+    ),
+    Mutant(
+        "data_prep/images/labelled_dataset.py",
+        'usable.sort(key=lambda image: image.split != "val")',
+        'usable.sort(key=lambda image: image.split == "val")',
+        "tests/data_prep/images/test_labelled_dataset.py::test_a_validation_split_of_the_source_is_kept_and_not_trained",
+        "an image in both splits is trained on and missing from validation",
+    ),
+    Mutant(
+        "data_prep/images/labelled_dataset.py",
+        'problems |= dict.fromkeys(group, f"the same',
+        'problems |= dict.fromkeys(group[1:], f"the same',
+        "tests/data_prep/images/test_labelled_dataset.py::test_every_image_is_counted_once",
+        "of an image under two labels, the label that comes first is trained",
+    ),
+    Mutant(
+        "data_prep/images/image_decoding.py",
+        "image = ImageOps.exif_transpose(opened) if turned else opened",
+        "image = opened",
+        "tests/data_prep/images/test_image_decoding.py::test_an_image_is_turned_upright",
+        "photos of a camera that was held upright are trained lying on their side",
+    ),
+    Mutant(
+        "data_prep/images/perceptual_hash.py",
+        "yield from ((number, other) for other in same.tolist())",
+        "yield from ((number, other) for other in near.tolist())",
+        "tests/data_prep/images/test_perceptual_hash.py::test_even_images_of_different_gray_are_different",
+        "different simple images are dropped as copies of one another",
+    ),
+    Mutant(
         "recipes/codec_lm/families.py",
         "fitting = [family for family in FAMILIES if not missing[family.name]]",
         "fitting = list(FAMILIES[:1])",
@@ -2028,6 +2091,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "        return other",
         "tests/finetune/migration/test_translation.py::test_trackers_are_joined_and_the_stronger_strategy_stays",
         "tensor parallelism is written beside a strategy that it does not work with",
+    ),
+    Mutant(
         "recipes/speech/selection/candidate_costs.py",
         "at == 0 or not against.is_clear, dominator",
         "at == 0, dominator",
