@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.errors import exit_code
-from finetune.storage import files
+from finetune.storage import files, strict_json
 from recipes.voice_clone.studio.corpus import make_corpus, make_new_voice
 from recipes.voice_clone.studio.corpus.make_corpus import CorpusLine
 from recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES
@@ -58,11 +57,11 @@ def is_for_base(line: CorpusLine) -> bool:
 def collect_demo_sentences() -> Groups:
     """The sentences of the demo: `recordings` are trained on, `choosing` are for comparing settings, `reported` are in its table."""
     reported = make_new_voice.FOLDER / "held_out.jsonl"
-    script = json.loads((make_new_voice.FOLDER / "script.json").read_text(encoding="utf-8"))
+    script = strict_json.loads((make_new_voice.FOLDER / "script.json").read_text(encoding="utf-8"))
     return {
         "recordings": frozenset(line["text"] for line in script),
         "choosing": frozenset(make_new_voice.list_choosing_sentences()),
-        "reported": frozenset(json.loads(line)["text"] for line in reported.read_text(encoding="utf-8").splitlines()),
+        "reported": frozenset(strict_json.loads(line)["text"] for line in reported.read_text(encoding="utf-8").splitlines()),
     }
 
 
