@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import ViTImageProcessor
+from transformers import MobileViTImageProcessor, ViTImageProcessor
 
 from finetune.data import sample_cache
 from finetune.errors import UserError
@@ -47,6 +47,16 @@ def test_the_copy_for_crops_is_bounded_and_not_enlarged() -> None:
     small = image_processing.copy_for_crops(draw_image("red", 1, (10, 8)), (16, 16), True)
     assert small.shape == (3, 8, 10)
     assert torch.equal(small.flip(0), image_processing.copy_for_crops(draw_image("red", 1, (10, 8)), (16, 16), False))
+
+
+def test_crops_have_the_order_of_channels_of_the_processor(tmp_path: Path) -> None:
+    """MobileViT's processor puts blue first."""
+    write_images(tmp_path)
+    stock = MobileViTImageProcessor(size={"height": 16, "width": 16}, do_center_crop=False, do_flip_channel_order=True)
+    turned = ImageProcessing(stock, (16, 16), ("blue", "green", "red"), Options())
+    sample = read_image({"image": "images/red-1.png", "label": "red"}, turned, tmp_path)
+    for pixels in (sample["pixels"], sample["copy"], augment(sample, turned, seeded(1))["pixels"]):
+        assert pixels[2].float().mean() > 2 * pixels[0].float().mean()
 
 
 def test_the_generator_alone_decides_the_crop(tmp_path: Path) -> None:
