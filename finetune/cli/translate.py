@@ -17,7 +17,7 @@ import yaml
 
 from finetune.argument_parsing import parse_arguments
 from finetune.command_lines import finetune_command
-from finetune.errors import UserError, exit_code
+from finetune.errors import UserError, exit_code, printable
 from finetune.migration.key_rules import KINDS, KeyLine, format_value, shorten_value
 from finetune.migration.translation import TrainingSizes, Translation, translate_file
 from finetune.storage import files
@@ -64,7 +64,7 @@ def print_translation(file: Path, translation: Translation) -> None:
         if lines:
             print(f"\n{kind}")
         for line in lines:
-            print(format_line(line))
+            print(printable(format_line(line)))  # keys and values are text of the file
 
 
 def format_line(line: KeyLine) -> str:

@@ -156,7 +156,7 @@ def collate(samples: list[Sample]) -> Batch:
 
 
 def compute_states(model: nn.Module, batch: Batch) -> Tensor:
-    """The backbone's states [N, H] that predict codebook 0. The backbone predicts no text."""
+    """The backbone's states [N, H] that predict the targets of codebook 0. The backbone predicts no text."""
     states: Tensor = model(batch.tensors, result="states")[BASE_STATES]
     return states
 

@@ -1222,7 +1222,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "finetune/checkpointing/checkpoint.py",
         'return was["digest"] != now["digest"] or bool(list_changed_files(files_was, files_now))',
         'return was["digest"] != now["digest"]',
-        "tests/finetune/exporting/test_export.py::test_another_base_is_refused",
+        "tests/finetune/checkpointing/test_checkpoint.py::test_bases_are_compared_by_their_files_where_both_list_them",
         "a base with a changed tokenizer is exported",
     ),
     Mutant(

@@ -86,7 +86,7 @@ class CsmTrainingModel(nn.Module):
     def forward(self, tensors: dict[str, Tensor], result: Literal["sums", "states"] = "sums") -> dict[str, Tensor]:
         """Tensors of `sequence_layout.collate` → fp32 sums over the targets: two negative log-likelihoods in nats, and two counts of
         correct top-1 guesses; with `BASE_STATES`, also the distance to the base on codebook 0. As `result: states`, only the backbone's
-        states [N, H] that predict codebook 0, as `BASE_STATES`.
+        states [N, H] that predict the N targets of codebook 0, as `BASE_STATES`.
 
         If the depth decoder trains on a share of the frames, its sums are scaled up, so that their expectation is the sum over all frames.
         An evaluation computes all frames: its loss is exact, and comparable between runs with different shares.
@@ -98,15 +98,12 @@ class CsmTrainingModel(nn.Module):
         hidden = self.backbone_model(inputs_embeds=inputs, use_cache=False).last_hidden_state
         # The state that predicts a frame is that of the position before it: the frame's own state has already seen its codes.
         states = hidden.flatten(0, 1).index_select(0, rows - 1)
-        if result == "states":
-            return {BASE_STATES: states}
         speech, ends = tensors["speech"], tensors["ends"]
         # All frames, without a copy of them, unless some are only context.
         trained = slice(None) if len(speech) + len(ends) == len(codes) else torch.cat([speech, ends])
-        base_states = tensors.get(BASE_STATES)
-        nll, hits, *distance = self.compute_first_loss(
-            states[trained], codes[trained, 0], None if base_states is None else base_states[trained]
-        )
+        if result == "states":
+            return {BASE_STATES: states[trained]}
+        nll, hits, *distance = self.compute_first_loss(states[trained], codes[trained, 0], tensors.get(BASE_STATES))
         chosen: Tensor | slice = trained
         factors = torch.ones(len(speech) + len(ends), device=codes.device)
         if (share := self.depth_share if self.training else 1.0) < 1:

@@ -37,6 +37,13 @@ def test_every_key_is_listed_with_its_outcome(theirs: Path, capsys: pytest.Captu
     assert max(map(len, shown.splitlines()[1:])) <= translate.WIDTH
 
 
+def test_the_text_of_a_file_does_not_control_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": {"stage": 2}, "\x1b[2J": "\x1b]0;title\x07"}), encoding="utf-8")
+    assert translate.main([str(tmp_path / "ds.json")]) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown and r"\x1b[2J: \x1b]0;title\x07" in shown
+
+
 def test_the_files_are_a_launch_file_and_a_config(theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     to = theirs.parent / "out"
     assert translate.main([str(theirs), "--to", str(to), "--processes", "2"]) == 0

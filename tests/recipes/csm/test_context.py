@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from finetune.errors import UserError
+from finetune.recipe import BASE_DISTANCE, BASE_STATES
 from recipes.csm.inference.frame_decoding import CsmDecoder, CsmSession
 from recipes.csm.inference.sampling_settings import SCHEME
 from recipes.csm.options import Options
@@ -109,6 +112,22 @@ def test_a_batch_of_conversations_is_the_sum_of_its_samples_and_counts_only_what
         assert term.sum.item() == pytest.approx(sum(part[name].sum.item() for part in parts), rel=1e-6)
     frames = sum(5 + number + 1 for number in range(6))
     assert ready.batch.targets["backbone"] == frames and ready.batch.targets["depth"] == frames * (BOOKS - 1)
+
+
+def test_the_distance_to_a_base_is_over_the_targets_and_not_over_the_context(talk: SpokenTalk, tiny: Path, tmp_path: Path) -> None:
+    ready = make_ready(tmp_path, tiny, talk.rows, TURNS, ("train.base_distance", "0.1"))
+    comparison, batch = RECIPE.base_distance, ready.batch
+    assert comparison is not None
+    with torch.no_grad():
+        states = comparison.states(ready.model, batch)
+        assert len(states) == batch.targets[comparison.term] < len(batch.tensors["codes"])
+        moved = states + 0.1 * torch.randn(states.shape, generator=torch.Generator().manual_seed(0))
+        for base_states in (states, moved):
+            terms = RECIPE.loss(ready.model, replace(batch, tensors={**batch.tensors, BASE_STATES: base_states}))
+            model, base = (functional.linear(each, ready.model.lm_head.weight).log_softmax(-1) for each in (states, base_states))
+            expected = float(functional.kl_div(model, base, reduction="sum", log_target=True))
+            assert float(terms[BASE_DISTANCE].sum) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    assert expected > 0.001
 
 
 def test_other_codes_in_the_context_change_the_loss(ready: ReadyCsm) -> None:
