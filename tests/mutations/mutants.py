@@ -363,8 +363,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/data/batching.py",
-        "turns = permute(np.arange(len(groups)), len(groups), derive_key(order.seed, epoch, window))",
-        "turns = permute(np.arange(len(groups)), len(groups), derive_key(order.seed, window))",
+        "    key = derive_key(order.seed, epoch, window)\n    turns",
+        "    key = derive_key(order.seed, window)\n    turns",
         "tests/finetune/data/test_batching.py::test_the_order_of_micro_batches_differs_by_epoch_window_and_seed",
         "micro-batches come in the same order in every epoch",
     ),
@@ -482,8 +482,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "data_prep/segmentation/silero_network.py",
-        "network(frames, state)",
-        "network(frames, None)",
+        "self._network(_cut_block(samples, start), self._state)",
+        "self._network(_cut_block(samples, start), None)",
         "tests/data_prep/segmentation/test_silero_network.py::test_each_frame_has_the_probability_of_the_wheel",
         "speech detection forgets what it heard before each block of 33 s",
     ),
@@ -643,8 +643,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/data/batching.py",
-        "derive_key(order.seed, epoch, window, place), order.packing\n        )",
-        "derive_key(order.seed, window, place), order.packing)",
+        "derive_key(order.seed, epoch, window, place),\n            order.packing,\n            window=key,",
+        "derive_key(order.seed, window, place),\n            order.packing,\n            window=key,",
         "tests/finetune/data/test_batching.py::test_the_order_is_pinned",
         "dropout masks are the same in every epoch",
     ),
