@@ -1,4 +1,4 @@
-"""Preparation of training data: speech recordings to clips with transcripts, conversations to chat rows. Importing it loads nothing heavy.
+"""Preparation of training data: recordings to clips with transcripts, conversations to chat rows, images. Importing it loads nothing heavy.
 
 The verbs of `python -m data_prep VERB` are in `cli/`. The other folders, in the order of the pipeline:
 
@@ -6,5 +6,5 @@ The verbs of `python -m data_prep VERB` are in `cli/`. The other folders, in the
 - `alignment/`: where a text is spoken, and whether it is; `speakers/`: who speaks
 - `clips/`: measurements and quality rules; `pipeline/`: the stages of one and of all recordings; `dataset/`: the files, with `manifest.py`
 - `audio_codecs/`: codes; `parallel/`: worker processes and devices; `pages/`: the report and the review page
-- `chats/`: conversations for language models
+- `chats/`: conversations for language models; `images/`: labelled images for classifiers
 """

@@ -363,8 +363,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/data/batching.py",
-        "turns = permute(np.arange(len(groups)), len(groups), key)",
-        "turns = permute(np.arange(len(groups)), len(groups), derive_key(order.seed, window))",
+        "    key = derive_key(order.seed, epoch, window)\n    turns",
+        "    key = derive_key(order.seed, window)\n    turns",
         "tests/finetune/data/test_batching.py::test_the_order_of_micro_batches_differs_by_epoch_window_and_seed",
         "micro-batches come in the same order in every epoch",
     ),
@@ -643,8 +643,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/data/batching.py",
-        "derive_key(order.seed, epoch, window, place),\n            order.packing,\n            window=key",
-        "derive_key(order.seed, window, place),\n            order.packing,\n            window=key",
+        "derive_key(order.seed, epoch, window, place),\n            order.packing,\n            window=key,",
+        "derive_key(order.seed, window, place),\n            order.packing,\n            window=key,",
         "tests/finetune/data/test_batching.py::test_the_order_is_pinned",
         "dropout masks are the same in every epoch",
     ),

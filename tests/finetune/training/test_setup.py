@@ -214,8 +214,9 @@ def test_what_changed_since_the_checkpoint_is_printed_logged_and_marked(
     training, progress = tiny.built(world, tiny.config_in(tmp_path, *over))
     capsys.readouterr()
     setup.report_start(training, progress, Events(tmp_path / "run", world.accelerator, training.total, 3, {}))
-    _, title, *lines = capsys.readouterr().out.splitlines()
+    _, title, *lines, note = capsys.readouterr().out.splitlines()
     assert title == "the configuration differs from that of step 3:"
+    assert note == "the validation data has changed: checkpoints and evaluations from before are not compared with those from now on"
     assert [re.sub(r"\w{64}", "…", line) for line in lines] == [
         "  train.steps: 3 → 5",
         "  train.lr: 0.004 → 0.001",

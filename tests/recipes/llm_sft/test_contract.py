@@ -139,8 +139,8 @@ def likelihoods(training: Training, batch: Batch) -> Tensor:
     """The log-probability of each target of a batch, in order, by the training forward."""
     found: list[Tensor] = []
 
-    def one_by_one(head: Any, given: tuple[Tensor, Tensor]) -> None:
-        found.extend(-LossHead.forward(head, hidden[None], target[None])[0] for hidden, target in zip(*given, strict=True))
+    def one_by_one(head: Any, given: tuple[Tensor, Tensor, None]) -> None:
+        found.extend(-LossHead.forward(head, hidden[None], target[None])[0] for hidden, target in zip(*given[:2], strict=True))
 
     model = training.model.eval()
     with model.get_submodule(model.head_path).register_forward_pre_hook(one_by_one):

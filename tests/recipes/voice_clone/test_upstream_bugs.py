@@ -112,7 +112,7 @@ def predictions(case: WeightsInBothPackages, samples: list[Sample]) -> tuple[Ten
     heads = [case.model.talker.codec_head, *case.model.talker.code_predictor.lm_head]
     inputs_of_head: dict[LossHead, tuple[Tensor, Tensor]] = {}
 
-    def remember(head: LossHead, states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def remember(head: LossHead, states: Tensor, targets: Tensor, _: None = None) -> tuple[Tensor, Tensor]:
         inputs_of_head[head] = states, targets
         return ORIGINAL["forward"](head, states, targets)
 
@@ -202,7 +202,7 @@ def text_masked_before_projection(talker: Any, text: Tensor, valid: Tensor) -> T
     return talker.text_projection(talker.model.text_embedding(text) * valid.unsqueeze(-1))
 
 
-def mean_loss(head: LossHead, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def mean_loss(head: LossHead, hidden: Tensor, targets: Tensor, _: None = None) -> tuple[Tensor, Tensor]:
     nll, hits = ORIGINAL["forward"](head, hidden, targets)
     return nll / len(targets), hits
 
