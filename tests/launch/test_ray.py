@@ -25,7 +25,6 @@ from finetune.errors import UserError
 from finetune.ray_cluster import cluster
 from tests.launch import ray_nodes
 from tests.launch.launching import ALONE, ROOT, byte_data, command, series
-from tests.recipes.image_classification import tiny_images
 from tests.reliability.test_resume import logged, losses, weights
 
 STEPS, EVERY = 120, 10
@@ -95,24 +94,6 @@ def test_a_short_run_is_whole_and_reported(nodes: Cluster, data: list[object], t
     assert reported["checkpoint_dir_name"] == "step-00000003"
     assert reported["metrics"]["loss"] == losses(tmp_path / "run")[-1][1], "Ray has the numbers of the log"
     assert json.loads((launched / "step-00000003" / "checkpoint.json").read_text()) == {"folder": "step-00000003", "step": 3}
-
-
-@pytest.mark.slow
-def test_two_workers_train_the_images_that_one_process_trains(nodes: Cluster, tmp_path: Path) -> None:
-    """A recipe with `prepare` (the labels), files that rows name, and random crops."""
-    alone = tiny_images.train_here(tmp_path)
-    files = {"model.source": "base", "data.train": "train.jsonl", "data.val": "val.jsonl", "run.dir": "ray"}
-    sizes = {"train.global_batch_tokens": 12, "train.micro_tokens": 3, "train.steps": 4, "checkpoint.every": 2, "eval.every": 2}
-    rest = {"train.precision": "fp32", "train.lr": "5e-3", "log.trackers": "[]", "train.warmup": 0, "train.schedule": "constant"}
-    keys = {**{key: tmp_path / name for key, name in files.items()}, **sizes, **rest}
-    words = [word for key, value in keys.items() for word in (f"--{key}", value)]
-    output = ended(start(nodes, "--recipe", "image_classification", *words, "--num-workers", 2))
-    assert "finished at step 4" in output and [event["world"] for event in series(tmp_path / "ray", "started")] == [2]
-    for name in ("loss", "accuracy", "grad_norm"):
-        found, expected = ([step[name] for step in series(run)] for run in (tmp_path / "ray", alone))
-        assert found == pytest.approx(expected, rel=1e-4) and len(found) == 4
-    evaluations = [[event["val/accuracy"] for event in series(run, "evaluation")] for run in (tmp_path / "ray", alone)]
-    assert evaluations[0] == pytest.approx(evaluations[1]) and evaluations[0]
 
 
 @pytest.mark.slow
