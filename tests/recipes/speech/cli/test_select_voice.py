@@ -37,7 +37,7 @@ from recipes.voice_clone.inference import synthesizer
 from recipes.voice_clone.recipe import RECIPE
 from tests.data_prep.page import Page
 from tests.finetune import tiny
-from tests.recipes.voice_clone.conftest import BOOKS, ENTRIES, Corpus, learn, voice, write_corpus
+from tests.recipes.voice_clone.conftest import BOOKS, ENTRIES, Corpus, make_export, make_ready, memorize, voice, write_corpus
 
 TEXTS = ("She counted the boats.", "It is never late!", "Where is the harbour?")
 BRIEF = ["--greedy", "--max-seconds", "0.4", "--texts", "6", "--strengths", "0.5", "1"]
@@ -162,16 +162,17 @@ def test_a_planted_optimum_is_found_and_a_tie_is_called_a_tie(
     nano: Path, tmp_path: Path, recognizer: dict[str, np.ndarray], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Step 2 has memorized the clips, and step 4 equals it. Step 1 has not learned them yet. Step 3 is step 2 with noise: over-trained."""
-    learned = learn(tmp_path / "learned", nano, make_data(tmp_path / "learned" / "data"), 500)
-    corpus = Corpus(learned.ready.config.data.train, learned.rows)  # type: ignore[arg-type]  # one file, no mixture
-    with synthesizer.open_synthesizer(learned.custom_voice) as speaking:
-        requests = [SpeechRequest(row["text"], row["speaker"].lower(), row["language"]) for row in learned.rows]
+    corpus = write_corpus(tmp_path / "data", make_data(tmp_path / "data"))
+    ready = make_ready(corpus.config(nano), corpus.rows)
+    memorize(ready, 500)
+    with synthesizer.open_synthesizer(make_export(ready, "custom_voice", tmp_path / "learned")) as speaking:
+        requests = [SpeechRequest(row["text"], row["speaker"].lower(), row["language"]) for row in corpus.rows]
         results = speaking.speak(requests, SpeechSampling(greedy=True, max_seconds=3))
-    recognizer |= {f"{row['speaker']}|{row['text']}": one.wave for row, one in zip(learned.rows, results, strict=True)}
+    recognizer |= {f"{row['speaker']}|{row['text']}": one.wave for row, one in zip(corpus.rows, results, strict=True)}
     assert all(one.ended for one in results)
 
     run = train_run(corpus, nano, 4)
-    trained, random = learned.ready.model.state_dict(), torch.Generator().manual_seed(0)
+    trained, random = ready.model.state_dict(), torch.Generator().manual_seed(0)
     noisy = {
         name: value + 0.7 * value.std() * torch.randn(value.shape, generator=random) for name, value in trained.items() if value.ndim > 1
     }
