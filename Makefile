@@ -10,7 +10,8 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # Where it is set, each of the hundreds of processes that the tests start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/language tests/recipes/codec_lm tests/recipes/image_classification tests/recipes/csm/model tests/recipes/csm/exporting \
+WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/language tests/recipes/codec_lm tests/recipes/image_classification \
+    tests/recipes/csm/model tests/recipes/csm/exporting \
     $(addprefix tests/recipes/csm/test_,context.py options.py recipe.py regeneration.py released_models.py synchronizations.py) \
     $(addprefix tests/recipes/csm/inference/test_,exported_folder.py frame_decoding.py sampling_settings.py) \
     tests/data_prep/audio_codecs/test_mimi_streaming.py tests/data_prep/audio_codecs/test_snac_streaming.py \
@@ -42,7 +43,7 @@ test-all: $(STAMP)  ## the slow proofs too: minutes each, up to 20 GB of memory
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --ignore tests/data_prep  # each starts several processes
 	$(MAKE) test-next
 
-test-next: $(NEXT)  ## llm_sft, codec_lm and image_classification on the newest transformers, accelerate and peft, in an environment without the voice packages
+test-next: $(NEXT)  ## recipes without voice packages on the newest transformers, accelerate and peft, in an environment of their own
 	OMP_NUM_THREADS=1 .venv-next/bin/python -m pytest -n 2 --dist loadfile $(WITHOUT_VOICE)
 
 test-gpu-versions: $(GPU_VERSIONS)  ## the oldest torch that pyproject.toml admits: llm_sft with transformers 5, everything with 4.57.3; not part of CI
