@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from data_prep.audio_codecs import mimi_codec, qwen3_tts, qwen3_tts_speaker_encoder, snac_codec
@@ -15,6 +16,7 @@ from data_prep.audio_codecs.interface import Codec, SpeakerEncoder, UnsupportedM
 from data_prep.audio_codecs.qwen_tts_import import CODEC, CODEC_FOLDER, VOICE_MODEL
 from data_prep.manifest import LANGUAGES
 from finetune.errors import UserError
+from finetune.storage import demo_models
 from finetune.storage.hub_download import commit_of
 from finetune.storage.model_resolver import resolve_model
 from finetune.storage.model_security import CONFIG, cleaned, shorten
@@ -95,6 +97,21 @@ def open_codec(model: str, option: str = "--model") -> Codec:
     `UserError` if its files are missing or damaged.
     """
     return _open_part(CODECS, "codec", option, model)
+
+
+def find_base_model(model: str) -> str | None:
+    """`model` if it is a local folder or a demo model from which training can start; None for a codec alone, and for names on the hub: the
+    released models of a recipe share one codec, so the one that encoded need not be the base.
+
+    Raises `UserError` if its config.json cannot be read.
+    """
+    if not (Path(model).is_dir() or demo_models.is_shipped(model)):
+        return None
+    path = resolve_model("--model", model) / CONFIG
+    if not path.is_file():
+        return None
+    kind = cleaned(path)[0].get("model_type")
+    return model if isinstance(kind, str) and kind not in mimi_codec.MIMI.types else None
 
 
 def open_speaker_encoder(model: str, option: str) -> SpeakerEncoder:

@@ -19,7 +19,7 @@ from pathlib import Path
 from data_prep import manifest
 from data_prep.audio.reader import AudioError
 from data_prep.audio_codecs.interface import Codec, CodeFormat, read_code_format
-from data_prep.audio_codecs.selection import CODECS, DEFAULT_MODEL, RECIPES, open_codec
+from data_prep.audio_codecs.selection import CODECS, DEFAULT_MODEL, RECIPES, find_base_model, open_codec
 from data_prep.dataset import row_checks
 from data_prep.dataset.audio_codes import STORE
 from data_prep.dataset.clip_audio_checks import AudioInfo, inspect_clips
@@ -89,7 +89,7 @@ def _run(argv: list[str]) -> int:
             "correct or remove these lines, then check again"
         )
         return 1
-    print(_format_next_command(options, checked.rows, checked.recipe))
+    print(_format_next_command(options, checked))
     return 0
 
 
@@ -210,12 +210,14 @@ def _codes_command(dataset: Path, model: object, *more: str) -> str:
     return shlex.join(["python", "-m", "data_prep", "codes", str(dataset), "--model", str(model), *more])
 
 
-def _format_next_command(options: argparse.Namespace, rows: list[RowFacts], recipe: str) -> str:
-    dataset, root = options.dataset, options.root
+def _format_next_command(options: argparse.Namespace, checked: CheckResult) -> str:
+    dataset, root, rows = options.dataset, options.root, checked.rows
     if root:
         command = ["data_prep", "export", str(dataset), "--root", str(root), "--as", "voice", "--to", "FOLDER"]
         return f"next: python -m {shlex.join(command)}   (copies all clips into one folder)"
     if not rows[0].coded:
         speaker = [] if all(row.speaker for row in rows) else ["--speaker", "NAME"]
         return f"next: {_codes_command(dataset, options.model or DEFAULT_MODEL, *speaker)}"
-    return f"next: {manifest.training_command(dataset, recipe)}"
+    model = options.model or checked.summary.entries.get("model")
+    base = find_base_model(model) if isinstance(model, str) else None
+    return f"next: {manifest.training_command(dataset, checked.recipe, base)}"

@@ -23,7 +23,7 @@ from typing import Any
 from data_prep import manifest
 from data_prep.audio.reader import AudioError
 from data_prep.audio_codecs.interface import Codec, read_code_format
-from data_prep.audio_codecs.selection import CODECS, list_models, open_codec
+from data_prep.audio_codecs.selection import CODECS, find_base_model, list_models, open_codec
 from data_prep.dataset import audio_codes
 from data_prep.dataset.audio_codes import STORE, ClipToEncode
 from data_prep.dataset.clip_audio_checks import inspect_clips
@@ -214,5 +214,4 @@ def _report_result(
         print(f"rejected {one.row.audio}: {one.reason}: {one.detail}", file=sys.stderr)
     made = f"{format_count(len(good), 'clip')}, {format_count(frames, 'frame')}, {summary['seconds']} s"
     print(f"{made}; {encoded} encoded now, {len(rejected)} rejected")
-    is_base = demo_models.is_shipped(options.model) and (codec.model / "config.json").is_file()  # released models share one codec
-    print(f"next: {manifest.training_command(options.dataset, codec.recipe, options.model if is_base else None)}")
+    print(f"next: {manifest.training_command(options.dataset, codec.recipe, find_base_model(options.model))}")

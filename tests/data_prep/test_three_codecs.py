@@ -22,6 +22,11 @@ def encode(dataset: Path, model: Path) -> int:
     return codes.main([str(dataset), "--model", str(model), "--device", "cpu", "--workers", "0"])
 
 
+def source_option(model: Path, name: str) -> str:
+    """How the next command names the base: a local folder that holds more than a codec."""
+    return "" if name == "tiny_snac" else f" --model.source {model}"
+
+
 @pytest.fixture(scope="module")
 def datasets(mixed_dataset: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The dataset with the codes of each model. For reading."""
@@ -50,7 +55,7 @@ def test_the_rows_get_the_codes_of_the_codec_and_the_next_command_its_recipe(
     assert encode(copy, codec.model) == 0
     printed = capsys.readouterr().out
     assert f"; 0 encoded now, {summary['rejected']} rejected" in printed
-    assert f"\nnext: python -m finetune train --recipe {RECIPES[name]} --data.train {copy / 'train.jsonl'}" in printed
+    assert f"\nnext: python -m finetune train --recipe {RECIPES[name]}{source_option(codec.model, name)} --data.train {copy}" in printed
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -58,9 +63,10 @@ def test_the_rows_get_the_codes_of_the_codec_and_the_next_command_its_recipe(
 def test_check_accepts_the_codes_and_names_the_recipe(
     name: str, named: bool, datasets: dict[str, Path], request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = ["--model", str(request.getfixturevalue(name))] if named else []
-    assert check.main([str(datasets[name]), *model]) == 0
-    assert f"\nnext: python -m finetune train --recipe {RECIPES[name]} " in capsys.readouterr().out
+    folder = request.getfixturevalue(name)
+    assert check.main([str(datasets[name]), *(["--model", str(folder)] if named else [])]) == 0
+    source = source_option(folder, name)
+    assert f"\nnext: python -m finetune train --recipe {RECIPES[name]}{source} --data.train " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
