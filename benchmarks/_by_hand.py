@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from finetune.config import Config
 from finetune.modeling import loading
-from finetune.recipe import Batch
+from finetune.recipe import BASE_DISTANCE, Batch
 from recipes.voice_clone.model import qwen3_tts_model
 from recipes.voice_clone.model.qwen3_tts_model import align_first_codebook, frame_embeddings, input_embeddings, states_before_frames
 from recipes.voice_clone.recipe import RECIPE
@@ -87,8 +87,8 @@ def accelerate_step(whole: nn.Module, config: Config, batch: Batch) -> Step:
 
 
 def terms_of(model: Any) -> dict[str, float]:
-    """What is learned, with its weight."""
-    return {name: weight for name, weight in model.weights.items() if weight}
+    """What is learned, with its weight. A loop by hand has no base to compare with."""
+    return {name: weight for name, weight in model.weights.items() if weight and name != BASE_DISTANCE}
 
 
 def stock_heads() -> Any:
