@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from benchmarks import _table, _timing
+from benchmarks import _table
+from benchmarks._stock_generation import TEXT, Codes, compare
 from finetune.storage import files
 from recipes.codec_lm import tiny_checkpoint
 from recipes.codec_lm.families import ORPHEUS, Family
@@ -33,8 +34,6 @@ NOTE = (
     "compared; fp32, greedy, tokens alone; processor seconds of one process on one thread of a CPU, medians of runs in turns, {frames} "
     "frames (7 tokens each) of each text. tiny has the layers of `recipes/codec_lm/tiny_checkpoint.py`; 4096 codes are those of Orpheus."
 )
-TEXT = "She counted the boats in the harbour and wrote the number down."
-Codes = list[list[list[int]]]
 
 
 def main() -> None:
@@ -43,7 +42,10 @@ def main() -> None:
     frames, rounds = (4, 1) if flags.quick else (26, 5)
     sizes = [(16, 1)] if flags.quick else [(16, 1), (16, 8), (4096, 1), (4096, 8)]
     with tempfile.TemporaryDirectory() as folder:
-        rows = [compare(build(Path(folder) / str(codes), codes), codes, texts, frames, rounds) for codes, texts in sizes]
+        rows = [
+            ["tiny", codes, texts, *compare(make_ways(build(Path(folder) / str(codes), codes), texts, frames), texts * frames, rounds)]
+            for codes, texts in sizes
+        ]
     _table.publish("codec_lm_generation", flags, COLUMNS, rows, NOTE.format(frames=frames))
 
 
@@ -77,16 +79,6 @@ def mark_places(model: Any, family: Family, tokenizer: Any) -> None:
         rows = slice(first + slot * family.codebook_size, first + (slot + 1) * family.codebook_size)
         embeddings[rows, slot] = head[rows, (slot - 1) % count] = 1.0
     embeddings[tokenizer.token_to_id(family.after_text[-1]), count - 1] = 1.0
-
-
-def compare(folder: Path, codes: int, texts: int, frames: int, rounds: int) -> list[object]:
-    """One line of the table."""
-    ways = make_ways(folder, texts, frames)
-    if ways["stock"]() != ways["here"]():
-        raise SystemExit("the two choose different tokens, so their times say nothing")
-    taken, spoken = _timing.medians(ways, rounds), texts * frames
-    speeds = [f"{spoken / taken[way]:.1f}" for way in ("stock", "here")]
-    return ["tiny", codes, texts, *speeds, f"{taken['stock'] / taken['here']:.1f}"]
 
 
 def make_ways(folder: Path, texts: int, frames: int) -> dict[str, Callable[[], Codes]]:

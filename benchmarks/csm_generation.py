@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from transformers import CsmForConditionalGeneration
 
-from benchmarks import _table, _timing
+from benchmarks import _table
+from benchmarks._stock_generation import TEXT, Codes, compare
 from recipes.csm.inference.exported_folder import ExportedCsm
 from recipes.csm.inference.frame_decoding import CsmDecoder, CsmSession
 from recipes.csm.model import tiny_checkpoint
@@ -28,8 +29,6 @@ NOTE = (
     "Random weights, fp32, greedy, codes alone; processor seconds of one process on one thread of a CPU, medians of runs in turns, "
     "{frames} frames of each text. tiny is the checkpoint of the tests; with 32 codebooks, it has as many steps in a frame as CSM-1B."
 )
-TEXT = "She counted the boats in the harbour and wrote the number down."
-Codes = list[list[list[int]]]
 
 
 def main() -> None:
@@ -38,7 +37,10 @@ def main() -> None:
     frames, rounds = (4, 1) if flags.quick else (25, 5)
     sizes = [(4, 1)] if flags.quick else [(4, 1), (4, 8), (32, 1), (32, 8)]
     with tempfile.TemporaryDirectory() as folder:
-        rows = [compare(build(Path(folder) / str(books), books), books, texts, frames, rounds) for books, texts in sizes]
+        rows = [
+            ["tiny", books, texts, *compare(codes_of(build(Path(folder) / str(books), books), texts, frames), texts * frames, rounds)]
+            for books, texts in sizes
+        ]
     _table.publish("csm_generation", flags, COLUMNS, rows, NOTE.format(frames=frames))
 
 
@@ -47,16 +49,6 @@ def build(folder: Path, codebooks: int) -> Path:
     if not folder.exists():
         tiny_checkpoint.build(folder, codebooks=codebooks)
     return folder
-
-
-def compare(folder: Path, codebooks: int, texts: int, frames: int, rounds: int) -> list[object]:
-    """One line of the table."""
-    ways = codes_of(folder, texts, frames)
-    if ways["stock"]() != ways["here"]():
-        raise SystemExit("the two say different codes, so their times say nothing")
-    taken, spoken = _timing.medians(ways, rounds), texts * frames
-    speeds = [f"{spoken / taken[way]:.1f}" for way in ("stock", "here")]
-    return ["tiny", codebooks, texts, *speeds, f"{taken['stock'] / taken['here']:.1f}"]
 
 
 def codes_of(folder: Path, texts: int, frames: int) -> dict[str, Callable[[], Codes]]:

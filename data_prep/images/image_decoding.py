@@ -23,7 +23,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", "
 MOST_PIXELS = 100_000_000
 """A file of a few kilobytes can claim more, and would fill the memory: 300 MB decoded."""
 FEWEST = 4
-"""Pixels of a side. The channels of a smaller image cannot be told from its rows, so image processors read some of them transposed."""
+"""Pixels of a side. In a smaller array, rows cannot be distinguished from channels, so image processors read some of them transposed."""
 ORIENTATION = 0x0112
 """EXIF tag: how a camera was held."""
 

@@ -527,7 +527,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "return moved if samples is not None else moved[:-1]",
         "return moved",
         "tests/data_prep/segmentation/test_vad.py::test_speech_is_the_same_while_the_samples_arrive",
-        "a region that goes on in samples not yet decoded is taken for complete",
+        "a region that continues in samples not yet decoded is taken for complete",
     ),
     Mutant(
         "data_prep/speakers/voice_windows.py",
@@ -2224,7 +2224,7 @@ MUTANTS: tuple[Mutant, ...] = (
         '"recipe_state", "added", "base_distance")',
         '"recipe_state", "added")',
         "tests/finetune/modeling/test_base_distance.py::test_a_resumed_run_has_the_same_numbers_and_its_checkpoints_no_copy_of_the_base",
-        "a run goes on with another loss",
+        "a run resumes with another loss",
     ),
     Mutant(
         "finetune/checkpointing/retention.py",

@@ -62,10 +62,10 @@ def test_parts_of_a_clip_are_numerators_and_denominators(tmp_path: Path) -> None
 
 @pytest.fixture
 def ruler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClipRuler:
-    """With a recogniser that hears `hello there`, and an encoder for clips of half a second."""
+    """With a recognizer that transcribes everything as `hello there`, and an encoder for clips of half a second."""
     monkeypatch.setattr(candidates.intelligibility, "choose_language", lambda _, language: language)
-    heard = candidates.intelligibility.Transcription("hello there")
-    monkeypatch.setattr(candidates.intelligibility, "transcribe", lambda *_: heard)
+    transcription = candidates.intelligibility.Transcription("hello there")
+    monkeypatch.setattr(candidates.intelligibility, "transcribe", lambda *_: transcription)
     encoder = SimilarityEncoder("mine", lambda samples: np.array([1.0, samples.std()], np.float32), 0.5)
     real = {"anna": {tmp_path / "real.flac": np.array([1.0, 0.2], np.float32)}}
     return ClipRuler(ScoringModels(object(), [(encoder, group_vectors(encoder, real))]), encoder, {"seed": 0})
