@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
-from finetune.checkpointing import checkpoint, safetensors_shards
+from finetune.checkpointing import checkpoint, rank_shards
 from finetune.distributed import process_group
 from finetune.distributed.process_group import World
 from finetune.storage import files
@@ -36,7 +36,7 @@ def measure(joined: World, folder: Path, mebibytes: int) -> dict[str, Any]:
     """Of each act, seconds of each round by each clock, the slowest rank's. Collective: call on every rank."""
     state = {f"piece{number}": torch.ones(mebibytes * 2**20 // 4 // PIECES) for number in range(PIECES)}
     rounds: dict[str, list[Seconds]] = {"first copy": [], "first save": [], "copy": [], "save": [], "torch.save": []}
-    own = safetensors_shards.select_own_parts(state, joined.rank, joined.size)
+    own = rank_shards.select_own_parts(state, joined.rank, joined.size)
     for number in range(FIRSTS):
         saver = checkpoint.Saver(joined, folder / str(number), 2, asynchronous=True)
         rounds["first copy"].append(time_on_all_ranks(joined, lambda: {name: part.value.clone() for name, part in own.items()}))

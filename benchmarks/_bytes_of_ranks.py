@@ -22,7 +22,7 @@ from benchmarks.strategy_bytes import cases, config_of
 from finetune.config import Config
 from finetune.data import batching
 from finetune.distributed import process_group
-from finetune.distributed.data_parallel import Bucket
+from finetune.distributed.ddp_replication import Bucket
 from finetune.distributed.process_group import World
 from finetune.distributed.sharding import local_shard, replica_of
 from finetune.storage import files

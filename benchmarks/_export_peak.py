@@ -13,12 +13,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 from benchmarks import _watched
-from finetune.checkpointing import checkpoint, safetensors_shards
+from finetune.checkpointing import checkpoint, rank_shards
 from finetune.exporting import export
 from finetune.modeling import loading, lora_adapters, quantization
 from finetune.recipe import find_recipe, load_recipe
 
-IMPORTED = (lora_adapters, checkpoint, loading, quantization, safetensors_shards)
+IMPORTED = (lora_adapters, checkpoint, loading, quantization, rank_shards)
 """What `export` imports on its way, besides the recipe, so that it stands before the measure begins."""
 
 

@@ -17,7 +17,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from finetune.storage import files
-from recipes.voice_clone.model.model_configs import RELEASED, SMALL, ModelSize
+from recipes.voice_clone.model.config_factory import RELEASED, SMALL, ModelSize
 
 if TYPE_CHECKING:
     import torch

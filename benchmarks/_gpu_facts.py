@@ -20,14 +20,14 @@ from benchmarks._gpu import Bench, one_line
 from benchmarks._gpu_figures import Cells, Figure, Part, Table
 from finetune.config import Config, resolve
 from finetune.data import batching
-from finetune.hardware.sdpa_backends import disable_cudnn
+from finetune.hardware.cudnn_sdpa import disable_cudnn
 from finetune.modeling import loss_head
 from finetune.recipe import find_recipe, load_recipe
 from finetune.storage import files
 from finetune.training import setup
 from finetune.training.step import make_loader, train_step
 from recipes.llm_sft import tiny_checkpoint
-from recipes.voice_clone.model.model_configs import SMALL
+from recipes.voice_clone.model.config_factory import SMALL
 
 HEADS, SHARED, CHANNELS = 16, 8, 128
 """Of attention in Qwen3-1.7B: queries, keys and values."""

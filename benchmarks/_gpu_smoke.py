@@ -19,13 +19,13 @@ from benchmarks import _gpu, _voice
 from benchmarks._gpu import ROOT, Bench
 from benchmarks._gpu_figures import Cells, Figure, Part, Table
 from finetune.config import resolve
-from finetune.exporting.card import CARD
+from finetune.exporting.export_provenance import CARD
 from finetune.monitoring.run_records import read_log
 from finetune.planning.estimate import estimate_run
 from finetune.recipe import find_recipe, load_recipe
 from finetune.storage import files
 from recipes.llm_sft import tiny_checkpoint
-from recipes.voice_clone.model.model_configs import SMALL
+from recipes.voice_clone.model.config_factory import SMALL
 
 Keys = Mapping[str, object]
 STEPS = 4

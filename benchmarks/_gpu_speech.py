@@ -15,12 +15,12 @@ import torch
 from benchmarks import _gpu, _timing, generation
 from benchmarks._gpu import FULL, Bench
 from benchmarks._gpu_figures import Cells, Figure, Part, Table
-from finetune.exporting.card import CARD
+from finetune.exporting.export_provenance import CARD
 from finetune.storage import files
 from recipes.speech.decoding import frame_loop
 from recipes.speech.decoding.cuda_graphs import window_size
 from recipes.voice_clone.inference.synthesizer import Request, open_synthesizer
-from recipes.voice_clone.model.model_configs import FRAME_RATE, RELEASED, SMALL
+from recipes.voice_clone.model.config_factory import FRAME_RATE, RELEASED, SMALL
 from recipes.voice_clone.model.sampling_settings import SamplingSettings
 from recipes.voice_clone.model.sequence_layout import SpeechProcessor, TokenIds
 
@@ -106,14 +106,14 @@ def transcription(bench: Bench) -> list[Cells]:
     """Recording to words with word times, by data_prep with large-v3: speech detection on the CPU included, decoding the file not."""
     from benchmarks import transcribe_speed
     from data_prep.segmentation import vad
-    from data_prep.transcription import decoding_windows
+    from data_prep.transcription import window_packing
 
     size, minutes = ("demo", 0.6) if bench.dry else ("large-v3", 20.0)
     model, detector = transcribe_speed.random_weights(size).to(bench.device), vad.load_vad()
     master = transcribe_speed.recording(minutes, transcribe_speed.PAUSES["0.2 to 0.4 s"])
     sound = transcribe_speed.make_whisper(master)
     regions = vad.find_speech(detector, sound, len(master.samples))
-    packed = decoding_windows.pack_windows(vad.make_windows(regions, master))
+    packed = window_packing.pack_windows(vad.make_windows(regions, master))
     transcribe_speed.limit_tokens(model, packed, transcribe_speed.count_tokens(regions))
     act = partial(transcribe_speed.ours, model, detector, master, sound)
     seconds = median(_timing.time_in_turns({size: act}, 2, warm_up=1, clock=_gpu.clock)[size])

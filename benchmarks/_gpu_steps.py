@@ -18,7 +18,7 @@ from benchmarks import _gpu
 from benchmarks._gpu import Bench, Scale
 from benchmarks._heads import WholeLogits
 from finetune.config import Config, resolve
-from finetune.data import batching, sample_cache
+from finetune.data import batching, sample_serialization
 from finetune.data.batching import Order, RankBatch
 from finetune.distributed.sharding import choose_strategy
 from finetune.hardware.gpu_specs import GPUS, make_cluster
@@ -158,7 +158,7 @@ class RandomChats:
     def sample(self, row: int) -> bytes:
         """A record of the sample cache; every position is supervised."""
         ids = self._ids[row]
-        return sample_cache.encode({"ids": ids, "supervised": torch.ones(len(ids), dtype=torch.bool)})
+        return sample_serialization.encode({"ids": ids, "supervised": torch.ones(len(ids), dtype=torch.bool)})
 
 
 def chat_step(training: Training, version: Version, scale: Scale) -> tuple[list[RankBatch], float]:

@@ -16,7 +16,7 @@ from benchmarks._overhead_of_ranks import our_step
 from finetune.config import Config
 from finetune.data import batching
 from finetune.training import setup
-from recipes.voice_clone.model.model_configs import FRAME_RATE
+from recipes.voice_clone.model.config_factory import FRAME_RATE
 from recipes.voice_clone.recipe import RECIPE
 
 ALIKE = 0.05

@@ -12,7 +12,7 @@ import soundfile
 from finetune.config import Config, resolve
 from finetune.storage import files
 from recipes.voice_clone.model import tiny_checkpoint
-from recipes.voice_clone.model.model_configs import CODEBOOKS, ModelSize, make_codec_config, make_model_config
+from recipes.voice_clone.model.config_factory import CODEBOOKS, ModelSize, make_codec_config, make_model_config
 from recipes.voice_clone.recipe import RECIPE
 
 

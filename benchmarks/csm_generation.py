@@ -19,7 +19,7 @@ from transformers import CsmForConditionalGeneration
 
 from benchmarks import _table
 from benchmarks._stock_generation import TEXT, Codes, compare
-from recipes.csm.inference.exported_folder import ExportedCsm
+from recipes.csm.inference.exported_metadata import ExportedCsm
 from recipes.csm.inference.frame_decoding import CsmDecoder, CsmSession
 from recipes.csm.model import tiny_checkpoint
 from recipes.speech.decoding.token_sampling import GREEDY

@@ -10,8 +10,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import _table, _trials
 
 TRIED = ("damaged_files", "ground_truth", "invented_text", "voice_interrupted")
-TESTS = ("tests/data_prep/audio/test_reader.py", *(f"tests/data_prep/test_{name}.py" for name in TRIED))
-QUICK = ("tests/data_prep/test_ground_truth.py::test_no_word_is_clipped_or_lost", "tests/data_prep/audio/test_reader.py")
+TESTS = ("tests/data_prep/audio/test_stream_reader.py", *(f"tests/data_prep/test_{name}.py" for name in TRIED))
+QUICK = ("tests/data_prep/test_ground_truth.py::test_no_word_is_clipped_or_lost", "tests/data_prep/audio/test_stream_reader.py")
 NOTE = (
     "One run of all trials. The speech is flite's, so the time of every phone in it is known; noise, music and damage are made by the "
     "tests. A trial that goes wrong is a row of its own, named by its test."

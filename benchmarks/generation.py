@@ -26,7 +26,7 @@ from recipes.voice_clone.inference.prompt_embeddings import PromptEmbedder, Voic
 from recipes.voice_clone.inference.synthesizer import Request, Synthesizer, open_synthesizer
 from recipes.voice_clone.inference.talker_decoding import DecodingSession, TalkerDecoder
 from recipes.voice_clone.model import sequence_layout, tiny_checkpoint
-from recipes.voice_clone.model.model_configs import FRAME_RATE, RELEASED, make_model_config
+from recipes.voice_clone.model.config_factory import FRAME_RATE, RELEASED, make_model_config
 from recipes.voice_clone.model.sampling_settings import SamplingSettings
 from recipes.voice_clone.model.sequence_layout import SpeechProcessor, TokenIds
 

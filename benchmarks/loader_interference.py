@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks import _table, _timing, _voice
 from benchmarks.voice_ways import frames_of, text_of
 from finetune.config import Config, on_disk, resolve
-from finetune.data import batching, jsonl_dataset, length_index
+from finetune.data import batching, dataset_opening, jsonl_dataset
 from finetune.data.batching import Loader, MicroBatch, Order, Place, RankBatch, Step
 from finetune.distributed import process_group
 from finetune.distributed.process_group import World
@@ -38,7 +38,7 @@ from finetune.recipe import Recipe, Sample
 from recipes.llm_sft import recipe as chat
 from recipes.llm_sft import tiny_checkpoint
 from recipes.voice_clone import recipe as voice
-from recipes.voice_clone.model.model_configs import SMALL
+from recipes.voice_clone.model.config_factory import SMALL
 
 OPERATIONS = {"llm_sft": 9_400, "voice_clone": 12_700}
 """That one micro-batch issues, forward and backward: Qwen3-1.7B and Qwen3-TTS 0.6B, counted by a dispatch mode."""
@@ -133,8 +133,8 @@ def voice_config(folder: Path, count: int) -> Config:
 def table(name: str, recipe: Recipe, config: Config, joined: World, micros: int, rounds: int) -> list[list[object]]:
     recipe.prepare(config)
     loaded = recipe.load(config)
-    found = length_index.open_data(
-        on_disk(config.data.train), config.run.dir / "cache", length_index.data_key(config, loaded), recipe, loaded, config, joined
+    found = dataset_opening.open_data(
+        on_disk(config.data.train), config.run.dir / "cache", dataset_opening.data_key(config, loaded), recipe, loaded, config, joined
     )
     assert found is not None
     contestants = {"the cache": Measured(Loader(found, recipe, 0, 1)), "tokenizing": Measured(Tokenizing(found, recipe, loaded.processor))}

@@ -24,7 +24,7 @@ from finetune.planning.estimate import estimate_run
 from finetune.planning.parallelism_planner import LayoutEstimate, Work, estimate_layout, list_arrangements, rank_layouts
 from finetune.recipe import find_recipe, load_recipe
 from finetune.storage import files
-from recipes.voice_clone.model.model_configs import make_released_config
+from recipes.voice_clone.model.config_factory import make_released_config
 
 GPU = "h100-80gb"
 MACHINE = 8

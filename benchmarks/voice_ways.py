@@ -35,7 +35,7 @@ from finetune.distributed import process_group
 from finetune.distributed.process_group import World
 from finetune.training import setup
 from finetune.training.step import Training, train_step
-from recipes.voice_clone.model.model_configs import FRAME_RATE, SMALL
+from recipes.voice_clone.model.config_factory import FRAME_RATE, SMALL
 from recipes.voice_clone.model.tiny_checkpoint import SENTENCES
 from recipes.voice_clone.recipe import RECIPE
 

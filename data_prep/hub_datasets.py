@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from data_prep.dataset_card import DataFiles, match_pattern, read_configurations
+from data_prep.hub_dataset_configs import DataFiles, match_pattern, read_configurations
 from finetune.errors import UserError
 from finetune.storage.model_resolver import find_dataset_card, resolve_dataset
 

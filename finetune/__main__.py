@@ -33,9 +33,10 @@ MODULES = {
     "ray-train": "finetune.ray_train",
     "eval-voice": "finetune.cli.eval_voice",
     "select": "finetune.cli.select_checkpoint",
-    "check": "finetune.cli.verify",
-    "verify-audio": "finetune.cli.verify_audio",
-    "where": "finetune.cli.paths",
+    "check": "finetune.cli.verify_checkpoints",
+    "verify-audio": "finetune.cli.verify_synthetic_mark",
+    "ls": "finetune.cli.list_runs",
+    "cp": "finetune.cli.copy_recipe",
 }
 """The module of each verb that does not bear the name of one in `finetune/cli/`."""
 

@@ -135,7 +135,7 @@ class Loaded:
     varies: str | None = None
     """Why blocks would be recompiled again and again, so that `train.compile: auto` does not compile them; None: they would not."""
     libraries: tuple[str, ...] = ()
-    """Distributions whose version can affect what `read` returns, such as an image decoder, besides those of `length_index.LIBRARIES`."""
+    """Distributions whose version affects what `read` returns, such as an image decoder, besides those of `dataset_opening.LIBRARIES`."""
     remarks: tuple[str, ...] = ()
     """Sentences for the log before the first step."""
 
@@ -164,7 +164,7 @@ class ContextLimits(NamedTuple):
 class ContextRows(Generic[OptionsT]):
     """Earlier rows of the same data file at the beginning of a row's sample, such as the turns of a conversation before it.
 
-    finetune/data/earlier_rows.py states which rows these are. They depend only on the data file and the options.
+    finetune/data/context_rows.py states which rows these are. They depend only on the data file and the options.
     """
 
     locate: Callable[[dict[str, Any]], RowPlace]
@@ -261,7 +261,7 @@ class Inference:
     """(run, checkpoint or exported folder; remaining arguments) → exit code, for `finetune eval-voice`. Absent: it makes no voice."""
     select: Callable[[Path, list[str]], int] | None = None
     """(run, remaining arguments) → exit code, for `finetune select`: generates with the run's checkpoints, measures the output, and writes
-    its choice by `finetune.exporting.selection.write_selection`. Absent: the checkpoints' evaluations decide."""
+    its choice by `finetune.exporting.selection_record.write_selection`. Absent: the checkpoints' evaluations decide."""
     example: tuple[str, ...] = ()
     """Arguments of `finetune generate` for the command that a run prints after its last step: a text to start with."""
 
@@ -446,9 +446,9 @@ def load_options(folder: Path) -> type[BaseModel]:
 
 
 def load_argument_help(folder: Path) -> dict[str, Callable[[], object]]:
-    """`HELP` of the recipe's `arguments.py`: verb → a function that prints the options which the recipe adds to it. Empty without that
+    """`HELP` of the recipe's `verb_arguments.py`: verb → a function that prints the options which the recipe adds to it. Empty without that
     file, which lets `finetune generate --help` work without torch, as `recipe.py` may import it."""
-    return dict(getattr(_import(folder, "arguments"), "HELP", {})) if (folder / "arguments.py").is_file() else {}
+    return dict(getattr(_import(folder, "verb_arguments"), "HELP", {})) if (folder / "verb_arguments.py").is_file() else {}
 
 
 def load_released_models(folder: Path) -> tuple[ReleasedModel, ...]:
@@ -462,8 +462,8 @@ def load_released_models(folder: Path) -> tuple[ReleasedModel, ...]:
 
 
 def load_data_advice(folder: Path) -> str:
-    """`DATA` of the recipe's `arguments.py`: how training data is made, for the error of a run that has none. Imports no torch."""
-    module = _import(folder, "arguments") if (folder / "arguments.py").is_file() else None
+    """`DATA` of the recipe's `verb_arguments.py`: how training data is made, for the error of a run that has none. Imports no torch."""
+    module = _import(folder, "verb_arguments") if (folder / "verb_arguments.py").is_file() else None
     return str(getattr(module, "DATA", "It has one JSON object in each line; the recipe's `read` defines the keys."))
 
 

@@ -16,7 +16,7 @@ FIRST = (
     "tests/recipes/voice_clone/test_regeneration.py",
     "tests/launch/",
     "tests/reliability/",
-    "tests/recipes/speech/serving/test_http_server.py",
+    "tests/recipes/speech/serving/test_serve_command.py",
     "tests/recipes/voice_clone/inference/test_synthesizer.py",
     "tests/recipes/voice_clone/test_generate_command.py",
     "tests/finetune/data/test_mixture.py",

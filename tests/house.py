@@ -20,7 +20,7 @@ PACKAGES = ("finetune", "data_prep", "recipes")
 ORDER: tuple[frozenset[str], ...] = (
     frozenset({"errors", "moved_modules"}),
     frozenset({"argument_parsing"}),
-    frozenset({"storage", "config_sources", "config_help"}),
+    frozenset({"storage", "config_sources", "config_errors"}),
     frozenset({"config", "config_diff", "hardware"}),
     frozenset({"recipe", "command_lines"}),
     frozenset({"distributed"}),
@@ -38,7 +38,7 @@ ORDER: tuple[frozenset[str], ...] = (
 """The rooms of finetune/: its folders, and the modules beside them. A room imports from itself, from its own row and from rows above."""
 
 FOR_DATA_PREP = frozenset(
-    {"argument_parsing", "errors", "config", "config_sources", "storage", "hardware.sdpa_backends", "ray_cluster.cluster"}
+    {"argument_parsing", "errors", "config", "config_sources", "storage", "hardware.cudnn_sdpa", "ray_cluster.cluster"}
 )
 """The rooms and modules of finetune/ that data_prep may import."""
 LIBRARIES = frozenset({"recipes.speech", "recipes.language", "recipes.demo_runner"})

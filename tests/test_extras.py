@@ -28,7 +28,7 @@ def unknown(text: str) -> list[str]:
 def test_every_extra_that_is_named_exists() -> None:
     texts = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in FILES}
     naming = {path for path, text in texts.items() if NAMED.search(text)}
-    assert len(naming) >= 12 and {"README.md", "finetune/storage/remote.py", "recipes/speech/serving/http_server.py"} <= naming
+    assert len(naming) >= 12 and {"README.md", "finetune/storage/remote.py", "recipes/speech/serving/serve_command.py"} <= naming
     assert {path: wrong for path, text in texts.items() if (wrong := unknown(text))} == {}
 
 

@@ -14,7 +14,7 @@ import pytest
 import data_prep.__main__
 import finetune.__main__
 from finetune.config import Config, Section
-from finetune.config_help import fields
+from finetune.config_errors import fields
 from finetune.recipe import find_recipe, load_recipe
 from tests import house
 
@@ -24,8 +24,8 @@ RECIPES = sorted(path.parent.name for path in (ROOT / "recipes").glob("*/recipe.
 VERBS = [f"finetune {verb}" for verb in finetune.__main__.VERBS] + [f"data_prep {verb}" for verb in data_prep.__main__.VERBS]
 
 ALLOWED_WRITES: dict[str, str] = {
-    "data_prep/audio/decoder_process.py: one.open": "filled by the decoder's process, in a folder that `files.new_folder` renames",
-    "data_prep/audio/decoder_process.py: other.open": "the same at the second rate",
+    "data_prep/audio/sandboxed_decoder.py: one.open": "filled by the decoder's process, in a folder that `files.new_folder` renames",
+    "data_prep/audio/sandboxed_decoder.py: other.open": "the same at the second rate",
     "finetune/storage/demo_models.py: zipfile.ZipFile": "packs into memory",
     "data_prep/transcription/demo_whisper.py: torch.save": "the format of Whisper's checkpoints, into memory",
     "recipes/speech/serving/audio_encoding.py: av.open": "encodes into memory",
@@ -41,28 +41,28 @@ MESSAGES, OURS, MODELS, STUDIO = (
     "run by hand, on own files",
 )
 ALLOWED_JSON: dict[str, str] = {
-    "data_prep/audio/decoder_process.py": MESSAGES,
+    "data_prep/audio/sandboxed_decoder.py": MESSAGES,
     "finetune/checkpointing/checkpoint_metadata.py": "read into types, with bounds of its own",
     "finetune/checkpointing/remote_copies.py": OURS,
     "finetune/monitoring/run_records.py": OURS,
     "finetune/exporting/export.py": OURS,
     "finetune/monitoring/heartbeat.py": MESSAGES,
-    "finetune/checkpointing/run_lock.py": OURS,
+    "finetune/checkpointing/remote_lease.py": OURS,
     "finetune/storage/model_security.py": MODELS,
     "finetune/training/generation_during_training.py": MESSAGES,
-    "finetune/checkpointing/safetensors_shards.py": OURS,
+    "finetune/checkpointing/rank_shards.py": OURS,
     "finetune/storage/demo_models.py": OURS,
     "finetune/distributed/process_group.py": MESSAGES,
     "recipes/llm_sft/demo.py": OURS,
     "recipes/llm_sft/make_tokenizer.py": OURS,
     "recipes/llm_sft/tiny_checkpoint.py": OURS,
     "recipes/voice_clone/demo/comparison_clips.py": OURS,
-    "recipes/voice_clone/demo/final_results.py": OURS,
+    "recipes/voice_clone/demo/demo_metrics.py": OURS,
     "recipes/voice_clone/model/speaker_vectors.py": OURS,
     "recipes/voice_clone/model/tiny_checkpoint.py": OURS,
     **{
         f"recipes/voice_clone/studio/{name}.py": STUDIO
-        for name in ("corpus/make_corpus", "base/pack_base", "remeasure", "base/spliced_clips", "whisper/training_windows")
+        for name in ("corpus/make_corpus", "base/pack_base", "remeasure_models", "base/spliced_clips", "whisper/training_windows")
     },
 }
 """Path → what it parses with Python's own reader of JSON; what people wrote goes through `finetune.storage.strict_json`, YAML through

@@ -2,7 +2,7 @@
 
 A recording is decoded twice in blocks, first to analyse it (`probe_recording`), then to resample it (`resample_blocks`), so memory holds
 one block.
-Untrusted recordings are decoded in a child process (`data_prep/audio/decoder_process.py`); this process decodes only files that this
+Untrusted recordings are decoded in a child process (`data_prep/audio/sandboxed_decoder.py`); this process decodes only files that this
 package wrote.
 """
 
@@ -19,7 +19,7 @@ import soundfile
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from data_prep.audio.reader import DECODE_ERRORS, EXTENSIONS, MOST_CHANNELS, AudioError, Samples, Stream, format_error, open_stream
+from data_prep.audio.stream_reader import DECODE_ERRORS, EXTENSIONS, MOST_CHANNELS, AudioError, Samples, Stream, format_error, open_stream
 
 __all__ = ["EXTENSIONS", "AudioError", "Samples"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from data_prep.audio_codecs import mimi_codec, qwen3_tts, qwen3_tts_speaker_encoder, snac_codec
+from data_prep.audio_codecs import mimi_codec, qwen3_tts_codec, qwen3_tts_speaker_encoder, snac_codec
 from data_prep.audio_codecs.interface import Codec, SpeakerEncoder, UnsupportedModelError
 from data_prep.audio_codecs.qwen_tts_import import CODEC, CODEC_FOLDER, VOICE_MODEL
 from data_prep.manifest import LANGUAGES
@@ -54,7 +54,11 @@ class Adapter(Generic[Part]):
 
 CODECS: tuple[Adapter[Codec], ...] = (
     Adapter(
-        "Qwen3-TTS 12 Hz", f"{CODEC_FOLDER}/{CONFIG}", frozenset(CODEC.types), qwen3_tts.open_qwen_codec, example=qwen3_tts.RELEASED_MODEL
+        "Qwen3-TTS 12 Hz",
+        f"{CODEC_FOLDER}/{CONFIG}",
+        frozenset(CODEC.types),
+        qwen3_tts_codec.open_qwen_codec,
+        example=qwen3_tts_codec.RELEASED_MODEL,
     ),
     Adapter(
         "SNAC in an exported model",
@@ -70,10 +74,10 @@ CODECS: tuple[Adapter[Codec], ...] = (
     ),
 )
 """In the order in which they are tried: those whose config is in a subfolder first, since the model beside it has a config of its own."""
-DEFAULT_MODEL, DEFAULT_FORMAT, DEFAULT_RECIPE = qwen3_tts.RELEASED_MODEL, qwen3_tts.RELEASED_FORMAT, qwen3_tts.RECIPE
+DEFAULT_MODEL, DEFAULT_FORMAT, DEFAULT_RECIPE = qwen3_tts_codec.RELEASED_MODEL, qwen3_tts_codec.RELEASED_FORMAT, qwen3_tts_codec.RECIPE
 """The model that messages suggest, and the codes that a dataset is assumed to have if it does not say which."""
 RECIPES: Mapping[str, frozenset[str]] = {
-    qwen3_tts.RECIPE: frozenset(LANGUAGES.values()),
+    qwen3_tts_codec.RECIPE: frozenset(LANGUAGES.values()),
     mimi_codec.RECIPE: frozenset(),
     snac_codec.RECIPE: frozenset(),
 }
@@ -85,7 +89,7 @@ SPEAKER_ENCODERS: tuple[Adapter[SpeakerEncoder], ...] = (
         CONFIG,
         frozenset(VOICE_MODEL.types),
         qwen3_tts_speaker_encoder.open_qwen_speaker_encoder,
-        example=qwen3_tts.RELEASED_MODEL,
+        example=qwen3_tts_codec.RELEASED_MODEL,
     ),
 )
 

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_prep import manifest
-from data_prep.audio.reader import AudioError
+from data_prep.audio.stream_reader import AudioError
 from data_prep.audio_codecs.interface import Codec, CodeFormat, read_code_format
 from data_prep.audio_codecs.selection import CODECS, DEFAULT_MODEL, RECIPES, find_base_model, open_codec
 from data_prep.dataset import row_checks
-from data_prep.dataset.audio_codes import STORE
 from data_prep.dataset.clip_audio_checks import AudioInfo, inspect_clips
-from data_prep.dataset.codes_summary import CodesSummary, has_same_shape, read_codes_summary
-from data_prep.dataset.duration_summary import format_clock
+from data_prep.dataset.code_store import STORE
+from data_prep.dataset.codec_metadata import CodesSummary, has_same_shape, read_codes_summary
+from data_prep.dataset.duration_accounting import format_clock
 from data_prep.dataset.row_checks import NOTES, PROBLEMS, Problem, RowFacts
 from data_prep.dataset.row_reader import DATASET, ROOT, ManifestLine, find_manifests, read_manifest_lines
 from data_prep.manifest import SUMMARY, TRAIN, VAL, ManifestRow

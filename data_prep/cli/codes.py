@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from data_prep import manifest
-from data_prep.audio.reader import AudioError
+from data_prep.audio.stream_reader import AudioError
 from data_prep.audio_codecs.interface import Codec, read_code_format
 from data_prep.audio_codecs.selection import CODECS, find_base_model, list_models, open_codec
-from data_prep.dataset import audio_codes
-from data_prep.dataset.audio_codes import STORE, ClipToEncode
+from data_prep.dataset import code_store
 from data_prep.dataset.clip_audio_checks import inspect_clips
-from data_prep.dataset.codes_summary import describe_codec
+from data_prep.dataset.code_store import STORE, ClipToEncode
+from data_prep.dataset.codec_metadata import describe_codec
 from data_prep.dataset.row_reader import DATASET, find_manifests
 from data_prep.manifest import REJECTS, ManifestRow, Reject
 from data_prep.parallel import executor
@@ -88,7 +88,7 @@ def _run(argv: list[str]) -> int:
     owner = files.lock_folder(folder)
     try:
         with executor.open_workers(options, folder, [folder, codec.folder]) as hands, StopSignal() as stop:
-            return _add_codes(rows, folder, audio_codes.EncodingSetup(folder / STORE, codec, options.batch_seconds, hands), options, stop)
+            return _add_codes(rows, folder, code_store.EncodingSetup(folder / STORE, codec, options.batch_seconds, hands), options, stop)
     except KeyboardInterrupt:
         return report_stopped("at once")
     finally:
@@ -96,7 +96,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _add_codes(
-    rows: list[tuple[Path, ManifestRow]], folder: Path, setup: audio_codes.EncodingSetup, options: argparse.Namespace, stop: StopSignal
+    rows: list[tuple[Path, ManifestRow]], folder: Path, setup: code_store.EncodingSetup, options: argparse.Namespace, stop: StopSignal
 ) -> int:
     """Encode the clips that are not in the store, then write the rows with their codes."""
     store, digest = setup.store, setup.codec.digest()
@@ -104,11 +104,11 @@ def _add_codes(
         files.remove_unfinished(place)
     read = _read_clips(rows, setup.codec.sample_rate, digest)
     good, rejected = [one for one in read if isinstance(one, EncodableRow)], [one for one in read if isinstance(one, RejectedRow)]
-    missing = list({one.clip.key: one.clip for one in good if not audio_codes.locate_codes(store, one.clip.key).is_file()}.values())
+    missing = list({one.clip.key: one.clip for one in good if not code_store.locate_codes(store, one.clip.key).is_file()}.values())
     if stop.requested:
         return report_stopped("no clip was encoded yet")
-    failed = audio_codes.encode_clips(missing, setup, stop)
-    left = [clip for clip in missing if clip.key not in failed and not audio_codes.locate_codes(store, clip.key).is_file()]
+    failed = code_store.encode_clips(missing, setup, stop)
+    left = [clip for clip in missing if clip.key not in failed and not code_store.locate_codes(store, clip.key).is_file()]
     if left:
         return report_stopped(f"{len(missing) - len(left)} of {len(missing)} clips are encoded")
     rejected += [RejectedRow(one.row, one.manifest, "codec_error", failed[one.clip.key]) for one in good if one.clip.key in failed]
@@ -150,7 +150,7 @@ def _read_clips(rows: list[tuple[Path, ManifestRow]], codec_rate: int, codec_dig
         if isinstance(sound, AudioError):
             read.append(RejectedRow(row, path, sound.reason, sound.detail))
         else:
-            key = audio_codes.make_key(sound.digest, codec_digest)
+            key = code_store.make_key(sound.digest, codec_digest)
             read.append(EncodableRow(row, path, ClipToEncode(clip, key, sound.count_samples(codec_rate))))
     return read
 
@@ -164,7 +164,7 @@ def _write_manifests(folder: Path, good: list[EncodableRow], rejected: list[Reje
         manifest.write_entries(folder / REJECTS, [*kept, *(_make_reject(one) for one in rejected)])
     for path in manifests:
         coded = (
-            one.row.model_copy(update={"audio_codes": audio_codes.read_codes(folder / STORE, one.clip.key).tolist()})
+            one.row.model_copy(update={"audio_codes": code_store.read_codes(folder / STORE, one.clip.key).tolist()})
             for one in good
             if one.manifest == path
         )

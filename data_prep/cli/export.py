@@ -25,9 +25,9 @@ import numpy as np
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.audio_codecs.selection import DEFAULT_RECIPE
 from data_prep.cli.check import CheckResult, check_dataset
-from data_prep.dataset.audio_codes import STORE
-from data_prep.dataset.codes_summary import CodesSummary
-from data_prep.dataset.duration_summary import format_clock
+from data_prep.dataset.code_store import STORE
+from data_prep.dataset.codec_metadata import CodesSummary
+from data_prep.dataset.duration_accounting import format_clock
 from data_prep.dataset.export_formats import FORMATS, ExportItem, ExportResult
 from data_prep.dataset.row_checks import RowFacts
 from data_prep.dataset.row_reader import DATASET, ROOT, find_manifests, read_manifest_lines

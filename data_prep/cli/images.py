@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from data_prep.images import image_report, labelled_dataset
+from data_prep.images import image_dataset_writer, image_report
+from data_prep.images.image_dataset_writer import MADE_BY, REPORT
 from data_prep.images.image_examination import ExaminedImage, examine_images
 from data_prep.images.image_sources import find_images
-from data_prep.images.labelled_dataset import MADE_BY, REPORT
 from data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code
@@ -65,14 +65,14 @@ def _run(argv: list[str]) -> int:
     _check_target(options.out, options.source)
     descriptor = files.lock_folder(options.out)
     try:
-        labelled_dataset.remove_leftovers(options.out)
+        image_dataset_writer.remove_leftovers(options.out)
         settings = {"source": Path(options.source).name, "val_share": options.val_share, "configs": options.config, "splits": options.split}
         files.write_json(options.out / SUMMARY, {"made_by": MADE_BY})  # so that a killed run can be repeated
         examined = list(_report_progress(examine_images(find_images(options.source, options.config, options.split), options.out)))
-        dataset = labelled_dataset.select_images(examined, options.val_share)
-        summary = labelled_dataset.make_summary(dataset, settings)
+        dataset = image_dataset_writer.select_images(examined, options.val_share)
+        summary = image_dataset_writer.make_summary(dataset, settings)
         files.write_text(options.out / REPORT, image_report.render_report(dataset, summary, options.out))
-        labelled_dataset.write_dataset(dataset, options.out, summary)
+        image_dataset_writer.write_dataset(dataset, options.out, summary)
     finally:
         os.close(descriptor)
     print(format_summary(summary, options.out))

@@ -22,8 +22,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from data_prep.chats import chat_files, chat_split, conversation_checks, conversation_reader, row_counts
-from data_prep.chats.chat_files import ChatSource, FoundRow, FoundSources
+from data_prep.chats import chat_sources, chat_split, conversation_checks, row_counts, row_readers
+from data_prep.chats.chat_sources import ChatSource, FoundRow, FoundSources
 from data_prep.chats.chat_split import ValidationFilter
 from data_prep.chats.conversation_formats import SHAPES, ChatRow, ShapeError, detect_shape, list_unread_keys, normalise_row
 from data_prep.chats.row_counts import MADE_BY, REJECTED, TRAINS, VALIDATES, RowCounts
@@ -88,8 +88,8 @@ def parser() -> argparse.ArgumentParser:
 def _run(argv: list[str]) -> int:
     options = parse_arguments(parser(), argv)
     _check_split_options(options)
-    places = [path for source in options.sources for path in chat_files.download_chats(source, options.config, options.split)]
-    gathered = chat_files.find_sources(places)
+    places = [path for source in options.sources for path in chat_sources.download_chats(source, options.config, options.split)]
+    gathered = chat_sources.find_sources(places)
     _check_target(options.out, [*places, *(source.path for source in gathered.sources)])
     summary = write_dataset(gathered, options.out, TextOptions(options.shape, options.val_share, options.val_rows, options.join_turns))
     print(row_counts.format_summary(summary))
@@ -201,7 +201,7 @@ def _yield_training_rows(
 
 def _yield_validation_rows(sources: list[ChatSource], wanted: TextOptions, tally: RowCounts) -> Iterator[ChatRow]:
     """Yield the validation rows from a second pass, which needs no memory. Raises `UserError` if the rows differ from the first pass."""
-    again = (found for source in sources for found in conversation_reader.read_rows(source))
+    again = (found for source in sources for found in row_readers.read_rows(source))
     for kind, found in zip_longest(tally.kinds, again):
         if kind is None or found is None:
             raise UserError(CHANGED)
@@ -222,7 +222,7 @@ def _reread_row(found: FoundRow, wanted: TextOptions, tally: RowCounts) -> ChatR
 def _check_rows(source: ChatSource, wanted: TextOptions, tally: RowCounts) -> Iterator[tuple[str, ChatRow | None]]:
     """Yield (location, row or None if rejected). Raises `UserError` for a source in which no row has a known shape."""
     tally.by_source[source.name], strange, unknown = 0, 0, ""
-    for found in conversation_reader.read_rows(source):
+    for found in row_readers.read_rows(source):
         tally.by_source[source.name] += 1
         row = None
         try:

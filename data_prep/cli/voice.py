@@ -22,18 +22,18 @@ from data_prep.alignment.clip_alignment import open_aligner
 from data_prep.alignment.pocketsphinx_aligner import NAME as POCKETSPHINX
 from data_prep.audio_codecs.interface import SpeakerEncoder
 from data_prep.audio_codecs.selection import DEFAULT_MODEL, suggest_other_models
-from data_prep.clips import review_decisions, sound_quality
+from data_prep.clips import dnsmos, review_decisions
 from data_prep.clips.quality_rules import KEEP_ALL, PRESETS, make_presets
-from data_prep.dataset import duration_summary, writer
+from data_prep.dataset import duration_accounting, writer
 from data_prep.parallel import executor
 from data_prep.parallel.devices import choose_device
 from data_prep.parallel.executor import WorkerOptions
 from data_prep.parallel.process_pool import StopSignal, report_stopped
-from data_prep.pipeline import clip_selection, rule_removal_table, transcript_examples, transcript_plausibility
+from data_prep.pipeline import clip_selection, rule_removal_table, transcript_examples, transcript_mismatch
 from data_prep.pipeline.all_recordings import RecordingTask, StoppedError, WorkerSetup, process_recordings
 from data_prep.pipeline.clip_selection import SelectionCriteria
 from data_prep.pipeline.one_recording import Job
-from data_prep.recordings import column_tables, remote_recordings, transcript_lists, transcript_speakers, user_transcripts
+from data_prep.recordings import column_tables, filelist_parsers, recording_speakers, remote_recordings, user_transcripts
 from data_prep.recordings.audio_datasets import is_audio_dataset, unpack_dataset
 from data_prep.recordings.recording_files import SOUND_ENDINGS, RecordingSource, count_ignored, find_recordings, format_counts
 from data_prep.recordings.user_transcripts import FORMS, UserTranscript
@@ -45,7 +45,7 @@ from data_prep.transcription.whisper_languages import WHISPER_OPTION
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code, format_count
 from finetune.storage import files, remote
-from finetune.storage.synthetic_mark import find_synthetic_mark
+from finetune.storage.synthetic_mark_reader import find_synthetic_mark
 
 CHECK_OPTION = "--check-with"
 SHOWN = 5
@@ -163,7 +163,7 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
         setup = WorkerSetup(job, job.out / writer.STAGES, whisper, hands, _name_whisper_option(options))
         recordings, work = process_recordings(tasks, setup, standard, stop)
         _warn_of_stale_decisions(clip_selection.find_stale_decisions(recordings, standard.decisions))
-        doubts = transcript_plausibility.find_doubts(recordings)
+        doubts = transcript_mismatch.find_doubts(recordings)
         for warning in doubts.warnings:
             print(f"warning: {warning}", file=sys.stderr)
         if doubts.note:
@@ -177,7 +177,7 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
         summary = writer.write_dataset(job.out, recordings, judged, options.val_share, settings)
         run = vars(work) | {"seconds": round(time.monotonic() - started, 1)}
         files.write_json(job.out / manifest.RUN, run)
-    print(duration_summary.format_summary(summary))
+    print(duration_accounting.format_summary(summary))
     print(transcript_examples.format_examples([one for one in judged if not one.reasons]))
     _print_unchecked(options, job)
     for line in voices:
@@ -227,9 +227,9 @@ def _list_tasks(options: argparse.Namespace) -> list[RecordingTask]:
     if not options.language:
         _print_unknown_languages([text.language for text in texts.values() if text and text.language])
     if options.speaker_from == "transcript":
-        sources = transcript_speakers.assign_speakers(sources, texts)
+        sources = recording_speakers.assign_speakers(sources, texts)
     elif not options.speaker and not options.speaker_from:
-        transcript_speakers.require_one_speaker(texts)
+        recording_speakers.require_one_speaker(texts)
     return [RecordingTask(source, texts[source.name]) for source in sources]
 
 
@@ -269,7 +269,7 @@ def _make_job(options: argparse.Namespace) -> Job:
     language = manifest.parse_language(options.language) if options.language else manifest.AUTO
     language_or_none = None if language == manifest.AUTO else language
     whisper_settings = whisper_engine.describe_settings(options.whisper, language_or_none) if options.whisper else None
-    encoder, scorer = _open_encoder(options), sound_quality.find_scorer()
+    encoder, scorer = _open_encoder(options), dnsmos.find_scorer()
     lengths = Lengths(options.target, options.shortest, options.longest)
     aligner = open_aligner("--align", options.align) if options.align else None
     check_settings = whisper_engine.describe_settings(options.check_with, language_or_none, CHECK_OPTION) if options.check_with else None
@@ -293,7 +293,7 @@ def _print_unchecked(options: argparse.Namespace, job: Job) -> None:
     if job.encoder is None and options.speaker_check != "none":
         print(f"speaker not checked: run `{resemblyzer_encoder.INSTALL}` (16 MB), or give --speaker-check MODEL")
     if job.scorer is None:
-        print(f"sound quality not rated: run `{sound_quality.INSTALL}` (9 MB)")
+        print(f"sound quality not rated: run `{dnsmos.INSTALL}` (9 MB)")
 
 
 def _describe_settings(options: argparse.Namespace, job: Job, standard: SelectionCriteria) -> dict[str, object]:
@@ -317,7 +317,7 @@ def _print_ignored(options: argparse.Namespace, sources: list[RecordingSource]) 
     if unusual:
         print(f"read as recordings by their content: {', '.join([*unusual[:SHOWN], *['…'] * (len(unusual) > SHOWN)])}")
     others = Counter[str]() if options.recordings.is_file() else count_ignored(options.recordings, options.out, sources)
-    for name in (*user_transcripts.SUFFIXES, *column_tables.ENDINGS, transcript_lists.GPT_SOVITS) if options.transcripts else ():
+    for name in (*user_transcripts.SUFFIXES, *column_tables.ENDINGS, filelist_parsers.GPT_SOVITS) if options.transcripts else ():
         del others[f".{name.rpartition('.')[2]}"]
     if others:
         print(f"ignored, not recordings: {format_counts(others)}")
@@ -331,7 +331,7 @@ def _warn_of_stale_decisions(stale: list[str]) -> None:
         print(f"warning: {len(stale)} review decisions refer to clips that no longer exist or have no text: {first}", file=sys.stderr)
 
 
-def _print_next_steps(summary: duration_summary.Summary, out: Path) -> int:
+def _print_next_steps(summary: duration_accounting.Summary, out: Path) -> int:
     reasons = sorted(summary.rejected_by_reason, key=lambda reason: -summary.rejected_by_reason[reason])
     if not summary.clips:
         raise UserError(f"no clip was kept; most frequent reasons: {', '.join(reasons[:3]) or 'none'}; see {out / manifest.REJECTS}")

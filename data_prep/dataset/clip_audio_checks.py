@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.audio.reader import DECODE_ERRORS, AudioError, open_stream
+from data_prep.audio.stream_reader import DECODE_ERRORS, AudioError, open_stream
 from data_prep.audio.waveform import SHORTFALL, SILENT, convert_position
 from finetune.storage import files
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from data_prep.audio.reader import AudioError
+from data_prep.audio.stream_reader import AudioError
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.audio_codecs.interface import CodeFormat
 from data_prep.dataset.clip_audio_checks import AudioInfo

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_prep import manifest
-from data_prep.dataset import duration_summary, reference_clips
+from data_prep.dataset import duration_accounting, reference_clips
 from data_prep.dataset.train_val_split import GUARD_SECONDS, assign_splits
 from data_prep.manifest import ManifestRow, Reject
 from data_prep.pipeline import clip_selection
@@ -34,14 +34,16 @@ def lock_dataset(out: Path) -> Iterator[None]:
 
 def write_dataset(
     out: Path, recordings: list[PreparedRecording], judged: list[JudgedClip], val_share: float, settings: dict[str, object]
-) -> duration_summary.Summary:
+) -> duration_accounting.Summary:
     """Write references, manifests and summary, after checking that every sample is accounted for; then remove stale clip files."""
     takes = {one.clip.id: one.take for one in judged if one.take}
     damaged = {one.source.name for one in recordings if one.damage}
     rows, between = assign_splits(clip_selection.make_rows(judged), val_share, takes, damaged)
     rejects = sorted([*clip_selection.make_rejects(judged, recordings), *(_make_guard_reject(row) for row in between)], key=_make_sort_key)
     rows = [row.model_copy(update={"asr": _describe_demo_whisper(settings)}) for row in sorted(rows, key=_make_sort_key)]
-    summary = duration_summary.make_summary(duration_summary.compute_all_durations(recordings, rows, rejects), rows, rejects, settings)
+    summary = duration_accounting.make_summary(
+        duration_accounting.compute_all_durations(recordings, rows, rejects), rows, rejects, settings
+    )
     reference_clips.write_references(out, rows)
     manifest.write_entries(out / manifest.REJECTS, rejects)
     manifest.write_rows_unless_same(out / manifest.VAL, [row for row in rows if row.split == "val"])

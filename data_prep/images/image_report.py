@@ -10,11 +10,11 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from data_prep.images.image_dataset_writer import LabelledDataset
 from data_prep.images.image_decoding import decode_image
 from data_prep.images.image_examination import ExaminedImage
-from data_prep.images.labelled_dataset import LabelledDataset
+from data_prep.pages.jinja_environment import make_environment, read_style
 from data_prep.pages.report_charts import make_histogram
-from data_prep.pages.report_templates import make_environment, read_style
 from finetune.errors import UserError
 
 FOLDER = Path(__file__).parent

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from data_prep.clips import review_decisions
 from data_prep.pages import web_server
-from data_prep.pages.report_clips import resolve_clip
+from data_prep.pages.dataset_loader import resolve_clip
 from data_prep.pages.review_page import ReviewSession, build_page
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def make_application(session: ReviewSession) -> FastAPI:
     from fastapi import FastAPI
     from starlette.middleware import Middleware
 
-    from data_prep.pages.gradio_routes import add_files, list_page_routes
+    from data_prep.pages.gradio_allowlist import add_files, list_page_routes
     from data_prep.pages.request_guard import add_request_guard, require_own_site
 
     warnings.filterwarnings("ignore", module="gradio")  # deprecation warnings inside gradio and its dependencies

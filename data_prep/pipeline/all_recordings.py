@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from data_prep.audio.reader import AudioError
+from data_prep.audio.stream_reader import AudioError
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.parallel.devices import use_one_thread
 from data_prep.parallel.executor import WorkerOptions, distribute_items

@@ -19,25 +19,25 @@ import numpy as np
 from pydantic import Base64Bytes, BaseModel, ConfigDict, TypeAdapter
 
 from data_prep import manifest
-from data_prep.alignment import clip_alignment, text_location
+from data_prep.alignment import clip_alignment, recording_alignment
 from data_prep.alignment.interface import Aligner, TextAlignment
-from data_prep.alignment.text_location import DividedText, LocatedText
-from data_prep.audio import decoder_process
-from data_prep.audio.reader import AudioError
+from data_prep.alignment.recording_alignment import DividedText, LocatedText
+from data_prep.audio import sandboxed_decoder
+from data_prep.audio.stream_reader import AudioError
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Track
 from data_prep.audio_codecs.interface import SpeakerEncoder
-from data_prep.clips import extraction, sound_quality, speaker_similarity
+from data_prep.clips import dnsmos, extraction, speaker_similarity
+from data_prep.clips.dnsmos import SoundRatings, SoundScorer
 from data_prep.clips.extraction import MeasuredClip, RecordingLevels
-from data_prep.clips.sound_quality import SoundRatings, SoundScorer
 from data_prep.manifest import AUTO
 from data_prep.parallel import process_pool
 from data_prep.pipeline.stage_cache import NotStoredError, Stages, StoredStages, make_key
 from data_prep.pipeline.worker_models import LazyAudio, Models, PartAudio, format_time, report_activity
 from data_prep.recordings.recording_files import RecordingSource
 from data_prep.recordings.user_transcripts import UserTranscript
-from data_prep.segmentation import parts, transcript_timing, vad
+from data_prep.segmentation import parts, subtitle_sync, vad
 from data_prep.segmentation.segment import Lengths, TextUnit
-from data_prep.segmentation.transcript_timing import TranscriptTiming
+from data_prep.segmentation.subtitle_sync import TranscriptTiming
 from data_prep.segmentation.vad import Region, SpeechScan
 from data_prep.speakers.voice_changes import find_voice_changes
 from data_prep.speakers.voice_windows import StoredVoiceWindows, VoiceWindows, describe_windows, embed_windows, join_windows, read_windows
@@ -333,7 +333,7 @@ class _PartFinder:
 
     def follow(self, folder: Path) -> None:
         """Process what is new in the temporary `folder` of the samples."""
-        master, speech = decoder_process.map_growing(folder)
+        master, speech = sandboxed_decoder.map_growing(folder)
         if not self._scan.advance(speech.samples, False) or not self._sends:
             return
         while True:
@@ -382,14 +382,14 @@ def _time_transcript(
     """The user's transcript, moved if all of it is late, and with the times of its words where an aligner can find them."""
     units = transcript.make_units(speech.track.length, _find_language(transcript, job) or AUTO)
     has_cues = bool(transcript.utterances) and not transcript.words  # words do not begin after pauses
-    delay = transcript_timing.measure_delay(units, speech.regions) if has_cues else 0.0
-    units = transcript_timing.shift_units(units, delay) if delay else units
-    timings = tuple(transcript_timing.check_timing(units, speech.regions)) if has_cues else ()
+    delay = subtitle_sync.measure_delay(units, speech.regions) if has_cues else 0.0
+    units = subtitle_sync.shift_units(units, delay) if delay else units
+    timings = tuple(subtitle_sync.check_timing(units, speech.regions)) if has_cues else ()
     short = Region(speech.regions[0].start, speech.regions[-1].stop).seconds <= job.lengths.longest
     if job.aligner is None or (transcript.text and short):  # a text that is short enough for one clip has nothing to locate
         return TimedText(tuple(units), delay=delay, timings=timings)
-    known: text_location.Times = "right" if timings and all(timing.is_trusted for timing in timings) else "approximate"
-    times: text_location.Times = "unknown" if transcript.text else known
+    known: recording_alignment.Times = "right" if timings and all(timing.is_trusted for timing in timings) else "approximate"
+    times: recording_alignment.Times = "unknown" if transcript.text else known
     inputs = {
         "form": FORM,
         "speech": make_key(make_speech_inputs(source)),
@@ -397,12 +397,12 @@ def _time_transcript(
         "aligner": job.aligner.digest,
         "longest": job.lengths.longest,
         "times": times,
-        "code": text_location.compute_code_digest(),
+        "code": recording_alignment.compute_code_digest(),
     }
 
     def locate() -> LocatedText:
         windows = vad.make_windows(speech.regions, sound.master)
-        return text_location.locate_utterances(models.aligner, sound.speech_audio, windows, units, job.lengths.longest, times)
+        return recording_alignment.locate_utterances(models.aligner, sound.speech_audio, windows, units, job.lengths.longest, times)
 
     located = stages.run("located", inputs, LOCATED, locate)
     return TimedText(tuple(located.units), tuple(located.ends), located.note, delay, timings)
@@ -467,12 +467,12 @@ def _divide_at_changes(
         "ends": ends,
         "changes": changes,
         "aligner": job.aligner.digest,
-        "code": text_location.compute_code_digest(),
+        "code": recording_alignment.compute_code_digest(),
         **part.describe_place(),
     }
 
     def divide() -> DividedText:
-        return text_location.divide_at_changes(models.aligner, part.sound.speech_audio, units, ends, changes)
+        return recording_alignment.divide_at_changes(models.aligner, part.sound.speech_audio, units, ends, changes)
 
     found = stages.run("divided_at_voices", inputs, DIVIDED, divide)
     return found.units, tuple(found.ends)
@@ -563,7 +563,7 @@ def _rate_clips(made: list[MeasuredClip], inputs: dict[str, Any], job: Job, stag
         return made
     paths = {clip.id: job.out / clip.audio for clip in made if clip.audio}
     inputs = {"form": FORM, "clips": make_key(inputs), "networks": job.scorer.digest}
-    found = stages.run("sound_quality", inputs, RATINGS, lambda: sound_quality.rate_clips(models.scorer, paths))
+    found = stages.run("sound_quality", inputs, RATINGS, lambda: dnsmos.rate_clips(models.scorer, paths))
     return [_add_measures(clip, found[clip.id].model_dump()) if clip.id in found else clip for clip in made]
 
 

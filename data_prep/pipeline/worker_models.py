@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.alignment.interface import Aligner, LoadedAligner
-from data_prep.audio import decoder_process
-from data_prep.audio.decoder_process import AudioDecoder
+from data_prep.audio import sandboxed_decoder
+from data_prep.audio.sandboxed_decoder import AudioDecoder
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Track, convert_position
 from data_prep.audio_codecs.interface import LoadedSpeakerEncoder, SpeakerEncoder
-from data_prep.clips.sound_quality import LoadedSoundScorer, SoundScorer
+from data_prep.clips.dnsmos import LoadedSoundScorer, SoundScorer
 from data_prep.parallel import process_pool
 from data_prep.segmentation import parts, vad
 from data_prep.segmentation.vad import Region, SpeechDetector
@@ -127,7 +127,7 @@ class LazyAudio:
         if self._folder is None or not self.is_divided:
             return self._models.decoder.load(self._path, self.track)
         self.store(self.track)
-        return decoder_process.map_stored(self._folder, self.track)
+        return sandboxed_decoder.map_stored(self._folder, self.track)
 
     @property
     def master(self) -> Audio:
@@ -148,8 +148,8 @@ class PartAudio:
     @cached_property
     def _mapped(self) -> tuple[Audio, Audio]:
         if self._track is None:
-            return decoder_process.map_growing(self._folder)
-        return decoder_process.map_stored(self._folder, self._track)
+            return sandboxed_decoder.map_growing(self._folder)
+        return sandboxed_decoder.map_stored(self._folder, self._track)
 
     @property
     def master(self) -> Audio:

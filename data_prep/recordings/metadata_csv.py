@@ -10,7 +10,7 @@ from difflib import SequenceMatcher
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from data_prep.audio.reader import EXTENSIONS, FILM_EXTENSIONS
+from data_prep.audio.stream_reader import EXTENSIONS, FILM_EXTENSIONS
 from finetune.errors import UserError
 
 NAMES = ("metadata.csv", "metadata_val.csv")

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep.audio.decoder_process import AudioDecoder
-from data_prep.audio.reader import EXTENSIONS, FILM_EXTENSIONS
+from data_prep.audio.sandboxed_decoder import AudioDecoder
+from data_prep.audio.stream_reader import EXTENSIONS, FILM_EXTENSIONS
 from data_prep.manifest import parse_speaker
 from finetune.errors import UserError
 from finetune.storage import files

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from data_prep.audio.reader import EXTENSIONS, FILM_EXTENSIONS
-from data_prep.recordings import column_tables, metadata_csv, transcript_lists
+from data_prep.audio.stream_reader import EXTENSIONS, FILM_EXTENSIONS
+from data_prep.recordings import column_tables, filelist_parsers, metadata_csv
 from data_prep.recordings.metadata_csv import MetadataLine
 from data_prep.recordings.text_encoding import read_text
 from finetune.errors import UserError
@@ -79,12 +79,12 @@ def list_tables(folder: Path) -> list[Path]:
 
 
 def _is_table(path: Path) -> bool:
-    return path.name in NAMES or transcript_lists.is_transcript_list(path) or column_tables.is_column_table(path)
+    return path.name in NAMES or filelist_parsers.is_transcript_list(path) or column_tables.is_column_table(path)
 
 
 def _parse_table(path: Path, content: str) -> Iterator[tuple[str, MetadataLine]]:
-    if transcript_lists.is_transcript_list(path):
-        return transcript_lists.parse_list(path, content)
+    if filelist_parsers.is_transcript_list(path):
+        return filelist_parsers.parse_list(path, content)
     if column_tables.is_column_table(path) or path.suffix == ".jsonl":
         return column_tables.parse_columns(path, content)
     return iter(metadata_csv.parse_table(path, content).items())

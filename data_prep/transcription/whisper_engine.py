@@ -20,11 +20,11 @@ from data_prep.audio.waveform import SPEECH_RATE, Audio
 from data_prep.parallel.devices import restore_thread_count
 from data_prep.segmentation.segment import TextUnit, WhisperScores
 from data_prep.segmentation.vad import Region
-from data_prep.transcription import decoding_windows, demo_whisper, faster_whisper_engine, hub_whisper, whisper_languages
-from data_prep.transcription.decoding_windows import Pack, sum_seconds
+from data_prep.transcription import demo_whisper, faster_whisper_engine, whisper_conversion, whisper_languages, window_packing
 from data_prep.transcription.whisper_languages import WHISPER_OPTION
+from data_prep.transcription.window_packing import Pack, sum_seconds
 from finetune.errors import UserError
-from finetune.hardware import sdpa_backends
+from finetune.hardware import cudnn_sdpa
 from finetune.storage import files
 from finetune.storage.model_security import load_pickled_weights
 
@@ -49,8 +49,8 @@ def digest_weights(name: str, option: str = WHISPER_OPTION) -> str:
         return files.digest(Path(name))
     if name in whisper._MODELS:
         return whisper._MODELS[name].split("/")[-2]
-    if hub_whisper.is_transformers_whisper(name):
-        return hub_whisper.digest_weights(name, option)
+    if whisper_conversion.is_transformers_whisper(name):
+        return whisper_conversion.digest_weights(name, option)
     raise UserError(
         f"{option} {name}: neither a file nor one of {demo_whisper.NAME}, {', '.join(whisper.available_models())}, nor a hub name "
         "(owner/model)"
@@ -70,8 +70,8 @@ def fetch_weights(name: str, option: str = WHISPER_OPTION) -> Path:
         return demo_whisper.fetch_checkpoint(option)
     if Path(name).is_file():
         return Path(name)
-    if name not in whisper._MODELS and hub_whisper.is_transformers_whisper(name):
-        return hub_whisper.find_weights(name, option)[0]
+    if name not in whisper._MODELS and whisper_conversion.is_transformers_whisper(name):
+        return whisper_conversion.find_weights(name, option)[0]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whisper"
     try:
         return Path(str(whisper._download(whisper._MODELS[name], str(folder), in_memory=False)))
@@ -90,8 +90,8 @@ def load_whisper(name: str, device: str, option: str = WHISPER_OPTION) -> Any:
     if faster_whisper_engine.is_faster_whisper(name, option):
         return faster_whisper_engine.load_model(name, device, option)
     path = fetch_weights(name, option)
-    sdpa_backends.disable_cudnn()
-    converted = hub_whisper.read_checkpoint(name, option) if path.suffix == ".safetensors" else None
+    cudnn_sdpa.disable_cudnn()
+    converted = whisper_conversion.read_checkpoint(name, option) if path.suffix == ".safetensors" else None
     try:
         checkpoint = converted or load_pickled_weights(path)
         model = whisper.Whisper(whisper.ModelDimensions(**checkpoint["dims"]))
@@ -99,7 +99,7 @@ def load_whisper(name: str, device: str, option: str = WHISPER_OPTION) -> Any:
     except Exception as error:  # an invalid file fails in many ways
         raise UserError(f"{option} {name}: not a Whisper checkpoint ({type(error).__name__}: {error})") from error
     if converted is not None:
-        hub_whisper.set_alignment_heads(model, converted["alignment_heads"], name, option)
+        whisper_conversion.set_alignment_heads(model, converted["alignment_heads"], name, option)
     elif path != Path(name) and name in whisper._ALIGNMENT_HEADS:  # unknown for a custom file: Whisper uses the upper half
         model.set_alignment_heads(whisper._ALIGNMENT_HEADS[name])
     return model.to(device)
@@ -115,7 +115,7 @@ def describe_settings(name: str, language: str | None, option: str = WHISPER_OPT
         "whisper": version("openai-whisper"),
         "weights": digest_weights(name, option),
         "language": language,
-        **decoding_windows.describe_settings(),
+        **window_packing.describe_settings(),
         "temperatures": FALLBACK_TEMPERATURES,
     }
 
@@ -129,7 +129,7 @@ def transcribe_recording(
     report: Callable[[float], None] = lambda _done: None,
 ) -> list[TextUnit]:
     """Words in order, with the scores of their pack. `audio` at 16 kHz; `language`: full name, or None to detect it; `longest`: maximum
-    seconds of a pack, and `report`: gets the seconds that are finished (`decoding_windows.transcribe_windows`).
+    seconds of a pack, and `report`: gets the seconds that are finished (`window_packing.transcribe_windows`).
 
     A window that Whisper fails on becomes a unit without text and with the error.
     """
@@ -137,7 +137,7 @@ def transcribe_recording(
         raise ValueError(f"Whisper needs audio at {SPEECH_RATE} Hz, not {audio.rate}")
     code = whisper_languages.find_whisper_code(language, is_multilingual(model))
     transcribe_batch = faster_whisper_engine.transcribe_batch if faster_whisper_engine.is_model(model) else _transcribe_batch
-    return decoding_windows.transcribe_windows(windows, lambda batch: transcribe_batch(model, audio, batch, code), longest, report)
+    return window_packing.transcribe_windows(windows, lambda batch: transcribe_batch(model, audio, batch, code), longest, report)
 
 
 def is_multilingual(model: Any) -> bool:
@@ -147,7 +147,7 @@ def is_multilingual(model: Any) -> bool:
 
 def compute_token_limit(model: Any, seconds: float) -> int:
     """Maximum number of tokens of a pack of `seconds`."""
-    return decoding_windows.compute_token_limit(seconds, model.dims.n_text_ctx // 2)
+    return window_packing.compute_token_limit(seconds, model.dims.n_text_ctx // 2)
 
 
 def _transcribe_batch(model: Any, audio: Audio, batch: list[Pack], code: str | None) -> list[TextUnit]:
@@ -163,7 +163,7 @@ def _compute_mel(model: Any, audio: Audio, pack: Pack) -> Any:
     """[n_mels, 3000] log-mel spectrogram: 30 s, zero-padded after the pack."""
     import whisper
 
-    return whisper.log_mel_spectrogram(whisper.pad_or_trim(decoding_windows.join_samples(audio, pack)), n_mels=model.dims.n_mels)
+    return whisper.log_mel_spectrogram(whisper.pad_or_trim(window_packing.join_samples(audio, pack)), n_mels=model.dims.n_mels)
 
 
 def _encode_mels(model: Any, mels: list[Any]) -> Any:
@@ -214,11 +214,11 @@ def _decode_at_temperature(model: Any, features: Any, batch: list[Pack], code: s
 def _has_failed(result: Any, limit: int) -> bool:
     if _is_silent(result):
         return False  # a retry would only hallucinate
-    return result.compression_ratio > LOOKS_REPEATED or result.avg_logprob < decoding_windows.LOOKS_UNSURE or len(result.tokens) >= limit
+    return result.compression_ratio > LOOKS_REPEATED or result.avg_logprob < window_packing.LOOKS_UNSURE or len(result.tokens) >= limit
 
 
 def _is_silent(result: Any) -> bool:
-    return decoding_windows.is_silence(result.no_speech_prob, result.avg_logprob)
+    return window_packing.is_silence(result.no_speech_prob, result.avg_logprob)
 
 
 def _read_language_probs(model: Any, features: Any, results: list[Any]) -> list[float | None]:
@@ -254,7 +254,7 @@ def _align_words(model: Any, features: Any, pack: Pack, result: Any, language_pr
     frames = int(sum_seconds(pack) * SPEECH_RATE) // HOP_LENGTH
     encoded = _EncodedWhisper(model.device, model.dims, model.decoder, model.alignment_heads)
     words = find_alignment(encoded, tokenizer, tokens, features, frames)
-    merge_punctuations(words, decoding_windows.OPENING, decoding_windows.CLOSING)
+    merge_punctuations(words, window_packing.OPENING, window_packing.CLOSING)
     scores = WhisperScores(
         language=LANGUAGES[result.language],
         avg_logprob=round(float(result.avg_logprob), 3),
@@ -264,5 +264,5 @@ def _align_words(model: Any, features: Any, pack: Pack, result: Any, language_pr
         complete=len(result.tokens) < compute_token_limit(model, sum_seconds(pack)),
         language_prob=language_prob,
     )
-    spoken = [(word.word, *decoding_windows.locate_word(pack, word.start, word.end)) for word in words if word.word]
+    spoken = [(word.word, *window_packing.locate_word(pack, word.start, word.end)) for word in words if word.word]
     return [TextUnit(text=text, start=start, stop=stop, heard=scores) for text, start, stop in spoken]

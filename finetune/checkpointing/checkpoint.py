@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from finetune.checkpointing import safetensors_shards, staging_buffers
+from finetune.checkpointing import rank_shards, staging_buffers
 from finetune.checkpointing.checkpoint_metadata import FORMAT, parse_json, parse_manifest, parse_state, shorten_value
 from finetune.checkpointing.retention import NEWEST_OF_SPREAD, BestBy, Keep, choose_best, choose_spread, is_comparable
 from finetune.data.mixture import describe_changes
@@ -94,7 +94,7 @@ class Saver:
         """Copy this rank's part and start writing it. Collective: call on every rank."""
         self.finish()
         began = time.monotonic()
-        parts = safetensors_shards.select_own_parts(tensors, self._world.rank, self._world.size)
+        parts = rank_shards.select_own_parts(tensors, self._world.rank, self._world.size)
         needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())  # full sizes: each value is written once
         temporary = Path(run_on_main(self._world, lambda: str(self._make_room(step, needed))))
         path = temporary / f"rank-{self._world.rank + 1:05d}-of-{self._world.size:05d}.safetensors"
@@ -152,12 +152,12 @@ class Saver:
             self._staging.release()
             self._staging = None
 
-    def _write(self, path: Path, parts: Mapping[str, safetensors_shards.TensorShard], copied: Callable[[], None] | None) -> files.Written:
+    def _write(self, path: Path, parts: Mapping[str, rank_shards.TensorShard], copied: Callable[[], None] | None) -> files.Written:
         """Runs on the saver's thread. `copied` blocks until the staged copy is complete."""
         if copied is not None:
             copied()
-        written = safetensors_shards.write_shard(path, parts)
-        self._poisoned = [name for name, part in parts.items() if not safetensors_shards.is_finite(part.value)]
+        written = rank_shards.write_shard(path, parts)
+        self._poisoned = [name for name, part in parts.items() if not rank_shards.is_finite(part.value)]
         self._written_at = time.monotonic()
         return written
 
@@ -453,7 +453,7 @@ def restore(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, buffers:
     collective."""
     optimizers.restore_state(optimizer, read_state(path)["optimizer_steps"])
     tensors = training_tensors(model, optimizer, buffers)
-    with torch.no_grad(), safetensors_shards.open_shards(path) as (read, shapes):
+    with torch.no_grad(), rank_shards.open_shards(path) as (read, shapes):
         if differing := sorted(set(tensors) ^ set(shapes), key=lambda name: (name.startswith("optimizer."), name)):
             raise UserError(f"{path} has other trainable parameters ({', '.join(differing[:4])} …); choose another run.dir")
         if other := [

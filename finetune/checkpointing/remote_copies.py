@@ -16,11 +16,11 @@ from typing import Any
 
 from finetune.checkpointing import checkpoint
 from finetune.checkpointing.checkpoint_metadata import parse_state
+from finetune.checkpointing.remote_lease import Lease
 from finetune.checkpointing.retention import Keep
-from finetune.checkpointing.run_lock import Lease
 from finetune.config import Config
 from finetune.errors import UserError
-from finetune.monitoring.event_log import Events
+from finetune.monitoring.run_logger import Events
 from finetune.storage import files, remote
 from finetune.storage.remote import RemoteFile
 

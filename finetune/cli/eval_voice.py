@@ -11,7 +11,7 @@ from pathlib import Path
 
 from finetune.cli.generate import ModelArguments, ensure_exported, find_model, find_recipe_name, locate_model, parse_model_arguments
 from finetune.errors import UserError, exit_code
-from finetune.exporting.card import CARD
+from finetune.exporting.export_provenance import CARD
 from finetune.recipe import find_recipe, load_recipe
 
 

@@ -19,7 +19,7 @@ from finetune.argument_parsing import check_run_exists, parse_arguments
 from finetune.command_lines import finetune_command
 from finetune.errors import UserError, exit_code
 from finetune.exporting import hub_upload
-from finetune.exporting.card import CARD
+from finetune.exporting.export_provenance import CARD
 from finetune.monitoring.run_records import read_json
 from finetune.recipe import choose_recipe, find_recipe, load_recipe, recipe_arguments
 from finetune.storage import files, remote
@@ -62,7 +62,7 @@ def run(argv: list[str]) -> int:
     if arguments.best:
         check_best(arguments)
     from finetune.exporting.export import export  # here, since --help and mistakes in the flags need no torch
-    from finetune.exporting.model_metadata import describe_target
+    from finetune.exporting.model_card_metadata import describe_target
 
     if arguments.best:
         take_selection(arguments)
@@ -120,7 +120,7 @@ def check_best(arguments: argparse.Namespace) -> None:
 
 def take_selection(arguments: argparse.Namespace) -> None:
     """Replace run and strength by what `finetune select` chose, and print the reason. Raises `UserError` without a selection."""
-    from finetune.exporting.selection import read_selection
+    from finetune.exporting.selection_record import read_selection
 
     arguments.checkpoint, choice = read_selection(arguments.checkpoint)
     arguments.strength = choice.strength

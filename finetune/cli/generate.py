@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from finetune.errors import UserError, exit_code
-from finetune.exporting.card import CARD
+from finetune.exporting.export_provenance import CARD
 from finetune.monitoring.run_records import CHECKPOINTS
 from finetune.recipe import built_in_recipes, choose_recipe, find_recipe, load_argument_help, load_recipe
 from finetune.storage import files

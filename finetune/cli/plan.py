@@ -153,7 +153,7 @@ def read_first_batch(config: Config, recipe: Recipe) -> list[str]:
 def format_first_batch(config: Config, recipe: Recipe, world: World) -> Iterator[str]:
     """Lines about dropped rows, then the samples of the first micro-batch of epoch 0. The run reuses the index that is built here."""
     from finetune.data.batching import Loader, Order, Place, steps
-    from finetune.data.length_index import check_batching, data_key, describe_dropped, open_training_data
+    from finetune.data.dataset_opening import check_batching, data_key, describe_dropped, open_training_data
     from finetune.data.mixture import MixedRows
 
     assert recipe.show is not None

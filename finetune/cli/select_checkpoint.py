@@ -67,9 +67,9 @@ def select_by_evaluation(run_dir: Path, recipe: str, rest: list[str]) -> int:
         raise UserError(f"{rest[0]}: the recipe {recipe} generates nothing for `select`; its checkpoints are compared by their evaluations")
     from finetune.checkpointing import checkpoint
     from finetune.checkpointing.retention import BestBy, choose_best, is_comparable
-    from finetune.exporting import selection
+    from finetune.exporting import selection_record
 
-    found, notes = selection.find_candidates(run_dir)
+    found, notes = selection_record.find_candidates(run_dir)
     every = {path.name: checkpoint.read_state(path) for path in found}
     newest = every[found[-1].name]
     states, best_by = {name: state for name, state in every.items() if is_comparable(state, newest)}, BestBy.parse(newest["best_by"])
@@ -89,6 +89,6 @@ def select_by_evaluation(run_dir: Path, recipe: str, rest: list[str]) -> int:
         print(f"note: {note}")
     reason = f"{name} has the {best_by.describe()} of {len(values)} evaluated checkpoints: {values[name]:.6g}"
     record = {"method": f"checkpoint.best_by: {' '.join(best_by.describe().split())}", "values": values, "notes": notes}
-    selection.write_selection(run_dir, checkpoint.folder_of(run_dir) / name, 1.0, reason, record)
+    selection_record.write_selection(run_dir, checkpoint.folder_of(run_dir) / name, 1.0, reason, record)
     print(f"selected: {reason}")
     return 0

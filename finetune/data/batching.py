@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from finetune.config import Config
-from finetune.data import sample_cache
+from finetune.data import sample_serialization
 from finetune.data.jsonl_dataset import Ids, Rows, suggest_rebuild
 from finetune.data.keyed_permutation import derive_key, permute
 from finetune.data.mixture import MixedLengths, MixedRows
@@ -229,7 +229,7 @@ class Loader:
                 for row, sample in zip(micro.ids, samples, strict=True)
             ]
         if micro.packed:
-            assert self._recipe.pack is not None  # finetune/data/length_index.py has refused packing for recipes without `pack`
+            assert self._recipe.pack is not None  # finetune/data/dataset_opening.py has refused packing for recipes without `pack`
             batch = self._recipe.pack(samples)
             return batch if self._fixed is None or self._recipe.pad is None else self._recipe.pad(batch, self._fixed)
         return self._recipe.collate(samples)
@@ -237,7 +237,7 @@ class Loader:
     def sample(self, row: int) -> Sample:
         """The sample as the recipe read it when the file was indexed, truncated to the trained positions."""
         try:
-            sample = sample_cache.decode(self._rows.sample(row))
+            sample = sample_serialization.decode(self._rows.sample(row))
         except UserError as error:
             raise UserError(f"{self._rows.where(row)}: {error}") from None
         except ValueError as error:  # its checksum matches, so it was written like this

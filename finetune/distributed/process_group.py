@@ -19,7 +19,7 @@ import torch.distributed as dist
 from accelerate import Accelerator
 
 from finetune.errors import ElsewhereError, UserError
-from finetune.hardware import sdpa_backends
+from finetune.hardware import cudnn_sdpa
 
 PATIENCE = timedelta(hours=6)
 """Timeout of the small collectives: ranks wait for rank 0 to index the data or download the base. NCCL's default is too short."""
@@ -63,7 +63,7 @@ def join(trackers: tuple[str, ...], folder: Path) -> World:
         check_gpus(int(os.environ["LOCAL_RANK"]), torch.cuda.device_count())
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         dist.init_process_group(backends("cuda"))
-    sdpa_backends.disable_cudnn()
+    cudnn_sdpa.disable_cudnn()
     accelerator = Accelerator(cpu=not torch.cuda.is_available(), log_with=list(trackers) or None, project_dir=str(folder))
     if not dist.is_initialized():
         _init_single_process(accelerator.device)

@@ -1,4 +1,4 @@
-"""Sharding strategies: FSDP/ZeRO by torch's `fully_shard`, DDP by finetune/distributed/data_parallel.py; also gradient norm and clipping.
+"""Sharding strategies: FSDP/ZeRO by torch's `fully_shard`, DDP by finetune/distributed/ddp_replication.py; also gradient norm and clipping.
 
 Under all strategies parameters and gradients are DTensors between steps, so training loop, clipping and checkpoints are the same code, also
 on gloo/CPU and NCCL/GPU. (accelerate's own FSDP path falls back to DDP, or to independent processes, on a CPU.)
@@ -20,7 +20,7 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
 from finetune.config import Config
 from finetune.distributed import activation_checkpointing, tensor_parallel
-from finetune.distributed.data_parallel import Replica
+from finetune.distributed.ddp_replication import Replica
 from finetune.distributed.process_group import World
 from finetune.distributed.tensor_parallel import NO_PLANS, Plans
 from finetune.errors import UserError
@@ -123,7 +123,7 @@ def shard(
 
 
 def is_replicated(strategy: Strategy, config: Config) -> bool:
-    """Whether finetune/distributed/data_parallel.py is used instead of `fully_shard`.
+    """Whether finetune/distributed/ddp_replication.py is used instead of `fully_shard`.
 
     Not with offloading: `fully_shard` moves offloaded weights to the GPU unit by unit.
     """

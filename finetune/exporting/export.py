@@ -20,14 +20,14 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from finetune.checkpointing import checkpoint, safetensors_shards
-from finetune.checkpointing.safetensors_shards import DTYPES, TensorEntry
+from finetune.checkpointing import checkpoint, rank_shards
+from finetune.checkpointing.rank_shards import DTYPES, TensorEntry
 from finetune.config import Lora
 from finetune.config_sources import read_config_file
 from finetune.errors import UserError
-from finetune.exporting.card import CARD, encode_card
+from finetune.exporting.export_provenance import CARD, encode_card
 from finetune.exporting.model_card import render_card
-from finetune.exporting.model_metadata import README, describe_target, name_model, read_base_metadata
+from finetune.exporting.model_card_metadata import README, describe_target, name_model, read_base_metadata
 from finetune.modeling import added_parameters, loading, lora_adapters, quantization
 from finetune.modeling.loading import Reader
 from finetune.recipe import ExportPlan, Recipe, choose_recipe, find_recipe, load_recipe
@@ -89,7 +89,7 @@ def export(
     maker = load_recipe(find_recipe(choose_recipe(chosen / "state.json", state.get("recipe"), recipe)))
     form = choose_format(maker, form)
     base = find_base(state, maker.base_folders, moved_base)
-    with safetensors_shards.open_shards(chosen) as (trained, shapes), loading.open_base(base) as read_base:
+    with rank_shards.open_shards(chosen) as (trained, shapes), loading.open_base(base) as read_base:
         check_checkpoint(chosen, state, shapes)
         buffers = {name: trained(name, None) for name in state["buffers"]}
         render = partial(render_card, inherited=read_base_metadata(base), example=maker.inference.example, unit=maker.unit)
@@ -344,7 +344,7 @@ def write_weights(source: Source, entries: list[TensorEntry], stem: str, folder:
     digests = {}
     for name, group in zip(names, groups, strict=True):
         blocks = (block for entry in group for block in blocks_of(source, entry))
-        digests[name] = safetensors_shards.write_stream(folder / name, group, blocks, {}).digest
+        digests[name] = rank_shards.write_stream(folder / name, group, blocks, {}).digest
     if len(groups) > 1:
         index = {
             "metadata": {"total_size": sum(entry.bytes for entry in entries)},

@@ -13,7 +13,7 @@ import yaml
 from finetune import __version__
 from finetune.command_lines import finetune_command
 from finetune.config_sources import load_yaml
-from finetune.exporting.model_metadata import THIS_MODEL, describe_target, make_model_index, render_header
+from finetune.exporting.model_card_metadata import THIS_MODEL, describe_target, make_model_index, render_header
 from finetune.recipe import POSITIONS, built_in_recipes
 from finetune.storage.hub_download import COMMIT
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from finetune.config import Config, on_disk
-from finetune.data import length_index, row_files
-from finetune.data.earlier_rows import EarlierRows, find_earlier_rows, read_with_context
+from finetune.data import dataset_opening, referenced_files
+from finetune.data.context_rows import EarlierRows, find_earlier_rows, read_with_context
 from finetune.data.mixture import compute_shares, describe_equal_files, describe_share, name_sources
 from finetune.distributed import sharding, tensor_parallel
 from finetune.errors import UserError
-from finetune.modeling import base_distance, loading
+from finetune.modeling import base_kl_loss, loading
 from finetune.modeling.trained_parameters import choose_trained
 from finetune.planning.activation_memory import Activations, Recomputing, trace_step, trim_stacks
 from finetune.planning.memory import Outline, outline_model
@@ -50,18 +50,18 @@ class RunEstimate:
 def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
     """Estimate a run. Raises `UserError` for a missing base, no trained parameters, or contradictory batching settings."""
     config = resolve_base(config)
-    length_index.check_batching(config, recipe)
-    base_distance.check(config, recipe)
+    dataset_opening.check_batching(config, recipe)
+    base_kl_loss.check(config, recipe)
     sketched = recipe.sketch(config) if recipe.sketch else sketch_from_rows(config, recipe)
     loaded, dtype = sketched.loaded, sharding.compute_dtype(config)
     choose_trained(loaded, recipe, config)
-    base_distance.check_model(loaded, recipe, config)
+    base_kl_loss.check_model(loaded, recipe, config)
     counted = outline_model(loaded.model, loaded.blocks, dtype, config.train.optimizer, loaded.tensor_plans)
     loss = recipe.loss
     if config.train.base_distance:
         counted = replace(counted, with_base=config.model.lora is None)
         # The model stands for the base's copy: a forward pass of either takes the same memory, and the copy's weights are counted above.
-        loss = base_distance.add_term(recipe, config.train.base_distance, None).loss
+        loss = base_kl_loss.add_term(recipe, config.train.base_distance, None).loss
     check = partial(tensor_parallel.check_model, loaded.model, loaded.blocks, plans=loaded.tensor_plans)
     refusals = {size: find_refusal(config, size, check) for size in TENSOR_SIZES}
     misfits = find_misfits(loaded) if has_weights(loaded.base) else ()
@@ -69,7 +69,7 @@ def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
 
     @cache
     def activations(positions: int, recomputing: Recomputing, tensor: int) -> Activations:
-        longest = min(length_index.longest_sample(config), positions)
+        longest = min(dataset_opening.longest_sample(config), positions)
         batch = sketched.batch(positions // longest, longest)
         held = positions // longest * longest
         return trace_step(loaded.model, counts, loaded.blocks, loss, batch, held, dtype, recomputing, tensor, loaded.tensor_plans)
@@ -147,10 +147,10 @@ def inspect_row(
 ) -> tuple[int, Sample | None]:
     """Positions and sample of a row as training reads it; 0 and None if `data.too_long` drops it. Raises `UserError` for an invalid row, a
     missing file that it names, and an exception of the recipe, which is a bug of the recipe."""
-    folder = length_index.data_folder(path)
+    folder = dataset_opening.data_folder(path)
     try:
-        row_files.describe_files(recipe.files(row), folder)
-        found = length_index.measure_row(config, recipe, processor, row, folder, earlier)
+        referenced_files.describe_files(recipe.files(row), folder)
+        found = dataset_opening.measure_row(config, recipe, processor, row, folder, earlier)
         if found.left_out:
             return 0, None
         sample = read_with_context(recipe, processor, row, folder, earlier)

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 import torch
 from torch import nn
 
-from finetune.distributed import data_parallel, sharding, tensor_parallel
+from finetune.distributed import ddp_replication, sharding, tensor_parallel
 from finetune.distributed.tensor_parallel import NO_PLANS, Plans
 from finetune.modeling import optimizers
 from finetune.planning.activation_memory import Activations
@@ -304,7 +304,7 @@ def _unreduced(of: Outline, arrangement: Arrangement, compute: int) -> int:
     reduced at the end of the step. Under `ddp` those of one bucket, or none if autograd accumulates them by itself."""
     if arrangement.replicated:
         sizes = [weight.size for weight in of.weights if weight.trained]
-        in_a_bucket = min(sum(sizes), max([*sizes, data_parallel.BUCKET // GRADIENT]))
+        in_a_bucket = min(sum(sizes), max([*sizes, ddp_replication.BUCKET // GRADIENT]))
         return 0 if arrangement.ranks == 1 and compute == MASTER else compute * in_a_bucket
     each = [trained_size(unit, arrangement.tensor) for unit in of.units]
     root = trained_size(of.root, arrangement.tensor)

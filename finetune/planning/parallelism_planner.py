@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from finetune.distributed.data_parallel import split_into_buckets
+from finetune.distributed.ddp_replication import split_into_buckets
 from finetune.hardware.gpu_specs import EFFICIENCY, Cluster
 from finetune.planning.activation_memory import Activations, Recomputing
 from finetune.planning.memory import (

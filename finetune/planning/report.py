@@ -14,7 +14,7 @@ from finetune.config import on_disk
 from finetune.errors import UserError, format_count
 from finetune.hardware.gpu_specs import EFFICIENCY, Cluster
 from finetune.modeling import optimizers, quantization
-from finetune.monitoring.event_log import format_duration
+from finetune.monitoring.run_logger import format_duration
 from finetune.planning.estimate import DataPreview, RunEstimate, has_weights, preview_data
 from finetune.planning.launch_file import distributed_type
 from finetune.planning.memory import GIB, Arrangement, Memory

@@ -35,7 +35,7 @@ from finetune.storage.strict_json import read_object
 if TYPE_CHECKING:
     import torch
 
-    from finetune.monitoring.event_log import Events
+    from finetune.monitoring.run_logger import Events
     from finetune.monitoring.stop_requests import StopRequests
 
 NAME = "sample"

@@ -23,8 +23,8 @@ from finetune.data.batching import Place, RankBatch
 from finetune.distributed.process_group import run_on_all, run_on_main
 from finetune.errors import UserError, format_count
 from finetune.modeling import optimizers
-from finetune.monitoring.event_log import Events
 from finetune.monitoring.loss_spikes import NotFiniteError, Recent, append_update, check_validation_loss
+from finetune.monitoring.run_logger import Events
 from finetune.monitoring.run_records import FINISHED, FINISHED_EARLY
 from finetune.monitoring.stop_requests import AgreedStop, StopRequests, agree_to_stop, find_save_obstacle
 from finetune.recipe import recipe_arguments

@@ -25,17 +25,17 @@ from finetune.distributed import process_group as worlds
 from finetune.distributed.process_group import World, idle_gpus, run_on_main
 from finetune.errors import ElsewhereError, UserError
 from finetune.modeling import compilation
-from finetune.monitoring.event_log import Events, Listener, draw_curve, ignore_event
 from finetune.monitoring.heartbeat import Heartbeat, RunFailure
 from finetune.monitoring.loss_spikes import NotFiniteError
+from finetune.monitoring.run_logger import Events, Listener, draw_curve, ignore_event
 from finetune.monitoring.run_records import EXIT_RECORD, REFUSED, is_finished
 from finetune.monitoring.stop_requests import SignalListener, StopRequests
 from finetune.recipe import Recipe
 from finetune.storage import files
 from finetune.training import out_of_memory
-from finetune.training.console_report import describe_result, describe_start, describe_stop
 from finetune.training.generation_during_training import Sampler, bytes_on_gpu
 from finetune.training.loop import fit
+from finetune.training.run_report import describe_result, describe_start, describe_stop
 from finetune.training.setup import FolderClaim, build, report_start
 from finetune.training.step import Training
 

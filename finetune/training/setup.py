@@ -15,20 +15,20 @@ from finetune.checkpointing import checkpoint, disk_space
 from finetune.config import Config, on_disk
 from finetune.config_diff import Change, find_changes, flatten
 from finetune.config_sources import read_config_file
-from finetune.data import batching, idle_ranks, length_index
+from finetune.data import batching, dataset_opening, rank_load_balance
 from finetune.data.batching import Order
 from finetune.data.jsonl_dataset import Rows, discard_other_indexes
 from finetune.data.mixture import MixedRows
 from finetune.distributed import activation_checkpointing, sharding, tensor_parallel
 from finetune.distributed.process_group import World, run_on_all, run_on_main
 from finetune.errors import UserError, format_count
-from finetune.modeling import base_distance, loading, optimizers, quantization
+from finetune.modeling import base_kl_loss, loading, optimizers, quantization
 from finetune.modeling.compilation import compile_blocks, decide_compilation, fixed_positions
 from finetune.modeling.trained_parameters import choose_trained
-from finetune.monitoring.event_log import Events
+from finetune.monitoring.rank_status import FOLDER as SIGNS
+from finetune.monitoring.rank_status import describe_killed_launch
+from finetune.monitoring.run_logger import Events
 from finetune.monitoring.run_records import EXIT_RECORD
-from finetune.monitoring.vital_signs import FOLDER as SIGNS
-from finetune.monitoring.vital_signs import describe_killed_launch
 from finetune.recipe import BASE_DISTANCE, Loaded, Recipe
 from finetune.storage import files
 from finetune.storage.hub_download import commit_of
@@ -57,7 +57,7 @@ def build(
     world = replace(world, tensor=config.parallel.tensor)
     on_claim(FolderClaim(*run_on_main(world, lambda: claim_folder(config.run.dir))))
     disk_space.check_shared(config.run.dir, world)
-    local = length_index.download_data(config, world)
+    local = dataset_opening.download_data(config, world)
     announce(world, f"preparing the base model {config.model.source} …")
     base_files = run_on_main(world, lambda: prepare_base(config, local, recipe))
     loaded = run_on_all(world, lambda: load_shape(config, local, recipe))
@@ -81,7 +81,7 @@ def build(
     base = load_frozen_base(config, local, recipe, loaded, strategy, world)
     shown = dict.fromkeys([BASE_DISTANCE] if config.train.base_distance else [])
     if config.train.base_distance:
-        recipe = base_distance.add_term(recipe, config.train.base_distance, base)
+        recipe = base_kl_loss.add_term(recipe, config.train.base_distance, base)
     identity = identify_run(config, rows, base_files, loaded)
     training = Training(world, config, recipe, loaded, loaded.model, strategy, optimizer, rows, val, total, identity, fixed, base, shown)
     return training, resume(training)
@@ -97,7 +97,7 @@ def load_frozen_base(
     announce(world, "loading the base once more, frozen, for train.base_distance …")
     # `load_base` is collective, so it must not begin before every rank has a model.
     shape = run_on_all(world, lambda: load_shape(config, local, recipe))
-    return base_distance.load_base(shape, loaded.model, strategy, config, world, path)
+    return base_kl_loss.load_base(shape, loaded.model, strategy, config, world, path)
 
 
 def announce(world: World, stage: str) -> None:
@@ -110,10 +110,10 @@ def check(config: Config, recipe: Recipe, world: World) -> sharding.Strategy:
     """Everything that can be checked without model and data; returns the strategy. Raises `UserError`."""
     strategy = sharding.choose_strategy(config, os.environ)
     sharding.check_plan(strategy, config, world)
-    length_index.check_batching(config, recipe)
+    dataset_opening.check_batching(config, recipe)
     quantization.check(config)
     optimizers.check(config)
-    base_distance.check(config, recipe)
+    base_kl_loss.check(config, recipe)
     return strategy
 
 
@@ -137,9 +137,9 @@ def load_shape(config: Config, local: Config, recipe: Recipe) -> Loaded:
 def open_data(config: Config, local: Config, recipe: Recipe, loaded: Loaded, world: World) -> tuple[Rows | MixedRows, Rows | None]:
     """Training and validation rows; indexes of other data are removed from the run's cache. Collective: call on every rank."""
     cache = config.run.dir / "cache"
-    key = run_on_main(world, lambda: length_index.data_key(config, loaded))
-    rows = length_index.open_training_data(local, cache, key, recipe, loaded, config, world)
-    val = length_index.open_data(on_disk(local.data.val), cache, key, recipe, loaded, config, world)
+    key = run_on_main(world, lambda: dataset_opening.data_key(config, loaded))
+    rows = dataset_opening.open_training_data(local, cache, key, recipe, loaded, config, world)
+    val = dataset_opening.open_data(on_disk(local.data.val), cache, key, recipe, loaded, config, world)
     paths = map(on_disk, (*local.data.training_files(), local.data.val))
     run_on_main(world, lambda: discard_other_indexes(cache, filter(None, paths)))
     return rows, val
@@ -148,7 +148,7 @@ def open_data(config: Config, local: Config, recipe: Recipe, loaded: Loaded, wor
 def choose_trained_with_room(loaded: Loaded, recipe: Recipe, config: Config) -> None:
     """`choose_trained`. Raises `UserError` if the disk has no room for checkpoints of what is trained."""
     choose_trained(loaded, recipe, config)
-    base_distance.check_model(loaded, recipe, config)
+    base_kl_loss.check_model(loaded, recipe, config)
     disk_space.check_room(config.run.dir, disk_space.checkpoint_bytes_of(loaded.model, config.train.optimizer, loaded.blocks))
 
 
@@ -222,8 +222,8 @@ def report_start(training: Training, progress: Progress, events: Events) -> None
         f"{config.recipe}: {trained:,} of {everything:,} parameters train, {training.strategy} on {world.size} × {world.device.type}, "
         f"{config.train.precision}; {format_count(len(training.rows), 'row')}, {format_count(training.total, 'step')}; {start}"
     )
-    accounts = [text for rows in (training.rows, training.val) if rows is not None for text in length_index.describe_dropped(rows)]
-    balance = idle_ranks.suggest_sizes(Order.of(config), training.rows.lengths, world.data_size)
+    accounts = [text for rows in (training.rows, training.val) if rows is not None for text in dataset_opening.describe_dropped(rows)]
+    balance = rank_load_balance.suggest_sizes(Order.of(config), training.rows.lengths, world.data_size)
     slow = world.device.type == "cpu" and config.train.precision == "bf16"
     precision = "bf16 on a CPU can be several times slower than fp32: compare with --train.precision fp32" if slow else ""
     for text in filter(

@@ -17,19 +17,19 @@ from torch import Tensor
 from finetune.config import Config
 from finetune.modeling.loading import resolve_source
 from finetune.recipe import ExportPlan, Loaded, Recipe, Sample, Sketch
-from recipes.language import collation, loss_terms, model_checks
+from recipes.language import collation, loss_equivalence, loss_metrics
 from recipes.language.causal_model import read_config
 from recipes.language.model_loading import load_for_training
 from recipes.language.tokenizer import check_vocabulary, load_tokenizer
 from recipes.speech.dataset_rows import check_dataset_codec
-from recipes.speech.trained_voices import load_state, store_state
+from recipes.speech.voices_state import load_state, store_state
 
-from . import dataset_speakers, sequence_layout
-from .arguments import VERBS
+from . import sequence_layout, speakers_and_codec
 from .exporting import exported_files
 from .families import choose_family
 from .options import Options
 from .sequence_layout import SpeechTextProcessor, find_token_ids
+from .verb_arguments import VERBS
 
 # Audio packages, and what only generation needs, are imported inside the functions: training runs without them.
 
@@ -64,15 +64,15 @@ def make_processor(config: Config[Options], base: Path, positions: int) -> Speec
 
 def prepare(config: Config[Options]) -> None:
     """Check base, codec and data before anything expensive, and store what the export needs in the run's cache."""
-    from recipes.speech.evaluation import training_samples
+    from recipes.speech.evaluation import samples_during_training
 
     base = resolve_source(config.model.source, config.model.revision)
     family = make_processor(config, base, read_config(base).max_position_embeddings).family
-    codec = dataset_speakers.open_run_codec(config.options.codec, base, family)
+    codec = speakers_and_codec.open_run_codec(config.options.codec, base, family)
     check_dataset_codec(config, codec)  # before the rows are checked: its message names the codec of the data
-    speakers = dataset_speakers.collect_speakers(config, family)
-    training_samples.check_prompts(config.sample.prompts, speakers)
-    store_state(config, dataset_speakers.make_recipe_state(config, family, speakers, codec.digest()))
+    speakers = speakers_and_codec.collect_speakers(config, family)
+    samples_during_training.check_prompts(config.sample.prompts, speakers)
+    store_state(config, speakers_and_codec.make_recipe_state(config, family, speakers, codec.digest()))
 
 
 def sketch(config: Config[Options]) -> Sketch:
@@ -107,8 +107,8 @@ RECIPE = Recipe(
     read=read,
     length=length,
     collate=collation.collate,
-    loss=loss_terms.compute_terms,
-    base_distance=loss_terms.COMPARISON,
+    loss=loss_metrics.compute_terms,
+    base_distance=loss_metrics.COMPARISON,
     export=export,
     formats=("transformers",),
     inference=VERBS.inference,
@@ -117,8 +117,8 @@ RECIPE = Recipe(
     prepare=prepare,
     pack=collation.pack,
     pad=collation.pad,
-    verify=model_checks.check_batching,
-    report=loss_terms.add_perplexity,
+    verify=loss_equivalence.check_batching,
+    report=loss_metrics.add_perplexity,
     base_folders=("speech_codec",),
     sketch=sketch,
 )

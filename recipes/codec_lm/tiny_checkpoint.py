@@ -23,7 +23,7 @@ from data_prep.audio_codecs.snac_codec import CODEC_FOLDER, WEIGHTS, import_snac
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
 from finetune.storage.model_security import CONFIG
-from recipes.speech.voices_file import VOICES
+from recipes.speech.voices_schema import VOICES
 
 from .families import ORPHEUS
 

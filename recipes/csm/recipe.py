@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from finetune.config import Config
 from finetune.recipe import BASE_STATES, BaseDistance, Batch, ContextRows, ExportPlan, Loaded, Recipe, RowPlace, Sample, Sketch
-from recipes.speech.weighted_sums import compute_weighted_sums
+from recipes.speech.loss_terms import compute_weighted_sums
 
-from .arguments import VERBS
 from .options import Options, limit_context
+from .verb_arguments import VERBS
 
 # Modules that import torch are imported inside the functions: `finetune generate` and `serve` import this file before they parse their
 # options, and their --help must not wait for torch.
@@ -37,7 +37,7 @@ HEAD = "lm_head"
 
 def load(config: Config[Options]) -> Loaded:
     """The model on the meta device, without its codec. Requires `prepare` to have run."""
-    from recipes.speech.trained_voices import load_state
+    from recipes.speech.voices_state import load_state
 
     from .model.dataset_speakers import read_numbers
 
@@ -172,10 +172,10 @@ def prepare(config: Config[Options]) -> None:
     base = resolve_source(config.model.source, config.model.revision)
     dataset_speakers.prepare_speakers(config, base, CsmTokens.from_config(read_config(base)))
     if config.sample.prompts:
-        from recipes.speech.evaluation import training_samples
-        from recipes.speech.trained_voices import load_state
+        from recipes.speech.evaluation import samples_during_training
+        from recipes.speech.voices_state import load_state
 
-        training_samples.check_prompts(config.sample.prompts, list(dataset_speakers.read_numbers(load_state(config))))
+        samples_during_training.check_prompts(config.sample.prompts, list(dataset_speakers.read_numbers(load_state(config))))
 
 
 def export(base: Path, state: dict[str, Any], _: dict[str, Tensor], __: str) -> ExportPlan:

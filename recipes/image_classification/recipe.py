@@ -20,7 +20,7 @@ from finetune.config import Config
 from finetune.modeling.loading import resolve_source
 from finetune.recipe import Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Sketch, Term
 
-from . import classifier_model, exported_files, generation, image_processing, labels
+from . import classifier_model, exported_files, image_processing, label_prediction, labels
 from .image_processing import ImageProcessing
 from .options import Options
 
@@ -121,7 +121,7 @@ RECIPE = Recipe(
     loss=loss,
     export=export,
     formats=("transformers",),
-    inference=Inference(generate=generation.generate, example=("--image", "photo.jpg")),
+    inference=Inference(generate=label_prediction.generate, example=("--image", "photo.jpg")),
     files=lambda row: (image_processing.read_file_name(row),),
     prepare=prepare,
     augment=image_processing.augment,

@@ -18,7 +18,7 @@ from finetune.storage.model_security import Kind, admit
 from finetune.storage.strict_json import one_line
 from recipes.language import varlen_attention
 from recipes.language.liger_loss import LigerHead, check_runnable
-from recipes.language.model_checks import check_own_forward
+from recipes.language.loss_equivalence import check_own_forward
 
 COMPOSITES = frozenset({"moshi", "musicgen", "musicgen_melody"})
 """Speech and music models that transformers lists as causal language models. Their configs consist of other models' configs."""

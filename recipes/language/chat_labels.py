@@ -17,8 +17,8 @@ from typing import Any
 from finetune.errors import UserError
 from recipes.language.assistant_spans import find_turns, has_generation_blocks
 from recipes.language.chat_template import Chat, check_fields_rendered, find_template
+from recipes.language.completion_boundary import TokenizedText, find_end_tokens, tokenize_completion
 from recipes.language.messages import is_plain_text, read_messages, read_tools
-from recipes.language.token_offsets import TokenizedText, find_end_tokens, tokenize_completion
 
 
 def tokenize_row(row: dict[str, Any], tokenizer: Any, supervise: str) -> tuple[list[int], list[bool]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from finetune.errors import UserError
-from finetune.hardware import sdpa_backends
+from finetune.hardware import cudnn_sdpa
 from finetune.recipe import Loaded
 from finetune.storage.model_security import admit, require_safetensors
 from recipes.language.attention import choose_attention, explain_recompilation
@@ -49,7 +49,7 @@ def load_for_generation(folder: Path) -> tuple[Any, Any]:
     transformers.logging.set_verbosity_error()  # otherwise it comments on every default setting of generation
     tokenizer = load_tokenizer(folder, None)
     require_safetensors(folder, "--model")
-    sdpa_backends.disable_cudnn()
+    cudnn_sdpa.disable_cudnn()
     placement = {"device_map": "auto", "dtype": "auto"} if torch.cuda.is_available() else {"dtype": torch.float32}
     with admit(folder, causal_language_model()) as clean:
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from finetune.checkpointing.checkpoint_metadata import JsonPart, check_recipe_state
-from finetune.exporting.model_metadata import read_base_metadata
+from finetune.exporting.model_card_metadata import read_base_metadata
 from finetune.recipe import ExportPlan
 from finetune.storage.model_security import CONFIG, cleaned
 from recipes.language.exported_files import GENERATION, config_without_code, encode_json, find_tied_head, list_copied_files

@@ -16,12 +16,12 @@ import torch
 from finetune.errors import UserError
 from finetune.storage.strict_json import loads_object
 from recipes.language.chat_template import Chat, find_template
+from recipes.language.completion_boundary import begin_ids, encode_text
 from recipes.language.messages import read_messages, read_tools
 from recipes.language.model_loading import load_for_generation
 from recipes.language.stop_tokens import find_stop_ids
-from recipes.language.token_offsets import begin_ids, encode_text
 
-from .arguments import make_generate_parser
+from .verb_arguments import make_generate_parser
 
 SAMPLE_TOKENS = 128
 """Longest answer during training, when the model may run on one core beside the training."""

@@ -2,7 +2,7 @@
 
 The tokenizer's own chat template decides which tokens are learned (`chat_labels`). The loss never computes full logits (`loss_head`).
 Samples can be packed without attending to each other (`collation`); this is checked on the actual model before the first step
-(`model_checks`).
+(`loss_equivalence`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch import Tensor
 from finetune.config import Config
 from finetune.errors import UserError
 from finetune.recipe import Answer, ExportPlan, Inference, Loaded, Recipe, Sample, Sketch
-from recipes.language import collation, loss_terms, model_checks
+from recipes.language import collation, loss_equivalence, loss_metrics
 from recipes.language.chat_labels import check_template, tokenize_row
 from recipes.language.model_loading import load_for_training
 from recipes.language.tokenizer import check_vocabulary, load_tokenizer, read_template
 
-from . import batch_preview, chat_session, exported_files, generation
+from . import chat_session, exported_files, generation, sample_preview
 from .options import Options
 
 
@@ -106,18 +106,18 @@ RECIPE = Recipe(
     read=read,
     length=length,
     collate=collation.collate,
-    loss=loss_terms.compute_terms,
-    base_distance=loss_terms.COMPARISON,
+    loss=loss_metrics.compute_terms,
+    base_distance=loss_metrics.COMPARISON,
     export=export,
     formats=("transformers",),
     inference=Inference(generate=generation.generate, chat=chat_session.chat, sample=sample, example=("--prompt", "Who are you?")),
     pack=collation.pack,
     pad=collation.pad,
     truncate=collation.truncate,
-    verify=model_checks.check_batching,
-    report=loss_terms.add_perplexity,
+    verify=loss_equivalence.check_batching,
+    report=loss_metrics.add_perplexity,
     unit="tokens",
     base_folders=("additional_chat_templates",),
     sketch=sketch,
-    show=batch_preview.render_sample,
+    show=sample_preview.render_sample,
 )

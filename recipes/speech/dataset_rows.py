@@ -17,11 +17,11 @@ from torch import Tensor
 
 from data_prep import manifest
 from data_prep.audio_codecs.interface import Codec
-from data_prep.dataset.codes_summary import read_codes_summary
+from data_prep.dataset.codec_metadata import read_codes_summary
 from finetune.config import Config, on_disk
 from finetune.errors import UserError
 from finetune.storage import files
-from recipes.speech.evaluation.evaluation_texts import visit_rows
+from recipes.speech.evaluation.evaluation_items import visit_rows
 
 CHAT_KEYS = frozenset({"messages", "prompt", "completion", "conversations"})
 """Keys of rows for language models."""

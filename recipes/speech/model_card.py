@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from data_prep.manifest import AUTO, LANGUAGES
-from finetune.exporting.model_metadata import render_header
+from finetune.exporting.model_card_metadata import render_header
 from finetune.storage import demo_models
 
 LANGUAGE_CODES = {name: code for code, name in LANGUAGES.items()}
@@ -28,7 +28,7 @@ def render_voice_card(
 ) -> str:
     """The card as Markdown with the hub's YAML header.
 
-    `state`: as `trained_voices.make_voices_state` makes it. `inherited`: of the base's header (see `read_base_metadata`). `library`: the
+    `state`: as `voices_state.make_voices_state` makes it. `inherited`: of the base's header (see `read_base_metadata`). `library`: the
     hub's name of the package that loads the model. `usage`: the text after base and data. `column`: what the table of the speakers says
     besides clips and minutes.
     """

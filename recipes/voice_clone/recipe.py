@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from finetune.config import Config
 from finetune.recipe import BASE_STATES, BaseDistance, Batch, ExportPlan, Loaded, Recipe, Sample, Sketch
-from recipes.speech.weighted_sums import compute_weighted_sums
+from recipes.speech.loss_terms import compute_weighted_sums
 
-from .arguments import VERBS
 from .options import Options
+from .verb_arguments import VERBS
 
 # Modules that import torch or audio packages are imported inside the functions: `finetune generate` and `serve` import this file before
 # they parse their options, and their --help must not wait for torch.
@@ -149,10 +149,10 @@ def prepare(config: Config[Options]) -> None:
 
     speaker_vectors.prepare(config)
     if config.sample.prompts:
-        from recipes.speech.evaluation import training_samples
+        from recipes.speech.evaluation import samples_during_training
 
         state = speaker_vectors.load_speaker_vectors(config).state
-        training_samples.check_prompts(config.sample.prompts, [speaker["name"] for speaker in state["speakers"]])
+        samples_during_training.check_prompts(config.sample.prompts, [speaker["name"] for speaker in state["speakers"]])
 
 
 def export(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kind: str) -> ExportPlan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from finetune.recipe import ReleasedModel
 
-from .model.model_configs import make_released_config
+from .model.config_factory import make_released_config
 
 LANGUAGES = "10: Chinese, English, French, German, Italian, Japanese, Korean, Portuguese, Russian, Spanish"
 

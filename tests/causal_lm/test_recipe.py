@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from finetune.checkpointing import checkpoint, safetensors_shards
+from finetune.checkpointing import checkpoint, rank_shards
 from finetune.config import resolve
 from finetune.distributed.process_group import World, join, leave
 from finetune.exporting import export
-from finetune.monitoring import event_log, stop_requests
+from finetune.monitoring import run_logger, stop_requests
 from finetune.training import setup
 from finetune.training.loop import fit
 from finetune.training.step import Training
@@ -38,7 +38,7 @@ def trained(folder: Path, world: World, kind: str) -> Training:
     config = resolve(str(FOLDER), RECIPE.Options, [FOLDER / "config.yaml"], [(key, str(value)) for key, value in given.items()])
     training, progress = setup.build(config, RECIPE, world)
     saver = checkpoint.Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous)
-    log = event_log.Events(config.run.dir, world.accelerator, training.total, 0, {})
+    log = run_logger.Events(config.run.dir, world.accelerator, training.total, 0, {})
     with stop_requests.StopRequests() as requests:
         fit(training, progress, log, saver, requests)
     saver.close()
@@ -54,7 +54,7 @@ def test_a_tied_head_is_one_parameter_and_an_untied_head_its_own(tmp_path: Path,
         save_file({**whole, "lm_head.weight": whole["model.embed_tokens.weight"].clone()}, base / "model.safetensors")
     training = trained(tmp_path, world, kind)
     assert (training.model.lm_head.weight is training.model.model.embed_tokens.weight) == tied
-    with safetensors_shards.open_shards(checkpoint.find(tmp_path / "run")) as (_, shapes):
+    with rank_shards.open_shards(checkpoint.find(tmp_path / "run")) as (_, shapes):
         assert sum("lm_head" in name for name in shapes) == (0 if tied else 3), "weight and two moments, or nothing"
         assert sum("embed_tokens" in name for name in shapes) == 3
     out = export.export(tmp_path / "run", tmp_path / "out", recipe=str(FOLDER))

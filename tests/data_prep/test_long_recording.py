@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio import decoder_process
+from data_prep.audio import sandboxed_decoder
 from data_prep.audio.waveform import MASTER_RATE, Audio
 from data_prep.cli import voice
 from data_prep.pipeline import all_recordings
@@ -167,7 +167,7 @@ def test_parts_are_begun_while_the_recording_is_decoded(minute, says, tmp_path, 
 
     monkeypatch.setattr(all_recordings, "begin_part", note_begin)
     monkeypatch.setattr(all_recordings, "examine_recording", note_end)
-    monkeypatch.setattr(decoder_process, "HEARTBEAT_SECONDS", 0.0)
+    monkeypatch.setattr(sandboxed_decoder, "HEARTBEAT_SECONDS", 0.0)
     monkeypatch.setattr(silero_network, "BLOCK", 64)
     assert run(minute, tmp_path / "early", SECONDS, whisper=says) == 0
     (divided,) = decoded

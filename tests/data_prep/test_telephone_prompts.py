@@ -20,7 +20,7 @@ from data_prep import manifest
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.cli import voice
 from data_prep.clips.duplicates import normalise_text
-from data_prep.segmentation import parts, transcript_timing
+from data_prep.segmentation import parts, subtitle_sync
 from tests.data_prep.telephone_prompts import (
     RATE,
     VOICES,
@@ -96,7 +96,7 @@ def list_kept_before(kept: list[dict], rejects: list[dict], rules: set[str]) -> 
 def test_no_text_of_another_recording_or_of_late_subtitles_is_kept(workplace, spoken, trap, monkeypatch) -> None:
     write_subtitles(workplace, spoken, trap)
     with monkeypatch.context() as without:
-        without.setattr(transcript_timing, "measure_delay", lambda *_: 0.0)
+        without.setattr(subtitle_sync, "measure_delay", lambda *_: 0.0)
         before = list_kept_before(*prepare(workplace, "--transcripts")[1:], DOUBTS)
     code, kept, rejects = prepare(workplace, "--transcripts")
     wrong, wrong_before = count_wrong(kept, spoken), count_wrong(before, spoken)

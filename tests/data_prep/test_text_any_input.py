@@ -15,7 +15,7 @@ from data_prep.cli import text
 from recipes.language.chat_labels import tokenize_row
 from recipes.language.messages import is_plain_text, read_messages, read_tools
 from tests.data_prep import make_saved_by_datasets as saved
-from tests.data_prep.chats.test_conversation_reader import write
+from tests.data_prep.chats.test_row_readers import write
 from tests.recipes.llm_sft.families import tokenizer
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]

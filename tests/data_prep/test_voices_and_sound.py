@@ -19,7 +19,7 @@ import soxr
 
 from data_prep.audio.waveform import Samples
 from data_prep.cli import voice
-from data_prep.clips import sound_quality
+from data_prep.clips import dnsmos
 from data_prep.clips.duplicates import normalise_text
 from data_prep.speakers import resemblyzer_encoder
 from tests.data_prep.telephone_prompts import list_prompts
@@ -48,8 +48,8 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def needs_speechmos() -> None:
-    if sound_quality.find_scorer() is None:
-        pytest.skip("needs speechmos: " + sound_quality.INSTALL)
+    if dnsmos.find_scorer() is None:
+        pytest.skip("needs speechmos: " + dnsmos.INSTALL)
 
 
 def read_prompts(speaker: str, count: int) -> list[Samples]:

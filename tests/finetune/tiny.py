@@ -16,7 +16,7 @@ import numpy as np
 from finetune.checkpointing import checkpoint
 from finetune.config import Config, resolve
 from finetune.distributed.process_group import World
-from finetune.monitoring.event_log import Events
+from finetune.monitoring.run_logger import Events
 from finetune.monitoring.stop_requests import StopRequests
 from finetune.recipe import find_recipe, load_recipe
 from finetune.storage import files

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune import train
-from finetune.checkpointing import checkpoint, safetensors_shards
+from finetune.checkpointing import checkpoint, rank_shards
 from finetune.storage import files
 from finetune.training import loop
 from finetune.training.step import Training
@@ -57,7 +57,7 @@ class SlowSave:
 
 
 def slow_down(save: SlowSave, chance: random.Random) -> None:
-    write = safetensors_shards.write_shard
+    write = rank_shards.write_shard
 
     def slowly(path: Path, parts: Any) -> files.Written:
         steps = chance.randint(0, MOST_STEPS)
@@ -69,7 +69,7 @@ def slow_down(save: SlowSave, chance: random.Random) -> None:
         finally:
             save.is_writing = False
 
-    checkpoint.safetensors_shards.write_shard = slowly
+    checkpoint.rank_shards.write_shard = slowly
 
 
 def note_steps(save: SlowSave, path: Path) -> None:

@@ -44,7 +44,7 @@ def word(run: Path) -> dict[str, Any]:
 
 
 def tensors(run: Path) -> dict[str, torch.Tensor]:
-    with checkpoint.safetensors_shards.open_shards(checkpoint.find(run)) as (read, shapes):
+    with checkpoint.rank_shards.open_shards(checkpoint.find(run)) as (read, shapes):
         return {name: read(name, None) for name in shapes}
 
 
@@ -53,7 +53,7 @@ def assert_committed_before(run: Path, step: int) -> None:
         f"step-{number:08d}" for number in range(step, 0, -1)
     ]
     for path in checkpoint.list_checkpoints(run / "checkpoints"):
-        with checkpoint.safetensors_shards.open_shards(path) as (read, shapes):
+        with checkpoint.rank_shards.open_shards(path) as (read, shapes):
             assert all(torch.isfinite(read(name, None)).all() for name in shapes)
 
 

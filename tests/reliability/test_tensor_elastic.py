@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from finetune.checkpointing import checkpoint, safetensors_shards
+from finetune.checkpointing import checkpoint, rank_shards
 from finetune.cli import export
 from tests.causal_lm.recipe import write_base, write_texts
 from tests.launch.launching import ROOT
@@ -78,7 +78,7 @@ def test_each_value_is_written_once(folder: Path) -> None:
     """What neighbours hold alike is written by one of them, and together the files are exactly the tensors."""
     saved = whole(folder, Ranks(2, 2)) / "run" / "checkpoints" / f"step-{SAVED:08d}"
     files = sorted(saved.glob("*.safetensors"))
-    with safetensors_shards.open_shards(saved) as (_, shapes):
+    with rank_shards.open_shards(saved) as (_, shapes):
         elements = sum(torch.Size(shape).numel() for shape in shapes.values())
     sizes = [sum(tensor.numel() for tensor in load_file(path).values()) for path in files]
     assert sum(sizes) == elements and len(files) == 2 and max(sizes) < 0.6 * elements

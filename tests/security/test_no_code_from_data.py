@@ -19,11 +19,11 @@ from transformers import AutoConfig, AutoTokenizer
 
 import finetune.__main__
 from data_prep.audio_codecs import qwen3_tts_speaker_encoder
-from data_prep.audio_codecs.qwen3_tts import find_codec, load_codec
+from data_prep.audio_codecs.qwen3_tts_codec import find_codec, load_codec
 from data_prep.audio_codecs.selection import open_codec
 from data_prep.transcription.whisper_engine import load_whisper
 from finetune.errors import UserError
-from finetune.exporting.card import CARD
+from finetune.exporting.export_provenance import CARD
 from recipes.language.causal_model import build_on_meta, read_config
 from recipes.language.tokenizer import load_tokenizer
 from recipes.llm_sft import generation, tiny_checkpoint

@@ -7,7 +7,7 @@ from typing import Any
 
 from finetune.config_sources import load_yaml
 from finetune.exporting.model_card import base_name, describe_training
-from finetune.exporting.model_metadata import THIS_MODEL
+from finetune.exporting.model_card_metadata import THIS_MODEL
 from recipes.speech.model_card import render_voice_card
 
 USE = """Trained: {trained}, {steps:,} steps at a learning rate of {lr:g}; supervised: {supervise}.

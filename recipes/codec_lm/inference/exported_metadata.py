@@ -12,10 +12,10 @@ from finetune.errors import UserError
 from finetune.storage.model_security import CONFIG
 from recipes.speech import request_checks
 from recipes.speech.interface import SpeechRequest
-from recipes.speech.voices_file import VOICES, read_voices
+from recipes.speech.voices_schema import VOICES, read_voices
 
 from ..families import Family, choose_family
-from ..sampling import SCHEME
+from ..token_sampling_settings import SCHEME
 
 if TYPE_CHECKING:
     from ..sequence_layout import SpeechTextProcessor

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from data_prep.audio_codecs.snac_codec import CODEC_FOLDER
-from data_prep.audio_codecs.snac_streaming import StreamingSnacDecoder, decode_codes
+from data_prep.audio_codecs.snac_stream_decoder import StreamingSnacDecoder, decode_codes
 from recipes.language.model_loading import load_for_generation
 from recipes.speech.decoding.frame_loop import DecodedCodes
 from recipes.speech.frame_voice import FrameVoice
 from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.speech.sampling_settings import extend_sampling
 
-from ..dataset_speakers import open_run_codec
-from ..sampling import TokenSampling, make_sampler, resolve_settings
+from ..speakers_and_codec import open_run_codec
+from ..token_sampling_settings import TokenSampling, make_sampler, resolve_settings
 from .exported_metadata import ExportedSpeechTokens
 from .token_decoding import SpeechTokenDecoder, SpeechTokenSession
 

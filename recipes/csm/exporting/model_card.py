@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from finetune.exporting.model_metadata import THIS_MODEL
+from finetune.exporting.model_card_metadata import THIS_MODEL
 from recipes.speech.model_card import render_voice_card
 
 USE = """\

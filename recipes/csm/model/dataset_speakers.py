@@ -9,7 +9,7 @@ from typing import Any
 
 from data_prep.audio_codecs.mimi_codec import open_csm_codec
 from finetune.config import Config
-from finetune.data.earlier_rows import EarlierRows
+from finetune.data.context_rows import EarlierRows
 from finetune.errors import UserError
 from recipes.speech.dataset_rows import (
     SpeakerClips,
@@ -17,9 +17,9 @@ from recipes.speech.dataset_rows import (
     collect_clips,
     list_training_files,
 )
-from recipes.speech.evaluation.evaluation_texts import visit_rows
-from recipes.speech.trained_voices import make_voices_state, store_state
-from recipes.speech.voices_file import VOICES, read_voices
+from recipes.speech.evaluation.evaluation_items import visit_rows
+from recipes.speech.voices_schema import VOICES, read_voices
+from recipes.speech.voices_state import make_voices_state, store_state
 
 from ..options import Options, limit_context
 from .model_config import FRAME_RATE

@@ -13,14 +13,14 @@ from pathlib import Path
 from data_prep.audio_codecs.interface import SpeakerEncoder
 from data_prep.speakers import resemblyzer_encoder
 from finetune.errors import UserError
-from finetune.exporting.model_metadata import README, add_metadata
+from finetune.exporting.model_card_metadata import README, add_metadata
 from finetune.storage import files
 from finetune.storage.hub_download import commit_of
 from finetune.storage.model_resolver import resolve_model
-from recipes.speech.cli import protocol
+from recipes.speech.cli import seed_tts_protocol
 from recipes.speech.cli.evaluation_arguments import CLIPS, JSON, MARKDOWN, PAGE, check_numbers, check_out, find_encoder, parse
-from recipes.speech.evaluation import evaluation_texts, intelligibility, result_files, results_page, scoring, systems
-from recipes.speech.evaluation.evaluation_texts import Item
+from recipes.speech.evaluation import evaluation_items, intelligibility, result_rendering, results_page, scoring, systems
+from recipes.speech.evaluation.evaluation_items import Item
 from recipes.speech.evaluation.results import Evaluation
 from recipes.speech.evaluation.systems import RECORDINGS, System, Take
 from recipes.speech.interface import SpeechRecipe, SpeechSampling
@@ -44,7 +44,7 @@ def evaluate(recipe: SpeechRecipe, model: Path, argv: list[str]) -> int:
     """Body of the verb. Raises `UserError` for what cannot be evaluated, before any model is loaded."""
     args = parse(argv)
     if args.protocol is not None:
-        return protocol.evaluate_by_protocol(recipe, model, args)
+        return seed_tts_protocol.evaluate_by_protocol(recipe, model, args)
     plan = make_plan(recipe, model, args)
     evaluation = run_plan(plan)
     write_documents(evaluation, plan.args.out)
@@ -99,10 +99,10 @@ def load_items(recipe: SpeechRecipe, speaking: Sequence[System], args: argparse.
         for system in speaking:
             systems.check_item(recipe, system, item)
 
-    items = evaluation_texts.read_items(args.data, args.speaker, args.reference, check)
+    items = evaluation_items.read_items(args.data, args.speaker, args.reference, check)
     if args.seen is not None:
-        items = evaluation_texts.mark_seen(items, evaluation_texts.read_items(args.seen, args.speaker, args.reference, check))
-    return evaluation_texts.limit_groups(items, args.limit)
+        items = evaluation_items.mark_seen(items, evaluation_items.read_items(args.seen, args.speaker, args.reference, check))
+    return evaluation_items.limit_groups(items, args.limit)
 
 
 def describe_gaps(items: Sequence[Item]) -> list[str]:
@@ -148,16 +148,16 @@ def speak_all(system: System, plan: Plan, out: Path) -> list[Take]:
 def write_results_into_card(evaluation: Evaluation, plan: Plan) -> None:
     """Add the results to the header of the export's README.md; an earlier evaluation's are replaced."""
     card = plan.model / README
-    index = result_files.build_model_index(evaluation, plan.args.data.name)
+    index = result_rendering.build_model_index(evaluation, plan.args.data.name)
     files.write_text(card, add_metadata(card.read_text(encoding="utf-8"), {"model-index": index}))
     print(f"{card}: has the results in the hub's form (model-index)")
 
 
 def write_documents(evaluation: Evaluation, out: Path) -> None:
     """Write JSON, Markdown and HTML; print the verdicts."""
-    files.write_json(out / JSON, result_files.build_record(evaluation))
-    files.write_text(out / MARKDOWN, result_files.render_markdown(evaluation))
+    files.write_json(out / JSON, result_rendering.build_record(evaluation))
+    files.write_text(out / MARKDOWN, result_rendering.render_markdown(evaluation))
     files.write_text(out / PAGE, results_page.render(evaluation))
-    for sentence in result_files.verdicts(evaluation):
+    for sentence in result_rendering.verdicts(evaluation):
         print(sentence.replace("**", ""))
     print(f"{out / PAGE}: open it in a browser; {MARKDOWN} and {JSON} in the same folder have the figures")

@@ -17,13 +17,13 @@ import numpy as np
 
 from finetune.errors import UserError, format_count
 from finetune.storage import files
-from finetune.storage.synthetic_mark import SyntheticMark
+from finetune.storage.synthetic_mark_reader import SyntheticMark
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling, Voice, VoiceFolder
 from recipes.speech.marked_audio import encode_marked_wav, encode_pcm, wav_header
-from recipes.speech.model_key import compute_model_key
+from recipes.speech.model_fingerprint import compute_model_key
 from recipes.speech.sampling_settings import SamplingScheme
 
-from . import output_folder, text_inputs
+from . import synthesis_manifest, text_inputs
 from .text_inputs import TextLine
 
 STDOUT = Path("-")
@@ -176,16 +176,16 @@ def speak_file(exported: VoiceFolder, defaults: SpeechRequest, sampling: SpeechS
     lines = text_inputs.read_lines(args.text_file, defaults)
     text_inputs.check_lines(lines, exported.check)
     model = compute_model_key(exported.folder)
-    keys = {line.number: output_folder.compute_line_key(line.request, sampling, model) for line in lines}
-    rows = {number: row for number, row in output_folder.read_manifest(args.out).items() if row.get("key") == keys.get(number)}
+    keys = {line.number: synthesis_manifest.compute_line_key(line.request, sampling, model) for line in lines}
+    rows = {number: row for number, row in synthesis_manifest.read_manifest(args.out).items() if row.get("key") == keys.get(number)}
     rows = {number: row for number, row in rows.items() if (args.out / row["file"]).is_file()}
     missing = [line for line in lines if line.number not in rows]
     for line, spoken in speak_lines(exported, missing, sampling, args.batch) if missing else ():
         request = exported.complete(line.request)
-        rows[line.number] = output_folder.write_line(
+        rows[line.number] = synthesis_manifest.write_line(
             args.out, line, request, spoken, sampling.seed, keys[line.number], exported.folder.name
         )
-    output_folder.write_manifest(args.out, rows)
+    synthesis_manifest.write_manifest(args.out, rows)
     print_file_summary(lines, rows, len(missing), sampling, args.out)
     return 0
 
@@ -208,7 +208,7 @@ def print_file_summary(lines: list[TextLine], rows: dict[int, dict[str, Any]], g
     """Print what the folder contains; `generated` counts the lines spoken by this run."""
     seconds = sum(row["seconds"] for row in rows.values())
     kept = f", {len(lines) - generated} of them from an earlier run" if generated < len(lines) else ""
-    print(f"{out}: {format_count(len(lines), 'wav')}{kept}, {seconds:.1f} s of speech; {output_folder.MANIFEST} lists them")
+    print(f"{out}: {format_count(len(lines), 'wav')}{kept}, {seconds:.1f} s of speech; {synthesis_manifest.MANIFEST} lists them")
     cut = [line.place for line in lines if not rows[line.number]["ended"]]
     if cut:
         print(f"{len(cut)} were cut off at --max-seconds {sampling.max_seconds:g} because the model did not end them: {', '.join(cut)}")

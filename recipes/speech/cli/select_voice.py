@@ -19,13 +19,13 @@ from data_prep.speakers import resemblyzer_encoder
 from finetune.argument_parsing import parse_arguments
 from finetune.checkpointing import checkpoint
 from finetune.errors import UserError
-from finetune.exporting import export, selection
+from finetune.exporting import export, selection_record
 from finetune.storage import files
 from recipes.speech.cli.evaluation_arguments import find_encoder
 from recipes.speech.cli.text_inputs import read_lines
-from recipes.speech.evaluation import evaluation_texts, intelligibility, scoring, systems
-from recipes.speech.evaluation.evaluation_texts import Check, Item, normalize
-from recipes.speech.evaluation.metrics import LEAST_TEXTS
+from recipes.speech.evaluation import evaluation_items, intelligibility, scoring, systems
+from recipes.speech.evaluation.evaluation_items import Check, Item, normalize
+from recipes.speech.evaluation.metric_aggregation import LEAST_TEXTS
 from recipes.speech.evaluation.systems import RECORDINGS, Take
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling
 from recipes.speech.selection import candidates, page, result_table
@@ -56,7 +56,7 @@ class SelectionPlan:
     @property
     def folder(self) -> Path:
         """For everything that the selection writes."""
-        return selection.folder_of(self.run)
+        return selection_record.folder_of(self.run)
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -123,7 +123,7 @@ def parse_weights(words: Sequence[str]) -> dict[str, float]:
 def make_plan(recipe: SpeechRecipe, run: Path, args: argparse.Namespace) -> SelectionPlan:
     """Check the arguments, the checkpoints with their bases, and every row. Raises `UserError`."""
     check_numbers(args)
-    found, notes = selection.find_candidates(run)
+    found, notes = selection_record.find_candidates(run)
     if args.checkpoints != "all":
         wanted = {checkpoint.step_of(path) for path in systems.list_checkpoints(run, args.checkpoints)}
         found = [path for path in found if checkpoint.step_of(path) in wanted]
@@ -134,7 +134,7 @@ def make_plan(recipe: SpeechRecipe, run: Path, args: argparse.Namespace) -> Sele
         for path in found:
             systems.check_item(recipe, VoiceCandidate(path, 1.0).system, item)
 
-    rows = evaluation_texts.read_items(args.data, args.speaker, None, check)
+    rows = evaluation_items.read_items(args.data, args.speaker, None, check)
     items = rows if args.text_file is None else read_text_file(args.text_file, rows, args.speaker, check)
     texts = choose_texts(items, args.texts)
     if len(texts.items) < LEAST_TEXTS:
@@ -294,9 +294,9 @@ def write_results(plan: SelectionPlan, result: SelectionResult, clips: Mapping[s
     files.write_text(plan.folder / PAGE, page.render_page(result, clips, plan.texts.kinds, plan.run.name))
     texts = [{"key": item.key, "kind": plan.texts.kinds[item.key], "speaker": item.speaker, "text": item.text} for item in plan.texts.items]
     record = {**result_table.build_record(result), "texts": texts}
-    selection.write_selection(plan.run, chosen.checkpoint, chosen.strength, reason, record)
+    selection_record.write_selection(plan.run, chosen.checkpoint, chosen.strength, reason, record)
     print(result_table.render_table(result))
     for note in [*result.notes, result_table.CAUTION]:
         print(f"note: {note}")
     print(f"selected: {reason}")
-    print(f"{plan.folder / PAGE}: open it in a browser and listen; {PICTURE} and {selection.RECORD} in the same folder have the figures")
+    print(f"{plan.folder / PAGE}: open it in a browser and listen; {PICTURE} and {selection_record.RECORD} beside it have the figures")

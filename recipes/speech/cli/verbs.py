@@ -1,6 +1,6 @@
 """The verbs of a speech recipe: `generate`, `serve`, `eval-voice`, `select` and samples during training, with their help.
 
-`recipe.py` and `arguments.py` are imported for training and for `--help` too, which need neither audio packages nor torch. So a recipe
+`recipe.py` and `verb_arguments.py` are imported for training and for `--help` too, which need neither audio packages nor torch. So a recipe
 passes a function that imports its voices, and a verb calls it when it runs.
 """
 
@@ -30,9 +30,9 @@ class SpeechVerbs:
 
     def sample(self, folder: Path, prompts: list[str]) -> list[Answer]:
         """Prompts spoken by an export during training."""
-        from recipes.speech.evaluation import training_samples
+        from recipes.speech.evaluation import samples_during_training
 
-        return training_samples.speak_prompts(self.load_command().speech, folder, prompts)
+        return samples_during_training.speak_prompts(self.load_command().speech, folder, prompts)
 
     def evaluate(self, model: Path, argv: list[str]) -> int:
         """Body of `finetune eval-voice`."""
@@ -48,9 +48,9 @@ class SpeechVerbs:
 
     def serve(self, folders: list[Path], argv: list[str]) -> int:
         """Body of `finetune serve`: a web page, and OpenAI's speech API."""
-        from recipes.speech.serving import http_server
+        from recipes.speech.serving import serve_command
 
-        return http_server.serve(self.load_command().speech.inspect, folders, argv)
+        return serve_command.serve(self.load_command().speech.inspect, folders, argv)
 
     def print_generate_help(self) -> None:
         """Print the options of `finetune generate`, and exit as argparse does."""
@@ -66,13 +66,13 @@ class SpeechVerbs:
 
     @property
     def help(self) -> dict[str, Callable[[], None]]:
-        """`HELP` of a recipe's `arguments.py`: the verbs whose help comes without torch. `eval-voice` and `select` need it, and
+        """`HELP` of a recipe's `verb_arguments.py`: the verbs whose help comes without torch. `eval-voice` and `select` need it, and
         print their help themselves."""
         return {"generate": self.print_generate_help, "serve": print_serve_help}
 
 
 def print_serve_help() -> None:
     """Print the options of `finetune serve`, and exit as argparse does."""
-    from recipes.speech.serving import http_server
+    from recipes.speech.serving import serve_command
 
-    http_server.parse(["--help"])
+    serve_command.parse(["--help"])

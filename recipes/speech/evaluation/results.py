@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from recipes.speech.evaluation import metrics
-from recipes.speech.evaluation.evaluation_texts import ALL, SEEN, UNSEEN, list_groups
-from recipes.speech.evaluation.metrics import PACE, Difference, Metric, ScoredClip, metric_value
+from recipes.speech.evaluation import metric_aggregation
+from recipes.speech.evaluation.evaluation_items import ALL, SEEN, UNSEEN, list_groups
+from recipes.speech.evaluation.metric_aggregation import PACE, Difference, Metric, ScoredClip, metric_value
 from recipes.speech.evaluation.speaker_similarity import scale_position
 from recipes.speech.evaluation.systems import RECORDINGS, System
 
@@ -46,7 +46,7 @@ class Evaluation:
     def metrics(self) -> list[Metric]:
         """The metrics that have a value for at least one system."""
         every = [clip for clips in self.clips.values() for clip in clips]
-        return [metric for metric in metrics.all_metrics(self.encoders) if metric_value(metric, every) is not None]
+        return [metric for metric in metric_aggregation.all_metrics(self.encoders) if metric_value(metric, every) is not None]
 
     @property
     def groups(self) -> list[str]:
@@ -98,8 +98,8 @@ def compare_with_base(evaluation: Evaluation) -> list[Comparison]:
 
 def _compare(evaluation: Evaluation, system: str, base: str, group: str, metric: Metric) -> Comparison | None:
     own, other = evaluation.of(system, group), evaluation.of(base, group)
-    own, other = metrics.select_common(metric, own, other), metrics.select_common(metric, other, own)
-    before, after, found = metric_value(metric, other), metric_value(metric, own), metrics.paired_difference(metric, own, other)
+    own, other = metric_aggregation.select_common(metric, own, other), metric_aggregation.select_common(metric, other, own)
+    before, after, found = metric_value(metric, other), metric_value(metric, own), metric_aggregation.paired_difference(metric, own, other)
     if found is None or before is None or after is None:
         return None
     return Comparison(system, base, group, metric, before, after, found)
@@ -111,7 +111,7 @@ def similarity_scales(evaluation: Evaluation) -> list[SimilarityScale]:
 
 
 def _similarity_scale(evaluation: Evaluation, encoder: str) -> SimilarityScale:
-    metric, stranger = metrics.similarity_metric(encoder), evaluation.strangers.get(encoder)
+    metric, stranger = metric_aggregation.similarity_metric(encoder), evaluation.strangers.get(encoder)
     found = {name: metric_value(metric, evaluation.clips.get(name, ())) for name in evaluation.names}
     same = found.get(RECORDINGS)
     places = {

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
+from data_prep.pages.jinja_environment import make_environment, read_style
 from data_prep.pages.report_audio import AUDIO_BYTES, draw_spectrogram, make_data_uri
-from data_prep.pages.report_templates import make_environment, read_style
-from finetune.storage.synthetic_mark import make_comment_of_copy
-from recipes.speech.evaluation import result_files
+from finetune.storage.synthetic_mark_reader import make_comment_of_copy
+from recipes.speech.evaluation import result_rendering
 from recipes.speech.evaluation.curves import Plot, make_plot
-from recipes.speech.evaluation.evaluation_texts import Item
+from recipes.speech.evaluation.evaluation_items import Item
 from recipes.speech.evaluation.intelligibility import AlignedWord
-from recipes.speech.evaluation.metrics import Metric, ScoredClip, Verdict, metric_value
+from recipes.speech.evaluation.metric_aggregation import Metric, ScoredClip, Verdict, metric_value
 from recipes.speech.evaluation.results import (
     SET_TITLES,
     Comparison,
@@ -93,7 +93,7 @@ def render(evaluation: Evaluation) -> str:
     page = make_environment(TEMPLATE.parent).get_template(TEMPLATE.name)
     return page.render(
         title=Path(str(evaluation.settings.get("model", "voice"))).name,
-        verdicts=result_files.verdicts(evaluation),
+        verdicts=result_rendering.verdicts(evaluation),
         changes=list_changes(evaluation),
         compared=[evaluation.titles[name] for row in compare_with_base(evaluation)[-1:] for name in (row.base, row.system)],
         tables=[_table(evaluation, group) for group in evaluation.groups],
@@ -106,7 +106,7 @@ def render(evaluation: Evaluation) -> str:
         systems=[evaluation.titles[name] for name in evaluation.names],
         notes=[*describe_pace_drifts(evaluation), *evaluation.notes],
         settings=[(key, "–" if value is None else str(value)) for key, value in evaluation.settings.items()],
-        shown=result_files.format_value,
+        shown=result_rendering.format_value,
         style=read_style(),
     )
 
@@ -118,7 +118,7 @@ def list_changes(evaluation: Evaluation) -> list[MetricChange]:
 
 
 def _describe_change(evaluation: Evaluation, row: Comparison) -> MetricChange:
-    found, shown = row.difference, result_files.format_value
+    found, shown = row.difference, result_rendering.format_value
     arrow = "▲ " if found.change > 0 else "▼ " if found.change < 0 else ""
     return MetricChange(
         metric=f"{row.metric.title} ({row.metric.unit})",
@@ -165,7 +165,7 @@ def make_card(name: str, clip: ScoredClip, room: int, metrics: Sequence[Metric])
     """A clip with its player, if that takes no more than `room` bytes."""
     samples = read_clip(clip.path)
     figures = [
-        f"{metric.title} {result_files.format_value(value)} {metric.unit}"
+        f"{metric.title} {result_rendering.format_value(value)} {metric.unit}"
         for metric in metrics
         if (value := metric_value(metric, [clip])) is not None
     ]
@@ -187,8 +187,8 @@ def make_card(name: str, clip: ScoredClip, room: int, metrics: Sequence[Metric])
 
 
 def _table(evaluation: Evaluation, group: str) -> MetricTable:
-    rows = [(evaluation.titles[name], cells) for name, cells in result_files.table_rows(evaluation, group)]
-    return MetricTable(SET_TITLES[group], result_files.column_titles(evaluation), rows)
+    rows = [(evaluation.titles[name], cells) for name, cells in result_rendering.table_rows(evaluation, group)]
+    return MetricTable(SET_TITLES[group], result_rendering.column_titles(evaluation), rows)
 
 
 def _plot(evaluation: Evaluation, group: str, metric: Metric) -> Plot | None:

@@ -14,9 +14,9 @@ from data_prep.audio.waveform import MASTER_RATE, AudioError, Samples, read_audi
 from data_prep.audio_codecs.interface import SpeakerEncoder
 from finetune.errors import UserError
 from recipes.speech.evaluation import audio_measures, intelligibility, speaker_similarity
-from recipes.speech.evaluation.evaluation_texts import Item
+from recipes.speech.evaluation.evaluation_items import Item
 from recipes.speech.evaluation.intelligibility import AlignedWord
-from recipes.speech.evaluation.metrics import ScoredClip
+from recipes.speech.evaluation.metric_aggregation import ScoredClip
 from recipes.speech.evaluation.speaker_similarity import SimilarityEncoder, SpeakerClipVectors
 from recipes.speech.evaluation.systems import RECORDINGS, Take
 

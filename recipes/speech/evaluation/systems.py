@@ -17,13 +17,13 @@ from data_prep.audio.waveform import MASTER_RATE
 from finetune.checkpointing import checkpoint
 from finetune.errors import UserError
 from finetune.exporting import export
-from finetune.exporting.card import CARD
+from finetune.exporting.export_provenance import CARD
 from finetune.modeling import loading
 from finetune.storage import demo_models, files
 from finetune.storage.hub_download import display_name
 from finetune.storage.strict_json import read_object
-from finetune.storage.synthetic_mark import SyntheticMark
-from recipes.speech.evaluation.evaluation_texts import Item
+from finetune.storage.synthetic_mark_reader import SyntheticMark
+from recipes.speech.evaluation.evaluation_items import Item
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling, VoiceFolder
 from recipes.speech.marked_audio import encode_marked_flac, encode_marked_wav
 

@@ -18,8 +18,8 @@ from finetune.storage import files
 from finetune.storage.strict_json import read_object
 from recipes.speech.evaluation import audio_measures, intelligibility, scoring
 from recipes.speech.evaluation.audio_measures import AudioMeasures
-from recipes.speech.evaluation.evaluation_texts import Item
-from recipes.speech.evaluation.metrics import ScoredClip
+from recipes.speech.evaluation.evaluation_items import Item
+from recipes.speech.evaluation.metric_aggregation import ScoredClip
 from recipes.speech.evaluation.scoring import ScoringModels
 from recipes.speech.evaluation.speaker_similarity import SimilarityEncoder
 from recipes.speech.evaluation.systems import System, Take

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_prep.pages.jinja_environment import make_environment, read_style
 from data_prep.pages.report_audio import AUDIO_BYTES, make_data_uri
-from data_prep.pages.report_templates import make_environment, read_style
-from recipes.speech.evaluation.evaluation_texts import Item, pick_evenly
-from recipes.speech.evaluation.metrics import PACE, WER, similarity_metric
+from recipes.speech.evaluation.evaluation_items import Item, pick_evenly
+from recipes.speech.evaluation.metric_aggregation import PACE, WER, similarity_metric
 from recipes.speech.evaluation.results_page import TextClips, make_card
 from recipes.speech.evaluation.systems import RECORDINGS
 from recipes.speech.selection import result_table

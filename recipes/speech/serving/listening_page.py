@@ -14,7 +14,7 @@ import numpy as np
 
 from data_prep.pages.report_audio import draw_spectrogram, make_data_uri
 from finetune.errors import UserError
-from finetune.storage.synthetic_mark import SyntheticMark
+from finetune.storage.synthetic_mark_reader import SyntheticMark
 from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.speech.marked_audio import encode_marked_flac
 from recipes.speech.serving.openai_api import LARGEST_SEED, Limits

@@ -23,7 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from data_prep.pages.request_guard import LARGEST_JSON, Route
 from finetune.errors import UserError
-from finetune.storage.synthetic_mark import SyntheticMark
+from finetune.storage.synthetic_mark_reader import SyntheticMark
 from recipes.speech.interface import SpeechRequest, SpeechSampling, Voice
 from recipes.speech.serving import audio_encoding
 from recipes.speech.serving.api_errors import Refusal, to_refusal, validation_refusal

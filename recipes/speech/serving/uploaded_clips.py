@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import soundfile
 
-from data_prep.audio.decoder_process import AudioDecoder
-from data_prep.audio.reader import EXTENSIONS
+from data_prep.audio.sandboxed_decoder import AudioDecoder
+from data_prep.audio.stream_reader import EXTENSIONS
 from data_prep.audio.waveform import MASTER_RATE, AudioError, AudioLimits
 from finetune.errors import UserError
 from finetune.storage import files

@@ -60,14 +60,14 @@ def finish(home: Path, seconds: demo_runner.Seconds) -> int:
     # Imported here, so that this process does not hold the evaluation packages in memory while the stages run.
     from recipes.speech.evaluation.systems import RECORDINGS
 
-    from . import comparison_clips, final_results, spectrograms
+    from . import comparison_clips, demo_metrics, spectrograms
     from .comparison_clips import THROUGH_CODEC
 
     seconds = dict(seconds)
     with demo_runner.time_stage(seconds, "measure"):
         spoken = comparison_clips.read_clips(home / "evaluation", NEW_VOICE)
         coded = comparison_clips.reconstruct_clips(spoken[RECORDINGS], CODEC, WHISPER, home / "through_codec")
-        outcome = final_results.measure_demo(home, NEW_VOICE, SPEAKER, {RECORDINGS: spoken[RECORDINGS], THROUGH_CODEC: coded, **spoken})
+        outcome = demo_metrics.measure_demo(home, NEW_VOICE, SPEAKER, {RECORDINGS: spoken[RECORDINGS], THROUGH_CODEC: coded, **spoken})
         files.write_bytes(home / "spectrograms.png", spectrograms.draw_spectrograms(spoken))
     seconds = demo_runner.add_total(seconds)
     warnings = [demo_models.WARNING.format(name=name) for name in (WHISPER, CODEC, BASE)]

@@ -19,14 +19,14 @@ import numpy as np
 from data_prep import manifest
 from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
 from finetune.errors import UserError
-from finetune.hardware import sdpa_backends
+from finetune.hardware import cudnn_sdpa
 from recipes.speech import request_checks
 from recipes.speech.frame_voice import FrameVoice
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling
-from recipes.speech.reference_clips import ReferenceClips
+from recipes.speech.reference_cache import ReferenceClips
 from recipes.speech.sampling_settings import extend_sampling
 
-from ..model.model_configs import FRAME_RATE
+from ..model.config_factory import FRAME_RATE
 from ..model.sampling_settings import SCHEME, SamplingSettings
 from .exported_metadata import ExportedModel
 
@@ -86,7 +86,7 @@ class Synthesizer(FrameVoice):
         from .talker_decoding import TalkerDecoder
 
         super().__init__(ExportedVoice(exported), exported.speakers, SCHEME.resolve(exported.generation, SpeechSampling()))
-        sdpa_backends.disable_cudnn()
+        cudnn_sdpa.disable_cudnn()
         self.exported = exported
         self._model: Any = reference_package.load(exported.folder).model
         self._decoder = TalkerDecoder(self._model.talker, exported.ids)

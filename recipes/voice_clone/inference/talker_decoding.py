@@ -19,7 +19,7 @@ from recipes.speech.decoding.frame_loop import FrameLoop
 from recipes.speech.decoding.left_padding import PaddedSlots, pad_left
 from recipes.speech.decoding.token_sampling import CodeSampler, FrameSampler, draw_random_numbers
 
-from ..model.model_configs import SUPPRESSED
+from ..model.config_factory import SUPPRESSED
 from ..model.sequence_layout import TokenIds
 from .prompt_embeddings import PromptEmbeddings, repeat_last
 

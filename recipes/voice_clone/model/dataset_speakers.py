@@ -12,10 +12,10 @@ from finetune.config import Config
 from finetune.errors import UserError
 from finetune.storage import files
 from recipes.speech.dataset_rows import visit_speakers
-from recipes.speech.trained_voices import make_voices_state
+from recipes.speech.voices_state import make_voices_state
 
 from ..options import Options
-from .model_configs import FRAME_RATE
+from .config_factory import FRAME_RATE
 from .sequence_layout import TokenIds, find_language
 
 RESERVED_ROWS = 72

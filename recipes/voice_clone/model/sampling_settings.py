@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from recipes.speech.interface import SpeechSampling
 from recipes.speech.sampling_settings import SamplingScheme
 
-from .model_configs import FRAME_RATE
+from .config_factory import FRAME_RATE
 
 if TYPE_CHECKING:
     from recipes.speech.decoding.token_sampling import FrameSampler

@@ -28,7 +28,7 @@ from finetune.errors import UserError, exit_code
 from finetune.storage import files
 from recipes.speech.sampling_settings import CONFIG
 
-from .model_configs import PREPROCESSOR_CONFIG, SMALL, TextIds, make_codec_config, make_model_config
+from .config_factory import PREPROCESSOR_CONFIG, SMALL, TextIds, make_codec_config, make_model_config
 from .sampling_settings import STOCK
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tts_pad>", "<tts_text_bos>", "<tts_text_eod>")

@@ -11,7 +11,7 @@ import soxr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.audio import reader
+from data_prep.audio import stream_reader
 from data_prep.audio.waveform import (
     MASTER_RATE,
     SPEECH_RATE,
@@ -56,7 +56,7 @@ def test_resampling_has_no_aliases(rate, tmp_path) -> None:
 def test_decoding_in_blocks_gives_the_samples_of_one_piece(tmp_path, write_sound, monkeypatch) -> None:
     noise = np.random.default_rng(0).uniform(-0.5, 0.5, 30_001).astype(np.float32)
     path = write_sound(tmp_path / "noise.flac", noise, 44100)
-    monkeypatch.setattr(reader, "BLOCK", 997)
+    monkeypatch.setattr(stream_reader, "BLOCK", 997)
     ours = load_track(path, probe_recording(path), MASTER_RATE)[0].samples
     whole = soundfile.read(path, dtype="float32")[0]
     theirs = soxr.resample(whole - whole.mean(), 44100, MASTER_RATE, quality="VHQ")

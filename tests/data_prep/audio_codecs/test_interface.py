@@ -8,7 +8,7 @@ import pytest
 
 from data_prep.audio_codecs import interface
 from data_prep.audio_codecs.mimi_codec import LoadedMimiCodec, MimiCodec
-from data_prep.audio_codecs.qwen3_tts import LoadedQwenCodec, QwenCodec
+from data_prep.audio_codecs.qwen3_tts_codec import LoadedQwenCodec, QwenCodec
 from data_prep.audio_codecs.qwen3_tts_speaker_encoder import LoadedQwenSpeakerEncoder, QwenSpeakerEncoder
 from data_prep.audio_codecs.snac_codec import LoadedSnacCodec, SnacCodec
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep.audio_codecs.qwen3_tts import QwenCodec, encode_clips, load_codec
+from data_prep.audio_codecs.qwen3_tts_codec import QwenCodec, encode_clips, load_codec
 from data_prep.audio_codecs.qwen3_tts_speaker_encoder import QwenSpeakerEncoder
 from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
 from data_prep.audio_codecs.selection import CODECS, DEFAULT_MODEL, open_codec, open_speaker_encoder, suggest_other_models

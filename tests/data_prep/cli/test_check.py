@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.audio_codecs.qwen3_tts import compute_codec_digest
+from data_prep.audio_codecs.qwen3_tts_codec import compute_codec_digest
 from data_prep.audio_codecs.qwen_tts_import import CODEC_TYPE
 from data_prep.cli import check
 

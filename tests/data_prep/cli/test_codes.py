@@ -19,10 +19,10 @@ import soundfile
 
 from data_prep.audio.librosa_import import import_librosa
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.audio_codecs.qwen3_tts import LoadedQwenCodec, QwenCodec
+from data_prep.audio_codecs.qwen3_tts_codec import LoadedQwenCodec, QwenCodec
 from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
 from data_prep.cli import codes, export
-from data_prep.dataset import audio_codes
+from data_prep.dataset import code_store
 from data_prep.parallel import executor
 from finetune.storage import demo_models, files
 
@@ -137,7 +137,7 @@ def pickled_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     def distribute(items: Any, make: Any, *rest: Any) -> Iterator[Any]:
         yield from pickle.loads(pickle.dumps(list(executor.distribute_items(*pickle.loads(pickle.dumps((items, make))), *rest))))
 
-    monkeypatch.setattr(audio_codes, "distribute_items", distribute)
+    monkeypatch.setattr(code_store, "distribute_items", distribute)
 
 
 @pytest.mark.usefixtures("pickled_workers")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep.audio.reader import AudioError
+from data_prep.audio.stream_reader import AudioError
 from data_prep.dataset.clip_audio_checks import AudioInfo, inspect_clip, inspect_clips
 from finetune.storage import files
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.audio.reader import AudioError
-from data_prep.audio_codecs.qwen3_tts import RELEASED_FORMAT
+from data_prep.audio.stream_reader import AudioError
+from data_prep.audio_codecs.qwen3_tts_codec import RELEASED_FORMAT
 from data_prep.dataset.clip_audio_checks import AudioInfo
 from data_prep.dataset.row_checks import (
     NOTES,

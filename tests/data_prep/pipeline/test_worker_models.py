@@ -6,7 +6,7 @@ import psutil
 import pytest
 import soundfile
 
-from data_prep.audio.reader import AudioError
+from data_prep.audio.stream_reader import AudioError
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE
 from data_prep.pipeline.worker_models import LazyAudio, Models
 

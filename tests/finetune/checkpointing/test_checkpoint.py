@@ -95,7 +95,7 @@ def test_a_checkpoint_holds_the_values_of_the_moment_its_save_started(tmp_path: 
     folder = saver.finish()
     saver.close()
     assert folder is not None and find_problem(folder) is None
-    with checkpoint.safetensors_shards.open_shards(folder) as (read, shapes):
+    with checkpoint.rank_shards.open_shards(folder) as (read, shapes):
         assert shapes.keys() == expected.keys()
         assert all(torch.equal(read(name, None), value) for name, value in expected.items())
 
@@ -126,8 +126,8 @@ def test_other_shapes_and_other_parameters_are_refused(tmp_path: Path, world: Wo
 
     def rewritten(changed: dict[str, Tensor]) -> Path:
         shard = next(path.glob("*.safetensors"))
-        checkpoint.safetensors_shards.write_shard(
-            shard, {name: checkpoint.safetensors_shards.TensorShard(t, (0,) * t.dim()) for name, t in changed.items()}
+        checkpoint.rank_shards.write_shard(
+            shard, {name: checkpoint.rank_shards.TensorShard(t, (0,) * t.dim()) for name, t in changed.items()}
         )
         return path
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from finetune.checkpointing import checkpoint, remote_copies, run_lock
+from finetune.checkpointing import checkpoint, remote_copies, remote_lease
 from finetune.checkpointing.remote_copies import MANIFEST, download_checkpoint, download_newest, list_copies
 from finetune.config import Config
 from finetune.distributed.process_group import World, join, leave
@@ -71,7 +71,7 @@ def copied(made: Path, tmp_path: Path) -> Iterator[Path]:
 
 def test_each_checkpoint_is_copied_and_the_lock_is_released(made: Path) -> None:
     there = list_copies(elsewhere(made))
-    assert "step-00000006" in there and len(there) <= 2 and run_lock.OBJECT not in remote.list_files(elsewhere(made))
+    assert "step-00000006" in there and len(there) <= 2 and remote_lease.OBJECT not in remote.list_files(elsewhere(made))
     assert all(remote.read(f"{elsewhere(made)}/step-00000006/{path.name}") == path.read_bytes() for path in local(made, 6).iterdir())
     assert [event["step"] for event in events(made, "copied")][-1] == 6
     assert not [*(made / "run" / "cache").glob(".copy*")]
@@ -202,9 +202,9 @@ def test_a_failing_destination_is_logged_stops_no_step_and_is_an_error_at_the_en
 def test_a_destination_of_another_run_is_refused_before_a_model_is_loaded(
     tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_lock, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(remote_lease, "BEAT_SECONDS", 0.05)
     with (
-        run_lock.Lease(elsewhere(tmp_path), "/runs/another"),
+        remote_lease.Lease(elsewhere(tmp_path), "/runs/another"),
         pytest.raises(UserError, match="is in use by a running process .*/runs/another"),
     ):
         trained(world, config_in(tmp_path))

@@ -22,7 +22,7 @@ from finetune.training import loop
 from finetune.training.step import Training, make_loader, train_step
 from tests.finetune import tiny
 from tests.finetune.checkpointing.test_checkpoint import tensors_of
-from tests.finetune.checkpointing.test_safetensors_shards import TENSORS, whole
+from tests.finetune.checkpointing.test_rank_shards import TENSORS, whole
 
 ALL = whole({**TENSORS, "transposed": torch.randn(3, 4, requires_grad=True).T, "empty": torch.empty(0, 3)})
 
@@ -115,7 +115,7 @@ def test_without_room_a_save_is_written_while_the_loop_waits(
         folder = saver.finish()
         assert folder is not None and checkpoint.find_problem(folder) is None
     saver.close()
-    with checkpoint.safetensors_shards.open_shards(folder) as (read, _shapes):
+    with checkpoint.rank_shards.open_shards(folder) as (read, _shapes):
         assert all(torch.equal(read(name, None), value) for name, value in expected.items())
     (account,) = accounts
     assert account.startswith("warning: not enough host memory for asynchronous saves, so each save blocks training until it is written: ")
@@ -130,7 +130,7 @@ def test_a_save_waits_until_the_previous_one_is_written(tmp_path: Path, world: W
     training, progress = tiny.trained(world, tiny.config_in(tmp_path, ("train.steps", "1")))
     order: list[str] = []
     awaited = threading.Event()
-    write, copy, wait = checkpoint.safetensors_shards.write_shard, Staging.copy, checkpoint.wait
+    write, copy, wait = checkpoint.rank_shards.write_shard, Staging.copy, checkpoint.wait
 
     def slowly(*arguments: Any) -> Any:
         assert awaited.wait(100)
@@ -195,7 +195,7 @@ def test_the_next_update_waits_for_the_copy(tmp_path: Path, world: World, monkey
     folder = saver.finish()
     saver.close()
     assert folder is not None
-    with checkpoint.safetensors_shards.open_shards(folder) as (read, _):
+    with checkpoint.rank_shards.open_shards(folder) as (read, _):
         assert all(torch.equal(read(name, None), value) for name, value in expected.items())
 
 

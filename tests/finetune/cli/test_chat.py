@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from finetune.cli import chat
-from finetune.exporting.card import CARD
+from finetune.exporting.export_provenance import CARD
 from tests.finetune import tiny
 
 

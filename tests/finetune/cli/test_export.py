@@ -10,7 +10,7 @@ import pytest
 from finetune.checkpointing import checkpoint
 from finetune.cli import export
 from finetune.exporting.export import export as export_run
-from finetune.exporting.model_metadata import describe_target
+from finetune.exporting.model_card_metadata import describe_target
 from finetune.storage import remote
 from tests.finetune.exporting.test_export import base_of, everything, runs
 

@@ -10,7 +10,7 @@ import pytest
 
 from finetune.cli import generate
 from finetune.distributed.process_group import join, leave
-from finetune.exporting.card import CARD
+from finetune.exporting.export_provenance import CARD
 from finetune.storage import demo_models
 from tests.finetune import tiny
 

@@ -12,7 +12,7 @@ import pytest
 from finetune import __main__ as verbs
 from finetune.checkpointing import checkpoint
 from finetune.cli import select_checkpoint
-from finetune.exporting import selection
+from finetune.exporting import selection_record
 from tests.finetune import tiny
 from tests.finetune.exporting.test_export import everything, runs
 
@@ -58,7 +58,7 @@ def test_evaluations_decide_and_the_choice_is_exported(run: Path, tmp_path: Path
 
 
 def test_the_selected_strength_is_exported(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    selection.write_selection(run, checkpoint.folder_of(run) / "step-00000002", 0.5, "half is better", {})
+    selection_record.write_selection(run, checkpoint.folder_of(run) / "step-00000002", 0.5, "half is better", {})
     assert verbs.main(["export", str(run), "--best", "--to", str(tmp_path / "half"), *RECIPE]) == 0
     assert "step 2 at strength 0.5, as selected: half is better\n" in capsys.readouterr().out
     assert json.loads((tmp_path / "half" / "overtone.json").read_text())["strength"] == 0.5

@@ -17,7 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune.data import batching, sample_cache
+from finetune.data import batching, sample_serialization
 from finetune.data.batching import Loader, MicroBatch, Order, Place, Step
 from finetune.data.jsonl_dataset import Measured, Rows, SamplesFile, build_index, compute_checksum, open_rows
 from finetune.errors import UserError
@@ -153,7 +153,7 @@ def test_ranks_share_each_step_exactly(order: Order, lengths: list[int], size: i
 
 def rows_in_memory(texts: list[str]) -> Rows:
     lines = [json.dumps({"text": text}).encode() for text in texts]
-    records = [sample_cache.encode(tiny.RECIPE.read({"text": text}, None, Path())) for text in texts]
+    records = [sample_serialization.encode(tiny.RECIPE.read({"text": text}, None, Path())) for text in texts]
     numbers = zip(placed(lines), texts, range(len(texts)), placed(records), strict=True)
     index = np.array([[*row[:2], len(text), number + 1, row[2], *record] for row, text, number, record in numbers])
     with tempfile.NamedTemporaryFile() as cached:
@@ -196,7 +196,11 @@ def loader_over_nothing(rows: Rows) -> Iterator[object]:
 def test_a_cached_sample_that_can_not_be_read_is_named_with_its_row(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "abcdef"}\n\n{"text": "ghi"}\n{"text": "jkl"}\n')
-    records = {"abcdef": sample_cache.encode({"ids": torch.arange(6)}), "ghi": b"[]\nno tensor", "jkl": b"[" * 200 + b"]" * 200 + b"\n"}
+    records = {
+        "abcdef": sample_serialization.encode({"ids": torch.arange(6)}),
+        "ghi": b"[]\nno tensor",
+        "jkl": b"[" * 200 + b"]" * 200 + b"\n",
+    }
     build_index(path, tmp_path / "cache", "key", lambda row: Measured(len(row["text"]), sample=records[row["text"]]))
     loader = Loader(open_rows(path, tmp_path / "cache"), tiny.RECIPE, 0, 1)
     assert loader.sample(0)["ids"].tolist() == [*range(6)]

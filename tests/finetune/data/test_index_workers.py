@@ -14,7 +14,7 @@ from unittest import mock
 
 import pytest
 
-from finetune.data import index_workers, jsonl_dataset, length_index
+from finetune.data import dataset_opening, index_workers, jsonl_dataset
 from finetune.data.index_workers import IndexWorkers
 from finetune.data.jsonl_dataset import Measured
 from finetune.errors import UserError
@@ -22,12 +22,12 @@ from finetune.recipe import Recipe, load_recipe
 from tests.finetune import tiny
 from tests.reliability import victims
 
-LIMIT = length_index.LengthLimit(100, "train.micro_tokens", "error")
+LIMIT = dataset_opening.LengthLimit(100, "train.micro_tokens", "error")
 assert victims.SERVER  # its fork server has torch imported
 
 
 def odd(recipe: Recipe, folder: Path, row: dict[str, Any]) -> Measured:
-    """As `length_index.encode_row`, but some texts have their way with the process. `folder` is where the processor would be."""
+    """As `dataset_opening.encode_row`, but some texts have their way with the process. `folder` is where the processor would be."""
     text = row["text"]
     if text == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -38,7 +38,7 @@ def odd(recipe: Recipe, folder: Path, row: dict[str, Any]) -> Measured:
         os._exit(3)
     if text == "fault":
         raise KeyError("a fault")
-    return length_index.encode_row(LIMIT, folder, recipe, None, row)
+    return dataset_opening.encode_row(LIMIT, folder, recipe, None, row)
 
 
 def made(path: Path, cache: Path, count: int, measure: Callable[..., Any] = odd, processor: Any = None) -> tuple[bytes, bytes]:
@@ -112,14 +112,14 @@ def test_a_processor_that_cannot_be_sent_leaves_the_work_to_this_process(
     processor: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tiny.write_rows(tmp_path / "rows.jsonl", tiny.texts(20))
-    many = made(path, tmp_path / "many", 2, partial(length_index.encode_row, LIMIT, tmp_path), processor=processor)
+    many = made(path, tmp_path / "many", 2, partial(dataset_opening.encode_row, LIMIT, tmp_path), processor=processor)
     assert f"indexing {path} in one process, since worker processes failed: " in capsys.readouterr().err
     assert many == made(path, tmp_path / "one", 0)
 
 
 def measure_with_file(recipe: Recipe, folder: Path, row: dict[str, Any]) -> Measured:
     """As `encode_row`, for rows that name one file each."""
-    return length_index.encode_row(LIMIT, folder, replace(recipe, files=lambda row: (row["text"],)), None, row)
+    return dataset_opening.encode_row(LIMIT, folder, replace(recipe, files=lambda row: (row["text"],)), None, row)
 
 
 def test_processes_make_the_same_list_of_files_as_one(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def check_other_processes(folder: Path, processor: Any, data: list[dict[str, Any
     """That two processes, to which the processor was sent, read rows as this one does: for the tests of recipes."""
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in data * 8))
-    measure = partial(length_index.encode_row, length_index.LengthLimit(10**6, "train.micro_tokens", "error"), tmp_path)
+    measure = partial(dataset_opening.encode_row, dataset_opening.LengthLimit(10**6, "train.micro_tokens", "error"), tmp_path)
     workers = IndexWorkers(path, folder, processor, measure)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jsonl_dataset, "SCANNED_BYTES", path.stat().st_size // 5)

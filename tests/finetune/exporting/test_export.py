@@ -20,14 +20,14 @@ from torch import Tensor
 
 from finetune import config as config_of
 from finetune import recipe
-from finetune.checkpointing import checkpoint, safetensors_shards
-from finetune.checkpointing.safetensors_shards import TensorEntry, TensorShard
+from finetune.checkpointing import checkpoint, rank_shards
+from finetune.checkpointing.rank_shards import TensorEntry, TensorShard
 from finetune.cli.export import main as export_main
 from finetune.config import Lora
 from finetune.distributed.process_group import join, leave
 from finetune.errors import UserError
 from finetune.exporting import export, hub_upload
-from finetune.exporting.model_metadata import THIS_MODEL
+from finetune.exporting.model_card_metadata import THIS_MODEL
 from finetune.modeling import loading, lora_adapters
 from finetune.recipe import ExportPlan
 from finetune.storage import files
@@ -49,7 +49,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def trained_tensors(run: Path) -> dict[str, Tensor]:
-    with checkpoint.safetensors_shards.open_shards(checkpoint.find(run)) as (read, shapes):
+    with checkpoint.rank_shards.open_shards(checkpoint.find(run)) as (read, shapes):
         return {name: read(name, None) for name in shapes if not name.startswith("optimizer.")}
 
 
@@ -453,7 +453,7 @@ def test_memory_holds_blocks_and_never_a_whole_tensor(tmp_path: Path, monkeypatc
                 grown.append(anonymous_bytes() - before)
                 yield block
 
-        safetensors_shards.write_stream(tmp_path / "out.safetensors", entries, noted(), {})
+        rank_shards.write_stream(tmp_path / "out.safetensors", entries, noted(), {})
     assert len(grown) == 64, "256 rows at a time"
     assert max(grown) < 16 * 2**20, "a few blocks of 1 MiB, and what the allocator keeps; a tensor has 32"
     with safe_open(tmp_path / "out.safetensors", framework="pt") as file:
@@ -476,10 +476,10 @@ def held_by_two(folder: Path, entries: list[TensorEntry], kind: str) -> Iterator
     for rank in range(2):
         halves = {name: value.chunk(2)[rank] for name, value in trained.items()}
         parts = {name: TensorShard(half, (rank * len(half), 0)) for name, half in halves.items()}
-        safetensors_shards.write_shard(folder / "step" / f"rank-{rank}.safetensors", parts)
+        rank_shards.write_shard(folder / "step" / f"rank-{rank}.safetensors", parts)
     state = {"lora": Lora(rank=2, alpha=2).model_dump() if kind == "lora" else None, "quantization": None, "added": []}
     del base, trained, halves, parts
-    with safetensors_shards.open_shards(folder / "step") as (read, shapes), loading.open_base(folder / "base") as read_base:
+    with rank_shards.open_shards(folder / "step") as (read, shapes), loading.open_base(folder / "base") as read_base:
         yield export.Source(state, read, shapes, read_base, ExportPlan(), None)
 
 
@@ -532,14 +532,14 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(
 def test_data_that_a_disk_changes_is_found_before_the_commit(
     runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written: Callable[..., files.Written] = safetensors_shards.write_stream
+    written: Callable[..., files.Written] = rank_shards.write_stream
 
     def lies(path: Path, *arguments: Any) -> files.Written:
         truth = written(path, *arguments)
         path.write_bytes(path.read_bytes()[:-1] + b"?")
         return truth
 
-    monkeypatch.setattr(safetensors_shards, "write_stream", lies)
+    monkeypatch.setattr(rank_shards, "write_stream", lies)
     with pytest.raises(UserError, match=r"model\.safetensors does not read back as it was written"):
         export.export(runs["full"], tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

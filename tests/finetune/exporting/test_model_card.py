@@ -11,7 +11,7 @@ from huggingface_hub import ModelCard
 
 from finetune.config import dump
 from finetune.exporting import export, model_card
-from finetune.exporting.model_metadata import THIS_MODEL
+from finetune.exporting.model_card_metadata import THIS_MODEL
 from finetune.recipe import ExportPlan
 from tests.finetune import tiny
 

@@ -19,7 +19,7 @@ from finetune.distributed.process_group import World, join, leave
 from finetune.errors import UserError
 from finetune.exporting import export
 from finetune.modeling import added_parameters
-from finetune.monitoring.event_log import Events
+from finetune.monitoring.run_logger import Events
 from finetune.planning.estimate import estimate_run
 from finetune.recipe import Loaded
 from finetune.training import setup

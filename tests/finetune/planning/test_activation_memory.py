@@ -30,7 +30,7 @@ from finetune.planning.activation_memory import Activations, Recomputing, trace_
 from finetune.recipe import Batch, Term
 from recipes.language.causal_model import CausalModel, find_block_classes
 from recipes.language.collation import collate, make_filler, pack
-from recipes.language.loss_terms import compute_terms
+from recipes.language.loss_metrics import compute_terms
 
 SMALL: dict[str, Any] = {
     "vocab_size": 96,

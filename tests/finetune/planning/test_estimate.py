@@ -16,7 +16,7 @@ from finetune.recipe import Recipe, find_recipe, load_recipe
 from finetune.storage import files
 from recipes.llm_sft.recipe import RECIPE as LLM
 from recipes.llm_sft.tiny_checkpoint import make_config
-from recipes.voice_clone.model.model_configs import make_released_config
+from recipes.voice_clone.model.config_factory import make_released_config
 from recipes.voice_clone.recipe import RECIPE as VOICE
 from tests.finetune import tiny
 

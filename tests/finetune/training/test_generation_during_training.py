@@ -21,7 +21,7 @@ from finetune.config import Config, resolve
 from finetune.distributed.process_group import World
 from finetune.errors import UserError
 from finetune.hardware import cuda_allocator
-from finetune.monitoring.event_log import Events
+from finetune.monitoring.run_logger import Events
 from finetune.monitoring.run_records import read_log
 from finetune.monitoring.stop_requests import StopRequests
 from finetune.recipe import Recipe

@@ -16,8 +16,8 @@ from finetune.checkpointing.retention import BestBy
 from finetune.data import batching
 from finetune.distributed.process_group import World
 from finetune.errors import UserError
-from finetune.monitoring.event_log import Events
 from finetune.monitoring.loss_spikes import NotFiniteError
+from finetune.monitoring.run_logger import Events
 from finetune.monitoring.run_records import read_log
 from finetune.monitoring.stop_requests import StopRequests
 from finetune.recipe import Batch, Sample, Term

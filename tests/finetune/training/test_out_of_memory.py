@@ -13,7 +13,7 @@ import torch
 
 from finetune.data.batching import MicroBatch
 from finetune.distributed import sharding
-from finetune.distributed.data_parallel import ALIGNED
+from finetune.distributed.ddp_replication import ALIGNED
 from finetune.distributed.process_group import World
 from finetune.planning.memory import GIB, Memory
 from finetune.training import loop, out_of_memory, run

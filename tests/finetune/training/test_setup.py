@@ -16,7 +16,7 @@ from finetune.checkpointing import checkpoint
 from finetune.data.jsonl_dataset import read_head
 from finetune.distributed.process_group import World
 from finetune.errors import UserError
-from finetune.monitoring.event_log import Events
+from finetune.monitoring.run_logger import Events
 from finetune.monitoring.run_records import read_log
 from finetune.storage import files
 from finetune.training import setup

@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from finetune.checkpointing import checkpoint
 from finetune.config import Config, resolve
 from finetune.distributed.process_group import join, leave
-from finetune.monitoring import event_log, stop_requests
+from finetune.monitoring import run_logger, stop_requests
 from finetune.training import setup
 from finetune.training.loop import fit
 from recipes.codec_lm import tiny_checkpoint
@@ -146,7 +146,7 @@ def trained(folder: Path, *overrides: tuple[str, str], rows: list[dict[str, Any]
     try:
         training, progress = setup.build(config, RECIPE, world)
         saver = checkpoint.Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous)
-        log = event_log.Events(config.run.dir, world.accelerator, training.total, 0, {})
+        log = run_logger.Events(config.run.dir, world.accelerator, training.total, 0, {})
         with stop_requests.StopRequests() as requests:
             fit(training, progress, log, saver, requests)
         saver.close()

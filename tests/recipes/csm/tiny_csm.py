@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from finetune.config import Config, resolve
-from finetune.data.earlier_rows import find_earlier_rows, read_with_context
+from finetune.data.context_rows import find_earlier_rows, read_with_context
 from finetune.modeling.loading import materialise
 from finetune.recipe import Batch, Loaded, Sample
 from recipes.csm.recipe import RECIPE

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoImageProcessor, AutoModelForImageClassification, pipeline
 
-from finetune.checkpointing import checkpoint, safetensors_shards
+from finetune.checkpointing import checkpoint, rank_shards
 from finetune.distributed.process_group import join, leave
 from finetune.errors import UserError
 from finetune.exporting import export
@@ -59,7 +59,7 @@ def test_stock_transformers_computes_the_logits_of_the_training(full_run: Path, 
 def test_the_head_and_the_adapters_of_a_lora_run_are_in_the_export(lora_run: Path, tmp_path: Path) -> None:
     folder = export.export(lora_run, lora_run.parent / "export")
     torch.testing.assert_close(compute_stock_logits(folder), compute_trained_logits(lora_run, tmp_path / "run", *LORA), rtol=0, atol=1e-5)
-    with safetensors_shards.open_shards(checkpoint.find(lora_run)) as (read, shapes):
+    with rank_shards.open_shards(checkpoint.find(lora_run)) as (read, shapes):
         trained = {name: read(name, None) for name in shapes if not name.startswith("optimizer.")}
     assert {"classifier.weight", "classifier.bias"} < trained.keys() and any(".lora_A." in name for name in trained)
     assert not any(name.startswith("classifier.lora") for name in trained), "all of the head is trained, so it has no adapter"

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import MobileViTImageProcessor, ViTImageProcessor
 
-from finetune.data import sample_cache
+from finetune.data import sample_serialization
 from finetune.errors import UserError
 from finetune.storage import files
 from recipes.image_classification import image_processing, tiny_checkpoint
@@ -37,7 +37,7 @@ def test_a_sample_normalized_is_what_the_stock_processor_makes(tmp_path: Path) -
     expected = STOCK(image_processing.decode_image(tmp_path / "images" / "red-1.png").image, return_tensors="pt")["pixel_values"][0]
     torch.testing.assert_close(values, expected, rtol=0, atol=1e-5)
     assert "copy" not in read_image({"image": "images/red-1.png", "label": "red"}, processing(crop_area=1.0), tmp_path)
-    decoded = sample_cache.decode(bytearray(sample_cache.encode(sample)))
+    decoded = sample_serialization.decode(bytearray(sample_serialization.encode(sample)))
     assert all(torch.equal(decoded[name], value) for name, value in sample.items())
 
 

@@ -9,7 +9,7 @@ import pytest
 from finetune.errors import UserError
 from recipes.language.assistant_spans import TurnSpan, find_turns, has_generation_blocks
 from recipes.language.chat_template import Chat
-from recipes.language.token_offsets import find_end_tokens
+from recipes.language.completion_boundary import find_end_tokens
 from tests.recipes.llm_sft.families import template, tokenizer
 
 CHAT: list[dict[str, Any]] = [

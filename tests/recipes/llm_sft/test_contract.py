@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, L
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Model
 
 from finetune.config import resolve
-from finetune.data import batching, length_index
+from finetune.data import batching, dataset_opening
 from finetune.data.batching import Place, Step
 from finetune.distributed import sharding
 from finetune.distributed.process_group import join, leave
@@ -267,7 +267,7 @@ def read_again(case: ContractCase, cache: Path) -> ContractCase:
     training = case.training
     path = training.config.data.train
     assert isinstance(path, Path)
-    rows = length_index.open_data(path, cache, "with the bug", RECIPE, training.loaded, training.config, training.world)
+    rows = dataset_opening.open_data(path, cache, "with the bug", RECIPE, training.loaded, training.config, training.world)
     assert rows is not None
     recipe = replace(training.recipe, collate=collation.collate, pack=collation.pack)  # as they are now
     return replace(case, training=replace(training, recipe=recipe, rows=rows))

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from finetune.checkpointing import checkpoint, safetensors_shards
+from finetune.checkpointing import checkpoint, rank_shards
 from finetune.errors import UserError
 from finetune.exporting import export
 from finetune.modeling import lora_adapters
@@ -24,7 +24,7 @@ IDS = torch.arange(40).view(2, 20)
 
 
 def trained_tensors(run: Path) -> dict[str, Tensor]:
-    with safetensors_shards.open_shards(checkpoint.find(run)) as (read, shapes):
+    with rank_shards.open_shards(checkpoint.find(run)) as (read, shapes):
         return {name: read(name, None) for name in shapes if not name.startswith("optimizer.")}
 
 

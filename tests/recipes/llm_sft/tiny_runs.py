@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 from finetune.checkpointing import checkpoint
 from finetune.config import resolve
 from finetune.distributed.process_group import join, leave
-from finetune.monitoring import event_log, stop_requests
+from finetune.monitoring import run_logger, stop_requests
 from finetune.training import setup
 from finetune.training.loop import fit
 from recipes.llm_sft.recipe import RECIPE
@@ -75,7 +75,7 @@ def trained(folder: Path, *overrides: tuple[str, str], data: list[dict[str, Any]
     try:
         training, progress = setup.build(config, RECIPE, world)
         saver = checkpoint.Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous)
-        log = event_log.Events(config.run.dir, world.accelerator, training.total, 0, {})
+        log = run_logger.Events(config.run.dir, world.accelerator, training.total, 0, {})
         with stop_requests.StopRequests() as requests:
             fit(training, progress, log, saver, requests)
         saver.close()

@@ -17,8 +17,8 @@ import soundfile
 
 from finetune.errors import UserError
 from recipes.speech.cli import evaluate
-from recipes.speech.evaluation import systems, training_samples
-from recipes.speech.evaluation.evaluation_texts import Item
+from recipes.speech.evaluation import samples_during_training, systems
+from recipes.speech.evaluation.evaluation_items import Item
 from recipes.speech.frame_voice import SpeechWithCodes
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling, Voice, VoiceFolder
 from recipes.speech.serving.listening_page import CLIP, NOBODY
@@ -96,7 +96,7 @@ def test_trained_speakers_come_from_the_recipe(tmp_path: Path) -> None:
 def test_a_model_with_the_protocol_speaks_the_samples_of_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Tones] = []
     monkeypatch.setattr(ToneFolder, "open", lambda self: opened.append(Tones(self)) or opened[-1])
-    first, second = training_samples.speak_prompts(TONES, folder, [TEXT, f"High|{TEXT}"])
+    first, second = samples_during_training.speak_prompts(TONES, folder, [TEXT, f"High|{TEXT}"])
     assert first.text.startswith("low, 0.55 s") and second.text.startswith("high, 0.55 s") and first.sound != second.sound
     assert [voice.closed for voice in opened] == [True]
 
@@ -153,7 +153,7 @@ def test_serving_a_model_does_not_import_others(served: Served) -> None:
     assert served.process.stdout is not None and served.end(signal.SIGTERM) == 0
     rest = served.process.stdout.read()
     modules = rest.rpartition("modules: ")[2].split()
-    assert "serve: stopped" in rest and training_samples.SpeechSampling.__module__ in modules, "the list is of the server's process"
+    assert "serve: stopped" in rest and samples_during_training.SpeechSampling.__module__ in modules, "the list is of the server's process"
     qwen = {"qwen_tts", "torch", *(one.__module__ for one in (Synthesizer, SamplingSettings, ExportedModel, TokenIds))}
     assert qwen.isdisjoint(modules) and len(qwen) == 6
 

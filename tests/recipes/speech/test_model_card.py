@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from finetune.exporting.model_metadata import split_card
+from finetune.exporting.model_card_metadata import split_card
 from finetune.storage import demo_models
 from recipes.speech.model_card import render_voice_card
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from data_prep.audio.waveform import Audio, encode_flac
 from recipes.speech.evaluation.audio_measures import AudioMeasures
-from recipes.speech.evaluation.evaluation_texts import SEEN, UNSEEN, Item
+from recipes.speech.evaluation.evaluation_items import SEEN, UNSEEN, Item
 from recipes.speech.evaluation.intelligibility import AlignedWord, ErrorCounts
-from recipes.speech.evaluation.metrics import ScoredClip
+from recipes.speech.evaluation.metric_aggregation import ScoredClip
 from recipes.speech.evaluation.results import Evaluation
 from recipes.speech.evaluation.systems import RECORDINGS, System
 

@@ -12,7 +12,7 @@ import pytest
 
 from finetune.__main__ import main
 from recipes.speech.cli import evaluate
-from recipes.speech.serving import http_server
+from recipes.speech.serving import serve_command
 from tests import loopback
 from tests.finetune import fake_hub
 from tests.finetune.fake_hub import COMMIT, Hub
@@ -58,7 +58,7 @@ def test_serve_and_eval_voice_take_names_for_model_and_base(
         loaded.extend(exports)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(http_server, "load_models", load)
+    monkeypatch.setattr(serve_command, "load_models", load)
     assert main(["serve", "--model", "me/voice", "--base", "me/base", "--port", str(loopback.free_port())]) == 130
     assert loaded == ["voice", "base"], "not the commit, after which the folders are named"
     plans = []

@@ -21,9 +21,9 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from finetune.checkpointing import safetensors_shards
+from finetune.checkpointing import rank_shards
 from finetune.checkpointing.checkpoint import Saver
-from finetune.checkpointing.safetensors_shards import TensorEntry
+from finetune.checkpointing.rank_shards import TensorEntry
 from finetune.config import Config, resolve
 from finetune.data import batching
 from finetune.distributed import process_group
@@ -32,7 +32,7 @@ from finetune.modeling import loading
 from finetune.storage import files
 from finetune.training import loop, setup
 from finetune.training.step import Training, train_step
-from recipes.voice_clone.model import model_configs, tiny_checkpoint
+from recipes.voice_clone.model import config_factory, tiny_checkpoint
 from recipes.voice_clone.recipe import RECIPE
 
 GIB = 2**30
@@ -161,7 +161,7 @@ def configure(room: Path, base: Path) -> Config:
 
 def write_base(folder: Path) -> Path:
     """The released 0.6B config.json with random bf16 weights, drawn and written one tensor at a time."""
-    shape, codec = model_configs.make_released_config("0.6B"), model_configs.make_codec_config(2048)
+    shape, codec = config_factory.make_released_config("0.6B"), config_factory.make_codec_config(2048)
     contents = {
         **released_tokenizer(),
         **tiny_checkpoint.make_config_files(shape, codec),
@@ -172,7 +172,7 @@ def write_base(folder: Path) -> Path:
     model = stock_model(shape)
     entries = [TensorEntry(name, torch.bfloat16, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
     torch.manual_seed(0)
-    safetensors_shards.write_stream(folder / "model.safetensors", entries, (fresh(entry) for entry in entries), {})
+    rank_shards.write_stream(folder / "model.safetensors", entries, (fresh(entry) for entry in entries), {})
     return folder
 
 
@@ -194,7 +194,7 @@ def fresh(entry: TensorEntry) -> Tensor:
 
 def released_tokenizer() -> dict[str, bytes]:
     """The tiny tokenizer with its special tokens at the released ids; words that no text makes fill the space below them."""
-    text = model_configs.RELEASED_TEXT
+    text = config_factory.RELEASED_TEXT
     ids = dict(
         zip(tiny_checkpoint.SPECIAL, (text.im_start - 1, text.im_start, text.im_end, text.tts_pad, text.tts_bos, text.tts_eos), strict=True)
     )

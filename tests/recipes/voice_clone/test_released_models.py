@@ -1,8 +1,8 @@
-"""The released models are those of `model_configs`, which has the tests of their shapes."""
+"""The released models are those of `config_factory`, which has the tests of their shapes."""
 
 from __future__ import annotations
 
-from recipes.voice_clone.model.model_configs import RELEASED as SIZES
+from recipes.voice_clone.model.config_factory import RELEASED as SIZES
 from recipes.voice_clone.released_models import RELEASED
 
 

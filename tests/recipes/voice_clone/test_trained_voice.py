@@ -18,7 +18,7 @@ from finetune import train
 from finetune.exporting import export
 from finetune.storage import demo_models, files
 from recipes.speech.evaluation import intelligibility, speaker_similarity, systems
-from recipes.speech.evaluation.evaluation_texts import Item
+from recipes.speech.evaluation.evaluation_items import Item
 from recipes.speech.evaluation.scoring import read_clip
 from recipes.speech.interface import SpeechSampling
 from recipes.voice_clone.demo import pipeline

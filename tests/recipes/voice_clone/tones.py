@@ -16,7 +16,7 @@ import soundfile
 
 from finetune.errors import UserError
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling
-from recipes.speech.serving.http_server import serve
+from recipes.speech.serving.serve_command import serve
 
 RATE, FRAME_RATE, FILE = 24_000, 20.0, "tones.json"
 FRAME = round(RATE / FRAME_RATE)

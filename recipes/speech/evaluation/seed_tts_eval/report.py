@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from finetune import __version__
-from recipes.speech.evaluation.metrics import ScoredClip, all_metrics, metric_value
-from recipes.speech.evaluation.result_files import format_value
-from recipes.speech.evaluation.seed_tts_eval.similarity import AverageSimilarity, average_similarity
+from recipes.speech.evaluation.metric_aggregation import ScoredClip, all_metrics, metric_value
+from recipes.speech.evaluation.result_rendering import format_value
+from recipes.speech.evaluation.seed_tts_eval.average_similarity import AverageSimilarity, average_similarity
 from recipes.speech.evaluation.seed_tts_eval.word_error_rate import UtteranceErrors, average_rate
 
 NAME = "seed-tts-eval"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from data_prep.audio.waveform import SPEECH_RATE
 from data_prep.parallel.devices import choose_device, disable_tf32
-from data_prep.transcription.hub_whisper import KIND, WEIGHTS
+from data_prep.transcription.whisper_conversion import KIND, WEIGHTS
 from finetune.errors import UserError
 from finetune.storage import files
 from finetune.storage.hub_download import commit_of

@@ -22,12 +22,12 @@ import soundfile
 from safetensors.torch import load_file, save
 
 from data_prep.audio_codecs import qwen3_tts_speaker_encoder
-from data_prep.audio_codecs.qwen3_tts import find_codec, read_codebook_size
+from data_prep.audio_codecs.qwen3_tts_codec import find_codec, read_codebook_size
 from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER as TOKENIZER
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
 from recipes.voice_clone.model import tiny_checkpoint
-from recipes.voice_clone.model.model_configs import ModelSize, make_model_config
+from recipes.voice_clone.model.config_factory import ModelSize, make_model_config
 from recipes.voice_clone.studio.corpus import closed_form_speaker_encoder, grammar, make_corpus
 
 FOLDER = Path("runs/studio/base")

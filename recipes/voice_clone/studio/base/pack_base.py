@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.audio.waveform import Samples
-from data_prep.audio_codecs import qwen3_tts
+from data_prep.audio_codecs import qwen3_tts_codec
 from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
 from data_prep.transcription import demo_whisper
 from finetune.checkpointing import checkpoint
@@ -27,11 +27,11 @@ from finetune.exporting import export
 from finetune.modeling.loading import tensor_shapes
 from finetune.storage import demo_models, files
 from recipes.speech.evaluation import systems
-from recipes.speech.evaluation.evaluation_texts import Item
+from recipes.speech.evaluation.evaluation_items import Item
 from recipes.speech.evaluation.scoring import read_clip
 from recipes.speech.interface import SpeechSampling
 from recipes.speech.sampling_settings import CONFIG
-from recipes.speech.voices_file import VOICES
+from recipes.speech.voices_schema import VOICES
 from recipes.voice_clone.inference.synthesizer import SPEECH
 from recipes.voice_clone.model.sampling_settings import STOCK
 from recipes.voice_clone.studio import pocketsphinx_recognizer, recognizers
@@ -103,7 +103,7 @@ def export_base(run: Path, target: Path) -> Path:
     settings = target / CONFIG
     files.write_json(settings, json.loads(settings.read_text(encoding="utf-8")) | GENERATION_CONFIG)
     files.discard(target / CODEC_FOLDER)
-    for path in sorted(qwen3_tts.find_codec(pack_codec.NAME).iterdir()):
+    for path in sorted(qwen3_tts_codec.find_codec(pack_codec.NAME).iterdir()):
         files.copy_into(path, target / CODEC_FOLDER / path.name)
     return target
 
@@ -119,7 +119,7 @@ def remove_speaker_names(base: Path) -> None:
 def measure(base: Path, corpus: Path, sentences: int, measures: dict[str, WordErrorMeasure]) -> dict[str, Any]:
     """WER in percent by each recognizer: of the original audio, of its codec reconstruction, and of the base's speech; for the last one
     also per voice."""
-    tokenizer = qwen3_tts.load_codec(base / CODEC_FOLDER, "cpu")
+    tokenizer = qwen3_tts_codec.load_codec(base / CODEC_FOLDER, "cpu")
     items = select_held_out(corpus, sentences)
     originals = [read_clip(item.recording) for item in items if item.recording]
     system, settings = systems.untrained_system(SPEECH, base), SpeechSampling(max_seconds=MAX_SECONDS)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
 from finetune.storage import files
 
-from ...model.model_configs import PREPROCESSOR_CONFIG, make_codec_config
+from ...model.config_factory import PREPROCESSOR_CONFIG, make_codec_config
 from .codebooks import ENTRIES, WIDTH, Codebooks
 
 LATENT = 128

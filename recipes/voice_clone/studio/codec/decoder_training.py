@@ -17,7 +17,7 @@ from torch import Tensor
 
 from data_prep.audio.librosa_import import import_librosa
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.audio_codecs.qwen3_tts import SAMPLES_PER_FRAME
+from data_prep.audio_codecs.qwen3_tts_codec import SAMPLES_PER_FRAME
 
 from ..resumable_training import Schedule, train_parameters
 from .codebooks import WIDTH

@@ -22,7 +22,7 @@ from scipy.fft import dct
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from data_prep.audio.waveform import MASTER_RATE, Samples
-from data_prep.audio_codecs.qwen3_tts import encode_clips, find_codec, load_codec
+from data_prep.audio_codecs.qwen3_tts_codec import encode_clips, find_codec, load_codec
 from finetune.errors import UserError, exit_code
 from recipes.voice_clone.studio import recognizers
 from recipes.voice_clone.studio.codec.features import FrameFeatures

@@ -22,7 +22,7 @@ import soundfile
 import torch
 from safetensors.torch import load_file, save
 
-from data_prep.audio_codecs.qwen3_tts import load_codec
+from data_prep.audio_codecs.qwen3_tts_codec import load_codec
 from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER as TOKENIZER
 from finetune.errors import UserError, exit_code
 from finetune.storage import files

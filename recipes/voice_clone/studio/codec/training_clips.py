@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_prep.audio.waveform import Samples
-from data_prep.audio_codecs.qwen3_tts import SAMPLES_PER_FRAME
+from data_prep.audio_codecs.qwen3_tts_codec import SAMPLES_PER_FRAME
 
 from .features import SPECTRA, FrameFeatures, extract_features, pad_to_frames
 

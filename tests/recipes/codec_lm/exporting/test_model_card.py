@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from finetune.exporting.model_metadata import split_card
+from finetune.exporting.model_card_metadata import split_card
 from recipes.codec_lm.exporting.model_card import write_model_card
 from tests.recipes.codec_lm import tiny_models
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from finetune.exporting.model_metadata import split_card
+from finetune.exporting.model_card_metadata import split_card
 from recipes.csm.exporting.model_card import write_model_card
 
 STATE: dict[str, Any] = {

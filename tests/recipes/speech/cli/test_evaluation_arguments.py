@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from finetune.errors import UserError
-from finetune.exporting.card import CARD
+from finetune.exporting.export_provenance import CARD
 from recipes.speech.cli.evaluation_arguments import check_out, find_encoder, parse
 from recipes.speech.evaluation.systems import System
 from recipes.voice_clone.inference import synthesizer

@@ -21,8 +21,8 @@ import torch
 
 from data_prep.speakers import resemblyzer_encoder
 from finetune import __main__ as verbs
-from finetune.checkpointing import checkpoint, safetensors_shards
-from finetune.checkpointing.safetensors_shards import TensorShard
+from finetune.checkpointing import checkpoint, rank_shards
+from finetune.checkpointing.rank_shards import TensorShard
 from finetune.distributed.process_group import join, leave
 from finetune.errors import UserError
 from finetune.storage import files
@@ -30,7 +30,7 @@ from finetune.training import run as training
 from recipes.speech.cli import select_voice
 from recipes.speech.cli.select_voice import read_text_file
 from recipes.speech.evaluation import intelligibility, systems
-from recipes.speech.evaluation.evaluation_texts import Item
+from recipes.speech.evaluation.evaluation_items import Item
 from recipes.speech.evaluation.intelligibility import Transcription
 from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.voice_clone.inference import synthesizer
@@ -146,11 +146,11 @@ def test_candidates_are_compared_and_a_killed_selection_continues(
 
 def rewrite(path: Path, trained: dict[str, torch.Tensor]) -> None:
     """Replace the weights of a checkpoint, and seal it again."""
-    with safetensors_shards.open_shards(path) as (read, shapes):
+    with rank_shards.open_shards(path) as (read, shapes):
         values = {name: trained.get(name, read(name, None)).detach().clone() for name in shapes}
     (shard,) = path.glob("rank-*.safetensors")
     shard.unlink()
-    written = safetensors_shards.write_shard(shard, {name: TensorShard(one, (0,) * one.ndim) for name, one in values.items()})
+    written = rank_shards.write_shard(shard, {name: TensorShard(one, (0,) * one.ndim) for name, one in values.items()})
     manifest = checkpoint.unseal((path / "manifest.json").read_bytes())
     manifest["files"][shard.name] = asdict(written)
     (path / "manifest.json").write_bytes(checkpoint.seal(manifest))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from recipes.speech.evaluation import results
-from recipes.speech.evaluation.evaluation_texts import SEEN, UNSEEN
-from recipes.speech.evaluation.metrics import PACE, WER
+from recipes.speech.evaluation.evaluation_items import SEEN, UNSEEN
+from recipes.speech.evaluation.metric_aggregation import PACE, WER
 from recipes.speech.evaluation.systems import RECORDINGS
 from tests.recipes.voice_clone.evaluated import BASE, STEPS, evaluation
 

@@ -10,9 +10,9 @@ import pytest
 import soundfile
 
 from finetune.errors import UserError
-from recipes.speech.evaluation import metrics, scoring, speaker_similarity
-from recipes.speech.evaluation.evaluation_texts import Item
-from recipes.speech.evaluation.metrics import DURATION, PACE, metric_value
+from recipes.speech.evaluation import metric_aggregation, scoring, speaker_similarity
+from recipes.speech.evaluation.evaluation_items import Item
+from recipes.speech.evaluation.metric_aggregation import DURATION, PACE, metric_value
 from recipes.speech.evaluation.systems import RECORDINGS, Take
 from tests.recipes.voice_clone.conftest import voice
 
@@ -48,7 +48,7 @@ def test_the_same_voice_is_more_similar_than_another(items: list[Item], models: 
     right = [Take(item, write_wave(tmp_path / f"{item.key}.flac", voice(*VOICES[item.speaker], 1.1)), True) for item in items]
     swapped = [replace(take, path=other.path) for take, other in zip(right, right[2:] + right[:2], strict=True)]
     scored = scoring.score_all({RECORDINGS: recordings(items), "right": right, "swapped": swapped}, models)
-    metric = metrics.similarity_metric(speaker_similarity.SPECTRAL)
+    metric = metric_aggregation.similarity_metric(speaker_similarity.SPECTRAL)
     found = {name: metric_value(metric, clips) for name, clips in scored.items()}
     assert found["right"] is not None and found["swapped"] is not None and found[RECORDINGS] is not None
     assert found["right"] > 0.5 > 0 > found["swapped"]

@@ -11,10 +11,10 @@ import pytest
 import soundfile
 
 from finetune.errors import UserError
-from finetune.exporting.card import CARD
+from finetune.exporting.export_provenance import CARD
 from finetune.storage import demo_models
 from recipes.speech.evaluation import systems
-from recipes.speech.evaluation.evaluation_texts import Item
+from recipes.speech.evaluation.evaluation_items import Item
 from recipes.speech.evaluation.systems import System
 from recipes.speech.interface import SpeechSampling
 from recipes.voice_clone.inference.synthesizer import SPEECH

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from recipes.speech.evaluation.evaluation_texts import Item
+from recipes.speech.evaluation.evaluation_items import Item
 from recipes.speech.evaluation.intelligibility import ErrorCounts
 from recipes.speech.evaluation.scoring import ScoringModels
 from recipes.speech.evaluation.speaker_similarity import SimilarityEncoder, group_vectors

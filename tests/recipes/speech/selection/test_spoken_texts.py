@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from recipes.speech.evaluation.evaluation_texts import Item
+from recipes.speech.evaluation.evaluation_items import Item
 from recipes.speech.selection.spoken_texts import ENDS_QUESTION, LONG, NUMBER, OTHER, QUESTION, SHORT, choose_texts
 
 

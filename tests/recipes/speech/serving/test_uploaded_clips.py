@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio.decoder_process import AudioDecoder
+from data_prep.audio.sandboxed_decoder import AudioDecoder
 from data_prep.audio.waveform import AudioError, AudioLimits, read_audio
 from finetune.errors import UserError
 from recipes.speech.serving import uploaded_clips

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from recipes.voice_clone.demo import comparison_clips, final_results, pipeline, spectrograms
+from recipes.voice_clone.demo import comparison_clips, demo_metrics, pipeline, spectrograms
 from recipes.voice_clone.demo.comparison_clips import BEFORE, SPOKEN
-from recipes.voice_clone.demo.final_results import Figures, Outcome
+from recipes.voice_clone.demo.demo_metrics import Figures, Outcome
 from recipes.voice_clone.studio.corpus import grammar
 
 
@@ -53,7 +53,7 @@ def test_the_demo_prints_its_results_and_fails_if_a_promise_is_broken(
 ) -> None:
     figures = {title: Figures(wer, 1.0, 0.9 if title != BEFORE else 0.5, 0.4, "awb") for title in SPOKEN}
     found = Outcome(figures, 0.02, {"clips": 50, "rejected": 3, "rejected_by_reason": {"low_snr": 3}}, (4.0, 1.0))
-    monkeypatch.setattr(final_results, "measure_demo", lambda *given: found)
+    monkeypatch.setattr(demo_metrics, "measure_demo", lambda *given: found)
     monkeypatch.setattr(spectrograms, "draw_spectrograms", lambda clips: b"a picture")
     monkeypatch.setattr(comparison_clips, "read_clips", lambda *given: {title: [] for title in SPOKEN})
     monkeypatch.setattr(comparison_clips, "reconstruct_clips", lambda *given: [])

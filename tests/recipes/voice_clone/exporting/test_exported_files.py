@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from finetune.errors import UserError
 from recipes.voice_clone.exporting import exported_files
-from recipes.voice_clone.model import model_configs
+from recipes.voice_clone.model import config_factory
 from recipes.voice_clone.recipe import RECIPE
 
 STATE: dict[str, Any] = {
@@ -65,7 +65,7 @@ def test_the_plan_writes_and_copies_the_files_of_an_export(kind: str, nano: Path
 
 
 def test_speakers_of_the_base_are_kept() -> None:
-    config = copy.deepcopy(model_configs.make_released_config("0.6B"))
+    config = copy.deepcopy(config_factory.make_released_config("0.6B"))
     config["talker_config"] |= {"spk_id": {"vivian": 3065, "abe": 3000}, "spk_is_dialect": {"vivian": "beijing_dialect", "abe": False}}
     talker = exported_files.edit_config(config, STATE, "base")["talker_config"]
     assert talker["spk_id"] == {"vivian": 3065, "abe": 1016, "zoe": 1018}

@@ -13,7 +13,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
-from finetune.exporting.model_metadata import THIS_MODEL
+from finetune.exporting.model_card_metadata import THIS_MODEL
 from finetune.storage import demo_models
 from recipes.speech.sampling_settings import CONFIG
 from recipes.voice_clone.exporting.model_card import write_model_card

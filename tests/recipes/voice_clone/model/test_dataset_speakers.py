@@ -10,7 +10,7 @@ import pytest
 
 from finetune.config import MixedFile
 from finetune.errors import UserError
-from recipes.voice_clone.model import model_configs
+from recipes.voice_clone.model import config_factory
 from recipes.voice_clone.model.dataset_speakers import (
     DatasetSpeaker,
     assign_embedding_rows,
@@ -20,7 +20,7 @@ from recipes.voice_clone.model.dataset_speakers import (
 )
 from recipes.voice_clone.model.sequence_layout import TokenIds
 
-IDS = TokenIds.from_config(model_configs.make_released_config("0.6B"))
+IDS = TokenIds.from_config(config_factory.make_released_config("0.6B"))
 CODES = [[1] * 16] * 25
 
 
@@ -145,14 +145,14 @@ def test_missing_and_empty_data_are_refused(tmp_path: Path, corpus: Any) -> None
 
 
 def test_new_speakers_get_the_free_rows_from_3000() -> None:
-    shape = model_configs.make_released_config("0.6B")
+    shape = config_factory.make_released_config("0.6B")
     assert assign_embedding_rows(shape, ["abe", "zoe"]) == {"abe": 3000, "zoe": 3001}
     shape["talker_config"]["spk_id"] = {"Vivian": 3000, "ryan": 3002, "old": 2900}
     assert assign_embedding_rows(shape, ["abe", "ryan", "zoe"]) == {"abe": 3001, "ryan": 3002, "zoe": 3003}
 
 
 def test_too_many_speakers_are_refused() -> None:
-    shape = model_configs.make_released_config("0.6B")
+    shape = config_factory.make_released_config("0.6B")
     names = [f"s{index:02}" for index in range(73)]
     assert len(assign_embedding_rows(shape, names[:72])) == 72
     with pytest.raises(UserError, match=r"no free row for 1 of 73 speakers \(the first is 's72'\): rows 3000 … 3071"):

@@ -15,7 +15,7 @@ from finetune.config import Lora
 from finetune.modeling import lora_adapters
 from finetune.modeling.loss_head import LossHead
 from finetune.recipe import BASE_DISTANCE, BASE_STATES, Batch
-from recipes.voice_clone.model import model_configs, qwen3_tts_model
+from recipes.voice_clone.model import config_factory, qwen3_tts_model
 from recipes.voice_clone.model.qwen3_tts_model import SpeechModel
 from recipes.voice_clone.recipe import RECIPE
 
@@ -212,7 +212,7 @@ def test_a_predictor_as_wide_as_the_talker_has_no_projection(mini: Any, tmp_path
 
 @pytest.mark.parametrize("size", ["0.6B", "1.7B"])
 def test_a_model_on_meta_has_real_buffers(size: str) -> None:
-    model = qwen3_tts_model.build_on_meta(model_configs.make_released_config(size), torch.zeros(1, 8), 0.3, 1.0)
+    model = qwen3_tts_model.build_on_meta(config_factory.make_released_config(size), torch.zeros(1, 8), 0.3, 1.0)
     assert all(parameter.is_meta and parameter.dtype == torch.float32 for parameter in model.parameters())
     buffers = dict(model.named_buffers())
     rotary = ["talker.code_predictor.model.rotary_emb.inv_freq", "talker.model.rotary_emb.inv_freq"]

@@ -13,7 +13,7 @@ import torch
 
 from finetune.errors import UserError
 from finetune.storage.strict_json import loads_object
-from recipes.voice_clone.model import model_configs, sequence_layout
+from recipes.voice_clone.model import config_factory, sequence_layout
 from recipes.voice_clone.model.sequence_layout import IGNORE, TokenIds
 from tests.finetune.hostile import JSON_PIECES, broken
 
@@ -29,7 +29,7 @@ NO = None
 
 @pytest.fixture(scope="module")
 def ids() -> TokenIds:
-    return TokenIds.from_config(model_configs.make_released_config("0.6B"))
+    return TokenIds.from_config(config_factory.make_released_config("0.6B"))
 
 
 def table(sample: dict[str, torch.Tensor]) -> list[tuple[int, Any]]:
@@ -97,7 +97,7 @@ def test_language_ids_equal_the_released_ones(name: str, number: int, ids: Token
 
 
 def test_ids_are_read_from_the_config() -> None:
-    moved = copy.deepcopy(model_configs.make_released_config("0.6B"))
+    moved = copy.deepcopy(config_factory.make_released_config("0.6B"))
     moved["talker_config"]["codec_bos_id"] = 2999
     moved["talker_config"]["codec_language_id"]["some_dialect"] = 2998
     assert TokenIds.from_config(moved).codec_bos == 2999

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from finetune.errors import UserError
-from recipes.speech.evaluation.seed_tts_eval import similarity, wavlm_ecapa
+from recipes.speech.evaluation.seed_tts_eval import average_similarity, wavlm_ecapa
 from recipes.speech.evaluation.seed_tts_eval.wavlm_ecapa import build_network, find_similarity_model, read_checkpoint, resample
 from tests.recipes.speech.evaluation.seed_tts_eval import stand_ins
 
@@ -42,7 +42,7 @@ def test_similarities_are_those_of_the_public_scripts(loaded: wavlm_ecapa.Loaded
         found.append(loaded.compare(tmp_path / clip, tmp_path / prompt))
         assert found[-1] == pytest.approx(float(score), abs=1e-4), line
     assert len(found) == {"en": 13, "zh": 5}[language]
-    average = similarity.average_similarity(found)
+    average = average_similarity.average_similarity(found)
     assert average is not None
     assert [f"ASV: {average.mean}", f"ASV-var: {average.variance}"] == golden["sim_printed"]
 

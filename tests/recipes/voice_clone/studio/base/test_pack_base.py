@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from data_prep.audio_codecs.qwen3_tts import find_codec
+from data_prep.audio_codecs.qwen3_tts_codec import find_codec
 from finetune import train
 from finetune.errors import UserError
 from finetune.storage import demo_models

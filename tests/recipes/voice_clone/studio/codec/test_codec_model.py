@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from data_prep.audio_codecs.qwen3_tts import encode_clips, load_codec
+from data_prep.audio_codecs.qwen3_tts_codec import encode_clips, load_codec
 from recipes.voice_clone.studio.codec import codec_model
 from recipes.voice_clone.studio.codec.codebooks import Codebooks
 from recipes.voice_clone.studio.codec.training_clips import CodecClip

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from data_prep.audio.waveform import read_audio
-from data_prep.audio_codecs.qwen3_tts import find_codec, load_codec
+from data_prep.audio_codecs.qwen3_tts_codec import find_codec, load_codec
 from finetune.errors import UserError
 from recipes.voice_clone.studio.codec import measure_codec, pack_codec
 from recipes.voice_clone.studio.codec.training_clips import make_clip

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio_codecs.qwen3_tts import encode_clips, find_codec, load_codec
+from data_prep.audio_codecs.qwen3_tts_codec import encode_clips, find_codec, load_codec
 from finetune.errors import UserError
 from finetune.storage import demo_models
 from recipes.voice_clone.studio.codec import measure_codec, pack_codec, train_codec

@@ -1,0 +1,130 @@
+"""Readers for conversation files (JSONL, JSON, CSV, TSV, Parquet, saved datasets): yield rows with their locations."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import io
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any
+
+from data_prep.chats.arrow_tables import read_parquet, read_saved_dataset
+from data_prep.chats.chat_sources import COMMAS, DATASET, DOCUMENT, GZIP, LINES, PARQUET, TABS, ChatSource, FoundRow
+from data_prep.chats.conversation_formats import SHAPES
+from finetune.errors import UserError
+from finetune.storage.strict_json import loads, one_line
+
+UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def read_rows(source: ChatSource) -> Iterator[FoundRow]:
+    """Yield every row of a source. Raises `UserError` if the file as a whole cannot be read."""
+    try:
+        yield from READERS[source.kind](source)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{source.path} cannot be read ({one_line(error)})") from None
+
+
+def _open_source(source: ChatSource) -> io.BufferedReader:
+    """The file opened for reading, decompressed if needed."""
+    if source.path.suffix.lower() == GZIP:
+        return io.BufferedReader(gzip.GzipFile(source.path))
+    return source.path.open("rb")
+
+
+def _read_jsonl(source: ChatSource) -> Iterator[FoundRow]:
+    with _open_source(source) as file:
+        for number, raw in enumerate(file, start=1):
+            if number == 1 and raw.startswith(UTF_16):
+                raise UserError(f"{source.path} is in UTF-16; save it in UTF-8")
+            if raw.strip():
+                yield _parse_line(f"{source.name}:{number}", raw)
+
+
+def _parse_line(place: str, raw: bytes) -> FoundRow:
+    try:
+        return _make_row(place, loads(raw))
+    except ValueError as error:
+        return FoundRow(place, None, f"not JSON that can be kept ({one_line(error)})")
+
+
+def _make_row(place: str, value: Any) -> FoundRow:
+    """A parsed row. Keys with null are dropped: tables converted to JSON contain null for missing values."""
+    if not isinstance(value, dict):
+        return FoundRow(place, None, f"not an object in braces but {type(value).__name__}")
+    return FoundRow(place, {key: inner for key, inner in value.items() if inner is not None})
+
+
+def _read_json(source: ChatSource) -> Iterator[FoundRow]:
+    """Read a JSON document in memory. Many `.json` files have one object per line instead, which is read too."""
+    with _open_source(source) as file:
+        raw = file.read()
+    try:
+        found = _find_row_array(loads(raw))
+    except ValueError as error:
+        if raw.lstrip().startswith(b"{") and str(error).startswith("Extra data"):
+            yield from _read_jsonl(source)
+            return
+        raise UserError(f"{source.path} is not JSON that can be kept ({one_line(error)})") from None
+    if found is None:
+        wanted = "an array of rows, an object with one such array, or one object a line"
+        raise UserError(f"{source.path} must hold {wanted}. To skip this file, list the files to read instead of the folder")
+    for number, row in enumerate(found, start=1):
+        yield _make_row(f"{source.name}:{number}", row)
+
+
+def _find_row_array(whole: Any) -> list[Any] | None:
+    """The rows of a document: an array, the only array of an object, or a single row. None if none applies."""
+    if not isinstance(whole, dict):
+        return whole if isinstance(whole, list) else None
+    arrays = [value for value in whole.values() if isinstance(value, list)]
+    if _is_row(whole) and not any(map(_is_row, chain.from_iterable(arrays))):
+        return [whole]
+    return arrays[0] if len(arrays) == 1 else None
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, dict) and any(shape.keys <= value.keys() for shape in SHAPES.values())
+
+
+def _read_table(source: ChatSource) -> Iterator[FoundRow]:
+    csv.field_size_limit(sys.maxsize)
+    with _open_source(source) as binary, io.TextIOWrapper(binary, encoding="utf-8-sig", newline="") as file:
+        try:
+            first = file.readline()
+            mark = "\t" if source.kind == TABS else _detect_delimiter(first)
+            yield from _read_records(source, csv.reader(chain([first], file), delimiter=mark, strict=True))
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise UserError(f"{source.path} is not a table of text in UTF-8 ({one_line(error)})") from None
+
+
+def _detect_delimiter(first: str) -> str:
+    """The column separator that gives most columns: spreadsheets write a semicolon where the comma is the decimal mark."""
+    return max(",;\t", key=lambda mark: len(next(csv.reader([first], delimiter=mark), [])))
+
+
+def _read_records(source: ChatSource, reader: Any) -> Iterator[FoundRow]:
+    header: list[str] = next(reader, [])
+    if len(set(header)) < len(header):
+        raise UserError(f"{source.path}: its first line names a column twice ({', '.join(header):.200})")
+    begins = reader.line_num + 1
+    for record in reader:
+        place, begins = f"{source.name}:{begins}", reader.line_num + 1
+        if len(record) == len(header):
+            yield FoundRow(place, dict(zip(header, record, strict=True)))
+        elif record:
+            yield FoundRow(place, None, f"it has {len(record)} columns, and the header has {len(header)}")
+
+
+READERS: dict[str, Callable[[ChatSource], Iterator[FoundRow]]] = {
+    LINES: _read_jsonl,
+    DOCUMENT: _read_json,
+    COMMAS: _read_table,
+    TABS: _read_table,
+    PARQUET: read_parquet,
+    DATASET: read_saved_dataset,
+}

@@ -1,0 +1,166 @@
+"""Encode clips batch by batch into a content-addressed store: a clip that any run has encoded is never encoded again.
+
+A key is a digest of the clip's file and the codec's files; its codes are in `<store>/<two letters>/<key>.npy`, uint16 [frames, codebooks].
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import io
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from data_prep.audio.stream_reader import AudioError, Samples
+from data_prep.audio.waveform import load_track, probe_recording
+from data_prep.audio_codecs.interface import Codec, CodecError, Codes, LoadedCodec
+from data_prep.parallel.devices import use_one_thread
+from data_prep.parallel.executor import WorkerOptions, distribute_items
+from data_prep.parallel.process_pool import Failure, StopSignal
+from data_prep.pipeline.progress import format_progress
+from finetune.storage import files
+
+STORE = "codes"
+"""Folder of the store inside that of the dataset."""
+WORKER_BYTES = 2**30
+"""Memory of a worker besides the codec's: torch and the codec's package."""
+FORM = 2
+"""Version of how a file becomes the samples that are encoded. Increment it when a change alters codes: it is part of every key."""
+
+
+@dataclass(frozen=True)
+class ClipToEncode:
+    """A clip to encode."""
+
+    path: Path
+    key: str
+    """Of its codes in the store."""
+    samples: int
+    """Its length at the codec's sample rate."""
+
+
+def make_key(clip_digest: str, codec_digest: str) -> str:
+    """The key of a clip's codes: 64 hexadecimal digits."""
+    return hashlib.sha256(f"{FORM} {clip_digest} {codec_digest}".encode()).hexdigest()
+
+
+def locate_codes(store: Path, key: str) -> Path:
+    """The file of a key, whether or not it exists."""
+    return store / key[:2] / f"{key}.npy"
+
+
+def read_codes(store: Path, key: str) -> Codes:
+    """The codes of a key, [frames, codebooks]."""
+    return np.load(locate_codes(store, key), allow_pickle=False)
+
+
+@dataclass(frozen=True)
+class EncodingSetup:
+    """What workers encode with."""
+
+    store: Path
+    codec: Codec
+    seconds: float
+    """Audio that is encoded at a time."""
+    workers: WorkerOptions
+
+
+def encode_clips(clips: list[ClipToEncode], setup: EncodingSetup, stop: StopSignal) -> dict[str, str]:
+    """Put the codes of all clips into the store; returns the errors by key.
+
+    If `stop` is requested, the batches that are being encoded are the last. The codec is loaded only if there is something to encode.
+    """
+    failed: dict[str, str] = {}
+    rate = setup.codec.sample_rate
+    started, done, encoded, total = time.monotonic(), 0, 0.0, _sum_seconds(clips, rate)
+    for batch, errors in _encode_batches(make_batches(clips, setup.seconds, rate), setup, stop):
+        failed |= errors
+        done, encoded = done + len(batch), encoded + _sum_seconds(batch, rate)
+        print(f"[{done}/{len(clips)}] clips encoded · {format_progress(encoded, total, time.monotonic() - started, Counter())}", flush=True)
+    return failed
+
+
+def _encode_batches(
+    groups: list[list[ClipToEncode]], setup: EncodingSetup, stop: StopSignal
+) -> Iterator[tuple[list[ClipToEncode], dict[str, str]]]:
+    """Each batch once it is in the store, with its errors by key. A batch that ended its workers is split, since one clip is at fault."""
+    split: list[list[ClipToEncode]] = []
+    memory = WORKER_BYTES + setup.codec.estimate_worker_bytes(setup.seconds)
+    for index, result in distribute_items(groups, functools.partial(_open_worker, setup), setup.workers, memory, stop):
+        group = groups[index]
+        if not isinstance(result, Failure):
+            yield group, result
+        elif len(group) == 1:
+            yield group, {group[0].key: f"encoding it failed again and again: {result.why}"}
+        else:
+            split += [[clip] for clip in group]
+    if split:
+        yield from _encode_batches(split, setup, stop)
+
+
+@contextlib.contextmanager
+def _open_worker(setup: EncodingSetup, device: str) -> Iterator[Callable[[list[ClipToEncode]], dict[str, str]]]:
+    """What a worker does with each batch. It has one thread, so that sums are rounded in the same way everywhere."""
+    with use_one_thread():
+        yield functools.partial(_store_batch, setup.codec.load(device), setup.codec.sample_rate, setup.store)
+
+
+def _store_batch(codec: LoadedCodec, rate: int, store: Path, batch: list[ClipToEncode]) -> dict[str, str]:
+    """Put the codes of a batch into the store; returns the errors by key."""
+    failed: dict[str, str] = {}
+    for clip, codes in zip(batch, _encode_batch(codec, rate, batch), strict=True):
+        if isinstance(codes, str):
+            failed[clip.key] = codes
+        else:
+            files.write_bytes(locate_codes(store, clip.key), _serialize_codes(codes))
+    return failed
+
+
+def make_batches(clips: list[ClipToEncode], seconds: float, rate: int) -> list[list[ClipToEncode]]:
+    """Clips of similar length together, so that there is little padding. A batch is at most `seconds` long when padded, or is one clip.
+
+    `rate`: samples per second of the clips' lengths.
+    """
+    full: list[list[ClipToEncode]] = []
+    for clip in sorted(clips, key=lambda clip: (clip.samples, clip.key)):
+        room = bool(full) and (len(full[-1]) + 1) * clip.samples <= seconds * rate
+        if room:
+            full[-1].append(clip)
+        else:
+            full.append([clip])
+    return full
+
+
+def _encode_batch(codec: LoadedCodec, rate: int, batch: list[ClipToEncode]) -> list[Codes | str]:
+    """The codes of each clip, or its error. A batch that fails is encoded clip by clip, so that the others keep their codes."""
+    try:
+        return list(codec.encode([_read_samples(clip.path, rate) for clip in batch]))
+    except (CodecError, RuntimeError, AudioError) as error:
+        if len(batch) == 1:
+            return [f"{type(error).__name__}: {error}"]
+        return [codes for clip in batch for codes in _encode_batch(codec, rate, [clip])]
+
+
+def _read_samples(path: Path, rate: int) -> Samples:
+    """[n] at `rate`. A constant offset, which `data_prep voice` removes from recordings, is kept here, as the official script does.
+
+    Raises `AudioError`.
+    """
+    track = probe_recording(path)
+    return load_track(path, track.model_copy(update={"offset": 0.0}), rate)[0].samples
+
+
+def _sum_seconds(clips: list[ClipToEncode], rate: int) -> float:
+    return sum(clip.samples for clip in clips) / rate
+
+
+def _serialize_codes(codes: Codes) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, codes, allow_pickle=False)
+    return buffer.getvalue()

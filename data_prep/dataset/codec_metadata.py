@@ -1,0 +1,69 @@
+"""codes/summary.json, in which `data_prep codes` records the codec of a dataset's codes: rows hold the codes alone."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from data_prep.audio_codecs.interface import Codec, CodeFormat, read_code_format
+from data_prep.audio_codecs.selection import DEFAULT_FORMAT, DEFAULT_RECIPE, RECIPES
+from data_prep.dataset.code_store import STORE
+from data_prep.manifest import SUMMARY
+from finetune.errors import UserError
+from finetune.storage.strict_json import read_object
+
+CODEC_KEYS = ("model", "codec_digest", "code_format", "recipe", "demo_model")
+"""Entries about the codec, which also hold for a part of the dataset."""
+
+
+@dataclass(frozen=True)
+class CodesSummary:
+    """The codec of a dataset's codes."""
+
+    code_format: CodeFormat
+    recipe: str
+    """The recipe that trains on the codes."""
+    codec_digest: str | None
+    """None if `data_prep codes` never ran: the codes are assumed to be those of the default codec."""
+    entries: dict[str, Any]
+    """Entries of the file about the codec."""
+
+
+def describe_codec(codec: Codec, digest: str) -> dict[str, Any]:
+    """The entries of a codec. Format and recipe are stored unless they are the default ones, which older files do not hold either."""
+    code_format = read_code_format(codec)
+    if codec.recipe == DEFAULT_RECIPE and has_same_shape(code_format, DEFAULT_FORMAT):
+        return {"codec_digest": digest}
+    return {"codec_digest": digest, "code_format": asdict(code_format), "recipe": codec.recipe}
+
+
+def has_same_shape(one: CodeFormat, other: CodeFormat) -> bool:
+    """Whether two formats differ in nothing but the number of different codes, which is smaller in demo models."""
+    return replace(one, codebook_size=other.codebook_size) == other
+
+
+def read_codes_summary(folder: Path) -> CodesSummary:
+    """What is stored about the codes of a dataset's folder. Raises `UserError` for a file that this version does not write."""
+    path = folder / STORE / SUMMARY
+    stored = read_object(path) if path.is_file() else {}
+    recipe = stored.get("recipe", DEFAULT_RECIPE)
+    if recipe not in RECIPES:  # it becomes part of a command that people copy
+        raise _make_error(path, "recipe", recipe)
+    entries = {key: stored[key] for key in CODEC_KEYS if key in stored}
+    return CodesSummary(_parse_format(path, stored.get("code_format")), recipe, stored.get("codec_digest"), entries)
+
+
+def _parse_format(path: Path, stored: Any) -> CodeFormat:
+    if stored is None:
+        return DEFAULT_FORMAT
+    keys = {field.name for field in fields(CodeFormat)}
+    if not isinstance(stored, dict) or set(stored) != keys or not all(type(value) is int and value > 0 for value in stored.values()):
+        raise _make_error(path, "code_format", stored)
+    return CodeFormat(**stored)
+
+
+def _make_error(path: Path, key: str, stored: Any) -> UserError:
+    dataset = shlex.quote(str(path.parent.parent))
+    return UserError(f"{path}: {key} {stored!r} is not what this version writes; run: python -m data_prep codes {dataset} --model MODEL")

@@ -1,0 +1,139 @@
+"""python -m finetune cp NAME [TARGET]
+
+Copy a recipe, its config, or a launch file, to change it:
+
+  python -m finetune cp voice_clone                 the recipe's code and configs, to ./voice_clone; train it with --recipe ./voice_clone
+  python -m finetune cp voice_clone/config.yaml     its config, to ./voice_clone.yaml; use it with --recipe voice_clone --config FILE
+  python -m finetune cp fsdp2.yaml                  a launch file for `train --launch`, to ./fsdp2.yaml
+  python -m finetune cp slurm.sh                    a batch script for SLURM, to ./slurm.sh
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from finetune.argument_parsing import parse_arguments
+from finetune.cli.where import recipes_folder
+from finetune.command_lines import configs_folder, finetune_command, join_words
+from finetune.errors import UserError, exit_code
+from finetune.recipe import built_in_recipes
+from finetune.storage import files
+
+
+def main(argv: list[str]) -> int:
+    return exit_code(run, argv)
+
+
+def run(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser("finetune cp", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", metavar="NAME", help="a recipe, RECIPE/config.yaml, or a launch file; without a match, all are listed")
+    parser.add_argument("target", type=Path, nargs="?", metavar="TARGET", help="folder or file to create; must not exist yet")
+    arguments = parse_arguments(parser, argv)
+    print(f"next: {copy(arguments.name, arguments.target)}")
+    return 0
+
+
+def copy(name: str, target: Path | None) -> str:
+    """Copy what `name` means and return the command that uses the copy. Raises `UserError` for an unknown name and a used target."""
+    recipe, _, file = name.partition("/")
+    if recipe in built_in_recipes() and not file:
+        folder = require_absent(target or Path(recipe))
+        count = copy_recipe(recipes_folder() / recipe, folder)
+        print(f"{folder}: {count} files of the recipe {recipe}; edit them freely")
+        return finetune_command("train", "--recipe", name_folder(folder), "--run.dir", f"runs/{folder.name}", "--data.train", "FILE")
+    source = find_file(recipe, file)
+    if source is None:
+        near = difflib.get_close_matches(name, list_names(), n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UserError(f"unknown name {name!r}; {hint}valid names are {', '.join(list_names())}")
+    path = require_absent(target or Path(f"{recipe}.yaml" if source.name == "config.yaml" else source.name))
+    with files.explain_write_errors(path.parent):
+        files.write_text(files.make_folder(path.parent) / path.name, keep_schema(source))
+    print(f"{path}: a copy of {source}")
+    if file:
+        return finetune_command("train", "--recipe", recipe, "--config", path, "--data.train", "FILE")
+    if path.suffix == ".sh":
+        return join_words(["sbatch", path, "--recipe", "RECIPE", "--data.train", "FILE"])
+    return finetune_command("train", "--launch", path, "--recipe", "RECIPE", "--data.train", "FILE")
+
+
+def keep_schema(source: Path) -> str:
+    """The text of a config; where it names its JSON schema relative to its own folder, the path becomes absolute."""
+    text = source.read_text(encoding="utf-8")
+    return re.sub(r"(?m)^(# yaml-language-server: \$schema=)([\w.-]+)$", lambda line: f"{line[1]}{source.parent / line[2]}", text)
+
+
+def find_file(recipe: str, file: str) -> Path | None:
+    """The config (recipe and file) or launch file that a name means; None if there is none."""
+    if file:
+        known = {path.name: path for path in (recipes_folder() / recipe).glob("*.yaml")} if recipe in built_in_recipes() else {}
+        return known.get(file)
+    return launch_files().get(recipe)
+
+
+def launch_files() -> dict[str, Path]:
+    """Launch files and batch scripts by their names."""
+    return {path.name: path for path in sorted([*configs_folder().glob("*.yaml"), *configs_folder().glob("cluster/*.sh")])}
+
+
+def list_names() -> list[str]:
+    """All names that can be copied."""
+    recipes = built_in_recipes()
+    configs = [f"{name}/{path.name}" for name in recipes for path in sorted((recipes_folder() / name).glob("*.yaml"))]
+    return [*recipes, *configs, *sorted(launch_files())]
+
+
+def require_absent(target: Path) -> Path:
+    """Raises `UserError` if the target exists: a copy never replaces what somebody may have changed."""
+    if target.exists() or target.is_symlink():
+        raise UserError(f"{target} already exists; give another target, as `python -m finetune cp NAME TARGET`, or remove it")
+    return target
+
+
+def copy_recipe(recipe: Path, target: Path) -> int:
+    """Copy the files that `recipe.py` needs, by one rename; returns their number. Demos and sample data stay where they are."""
+    names = sorted(needed_files(recipe))
+    with files.explain_write_errors(target.parent), files.new_folder(target) as temporary:
+        for name in names:
+            files.copy_into(recipe / name, temporary / name)
+    return len(names)
+
+
+def needed_files(recipe: Path) -> set[Path]:
+    """Files of a recipe, relative to its folder: `recipe.py`, `options.py` and `verb_arguments.py`, the modules that these import,
+    relatively and at any depth, and every file that is no module in the folders of these."""
+    modules = set[Path]()
+    pending = [Path(name) for name in ("__init__.py", "recipe.py", "options.py", "verb_arguments.py") if (recipe / name).is_file()]
+    while pending:
+        module = pending.pop()
+        if module not in modules:
+            modules.add(module)
+            pending.extend(imported_files(recipe, module))
+    folders = {module.parent for module in modules}
+    beside = [path for folder in folders for path in (recipe / folder).iterdir() if path.is_file() and path.suffix != ".py"]
+    return modules | {path.relative_to(recipe) for path in beside}
+
+
+def imported_files(recipe: Path, module: Path) -> Iterator[Path]:
+    """Files of the recipe that a module imports relatively, with the `__init__.py` of their folders."""
+    for node in ast.walk(ast.parse((recipe / module).read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.ImportFrom) or not node.level:
+            continue
+        above = [module.parent, *module.parent.parents]
+        place = above[node.level - 1] / (node.module or "").replace(".", "/") if node.level <= len(above) else None
+        if place is None:
+            continue
+        for found in (place.with_suffix(".py") if place.name else place, *(place / f"{alias.name}.py" for alias in node.names)):
+            if (recipe / found).is_file():
+                yield found
+                yield from (each / "__init__.py" for each in found.parents if (recipe / each / "__init__.py").is_file())
+
+
+def name_folder(folder: Path) -> str:
+    """A folder as --recipe takes it: with a slash, or it would be the name of a built-in recipe."""
+    return str(folder) if folder.is_absolute() or len(folder.parts) > 1 else f"./{folder}"

@@ -1,0 +1,123 @@
+"""Summary of a run from the files in its folder: recipe, state, step, best evaluation, and size. Needs no torch, and only reads.
+
+The folder may come from anywhere: a file that cannot be read, or that holds something else, counts as missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from finetune.monitoring import rank_status
+from finetune.monitoring.rank_status import RankStatus
+from finetune.monitoring.run_records import (
+    CHECKPOINTS,
+    EXIT_RECORD,
+    LOG,
+    REFUSED,
+    find_best_evaluation,
+    is_finished,
+    is_step,
+    iterate_events,
+    read_json,
+)
+
+LONGEST_LINE = 2**20
+"""Bytes of a line of the log that are read; longer ones are no metrics."""
+SILENT_SECONDS = 60.0
+"""A process on another machine is considered dead if it has not written its status for this long."""
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One line of `finetune ls`."""
+
+    folder: Path
+    recipe: str
+    """Empty if no checkpoint says it."""
+    state: str
+    """`running`, `finished`, `stopped`, `refused`, `failed`, or `no record`."""
+    reason: str
+    """What `exit.json` says about a run that stopped or failed; or that a process was killed."""
+    step: int
+    """The last optimizer step that was logged."""
+    total: int | None
+    """Optimizer steps of the whole run."""
+    best_metric: str
+    """What the newest checkpoint calls the best by `checkpoint.best_by`: the name of a metric of the evaluations."""
+    best_value: float | None
+    """Its best value of all evaluations."""
+    best_step: int | None
+    bytes: int
+    """Size of the folder."""
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is that of a run: it has a log or checkpoints."""
+    return (folder / LOG).is_file() or (folder / CHECKPOINTS).is_dir()
+
+
+def summarize_run(folder: Path) -> RunSummary:
+    """The summary of a run's folder."""
+    step, total, evaluations = 0, None, list[dict[str, Any]]()
+    with contextlib.suppress(OSError):  # no log
+        for event in iterate_events(folder / LOG, LONGEST_LINE):
+            if event["event"] in ("started", "resumed"):  # a run that starts again in its folder logs from step 0
+                step, total = event["step"], event["total"] if is_step(event.get("total")) else None
+            if event["event"] in ("resumed", "evaluation"):
+                evaluations.append(event)
+            step = max(step, event["step"])
+    state, reason = find_state(folder)
+    newest = max((path.name for path in (folder / CHECKPOINTS).glob("step-*")), default="")
+    saved = read_json(folder / CHECKPOINTS / newest / "state.json") if newest else {}
+    recipe, best_by = (value if isinstance(value := saved.get(key), str) else "" for key in ("recipe", "best_by"))
+    metric, _, direction = (best_by or "loss").partition(" ")
+    best, at = find_best_evaluation(evaluations, metric, direction == "max") or (None, None)
+    return RunSummary(folder, recipe, state, reason, step, total, metric, best, at, count_bytes(folder))
+
+
+def find_state(folder: Path) -> tuple[str, str]:
+    """(state, reason) of a run; see `RunSummary`."""
+    if (folder / EXIT_RECORD).is_file():
+        reason = read_json(folder / EXIT_RECORD).get("reason")
+        reason = reason if isinstance(reason, str) else "its exit.json cannot be read"
+        if is_finished(reason):
+            return "finished", reason.removeprefix("finished").strip()
+        if reason == REFUSED:
+            return reason, ""
+        return ("stopped" if reason.startswith("stopped by ") else "failed"), reason.removeprefix("stopped ")
+    statuses = rank_status.read_all_statuses(folder)
+    if any(map(is_alive, statuses)):
+        return "running", ""
+    return ("failed", "killed without a record") if statuses else ("no record", "")
+
+
+def is_alive(status: RankStatus) -> bool:
+    """Whether the process of a status record probably still runs."""
+    if status.host != platform.node() or status.boot != rank_status.boot_id():
+        return abs(time.time() - status.time) < SILENT_SECONDS
+    try:
+        os.kill(max(0, status.process), 0)  # 0, like a negative number, would be a group of processes
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # of another user
+        return True
+    return status.process > 0
+
+
+def count_bytes(folder: Path) -> int:
+    """Size of all files in a folder. A file with several names (hard links) counts once; symbolic links are not followed."""
+    seen, total = set[tuple[int, int]](), 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # removed meanwhile, as an old checkpoint
+                found = os.lstat(Path(place) / name)
+                if (found.st_dev, found.st_ino) not in seen:
+                    seen.add((found.st_dev, found.st_ino))
+                    total += found.st_size
+    return total

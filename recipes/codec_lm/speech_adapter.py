@@ -1,0 +1,52 @@
+"""What the codec_lm recipe passes to `finetune generate`, evaluation and serving. Must not import torch: `--help` reads this module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from recipes.speech.cli.generate import GenerateCommand
+from recipes.speech.interface import SpeechRecipe
+
+from .inference.exported_metadata import ExportedSpeechTokens
+from .token_sampling_settings import SCHEME, TokenSampling
+
+if TYPE_CHECKING:
+    from .inference.synthesizer import TokenSynthesizer
+
+CODEC_FOLDER = "speech_codec"
+"""Of an export, as of `data_prep.audio_codecs.snac_codec`, which is slow to import."""
+
+
+@dataclass(frozen=True)
+class CodecLmFolder(ExportedSpeechTokens):
+    """Implements `recipes.speech.interface.VoiceFolder`."""
+
+    def open(self) -> TokenSynthesizer:
+        """Load the weights."""
+        from .inference.synthesizer import TokenSynthesizer
+
+        return TokenSynthesizer(self)
+
+
+def add_options(group: Any) -> None:
+    """The option that only models with codec tokens have."""
+    group.add_argument(
+        "--unconstrained",
+        dest="constrained",
+        action="store_false",
+        help="choose among all tokens instead of the codes that can come next; a token that is no such code is an error",
+    )
+
+
+SPEECH = SpeechRecipe("codec_lm", CodecLmFolder.inspect, base_folders=(CODEC_FOLDER,))
+COMMAND = GenerateCommand(
+    speech=SPEECH,
+    scheme=SCHEME,
+    Sampling=TokenSampling,
+    help={
+        "--language": "the language that the speaker was trained in; these models cannot be given another",
+        "--reference": "not supported: these models speak with the voices that they were trained on",
+    },
+    add_options=add_options,
+)

@@ -1,0 +1,22 @@
+"""The verbs of this recipe, and their help without torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from recipes.speech.cli.verbs import SpeechVerbs
+
+if TYPE_CHECKING:
+    from recipes.speech.cli.generate import GenerateCommand
+
+
+def load_command() -> GenerateCommand:
+    """`finetune generate` of this recipe, with its voices."""
+    from .speech_adapter import COMMAND
+
+    return COMMAND
+
+
+VERBS = SpeechVerbs(load_command)
+HELP = VERBS.help
+"""Verb → prints its options."""

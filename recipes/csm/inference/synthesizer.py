@@ -1,0 +1,122 @@
+"""A loaded CSM that speaks many requests, through `recipes.speech.interface.Voice`.
+
+A request with a reference clip is a conversation of two turns of one speaker: the clip with its transcript, and the text. The model then
+continues in the voice of the clip.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from data_prep.audio.waveform import AudioError, read_audio
+from data_prep.audio_codecs.mimi_codec import LoadedMimiCodec, open_csm_codec
+from data_prep.audio_codecs.mimi_stream_decoder import MimiStream, decode_codes
+from finetune.errors import UserError
+from finetune.hardware import cudnn_sdpa
+from finetune.modeling.loading import materialise
+from finetune.storage.model_security import require_safetensors
+from recipes.speech.decoding.frame_loop import DecodedCodes
+from recipes.speech.decoding.token_sampling import make_frame_sampler
+from recipes.speech.frame_voice import FrameVoice
+from recipes.speech.interface import SpeechRequest, SpeechSampling
+from recipes.speech.reference_cache import ReferenceClips
+
+from ..model.csm_model import CsmTrainingModel, build_on_meta
+from ..model.model_config import read_config
+from .exported_metadata import LANGUAGE, ExportedCsm, check_language
+from .frame_decoding import CsmDecoder, CsmSession
+from .sampling_settings import SCHEME
+
+
+class CsmVoice(FrameVoice):
+    """Owns a loaded model, on the GPU in bf16 if there is one, with its codec in fp32; `close` frees its memory. Not thread-safe."""
+
+    can_clone, languages = True, (LANGUAGE,)
+
+    def __init__(self, exported: ExportedCsm) -> None:
+        super().__init__(exported, exported.speakers, SCHEME.resolve(exported.generation, SpeechSampling()))
+        cudnn_sdpa.disable_cudnn()
+        self.exported = exported
+        codec = open_csm_codec("--model", str(exported.folder), None)
+        self._codec: LoadedMimiCodec = codec.load("cuda:0" if torch.cuda.is_available() else "cpu")
+        self.frame_rate = codec.frame_rate
+        self._decoder = CsmDecoder(load_model(exported.folder), exported.processor.tokens)
+        self._reference_clips = ReferenceClips(self._encode_reference)
+
+    @property
+    def rate(self) -> int:
+        """Sample rate of every wave, in Hz."""
+        return self._codec.code_format.sample_rate
+
+    def close(self) -> None:
+        """Free the model's memory. The voice cannot be used afterwards."""
+        self._codec = self._decoder = self._reference_clips = None  # type: ignore[assignment]
+
+    def check_language(self, language: str | None, speaker: str | None) -> None:  # noqa: ARG002  # of the protocol
+        """Raise `UserError` for a language other than English."""
+        check_language(language)
+
+    def start_session(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> CsmSession:
+        """Implements `FrameVoice`."""
+        prompts = [self._embed_prompt(request) for request in requests]
+        sampler, frames = make_frame_sampler(SCHEME, self.exported.generation, sampling), math.ceil(sampling.max_seconds * self.frame_rate)
+        return CsmSession(self._decoder, prompts, sampler, [sampling.seed] * len(prompts), frames)
+
+    def decode_waves(self, requests: Sequence[SpeechRequest], results: Sequence[DecodedCodes]) -> list[np.ndarray]:  # noqa: ARG002
+        """Implements `FrameVoice`."""
+        codes = pad_sequence([one.codes for one in results], batch_first=True)
+        waves = decode_codes(self._codec.model, codes.to(self._codec.model.device)).cpu().numpy()
+        step = self._codec.code_format.samples_per_frame
+        return [wave[: len(one.codes) * step] for wave, one in zip(waves, results, strict=True)]
+
+    def decode_stream(self, request: SpeechRequest, pieces: Iterator[Tensor]) -> Iterator[Tensor]:  # noqa: ARG002
+        """Implements `FrameVoice`."""
+        stream = MimiStream(self._codec.model)
+        return (stream.feed(piece[None])[0] for piece in pieces)
+
+    @torch.inference_mode()
+    def _embed_prompt(self, request: SpeechRequest) -> Tensor:
+        """[S, H]: the turn of the reference clip, if there is one, and the turn of the text up to its first frame."""
+        tokens, decoder, parts = self._decoder.tokens, self._decoder, []
+        if request.reference is None:
+            number = self.exported.speakers[self.exported.complete(request).speaker or ""]
+        else:
+            number = self.exported.free_number
+            frames = self._reference_clips.get(request.reference)
+            parts.append(decoder.embed_text(self.exported.tokenize(request.reference_text or "", number)))
+            parts.append(decoder.embed_frames(torch.cat([frames, torch.full_like(frames[:1], tokens.frame_end)])))
+        prompt = torch.cat([*parts, decoder.embed_text(self.exported.tokenize(request.text, number))])
+        if len(prompt) >= (most := tokens.positions):
+            raise UserError(f"--reference {request.reference} and the texts fill the model's {most} positions; shorten the clip")
+        return prompt
+
+    def _encode_reference(self, reference: Path) -> Tensor:
+        """The codes [T, codebooks] of a clip."""
+        try:
+            clip = read_audio(reference, self.rate).samples
+        except (AudioError, OSError) as error:
+            raise UserError(f"--reference {reference} is not usable ({error}); give another clip") from None
+        (codes,) = self._codec.encode([clip])
+        return torch.from_numpy(codes.astype(np.int64)).to(self._decoder.table.device)
+
+
+def load_model(folder: Path) -> CsmTrainingModel:
+    """The weights without the codec's, on the GPU in bf16 if there is one, else on the CPU in fp32. Raises `UserError`.
+
+    Not by the stock class: the released folder has two sets of weights, and the class finds its own by a key of config.json that is not
+    admitted (`REDIRECTING_KEYS` of model_security).
+    """
+    device, dtype = (torch.device("cuda:0"), torch.bfloat16) if torch.cuda.is_available() else (torch.device("cpu"), torch.float32)
+    require_safetensors(folder, "--model")
+    model = build_on_meta(read_config(folder), folder)
+    materialise(model, folder, {}, device, seed=0)
+    for parameter in model.parameters():  # not the buffers: rotary frequencies stay in fp32
+        parameter.data = parameter.data.to(dtype)
+    return model.eval().requires_grad_(False)

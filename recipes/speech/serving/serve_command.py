@@ -1,0 +1,181 @@
+"""Serves exported voices: a listening page, and OpenAI's API for speech.
+
+python -m finetune serve --model exports/me --model exports/me-longer
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from data_prep.pages import web_server
+from finetune.errors import UserError
+from finetune.storage.hub_download import display_name
+from finetune.storage.model_resolver import resolve_model
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from recipes.speech.interface import VoiceFolder
+    from recipes.speech.serving.access_control import AccessPolicy
+    from recipes.speech.serving.metrics import ServerMetrics
+    from recipes.speech.serving.openai_api import Limits
+    from recipes.speech.serving.request_queue import SpeechQueue
+    from recipes.speech.serving.uploaded_clips import Clips
+
+
+@dataclass(frozen=True)
+class Address:
+    """Host and port of the server."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+
+
+def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: list[str]) -> int:
+    """Body of the verb. Raises `UserError`, before a model is loaded, for what cannot be served. Blocks until SIGTERM or Ctrl-C.
+
+    `inspect` reads an exported folder without its weights, as `SpeechRecipe.inspect` does.
+    """
+    args = parse(argv)
+    require_packages()
+    from recipes.speech.serving.access_control import load_access_policy
+    from recipes.speech.serving.draining_server import DrainingServer
+    from recipes.speech.serving.metrics import ServerMetrics
+    from recipes.speech.serving.openai_api import Limits
+    from recipes.speech.serving.uploaded_clips import Clips
+
+    exports = inspect_folders(inspect, [*folders, *([resolve_model("--base", args.base)] if args.base else [])])
+    address, policy = Address(args.host, args.port), load_access_policy(args.host, args.token_file)
+    web_server.require_free_port(address.port, address.host)
+    if args.blind is not None:
+        from recipes.speech.serving import blind_server
+
+        return blind_server.serve_blind(exports, address.url, policy, args)
+    with ExitStack() as opened:
+        folder = opened.enter_context(web_server.open_private_folder(f"overtone-serve-{address.host}-{address.port}"))
+        clips = Clips(folder / "clips")
+        opened.callback(clips.close)
+        speech = load_models(exports, args.queue)
+        opened.callback(speech.close)
+        metrics = ServerMetrics(speech.metrics)
+        app = build_app(speech, Limits(args.max_chars, args.max_seconds), policy, clips, metrics)
+        protection = ", protected by a token" if policy.token else ""
+        announcement = f"serve: {address.url}{protection}   API: {address.url}/v1   (stop with Ctrl-C)"
+        make_server = partial(
+            DrainingServer,
+            is_busy=lambda: speech.pending + metrics.open_calls > 0,
+            refuse_new=speech.refuse_new,
+            drain_seconds=args.drain_seconds,
+        )
+        web_server.run_server(app, address.host, address.port, announcement, make_server)
+    print("serve: stopped", flush=True)
+    return 0
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """The verb's own arguments."""
+    parser = argparse.ArgumentParser(prog="python -m finetune serve --model MODEL", description="Serve exported voices.")
+    parser.add_argument("--base", metavar="MODEL", help="base model, or any other, to compare the voices with: a folder or a hub name")
+    parser.add_argument("--host", default=web_server.LOOPBACK, help="address to listen on (default %(default)s: only this machine)")
+    parser.add_argument("--port", type=int, default=7861, help="port to listen on (default %(default)s)")
+    parser.add_argument("--token-file", type=Path, help="file with a token that clients must send; or set OVERTONE_TOKEN")
+    parser.add_argument("--queue", type=int, default=16, help="maximum number of waiting requests (default %(default)s)")
+    parser.add_argument("--max-chars", type=int, default=4096, help="maximum length of a text (default %(default)s)")
+    parser.add_argument(
+        "--max-seconds", type=float, default=60.0, help="maximum duration of speech; longer speech is cut off (default %(default)g)"
+    )
+    parser.add_argument(
+        "--drain-seconds", type=float, default=25.0, help="longest time after SIGTERM to complete waiting requests (default %(default)g)"
+    )
+    blind = parser.add_argument_group("blind comparison of two models by listening")
+    blind.add_argument(
+        "--blind", type=Path, metavar="TEXTS.txt", help="instead of the page: speak each line with both models, and ask which is better"
+    )
+    blind.add_argument("--results", type=Path, default=Path("blind.jsonl"), help="file for the answers (default %(default)s)")
+    blind.add_argument("--seed", type=int, default=0, help="seed of the speech (default %(default)s)")
+    args = parser.parse_args(argv)
+    web_server.require_port(args.port)
+    for option in ("queue", "max_chars", "max_seconds", "drain_seconds"):
+        if not getattr(args, option) >= (0 if option in ("queue", "drain_seconds") else 1):
+            raise UserError(f"--{option.replace('_', '-')} {getattr(args, option):g} is too small; omit the option to use the default")
+    return args
+
+
+def require_packages() -> None:
+    """Raises `UserError` if a package of the extra `serve` is not installed."""
+    missing = [name for name in ("gradio", "fastapi", "uvicorn", "av") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(f"serve needs {', '.join(missing)}, which is not installed; install with: pip install 'overtone[voice,serve]'")
+
+
+def inspect_folders(inspect: Callable[[Path], VoiceFolder], folders: Sequence[Path]) -> dict[str, VoiceFolder]:
+    """The folders by their names. Raises `UserError` for one that cannot speak, and for two with the same name."""
+    found: dict[str, VoiceFolder] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(f"{folder}: no such folder; `python -m finetune export RUN --to {folder}` makes one")
+        exported, name = inspect(folder), display_name(folder)
+        if name in found:
+            raise UserError(f"{folder} and {found[name].folder} would both have the name {name}; rename one of the folders")
+        found[name] = exported
+    return found
+
+
+def load_models(exports: Mapping[str, VoiceFolder], room: int) -> SpeechQueue:
+    """Load the models and return their queue, in which `room` requests can wait."""
+    from recipes.speech.serving.request_queue import SpeechQueue
+
+    models = {}
+    for name, exported in exports.items():
+        print(f"serve: loading {name} from {exported.folder}", flush=True)
+        models[name] = exported.open()
+    return SpeechQueue(models, room)
+
+
+def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: Clips, metrics: ServerMetrics) -> FastAPI:
+    """API and page in one app with access control."""
+    import gradio
+    from fastapi import FastAPI
+    from starlette.middleware import Middleware
+
+    from data_prep.pages.gradio_allowlist import add_files, list_page_routes
+    from data_prep.pages.request_guard import add_request_guard
+    from recipes.speech.serving import draining_server, openai_api, uploads
+    from recipes.speech.serving.access_control import AccessControl
+    from recipes.speech.serving.api_errors import to_refusal
+    from recipes.speech.serving.listening_page import STYLE, Controls, build_page
+    from recipes.speech.serving.metrics import count_responses
+
+    warnings.filterwarnings("ignore", module="gradio")  # it calls deprecated functions of its dependencies
+    page = build_page(Controls(speech, limits, clips))
+    routes = (*openai_api.ROUTES, *draining_server.ROUTES, *uploads.ROUTES, *list_page_routes(page, clips.find))
+    middleware = [
+        Middleware(count_responses, metrics=metrics),
+        Middleware(web_server.add_security_headers),
+        Middleware(
+            add_request_guard,
+            routes=routes,
+            admit=AccessControl(policy, public=frozenset({draining_server.HEALTH})).admit,
+            answer=lambda rejected: to_refusal(rejected).response(),
+        ),
+    ]
+    app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None, lifespan=clips.sweeping)
+    openai_api.add_to(app, speech, limits)
+    app.include_router(draining_server.status_routes(speech, metrics))
+    app.include_router(uploads.upload_routes(clips))
+    add_files(app, clips.find)
+    return gradio.mount_gradio_app(
+        app, page, "/", footer_links=[], ssr_mode=False, theme=web_server.make_theme(), css_paths=STYLE, show_error=True
+    )

@@ -1,0 +1,43 @@
+"""Doubts about whole transcripts: which clips, which warnings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from data_prep.audio.waveform import MASTER_RATE
+from data_prep.pipeline.transcript_mismatch import find_doubts
+from data_prep.segmentation.subtitle_sync import TranscriptTiming
+from tests.data_prep.pipeline.test_clip_selection import clip, recording
+
+RIGHT, WRONG = (0.9, 12.0), (0.1, 1.0)
+
+
+def timing(start: float, stop: float, strength: tuple[float, float]) -> TranscriptTiming:
+    return TranscriptTiming(round(start * MASTER_RATE), round(stop * MASTER_RATE), 24, 0.0, *strength)
+
+
+def test_clips_in_a_block_of_cues_that_do_not_fit_are_doubted() -> None:
+    clips = [clip(number, text=f"Sentence {number} of some length.") for number in range(4)]  # at 0, 6, 12 and 18 s
+    both = replace(recording(*clips), timings=(timing(0, 11, RIGHT), timing(12, 24, WRONG)))
+    found = find_doubts([both])
+    assert {identity: doubt.reason for identity, doubt in found.by_clip.items()} == {"aa_2": "mistimed_text", "aa_3": "mistimed_text"}
+    assert "by 0.10; at least 0.4" in found.by_clip["aa_2"].detail
+    assert "a.wav do not fit the speech" in found.warnings[0]
+
+
+def test_a_delay_is_reported_with_its_direction() -> None:
+    late = replace(recording(clip()), delay=0.98, timings=(timing(0, 6, RIGHT),))
+    assert find_doubts([late]).warnings == [
+        "the transcript of a.wav was 0.98 s late: its times were moved by that much; correct the file if another program uses it"
+    ]
+    assert "0.98 s early" in find_doubts([replace(late, delay=-0.98)]).warnings[0]
+
+
+def test_small_recordings_of_a_speaker_are_checked_together() -> None:
+    def make(count: int) -> list:
+        return [recording(clip(number, text="word " * (1 + 5 * (number % 4)) + str(number))) for number in range(count)]
+
+    assert len(find_doubts(make(20)).by_clip) == 20
+    few = find_doubts(make(19))
+    assert not few.by_clip and not few.warnings
+    assert "not checked, too few clips" in few.note and "a.wav" in few.note

@@ -1,0 +1,244 @@
+"""Rows that are too long are refused, dropped or truncated, as configured, and counted before the first step."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from finetune.config import on_disk
+from finetune.data import dataset_opening
+from finetune.data.batching import Loader, MicroBatch
+from finetune.data.jsonl_dataset import Measured, Rows
+from finetune.distributed.process_group import World, join, leave
+from finetune.errors import UserError
+from finetune.monitoring.run_logger import Events
+from finetune.recipe import Batch, Sample
+from finetune.training import setup
+from tests.finetune import fork_server, tiny
+
+CUTTING = replace(tiny.RECIPE, truncate=lambda sample, positions: {"ids": sample["ids"][:positions]})
+TEXTS = ["a" * 30, "b" * 9, "c" * 31, "d" * 50, "e" * 12]
+
+
+def test_a_row_that_is_too_long_is_an_error_with_its_place_and_the_remedy(tmp_path: Path) -> None:
+    for given, key in (((), "train.micro_tokens: 100"), ((("data.sequence_length", "30"),), "data.sequence_length: 30")):
+        config = tiny.config_in(tmp_path, *given)
+        with pytest.raises(UserError, match=rf"101 positions do not fit {key}; raise it, or set data.too_long: drop"):
+            dataset_opening.measure_row(config, tiny.RECIPE, None, {"text": "x" * 101}, tmp_path)
+    assert dataset_opening.measure_row(config, tiny.RECIPE, None, {"text": "x" * 30}, tmp_path) == Measured(30)
+
+
+def test_dropped_rows_are_counted_with_their_lines_and_never_trained_on(
+    tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny.write_rows(tmp_path / "train.jsonl", TEXTS)
+    config = tiny.config_in(tmp_path, ("data.sequence_length", "30"), ("data.too_long", "drop"))
+    training, progress = tiny.built(world, config)
+    assert training.rows.lengths.tolist() == [30, 9, 12]
+    assert training.rows.left_out == {"longer than 30 positions": [3, 4]}
+    events = Events(tmp_path / "run", world.accelerator, training.total, 0, {})
+    setup.report_start(training, progress, events)
+    events.close()
+    assert "dropped 2 of 5 rows, longer than 30 positions (lines 3, 4)" in capsys.readouterr().out
+
+
+def test_truncated_rows_are_counted_and_loaded_truncated(tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "train.jsonl", TEXTS)
+    config = tiny.config_in(tmp_path, ("data.sequence_length", "30"), ("data.too_long", "truncate"))
+    rows = opened(path, tmp_path / "cache", config)
+    assert rows.lengths.tolist() == [30, 9, 30, 30, 12] and rows.cut == 2
+    assert dataset_opening.describe_dropped(rows) == [f"{path}: truncated 2 of 5 rows"]
+    loader = Loader(rows, CUTTING, 0, 1)
+    turn = loader.turns((MicroBatch((3, 1), 39, 0),))[0]
+    loader.close()
+    assert turn.batch.tensors["ids"].shape == (2, 30)
+
+
+def test_remote_data_is_downloaded_to_the_cache_and_trained_on(tmp_path: Path, world: World) -> None:
+    url = f"file://{tiny.write_rows(tmp_path / 'elsewhere' / 'rows.jsonl', TEXTS)}"
+    config = tiny.config_in(tmp_path, ("data.train", url))
+    local = dataset_opening.download_data(config, world)
+    assert config.data.train == url and local.data.val is None
+    assert isinstance(local.data.train, Path) and local.data.train.is_relative_to(tmp_path / "run" / "cache")
+    training, _ = tiny.built(world, config)
+    assert training.rows.path == local.data.train and len(training.rows) == len(TEXTS) and training.config.data.train == url
+
+
+def opened(path: Path, cache: Path, config) -> Rows:  # type: ignore[no-untyped-def]
+    from finetune.data.jsonl_dataset import build_index, open_rows
+
+    build_index(path, cache, "key", partial(dataset_opening.encode_row, dataset_opening.LengthLimit.of(config), path.parent, CUTTING, None))
+    return open_rows(path, cache)
+
+
+def test_a_truncated_row_without_targets_is_dropped(tmp_path: Path) -> None:
+    def collate(samples: list[Sample]) -> Batch:
+        return Batch({}, {"next": sum(int((sample["ids"] == ord("!")).sum()) for sample in samples)})
+
+    config = tiny.config_in(tmp_path, ("data.sequence_length", "5"), ("data.too_long", "truncate"))
+    recipe = replace(CUTTING, collate=collate)
+    assert dataset_opening.measure_row(config, recipe, None, {"text": "ab!cdefg"}, tmp_path) == Measured(5, cut=True)
+    assert dataset_opening.measure_row(config, recipe, None, {"text": "abcdefg!"}, tmp_path) == Measured(
+        0, left_out="no training targets in the first 5 positions"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("data.packing", "true", "does not support packing"),
+        ("data.too_long", "truncate", "does not support truncation"),
+        ("data.sequence_length", "101", "larger than a micro-batch"),
+    ],
+)
+def test_settings_that_the_recipe_does_not_support_are_refused(tmp_path: Path, key: str, value: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        dataset_opening.check_batching(tiny.config_in(tmp_path, (key, value)), tiny.RECIPE)
+    dataset_opening.check_batching(tiny.config_in(tmp_path), tiny.RECIPE)
+
+
+def test_packed_micro_batches_go_through_pack(tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "train.jsonl", TEXTS)
+    packing = replace(CUTTING, pack=lambda samples: Batch({"ids": torch.cat([sample["ids"] for sample in samples])}, {"next": 1}))
+    rows = opened(path, tmp_path / "cache", tiny.config_in(tmp_path))
+    loader = Loader(rows, packing, 0, 2)
+    turns = loader.turns((MicroBatch((0, 1), 39, 0, packed=True),))
+    loader.close()
+    assert [turn.batch.tensors["ids"].shape for turn in turns] == [(39,)]
+
+
+def test_lengths_depend_on_the_tokenizer_and_not_on_the_weights(tmp_path: Path) -> None:
+    config = tiny.config_in(tmp_path)
+    keys = [dataset_opening.data_key(config, tiny.RECIPE.load(config))]
+    (tmp_path / "base" / "model.safetensors").write_bytes(b"other weights")
+    assert [dataset_opening.data_key(config, tiny.RECIPE.load(config))] == keys
+    for name in ("tokenizer.json", "chat_template.jinja", "config.json"):
+        (tmp_path / "base" / name).write_text('{"edited": true}')
+        keys.append(dataset_opening.data_key(config, tiny.RECIPE.load(config)))
+    keys.append(dataset_opening.data_key(config, replace(tiny.RECIPE.load(config), state={"chat_template": "{{ messages }}"})))
+    assert len(set(keys)) == 5
+
+
+def test_samples_depend_on_the_code_that_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, outside = tiny.config_in(tmp_path), shutil.copytree(tiny.FOLDER, tmp_path / "my_recipe")
+    loaded, found = tiny.RECIPE.load(config), [dataset_opening.code_version(outside)]
+    assert dataset_opening.code_version(outside) == found[0]
+    (outside / "reading.py").write_text("SEPARATOR = 0\n")
+    found.append(dataset_opening.code_version(outside))
+    keys = [dataset_opening.data_key(config, loaded)]
+    monkeypatch.setattr(dataset_opening, "version", lambda name: "of another time")
+    found.append(dataset_opening.code_version(outside))
+    keys.append(dataset_opening.data_key(config, loaded))
+    assert len(set(found)) == 3 and len(set(keys)) == 2
+
+
+def test_another_version_of_a_library_of_the_recipe_invalidates_cached_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny.config_in(tmp_path)
+    loaded = tiny.RECIPE.load(config)
+    keys = [dataset_opening.data_key(config, replace(loaded, libraries=names)) for names in ((), ("pillow",), ("no-such-library",))]
+    own = dataset_opening.version
+    monkeypatch.setattr(dataset_opening, "version", lambda name: "1.2.3" if name == "pillow" else own(name))
+    assert dataset_opening.data_key(config, loaded) == keys[0]
+    keys.append(dataset_opening.data_key(config, replace(loaded, libraries=("pillow",))))
+    assert len(set(keys)) == 4
+
+
+def test_another_tokenizer_invalidates_cached_samples(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tiny.config_in(tmp_path)
+    loaded = tiny.RECIPE.load(config)
+    read = list[str]()
+    recipe = replace(tiny.RECIPE, read=lambda row, *others: read.append(row["text"]) or tiny.RECIPE.read(row, *others))  # type: ignore[func-returns-value]  # append, then read
+
+    def opened_again() -> int:
+        read.clear()
+        rows = dataset_opening.open_data(
+            on_disk(config.data.train), tmp_path / "cache", dataset_opening.data_key(config, loaded), recipe, loaded, config, world
+        )
+        assert rows is not None and len(rows) == 20
+        return len(read)
+
+    assert [opened_again(), opened_again()] == [20, 0]
+    (tmp_path / "base" / "tokenizer.json").write_text("{}")
+    assert [opened_again(), opened_again()] == [20, 0]
+    assert "indexing" in capsys.readouterr().err
+
+
+def samples_of_rank(folder: Path) -> tuple[int, str, list[bytes]]:
+    """On one of several ranks: the number of rows that it read, the digest of the rows, and the last bytes of each sample."""
+    config, world = tiny.config_in(folder), join((), folder)
+    loaded, read = tiny.RECIPE.load(config), list[Any]()
+    recipe = replace(tiny.RECIPE, read=lambda row, *others: read.append(row) or tiny.RECIPE.read(row, *others))  # type: ignore[func-returns-value]  # append, then read
+    rows = dataset_opening.open_data(on_disk(config.data.train), config.run.dir / "cache", "key", recipe, loaded, config, world)
+    assert rows is not None
+    leave()
+    return len(read), rows.digest, [bytes(rows.sample(row))[-4:] for row in range(len(rows))]
+
+
+def test_one_of_several_ranks_reads_the_rows_and_all_get_the_samples(tmp_path: Path) -> None:
+    tiny.config_in(tmp_path)
+    (first, *found), (second, *same) = fork_server.run_ranks(2, samples_of_rank, tmp_path)
+    assert sorted([first, second]) == [0, 20] and found == same
+
+
+def test_another_length_limit_indexes_the_file_again(tmp_path: Path, world: World) -> None:
+    path, lengths = tiny.write_rows(tmp_path / "train.jsonl", TEXTS), []
+    for limit in ("30", "40"):
+        config = tiny.config_in(tmp_path, ("data.sequence_length", limit), ("data.too_long", "drop"))
+        rows = dataset_opening.open_data(path, tmp_path / "cache", "key", tiny.RECIPE, tiny.RECIPE.load(config), config, world)
+        assert rows is not None
+        lengths.append(rows.lengths.tolist())
+    assert lengths == [[30, 9, 12], [30, 9, 31, 12]]
+
+
+def read_length(row: dict[str, Any], _: object, folder: Path) -> Sample:
+    """As many positions as the file that the row names has bytes."""
+    return {"ids": torch.zeros((folder / row["text"]).stat().st_size, dtype=torch.int64)}
+
+
+WITH_FILES = replace(tiny.RECIPE, read=read_length, files=lambda row: (row["text"],))
+
+
+def write_named_files(folder: Path, *sizes: int) -> Path:
+    for number, size in enumerate(sizes):
+        (folder / f"{number}.bin").write_bytes(bytes(size))
+    return tiny.write_rows(folder / "train.jsonl", [f"{number}.bin" for number in range(len(sizes))])
+
+
+def test_files_that_rows_name_are_found_beside_the_data_file_and_read_again_if_one_changes(
+    tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, config = write_named_files(tmp_path, 4, 5), tiny.config_in(tmp_path)
+
+    def lengths(place: Path = path) -> tuple[list[int], str]:
+        rows = dataset_opening.open_data(place, tmp_path / "cache", "key", WITH_FILES, tiny.RECIPE.load(config), config, world)
+        assert rows is not None
+        return rows.lengths.tolist(), capsys.readouterr().err
+
+    monkeypatch.chdir(tmp_path)
+    assert lengths() == ([4, 5], "") and lengths(Path("train.jsonl")) == ([4, 5], "")
+    (tmp_path / "1.bin").write_bytes(bytes(7))
+    assert lengths() == ([4, 7], f"indexing {path} again: the file '1.bin', which a row names, has changed\n")
+    (moved := tmp_path / "moved").mkdir()
+    path.rename(moved / "train.jsonl")
+    with pytest.raises(UserError, match=r"moved/train\.jsonl: all 2 rows: '0\.bin' cannot be read in .*moved \(No such file"):
+        lengths(moved / "train.jsonl")
+
+
+def test_two_links_to_one_data_file_name_the_files_beside_each(tmp_path: Path, world: World) -> None:
+    unnamed = replace(tiny.RECIPE, read=read_length)  # so that only the folder distinguishes the two
+    path, config, found = write_named_files(tmp_path, 4, 5), tiny.config_in(tmp_path), []
+    for name, size in (("a", 6), ("b", 8)):
+        (tmp_path / name).mkdir()
+        write_named_files(tmp_path / name, size, size).unlink()
+        (tmp_path / name / "train.jsonl").symlink_to(path)
+        place = tmp_path / name / "train.jsonl"
+        rows = dataset_opening.open_data(place, tmp_path / "cache", "key", unnamed, tiny.RECIPE.load(config), config, world)
+        assert rows is not None
+        found.append(rows.lengths.tolist())
+    assert found == [[6, 6], [8, 8]]

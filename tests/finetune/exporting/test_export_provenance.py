@@ -1,0 +1,26 @@
+"""overtone.json: what it records, and that it needs no torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from finetune.exporting.export_provenance import encode_card
+from tests.finetune import tiny
+
+
+def test_the_card_names_recipe_checkpoint_base_data_and_weights() -> None:
+    state, origin = tiny.state(4), {"recipe": "voice_clone", "format": "base", "step": 4, "checkpoint": "run/checkpoints/step-00000004"}
+    card = json.loads(encode_card(state, origin, {"model.safetensors": "abc"}))
+    assert card.pop("overtone")
+    assert card == {**origin, **{key: state[key] for key in ("base", "data", "lora")}, "weights": {"model.safetensors": "abc"}}
+
+
+def test_verbs_that_read_a_card_need_no_torch() -> None:
+    script = (
+        "import sys, finetune.cli.chat, finetune.cli.eval_voice, finetune.cli.serve, finetune.cli.export; print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False\n", done.stderr

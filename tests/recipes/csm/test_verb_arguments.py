@@ -1,0 +1,20 @@
+"""The help of verbs lists their options without a model."""
+
+from __future__ import annotations
+
+import pytest
+
+from finetune.__main__ import main
+from recipes.csm.verb_arguments import HELP
+
+
+@pytest.mark.parametrize(
+    ("verb", "option"), [("generate", "--depth-decoder-temperature"), ("serve", "--token-file"), ("eval-voice", "--speaker-model")]
+)
+def test_help_of_the_recipe_needs_no_model(verb: str, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--recipe", "csm", "--help"]) == 0
+    assert option in capsys.readouterr().out
+    if verb in HELP:
+        with pytest.raises(SystemExit):
+            HELP[verb]()
+        assert option in capsys.readouterr().out

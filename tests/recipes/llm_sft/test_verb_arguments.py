@@ -1,0 +1,22 @@
+"""The arguments of `generate` and `chat`, and their help."""
+
+from __future__ import annotations
+
+import pytest
+
+from finetune.__main__ import main
+from recipes.llm_sft.verb_arguments import HELP, make_chat_parser, make_generate_parser
+
+
+def test_arguments_are_parsed() -> None:
+    assert make_generate_parser().parse_args(["--prompt", "x", "--max-new-tokens", "3"]).max_new_tokens == 3
+    assert make_chat_parser().parse_args(["--system", "Be brief."]).system == "Be brief."
+
+
+@pytest.mark.parametrize("verb", sorted(HELP))
+def test_help_lists_them_without_a_model(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(HELP) == 2
+    for more in ([], ["--recipe", "llm_sft"]):
+        assert main([verb, *more, "--help"]) == 0
+        printed = capsys.readouterr().out
+        assert "options of the recipe llm_sft:" in printed and "--temperature" in printed and "example: " in printed

@@ -1,0 +1,483 @@
+"""Tests of `recipes.speech.serving.serve_command` as a real process, with OpenAI's client, gradio's client and a browser."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import soundfile
+
+from finetune.errors import UserError
+from recipes.speech.serving import serve_command
+from recipes.speech.serving.listening_page import CLIP, NOBODY
+from recipes.voice_clone.inference.synthesizer import SPEECH
+from tests import loopback
+from tests.data_prep.cli.test_report import CHROMIUM
+from tests.data_prep.crafted_flac import flac
+from tests.page_client import CLOSED_CALLS, CLOSED_PAGES, PageClient
+from tests.recipes.voice_clone.served import ROOT, Served, carded, server
+
+HELLO = "It is never late!"
+SECRET = "0123456789abcdef-secret"
+
+
+@pytest.fixture(scope="module")
+def exports(fresh: Any, export: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two exports of an untrained model, which generates noise without an end."""
+    folder = tmp_path_factory.mktemp("exports")
+    return {
+        "tuned": carded(export(fresh, "custom_voice", folder / "tuned")),
+        "fresh-base": carded(export(fresh, "base", folder / "fresh-base")),
+    }
+
+
+@pytest.fixture(scope="module")
+def served(exports: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with server([*exports.values()], tmp_path_factory.mktemp("serving"), "--max-seconds", "1", "--max-chars", "200") as running:
+        yield running
+
+
+def test_the_client_of_openai_works(served: Served) -> None:
+    client = served.client()
+    assert [model.id for model in client.models.list()] == ["tuned", "fresh-base"]
+    assert client.models.retrieve("tuned").voices == ["anna", "bert"]
+    said = client.audio.speech.create(model="tuned", voice="anna", input=HELLO)
+    assert said.response.headers["content-type"] == "audio/mpeg"
+    # Decoded: a stream has no header with its length, which `soundfile.info` then estimates from the bytes, including those of the tags.
+    decoded, rate = soundfile.read(io.BytesIO(said.read()))
+    assert len(decoded) / rate == pytest.approx(1.04, abs=0.1)
+    same = {"model": "tuned", "input": HELLO, "response_format": "wav"}
+    wave = client.audio.speech.create(voice="anna", **same).read()
+    assert soundfile.info(io.BytesIO(wave)).samplerate == 24000
+    assert client.audio.speech.create(voice={"id": "Anna"}, **same).read() == wave, "the same seed, the same speech"
+    assert client.audio.speech.create(voice="anna", extra_body={"seed": 1}, **same).read() != wave
+    with client.audio.speech.with_streaming_response.create(voice="anna", **same) as streamed:
+        assert streamed.headers["transfer-encoding"] == "chunked" and b"".join(streamed.iter_bytes()) == wave
+
+
+def test_refusals_are_errors_of_the_client_of_openai(served: Served) -> None:
+    import openai
+
+    client = served.client()
+    good = {"model": "tuned", "voice": "anna", "input": HELLO}
+    for wrong, kind, message in (
+        ({"model": "tts-1"}, openai.NotFoundError, "'tts-1' does not exist; models: tuned, fresh-base"),
+        ({"voice": "alloy"}, openai.BadRequestError, "'alloy' does not exist; tuned has anna, bert"),
+        ({"speed": 2}, openai.BadRequestError, "speed 2 is not supported"),
+        ({"input": "a" * 201}, openai.BadRequestError, "201 characters, at most 200 are accepted"),
+    ):
+        with pytest.raises(kind) as caught:
+            client.audio.speech.create(**good | wrong)
+        assert message in caught.value.message and caught.value.param == next(iter(wrong)) and caught.value.code
+    with pytest.raises(openai.APIStatusError) as caught:
+        client.audio.speech.create(**good | {"input": "a" * 2**18})
+    assert caught.value.status_code == 413
+
+
+def test_pages_of_other_sites_are_rejected(served: Served) -> None:
+    evil = "http://attacker.example"
+    call = json.dumps({"model": "tuned", "voice": "anna", "input": HELLO}).encode()
+    assert served.ask("/", Host=f"attacker.example:{served.port}")[0] == 400, "a host name of the other site that resolves to this machine"
+    for path, body in (("/v1/audio/speech", call), ("/gradio_api/upload", b"x"), ("/gradio_api/queue/join", b"{}"), ("/", None)):
+        assert served.ask(path, body, Origin=evil, Content_Type="text/plain")[0] == 403
+    assert served.ask("/v1/models", Origin=served.url)[0] == 200
+    assert "default-src 'self'" in served.ask("/")[1]["content-security-policy"]
+    listening = [one.laddr.ip for one in psutil.Process(served.process.pid).net_connections("inet") if one.status == psutil.CONN_LISTEN]
+    assert listening == ["127.0.0.1"]
+
+
+SETTINGS = ["as trained", 0.9, False, 0]
+
+
+def test_the_page_compares_two_voices_and_writes_no_speech_to_the_disk(served: Served, exports: dict[str, Path], fresh: Any) -> None:
+    page = PageClient(served.url)
+    left, right = page.predict("speak", HELLO, "tuned", "anna", "fresh-base", "bert", None, "", *SETTINGS)
+    for title, card in (("tuned · anna", left), ("fresh-base · bert", right)):
+        assert title in card and card.count("data:image/png;base64,") == 1
+        assert soundfile.info(io.BytesIO(read_player(card))).duration == pytest.approx(1.04, abs=0.01)
+    assert kept(served) == [], "speech is never written to the disk"
+    clip = fresh.config.data.train.parent / "low.flac"
+    page.predict("voices_a", "fresh-base", "anna")  # as choosing the model in the page does
+    sound = page.uploaded(clip)
+    only = page.predict("speak", HELLO, "fresh-base", CLIP, NOBODY, None, sound, "", *SETTINGS)
+    assert CLIP in only[0] and only[1] == ""
+    upload = Path(sound["path"])
+    assert upload.read_bytes() == clip.read_bytes() and private(upload, served.temporary)
+    status, headers, content = served.ask(f"/gradio_api/file={upload}")
+    assert (status, headers["content-type"], content) == (200, "audio/flac", clip.read_bytes())
+    for path in ("/etc/passwd", exports["tuned"] / "config.json", ROOT / "pyproject.toml", f"{upload.parent.parent}", f"{upload}/../../x"):
+        assert served.ask(f"/gradio_api/file={path}")[0] == 404
+
+
+def test_requests_can_only_name_uploaded_files(served: Served, exports: dict[str, Path]) -> None:
+    """Otherwise gradio would copy any file named in a field into the folder that it serves."""
+    page = PageClient(served.url)
+    for path in (str(exports["tuned"] / "config.json"), "/etc/passwd", "http://127.0.0.1:1/x.wav"):
+        file = {"path": path, "url": path, "meta": {"_type": "gradio.FileData"}}
+        for text, clip, message in ((HELLO, file, "was not uploaded"), (file, None, "sends a string"), ([file], None, "sends a string")):
+            status, answer = page.join("speak", text, "tuned", "anna", NOBODY, None, clip, "", *SETTINGS)
+            assert status == 400 and message in answer["error"]["message"]
+    assert all(path.name in ("clip.flac", "decoded.wav") for path in kept(served))
+
+
+def test_a_clip_that_decodes_to_gigabytes_is_refused(served: Served) -> None:
+    """15 minutes at 384 kHz in 8 channels, in 190 kB: two gigabytes of samples."""
+    page = PageClient(served.url)
+    page.predict("voices_a", "fresh-base", "anna")
+    for declared, message in ((None, "900 s or more; at most 60 s are read"), (0, "samples or more at 384000 Hz in 8 channels; at most")):
+        status, clip = page.upload(flac(15 * 60 * 384_000, 384_000, 8, declared))
+        assert status == 200
+        done = page.call("speak", HELLO, "fresh-base", CLIP, NOBODY, None, clip, "", *SETTINGS)
+        assert not done["success"] and message in done["output"]["error"]
+
+
+def test_only_the_routes_that_the_page_uses_are_open(served: Served) -> None:
+    form = b'--x\r\nContent-Disposition: form-data; name="video"; filename="a"\r\n\r\nabc\r\n--x--\r\n'
+    for name in ("process_recording", "component_server", "call/speak", "run/speak", "api/speak", "vibe-edit", "stream/x", "reset/"):
+        assert served.ask(f"/gradio_api/{name}", form, Content_Type="multipart/form-data; boundary=x")[0] in (404, 413)
+    for name in (*CLOSED_CALLS, "file=http://attacker.example/", "queue/status"):
+        assert served.ask(f"/gradio_api/{name}")[0] == 404
+    for path in CLOSED_PAGES:
+        assert served.ask(path)[0] == 404
+    assert served.ask("/?page=x&deep_link=../../x")[0] == 200, "parameters that the page does not use are dropped"
+
+
+def test_unusual_requests_are_answered_with_a_message(served: Served) -> None:
+    """Each of these once caused a traceback in the log."""
+
+    def say(**fields: Any) -> tuple[int, str]:
+        body = json.dumps({"model": "tuned", "voice": "anna", "input": HELLO} | fields).encode()
+        status, _, answer = served.ask("/v1/audio/speech", body, Content_Type="application/json")
+        return status, json.loads(answer)["error"]["message"]
+
+    assert say(seed=-1) == (400, "seed: Input should be greater than or equal to 0")
+    assert say(input="\ud800")[0] == 400 and "half of a character" in say(input="\ud800")[1]
+    assert served.ask("/", Host="[")[0] == 400 and served.ask("/", Origin="http://[")[0] == 403
+    assert served.ask("/", Authorization="Basic \xe9")[0] == 200, "this server has no token"
+    assert PageClient(served.url).upload(b"x", "a\r\nX-Evil: 1")[0] in (200, 400)
+    assert served.ask("/gradio_api/queue/data?session_hash=unknown")[0] == 400
+
+
+def test_health_and_metrics_are_those_of_the_requests(served: Served) -> None:
+    served.client().audio.speech.create(model="tuned", voice="bert", input=HELLO, response_format="pcm")
+    served.ask("/v1/audio/speech", b"{}", Content_Type="application/json")
+    status, headers, answer = served.ask("/health")
+    assert (status, json.loads(answer)) == (200, {"status": "ok"})
+    status, headers, answer = served.ask("/metrics")
+    assert status == 200 and headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = {key: float(value) for key, _, value in (line.rpartition(" ") for line in answer.decode().splitlines()) if key[:1] != "#"}
+    done = found['overtone_speech_requests_total{model="tuned",outcome="completed"}']
+    assert done >= 1 and found['overtone_speech_time_to_first_audio_seconds_count{model="tuned"}'] >= done
+    assert found['overtone_speech_audio_seconds_total{model="tuned"}'] >= 1.04 * done - 0.01 and found["overtone_speech_queue_depth"] == 0
+    assert found['overtone_http_requests_total{method="POST",path="/v1/audio/speech",status="400"}'] >= 1
+    assert found["overtone_http_speech_responses_open"] == 0
+
+
+def test_sigterm_ends_the_server_and_removes_its_files(served: Served, fresh: Any) -> None:
+    """Must run after the other tests of this server."""
+    assert served.process.stdout is not None
+    page = PageClient(served.url)
+    page.predict("voices_a", "fresh-base", "anna")
+    clip = page.uploaded(fresh.config.data.train.parent / "low.flac")
+    page.predict("speak", HELLO, "fresh-base", CLIP, NOBODY, None, clip, "", *SETTINGS)
+    children = psutil.Process(served.process.pid).children(recursive=True)
+    assert len(children) == 1, "the process that decodes clips"
+    assert served.end(signal.SIGTERM) == 0
+    rest = served.process.stdout.read()
+    assert rest.endswith("serve: stopped\n")
+    # From a client's connection that was still open.
+    assert rest.count("Traceback") == rest.count("CancelledError: Task cancelled, timeout graceful shutdown exceeded"), rest
+    assert list(served.temporary.iterdir()) == [] and not children[0].is_running()
+
+
+LOADING = """
+import sys, threading
+from pathlib import Path
+from recipes.speech.serving.serve_command import serve
+
+class Endless:
+    folder = Path(sys.argv[1])
+
+    def open(self):
+        threading.Event().wait()
+
+serve(lambda _: Endless(), [Endless.folder], ["--port", sys.argv[2]])
+"""
+"""A server with a model that never finishes loading."""
+
+
+def test_a_server_that_is_ended_while_loading_leaves_no_files(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    command = [sys.executable, "-c", LOADING, str(tmp_path / "model"), str(loopback.free_port())]
+    surroundings = os.environ | {"TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, cwd=ROOT, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    while not process.stdout.readline().startswith("serve: loading"):
+        assert process.poll() is None
+    assert len(list(temporary.glob(".overtone-serve-*"))) == 1
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode != 0 and list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--base", "nowhere"], "nowhere: no such folder"),
+        (["--host", "0.0.0.0"], "set OVERTONE_TOKEN, or give --token-file FILE"),
+        (["--token-file", "nowhere"], "--token-file nowhere cannot be read"),
+        (["--port", "70000"], "--port 70000: expected a port from 1 to 65535"),
+        (["--queue", "-1"], "--queue -1 is too small"),
+        (["--max-chars", "0"], "--max-chars 0 is too small"),
+        (["--drain-seconds", "nan"], "--drain-seconds nan is too small"),
+    ],
+)
+def test_bad_options_are_refused_before_a_model_is_loaded(
+    argv: list[str], message: str, exports: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OVERTONE_TOKEN", raising=False)
+    monkeypatch.setattr(serve_command, "load_models", lambda *_: pytest.fail("a model was loaded"))
+    with pytest.raises(UserError, match=re.escape(message)):
+        serve_command.serve(SPEECH.inspect, [exports["tuned"]], argv)
+
+
+def test_bad_folders_and_a_used_port_are_refused(exports: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve_command, "load_models", lambda *_: pytest.fail("a model was loaded"))
+    design = tmp_path / "design"
+    design.mkdir()
+    config = json.loads((exports["tuned"] / "config.json").read_text())
+    (design / "config.json").write_text(json.dumps(config | {"tts_model_type": "voice_design"}))
+    (tmp_path / "tuned").symlink_to(design)
+    (tmp_path / "other" / "tuned").mkdir(parents=True)
+    (tmp_path / "other" / "tuned" / "config.json").write_text(json.dumps(config))
+    for folder, message in (
+        (design, "tts_model_type 'voice_design' is not a model that can speak here"),
+        (tmp_path / "other", "no model"),
+        (tmp_path / "other" / "tuned", "would both have the name tuned; rename one"),
+    ):
+        with pytest.raises(UserError, match=message):
+            serve_command.serve(SPEECH.inspect, [exports["tuned"], folder], [])
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=f"--port {port} cannot be opened"):
+            serve_command.serve(SPEECH.inspect, [exports["tuned"]], ["--port", str(port)])
+
+
+def test_help_imports_no_torch() -> None:
+    code = "import sys; from recipes.speech.serving.serve_command import parse\n"
+    code += "try: parse(['--help'])\nfinally: assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and "--max-seconds" in done.stdout
+
+
+@pytest.mark.slow
+def test_sigterm_completes_the_request_in_progress(exports: dict[str, Path], tmp_path: Path) -> None:
+    with server([exports["tuned"]], tmp_path / "tmp", "--max-seconds", "12", "--drain-seconds", "600") as served:
+        say = {"model": "tuned", "voice": "anna", "input": HELLO, "response_format": "pcm"}
+        with served.client().audio.speech.with_streaming_response.create(**say) as streamed:
+            chunks = streamed.iter_bytes()
+            received = len(next(chunks))
+            served.process.send_signal(signal.SIGTERM)
+            while served.ask("/health")[0] == 200:
+                time.sleep(0.05)
+            status, _, answer = served.ask("/v1/audio/speech", json.dumps(say).encode(), Content_Type="application/json")
+            assert status == 503 and "shutting down" in json.loads(answer)["error"]["message"]
+            received += sum(map(len, chunks))
+        assert received / 48000 == pytest.approx(12, abs=0.2), "all of the speech arrived"
+        assert served.process.wait(60) == 0 and served.process.stdout is not None
+        assert served.process.stdout.read().endswith("serve: stopped\n")
+
+
+@pytest.mark.slow
+def test_a_server_with_a_token_admits_other_machines(exports: dict[str, Path], tmp_path: Path) -> None:
+    """It also has no queue, so a second request is refused until the first has ended."""
+    import openai
+
+    say = {"model": "tuned", "voice": "anna", "input": HELLO}
+    with server(
+        [exports["tuned"]], tmp_path / "tmp", "--host", "0.0.0.0", "--queue", "0", "--max-seconds", "20", OVERTONE_TOKEN=SECRET
+    ) as served:
+        assert served.ask("/health")[0] == 200, "probes send no token"
+        for path in ("/", "/theme.css", "/v1/models", "/metrics"):
+            status, headers, _ = served.ask(path)
+            assert status == 401 and headers["www-authenticate"].startswith("Basic")
+            assert served.ask(path, Authorization=basic("wrong"))[0] == 401
+            assert served.ask(path, Authorization=basic(SECRET))[0] == 200
+        with pytest.raises(openai.AuthenticationError):
+            served.client("wrong").models.list()
+        client = served.client(SECRET)
+        with client.audio.speech.with_streaming_response.create(**say) as first:
+            with pytest.raises(openai.RateLimitError) as caught:
+                client.audio.speech.create(**say)
+            assert int(caught.value.response.headers["retry-after"]) > 0
+            first.read()
+        answers: list[int] = []
+        patient = served.client(SECRET, retries=20)
+        both = [threading.Thread(target=lambda: answers.append(len(patient.audio.speech.create(**say).read()))) for _ in range(2)]
+        for thread in both:
+            thread.start()
+        for thread in both:
+            thread.join()
+        assert len(answers) == 2 and min(answers) > 1000, "OpenAI's client retries after the time in the response"
+        assert SECRET not in (served.process.stdout.read() if served.end(signal.SIGINT) == 0 and served.process.stdout else SECRET)
+
+
+@pytest.mark.slow
+def test_disconnected_clients_do_not_delay_others(exports: dict[str, Path], tmp_path: Path) -> None:
+    """For clients of the API and for pages: the next request is spoken long before theirs would have ended."""
+    with server([exports["tuned"]], tmp_path / "tmp", "--max-seconds", "60") as served:
+        client = served.client()
+
+        def spoken(seed: int) -> tuple[float, int]:
+            """(seconds that it took, seed)."""
+            start = time.monotonic()
+            client.audio.speech.create(model="tuned", voice="anna", input=HELLO, response_format="pcm", extra_body={"seed": seed}).read()
+            return time.monotonic() - start, seed
+
+        def leave_api(seed: int) -> None:
+            say = {"model": "tuned", "voice": "anna", "input": HELLO, "response_format": "pcm", "extra_body": {"seed": seed}}
+            with client.audio.speech.with_streaming_response.create(**say) as gone:
+                next(gone.iter_bytes(1))
+
+        def leave_page(seed: int) -> None:
+            arguments = [HELLO, "tuned", "anna", NOBODY, None, None, "", "as trained", 0.9, False, seed]
+            assert PageClient(served.url, f"session{seed}").join("speak", *arguments)[0] == 200
+            with urllib.request.urlopen(f"{served.url}/gradio_api/queue/data?session_hash=session{seed}", timeout=60) as gone:
+                while b"is speaking" not in gone.readline():
+                    pass
+
+        times = sorted(spoken(seed) for seed in range(6))
+        (_, short), (whole, long) = times[0], times[-1]
+        for leave in (leave_api, leave_page):
+            leave(long)
+            assert spoken(short)[0] < whole / 2, f"{leave.__name__}: speech was generated to its end without a client"
+
+
+@pytest.mark.slow
+def test_a_minute_of_parallel_clients(exports: dict[str, Path], tmp_path: Path) -> None:
+    """No client is refused, all get the whole speech, and memory does not grow with the number of requests."""
+    say = {"model": "tuned", "voice": "anna", "response_format": "wav"}
+    with server([exports["tuned"]], tmp_path / "tmp", "--max-seconds", "1") as served:
+        wanted = {seed: served.client().audio.speech.create(input=HELLO, extra_body={"seed": seed}, **say).read() for seed in range(4)}
+        assert len(set(wanted.values())) == 4
+        lengths, begin, failures, warm_clients = [0] * 8, time.monotonic(), [], threading.Semaphore(0)
+
+        def talk(at: int) -> None:
+            client = served.client()
+            while time.monotonic() < begin + 60 or lengths[at] < 2:
+                got = client.audio.speech.create(input=HELLO, extra_body={"seed": at % 4}, **say).read()
+                if got != wanted[at % 4]:
+                    failures.append(at)
+                lengths[at] += 1
+                if lengths[at] == 2:
+                    warm_clients.release()
+
+        threads = [threading.Thread(target=talk, args=(at,)) for at in range(8)]
+        for thread in threads:
+            thread.start()
+        for _ in threads:
+            assert warm_clients.acquire(timeout=600)
+        warm = psutil.Process(served.process.pid).memory_info().rss
+        for thread in threads:
+            thread.join()
+        grown = psutil.Process(served.process.pid).memory_info().rss / warm
+        print(f"{sum(lengths)} requests by 8 clients, memory × {grown:.3f}")
+        assert failures == [] and min(lengths) >= 2
+        assert grown < 1.1
+        assert list(served.temporary.rglob("*.wav")) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="NO BROWSER: install Debian's chromium to test the page in a browser")
+def test_a_browser_compares_and_clones_and_sends_no_other_requests(exports: dict[str, Path], fresh: Any, tmp_path: Path) -> None:
+    from playwright.sync_api import sync_playwright
+
+    clip = fresh.config.data.train.parent / "low.flac"
+    with server([*exports.values()], tmp_path / "tmp", "--max-seconds", "1", OVERTONE_TOKEN=SECRET) as served, sync_playwright() as tools:
+        flags = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+        browser = tools.chromium.launch(executable_path=CHROMIUM, args=flags)
+        view = browser.new_context(http_credentials={"username": "me", "password": SECRET}).new_page()
+        view.set_default_timeout(120_000)
+        problems: list[str] = []
+        requests: list[str] = []
+        view.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        view.on("pageerror", lambda error: problems.append(str(error)))
+        view.on("request", lambda request: requests.append(request.url))
+        view.goto(served.url)
+        view.locator("#text textarea").fill(HELLO)
+        view.locator("#speak").click()
+        view.wait_for_selector("#result-b audio")
+        assert [view.locator(f"#result-{side} b").inner_text() for side in "ab"] == ["tuned · anna", "fresh-base · anna"]
+        view.wait_for_function("[...document.querySelectorAll('.result audio')].every(one => one.duration > 1 && one.duration < 1.1)")
+        view.wait_for_function("[...document.querySelectorAll('.result img')].every(one => one.naturalWidth > 50)")
+        view.locator("#result-a audio").evaluate("one => { one.muted = true; return one.play() }")
+        view.wait_for_function("getComputedStyle(document.querySelector('#result-a .result')).getPropertyValue('--at') > 0.3")
+        choose(view, "#voice-b", "the reference clip")
+        view.locator("#speak").click()
+        view.get_by_text("record or upload a reference clip first").wait_for()
+        view.get_by_text("Reference clip: a voice to clone").click()
+        view.locator("#clip input[type=file]").set_input_files(clip)
+        view.wait_for_selector("#clip [data-testid=waveform-controls], #clip .component-wrapper")
+        speak_until(view, "document.querySelector('#result-b b')?.innerText === 'fresh-base · the reference clip'")
+        choose(view, "#model-b", NOBODY)
+        speak_until(view, "document.querySelector('#result-a audio') && !document.querySelector('#result-b audio')")
+        browser.close()
+        assert served.end(signal.SIGINT) == 0
+    assert problems == []
+    assert {url.split("/")[2] for url in requests if url.startswith("http")} == {f"127.0.0.1:{served.port}"}
+
+
+def speak_until(view: Any, condition: str) -> None:
+    """Click until it works, as a user does: gradio ignores a click while the previous request is ending."""
+    from playwright.sync_api import TimeoutError as PlaywrightTimeout
+
+    for _ in range(12):
+        view.locator("#speak").click()
+        with contextlib.suppress(PlaywrightTimeout):
+            view.wait_for_function(condition, timeout=10_000)
+            return
+    raise AssertionError(f"{condition} did not become true")
+
+
+def choose(view: Any, dropdown: str, option: str) -> None:
+    view.locator(f"{dropdown} input").click()
+    view.get_by_role("option", name=option).click()
+
+
+def basic(password: str) -> str:
+    return "Basic " + base64.b64encode(f"me:{password}".encode()).decode()
+
+
+def read_player(card: str) -> bytes:
+    (data,) = re.findall(r'src="data:audio/flac;base64,([^"]+)"', card)
+    return base64.b64decode(data)
+
+
+def private(path: Path, above: Path) -> bool:
+    """Whether other users have no access to one of the folders above it."""
+    return any(folder.stat().st_mode & 0o077 == 0 for folder in path.parents if folder.is_relative_to(above) and folder != above)
+
+
+def kept(served: Served) -> list[Path]:
+    """Audio and picture files in the server's folder."""
+    return [path for path in served.temporary.rglob("*") if path.is_file() and path.suffix in (".wav", ".flac", ".mp3", ".png")]
