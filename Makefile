@@ -11,6 +11,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/language tests/recipes/codec_lm tests/recipes/image_classification \
+    $(wildcard tests/recipes/test_*.py) \
     tests/recipes/csm/model tests/recipes/csm/exporting \
     $(addprefix tests/recipes/csm/test_,context.py options.py recipe.py regeneration.py released_models.py synchronizations.py) \
     $(addprefix tests/recipes/csm/inference/test_,exported_metadata.py frame_decoding.py sampling_settings.py) \
@@ -27,8 +28,8 @@ demo: $(STAMP)  ## a small trained model learns a new voice; what came of it in 
 demo-llm: $(STAMP)  ## a tiny model learns a task from chats; figures in runs/demo-llm/summary.json
 	$(BIN)/python -m recipes.llm_sft.demo
 
-demo-images: $(STAMP)  ## a tiny model learns handwritten digits, with three seeds; figures in runs/demo-images/summary.json
-	$(BIN)/python -m recipes.image_classification.demo
+demo-images: $(STAMP)  ## a tiny model learns handwritten digits, with three seeds or SEEDS="0 …"; figures in runs/demo-images/summary.json
+	$(BIN)/python -m recipes.image_classification.demo $(if $(SEEDS),--seeds $(SEEDS))
 
 # Tests start several processes themselves: one thread each, or they take each other's cores.
 test: $(STAMP)  ## everything but the slow proofs

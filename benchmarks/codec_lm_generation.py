@@ -27,6 +27,7 @@ from recipes.codec_lm.inference.token_decoding import SpeechTokenDecoder, Speech
 from recipes.codec_lm.sequence_layout import SpeechTokenIds
 from recipes.speech.decoding.token_sampling import CodeSampler
 from recipes.speech.interface import SpeechRequest
+from recipes.tiny_checkpoints import to_safetensors
 
 COLUMNS = ("model", "codes of a codebook", "texts at once", "frames / s, stock", "frames / s, here", "here / stock")
 NOTE = (
@@ -63,7 +64,7 @@ def build(folder: Path, codes: int) -> Path:
         **tiny_checkpoint.make_tokenizer_files(tokenizer),
         "config.json": files.json_bytes(config),
         "voices.json": files.json_bytes({"family": family.model_dump()}),
-        "model.safetensors": tiny_checkpoint.to_safetensors(model.state_dict()),
+        "model.safetensors": to_safetensors(model.state_dict()),
     }
     for name, data in contents.items():
         files.write_bytes(folder / name, data)

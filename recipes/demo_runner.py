@@ -14,8 +14,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from finetune.command_lines import configs_folder
+from finetune.monitoring.run_records import LOG, read_log
 from finetune.storage import files
 
 Seconds = dict[str, float]
@@ -61,6 +63,14 @@ def time_stage(seconds: Seconds, stage: str) -> Iterator[None]:
     began = time.monotonic()
     yield
     seconds[stage] = round(time.monotonic() - began, 1)
+
+
+def summarize_training(run: Path) -> dict[str, Any]:
+    """From the log of a run: the number of `steps`, and the `loss` of the `first` and the `last` one and of the last `validation`."""
+    events = read_log(run / LOG)
+    steps = [event for event in events if event["event"] == "step"]
+    validation = [event["val/loss"] for event in events if event["event"] == "evaluation"]
+    return {"steps": steps[-1]["step"], "loss": {"first": steps[0]["loss"], "last": steps[-1]["loss"], "validation": validation[-1]}}
 
 
 def add_total(seconds: Seconds) -> Seconds:

@@ -41,7 +41,9 @@ FOR_DATA_PREP = frozenset(
     {"argument_parsing", "errors", "config", "config_sources", "storage", "hardware.cudnn_sdpa", "ray_cluster.cluster"}
 )
 """The rooms and modules of finetune/ that data_prep may import."""
-LIBRARIES = frozenset({"recipes.speech", "recipes.language", "recipes.demo_runner"})
+LIBRARIES = frozenset(
+    {f"recipes.{name}" for name in ("speech", "language", "demo_runner", "recipe_state", "stock_models", "tiny_checkpoints")}
+)
 """What recipes may import from each other's side; a library imports no recipe."""
 EMPTY_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "misc", "tools", "stuff"})
 PICKLERS = frozenset({"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"})

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from data_prep.audio.waveform import Samples
 from data_prep.audio_codecs.interface import CodeFormat, Codes, check_codes
+from data_prep.audio_codecs.partial_weights import open_weights, read_partial_weights
 from data_prep.parallel.devices import disable_tf32
 from finetune.errors import UserError
 from finetune.storage.hub_download import commit_of
@@ -206,7 +206,7 @@ def _find_indexed_files(folder: Path, prefix: str) -> list[str]:
     return []
 
 
-def _open_weights(folder: Path, prefix: str) -> list[Path]:
+def _find_weights(folder: Path, prefix: str) -> list[Path]:
     """The weights files that may contain the codec. Raises `UserError` if one is missing."""
     named = _find_indexed_files(folder, prefix)
     found = [folder / name for name in named] or sorted(folder.glob("*.safetensors"))
@@ -218,13 +218,7 @@ def _open_weights(folder: Path, prefix: str) -> list[Path]:
 
 def read_codec_weights(folder: Path, prefix: str) -> dict[str, Tensor]:
     """The codec's weights by their names in it; no other weights are read. Raises `UserError` if there are none or they are damaged."""
-    found: dict[str, Tensor] = {}
-    for path in _open_weights(folder, prefix):
-        try:
-            with safe_open(path, framework="pt") as file:
-                found |= {name.removeprefix(prefix): file.get_tensor(name) for name in file.keys() if name.startswith(prefix)}  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            raise UserError(f"{path} cannot be read ({error}); fetch the model again") from error
+    found = read_partial_weights(_find_weights(folder, prefix), prefix)
     if not found:
         raise UserError(f"{folder}: its weights contain no codec ({prefix}*); fetch the model again")
     return found
@@ -233,12 +227,9 @@ def read_codec_weights(folder: Path, prefix: str) -> dict[str, Tensor]:
 def _count_codec_weights(folder: Path, prefix: str) -> int:
     """Numbers in the codec's weights, by the headers of the files. Raises `UserError` for a damaged file."""
     total = 0
-    for path in _open_weights(folder, prefix):
-        try:
-            with safe_open(path, framework="pt") as file:
-                total += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys() if name.startswith(prefix))  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            raise UserError(f"{path} cannot be read ({error}); fetch the model again") from error
+    for path in _find_weights(folder, prefix):
+        with open_weights(path) as file:
+            total += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys() if name.startswith(prefix))  # noqa: SIM118
     return total
 
 

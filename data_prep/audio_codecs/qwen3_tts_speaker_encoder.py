@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
 from data_prep.audio.waveform import MASTER_RATE, Samples
 from data_prep.audio_codecs.interface import UnsupportedModelError
+from data_prep.audio_codecs.partial_weights import read_partial_weights
 from data_prep.audio_codecs.qwen_tts_import import VOICE_MODEL, import_qwen_tts
 from data_prep.parallel.devices import disable_tf32
 from finetune.errors import UserError
@@ -94,13 +94,7 @@ def read_base_config(folder: Path) -> dict[str, Any]:
 
 def read_encoder_weights(folder: Path) -> dict[str, Tensor]:
     """The encoder's weights by their names in it; no other weights are read. Raises `UserError` if there are none or they are damaged."""
-    found: dict[str, Tensor] = {}
-    for path in sorted(folder.glob(WEIGHTS)):
-        try:
-            with safe_open(path, framework="pt") as file:
-                found |= {name.removeprefix(PREFIX): file.get_tensor(name) for name in file.keys() if name.startswith(PREFIX)}  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            raise UserError(f"{path} cannot be read ({error}); fetch the model again") from error
+    found = read_partial_weights(sorted(folder.glob(WEIGHTS)), PREFIX)
     if not found:
         raise UserError(f"{folder}: its weights hold no speaker encoder; use a Base model or an export made with --format base")
     return found

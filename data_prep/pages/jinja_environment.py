@@ -11,10 +11,10 @@ from data_prep.pages.report_charts import format_number
 FOLDER = Path(__file__).parent
 
 
-def make_environment(folder: Path) -> Environment:
-    """Jinja environment for the templates in `folder`, which may import `report_templates.html` from this folder."""
+def make_environment(*folders: Path) -> Environment:
+    """Jinja environment for the templates in `folders`, which may import from each other, and `report_templates.html` from this folder."""
     jinja = Environment(
-        loader=FileSystemLoader([folder, FOLDER]), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader([*folders, FOLDER]), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     jinja.filters |= {
         "duration": format_duration,

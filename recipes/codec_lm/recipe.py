@@ -19,10 +19,10 @@ from finetune.modeling.loading import resolve_source
 from finetune.recipe import ExportPlan, Loaded, Recipe, Sample, Sketch
 from recipes.language import collation, loss_equivalence, loss_metrics
 from recipes.language.causal_model import read_config
-from recipes.language.model_loading import load_for_training
+from recipes.language.model_loading import load_for_training, sketch_model
 from recipes.language.tokenizer import check_vocabulary, load_tokenizer
+from recipes.recipe_state import load_state, store_state
 from recipes.speech.dataset_rows import check_dataset_codec
-from recipes.speech.voices_state import load_state, store_state
 
 from . import sequence_layout, speakers_and_codec
 from .exporting import exported_files
@@ -76,14 +76,8 @@ def prepare(config: Config[Options]) -> None:
 
 
 def sketch(config: Config[Options]) -> Sketch:
-    """For `finetune plan`, with batches of filler samples."""
-    make_batch = collation.pack if config.data.packing else collation.collate
-    loaded = load_for_training(config)
-    return Sketch(
-        loaded=loaded,
-        batch=lambda count, positions: make_batch([collation.make_filler(positions)] * count),
-        processor=lambda: load_processor(config, loaded),
-    )
+    """For `finetune plan`."""
+    return sketch_model(config, load_processor)
 
 
 def read(row: dict[str, Any], processor: Any, _: Path) -> Sample:

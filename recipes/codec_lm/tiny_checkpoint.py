@@ -8,22 +8,20 @@ it is trained. Its codec has the frames of the released one, with codebooks of 1
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
-from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from data_prep.audio_codecs.snac_codec import CODEC_FOLDER, WEIGHTS, import_snac
-from finetune.errors import UserError, exit_code
+from finetune.errors import exit_code
 from finetune.storage import files
 from finetune.storage.model_security import CONFIG
 from recipes.speech.voices_schema import VOICES
+from recipes.tiny_checkpoints import make_parser, report_checkpoint, require_new_folder, to_safetensors, write_checkpoint
 
 from .families import ORPHEUS
 
@@ -50,8 +48,7 @@ SNAC_CONFIG: dict[str, Any] = {
 def build(folder: Path, seed: int = 0) -> Path:
     """Write model and codec to a new folder. The same seed gives the same bytes. Raises `UserError` if the folder exists, or the package
     snac is missing."""
-    if folder.exists():
-        raise UserError(f"{folder} already exists; remove it or choose another name")
+    require_new_folder(folder)
     tokenizer = make_tokenizer(SPECIAL)
     config = make_config(tokenizer.get_vocab_size())
     contents = {
@@ -62,11 +59,7 @@ def build(folder: Path, seed: int = 0) -> Path:
         f"{CODEC_FOLDER}/{CONFIG}": files.json_bytes(SNAC_CONFIG),
         f"{CODEC_FOLDER}/{WEIGHTS}": make_codec_weights(seed),
     }
-    with files.new_folder(folder) as temporary:
-        for name, data in contents.items():
-            files.make_folder((temporary / name).parent)
-            files.write_in_place(temporary / name, data)
-    return folder
+    return write_checkpoint(folder, contents)
 
 
 def make_tokenizer(special: tuple[str, ...], words: int = 256) -> Tokenizer:
@@ -139,22 +132,12 @@ def make_codec_weights(seed: int) -> bytes:
         return to_safetensors(make_snac(**SNAC_CONFIG).state_dict())
 
 
-def to_safetensors(tensors: dict[str, Tensor]) -> bytes:
-    """A file of these tensors; those that share memory are stored one by one."""
-    return save({name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}, {"format": "pt"})
-
-
 def main(argv: list[str]) -> int:
-    """Body of the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m recipes.codec_lm.tiny_checkpoint", description="Build a small random model in Orpheus' layout, with its codec."
-    )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args(argv)
-    build(arguments.folder, arguments.seed)
-    print(f"{arguments.folder}: a random checkpoint; it speaks noise until it is trained")
-    return 0
+    """Body of the command line."""
+    arguments = make_parser(
+        "recipes.codec_lm.tiny_checkpoint", "Build a small random model in Orpheus' layout, with its codec."
+    ).parse_args(argv)
+    return report_checkpoint(build(arguments.folder, arguments.seed))
 
 
 if __name__ == "__main__":

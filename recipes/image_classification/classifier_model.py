@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import init_empty_weights
 from torch import Generator, Size, Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
-from transformers import AutoConfig, AutoModelForImageClassification
+from transformers import AutoModelForImageClassification
 
 from finetune.errors import UserError
-from finetune.modeling import loading
 from finetune.planning.activation_memory import drop_storage
-from finetune.storage.model_security import Kind, admit
+from finetune.storage.model_security import Kind
 from finetune.storage.strict_json import one_line
+from recipes import stock_models
 
 OTHERS = frozenset({"timm_wrapper", "shieldgemma2", "perceiver", "imagegpt", "siglip2"})
 """Types that transformers lists as image classifiers, but that take no plain images: models of other libraries, of text and images, of
@@ -84,24 +83,14 @@ def image_classifier() -> Kind:
     """The kind of model folder that this recipe accepts."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
 
-    return Kind("an image classifier of transformers", frozenset(MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES) - OTHERS, is_part)
-
-
-def is_part(kind: str, inner: str) -> bool:
-    """Whether the config of a model type contains one of the type `inner`, as clip's contains that of its vision model."""
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    parts = getattr(CONFIG_MAPPING[kind], "sub_configs", {}).values()
-    return inner in {getattr(part, "model_type", "") for part in parts}
+    return Kind(
+        "an image classifier of transformers", frozenset(MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES) - OTHERS, stock_models.is_part
+    )
 
 
 def read_config(base: Path) -> Any:
     """The base's config. Raises `UserError` for a model of another kind."""
-    with admit(base, image_classifier()) as clean:
-        try:
-            return AutoConfig.from_pretrained(clean, trust_remote_code=False)
-        except Exception as error:  # the versions of transformers check different things and raise different types
-            raise UserError(f"{base}: config.json cannot be used ({type(error).__name__}: {one_line(error)}); download it again") from error
+    return stock_models.read_config(base, image_classifier())
 
 
 def read_base_labels(config: Any) -> list[str]:
@@ -121,12 +110,7 @@ def set_labels(config: Any, labels: list[str]) -> Any:
 
 def build_stock_model(config: Any, base: Path) -> Any:
     """The stock class with parameters on the meta device and real buffers. Raises `UserError` if it cannot be built."""
-    with init_empty_weights(include_buffers=False):
-        try:
-            return AutoModelForImageClassification.from_config(config)
-        except Exception as error:
-            problem = f"{type(error).__name__}: {one_line(error):.200}"
-            raise UserError(f"{base}: the model in config.json cannot be built ({problem}); give another model") from error
+    return stock_models.build_on_meta(lambda: AutoModelForImageClassification.from_config(config), base)
 
 
 def find_head(config: Any, base: Path) -> dict[str, tuple[int, ...]]:
@@ -146,18 +130,6 @@ def added_parameters(config: Any, base: Path, head: str) -> Mapping[str, Callabl
     return dict.fromkeys(find_head(config, base), init_head) if head == "fresh" else {}
 
 
-def find_blocks(whole: Any) -> tuple[type[nn.Module], ...]:
-    """The classes of the repeated layers: those that the model lists as not to be split and that occur in stacks; for a model that lists
-    none, all classes in its stacks."""
-    stacked = {type(inner) for module in whole.modules() if isinstance(module, nn.ModuleList | nn.Sequential) for inner in module}
-    with_weights = {
-        kind for kind in stacked if any(type(each) is kind and any(True for _ in each.parameters()) for each in whole.modules())
-    }
-    listed = {kind for kind in with_weights if kind.__name__ in (whole._no_split_modules or ())}
-    own = {kind for kind in with_weights if kind.__module__.startswith("transformers.")}
-    return tuple(sorted(listed or own, key=lambda kind: kind.__name__))
-
-
 def find_unused(model: ImageClassifier, size: tuple[int, int], base: Path) -> set[str]:
     """Names of parameters that get no gradient, such as a mask token or a pooling head of the pretraining. Training them would be an error.
     Found by a forward and a backward pass without storage. Raises `UserError` if the model does not take images of this size."""
@@ -172,38 +144,3 @@ def find_unused(model: ImageClassifier, size: tuple[int, int], base: Path) -> se
             f"({one_line(error):.200}); compare config.json with preprocessor_config.json"
         ) from error
     return {name for name, parameter in traced.named_parameters() if parameter.grad is None}
-
-
-def find_file_names(whole: Any) -> dict[str, str]:
-    """Name of each parameter and saved buffer of the model → its name in files. transformers 5 renamed modules of many models, and
-    translates when it loads and saves."""
-    own: dict[str, Tensor] = dict(whole.state_dict(keep_vars=True))
-    try:
-        from transformers.core_model_loading import revert_weight_conversion
-    except ImportError:  # before version 5
-        return {name: name for name in own}
-    saved = {id(value): name for name, value in revert_weight_conversion(whole, dict(own)).items()}
-    if lost := [name for name, value in own.items() if id(value) not in saved]:
-        raise UserError(
-            f"{type(whole).__name__}: this version of transformers stores {lost[0]} in another form than it computes with, which "
-            "image_classification does not support; use transformers 4.57, or another model"
-        )
-    return {name: saved[id(value)] for name, value in own.items()}
-
-
-def find_base_names(file_names: Mapping[str, str], whole: Any, base: Path) -> dict[str, str]:
-    """Name in files of the stock class → name in the base: without the prefix of the backbone, if the base has only a backbone."""
-    prefix = f"{whole.base_model_prefix}."
-    known = loading.tensor_shapes(base) if any(base.glob("*.safetensors")) else {}
-    plain = bool(known) and not any(name.startswith(prefix) for name in known)
-    return {name: name.removeprefix(prefix) if plain else name for name in file_names.values()}
-
-
-def read_buffers(whole: Any, names: Mapping[str, str], base: Path) -> dict[str, Tensor]:
-    """Values of the saved buffers by their names in the model: statistics of batch normalization. `names`: in the model → in the base."""
-    saved = whole.state_dict().keys() - dict(whole.named_parameters()).keys()
-    if not saved or not any(base.glob("*.safetensors")):
-        return {}
-    known = loading.tensor_shapes(base)
-    with loading.open_base(base, names) as read:
-        return {name: read(name, None) for name in sorted(saved) if names[name] in known}

@@ -12,6 +12,7 @@ from data_prep.images.image_decoding import decode_image
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError
 from finetune.storage.model_security import admit, require_safetensors
+from recipes.stock_models import explain_loading
 
 from .classifier_model import image_classifier, read_base_labels
 from .image_processing import load_image_processor
@@ -47,9 +48,6 @@ def load_export(folder: Path) -> tuple[Any, Any]:
     """Model, on a GPU if there is one, and image processor of an exported folder. Raises `UserError` if they cannot be loaded."""
     require_safetensors(folder, "--model")
     processor = load_image_processor(folder)
-    with admit(folder, image_classifier()) as clean:
-        try:
-            model = AutoModelForImageClassification.from_pretrained(clean, trust_remote_code=False, use_safetensors=True)
-        except (AttributeError, ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
-            raise UserError(f"--model {folder}: cannot be loaded ({error}); export it again") from error
+    with admit(folder, image_classifier()) as clean, explain_loading(folder):
+        model = AutoModelForImageClassification.from_pretrained(clean, trust_remote_code=False, use_safetensors=True)
     return model.eval().to("cuda" if torch.cuda.is_available() else "cpu"), processor

@@ -1,13 +1,12 @@
-"""The labels of a run: found in the training data, in a fixed order, and kept in the cache of the run."""
+"""The labels of a run: found in the training data, in a fixed order."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from finetune.config import Config, on_disk
 from finetune.errors import UserError
-from finetune.storage import files, strict_json
+from finetune.storage import strict_json
 
 from .options import Options
 
@@ -41,11 +40,8 @@ def collect_labels(config: Config[Options]) -> list[str]:
         raise UserError(
             f'{config.data.name_training_data()} has {len(found):,} different values of "label"; a classifier needs 2 to {MOST_LABELS:,}'
         )
-    return sorted(found, key=lambda label: (int(label), label) if _are_numbers(found) else (0, label))
-
-
-def _are_numbers(labels: set[str]) -> bool:
-    return all(label.isascii() and label.isdigit() for label in labels)
+    are_numbers = all(label.isascii() and label.isdigit() for label in found)
+    return sorted(found, key=lambda label: (int(label) if are_numbers else 0, label))
 
 
 def choose_labels(config: Config[Options], of_base: list[str]) -> list[str]:
@@ -61,22 +57,3 @@ def choose_labels(config: Config[Options], of_base: list[str]) -> list[str]:
             "use options.head: fresh"
         )
     return of_base
-
-
-def store_labels(config: Config[Options], labels: list[str]) -> None:
-    """Write the labels into the run's cache."""
-    files.write_bytes(_cache_path(config), files.json_bytes({"labels": labels}))
-
-
-def load_labels(config: Config[Options]) -> list[str]:
-    """The labels that `store_labels` wrote for this run. Raises `UserError` if they are missing."""
-    path = _cache_path(config)
-    try:
-        labels: list[str] = strict_json.loads_object(path.read_bytes())["labels"]
-    except (OSError, KeyError, UserError) as error:
-        raise UserError(f"{path} is missing or damaged; training writes it when it starts, so start the training again") from error
-    return labels
-
-
-def _cache_path(config: Config[Options]) -> Path:
-    return config.run.dir / "cache" / "labels.json"

@@ -16,13 +16,14 @@ import numpy as np
 
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
+from recipes.tiny_checkpoints import require_new_folder
 
 GRAYS = 16
 """Largest value of a pixel: the number of black pixels in a square of 4 × 4 of the scanned form."""
 
 
 def write_digits(folder: Path) -> int:
-    """Write `folder`/LABEL/NUMBER.pgm, dark on light, and return the number of images. Raises `UserError` if the folder exists."""
+    """Write `folder`/LABEL/NUMBER.pgm, dark on light, and return the number of images. Raises `UserError` without scikit-learn."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:
@@ -43,8 +44,7 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("folder", type=Path, help="new folder to write")
     folder = parser.parse_args(argv).folder
-    if folder.exists():
-        raise UserError(f"{folder} exists already; remove it, or choose another folder")
+    require_new_folder(folder)
     print(f"{folder}: {write_digits(folder):,} images")
     return 0
 

@@ -8,7 +8,6 @@ get the size that the base's image processor gives them, so batches have no padd
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,8 @@ from torch import Tensor, nn
 from finetune.config import Config
 from finetune.modeling.loading import resolve_source
 from finetune.recipe import Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Sketch, Term
+from recipes import stock_models
+from recipes.recipe_state import load_state, store_state
 
 from . import classifier_model, exported_files, image_processing, label_prediction, labels
 from .image_processing import ImageProcessing
@@ -27,64 +28,56 @@ from .options import Options
 
 def load(config: Config[Options]) -> Loaded:
     """The model on meta with one output for each label. Requires `prepare` to have run."""
-    return make_loaded(config, lambda: labels.load_labels(config))
+    return make_loaded(config, load_state(config)["labels"])
 
 
-def make_loaded(config: Config[Options], read_labels: Callable[[], list[str]]) -> Loaded:
-    """The model of the base's config.json. Raises `UserError` for a base of another kind, and one that cannot be trained."""
+def make_loaded(config: Config[Options], names: list[str]) -> Loaded:
+    """The model of the base's config.json for these labels. Raises `UserError` for a base that cannot be trained."""
     options = config.options
     base = resolve_source(config.model.source, config.model.revision)
     processor = image_processing.load_image_processor(base)
     size = image_processing.find_input_size(processor, base)
-    known = classifier_model.set_labels(classifier_model.read_config(base), found := read_labels())
+    known = classifier_model.set_labels(classifier_model.read_config(base), names)
     whole = classifier_model.build_stock_model(known, base)
     model = classifier_model.ImageClassifier(whole, image_processing.read_normalization(processor), options.label_smoothing)
-    in_files = classifier_model.find_file_names(whole)
-    in_base = classifier_model.find_base_names(in_files, whole, base)
+    in_files = stock_models.find_file_names(whole)
+    in_base = stock_models.find_base_names(in_files, whole, base)
     stored = {name: in_base[place] for name, place in in_files.items()}
     unused = classifier_model.find_unused(model, size, base)
     return Loaded(
         model=model,
-        processor=ImageProcessing(processor, size, tuple(found), options),
-        blocks=classifier_model.find_blocks(whole),
+        processor=ImageProcessing(processor, size, tuple(names), options),
+        blocks=stock_models.find_blocks(whole),
         base=base,
         trainable=lambda name: name not in unused,
         added=classifier_model.added_parameters(known, base, options.head),
         stored_names={name: place for name, place in stored.items() if name != place},
-        buffers=classifier_model.read_buffers(whole, stored, base),
-        state={"labels": found},
+        buffers=stock_models.read_buffers(whole, stored, base),
+        state={"labels": names},
         libraries=("pillow",),
-        remarks=(f"{len(found):,} labels; images of {size[0]} × {size[1]} pixels",),
+        remarks=(f"{len(names):,} labels; images of {size[0]} × {size[1]} pixels",),
     )
 
 
 def prepare(config: Config[Options]) -> None:
     """Find the labels in the training data."""
-    labels.store_labels(config, choose_labels(config))
+    store_state(config, {"labels": choose_labels(config)})
 
 
 def choose_labels(config: Config[Options]) -> list[str]:
-    """The labels of the data, or of the base."""
+    """The labels of the data, or of the base; without data, as in a plan, those of the base."""
     base = resolve_source(config.model.source, config.model.revision)
-    return labels.choose_labels(config, classifier_model.read_base_labels(classifier_model.read_config(base)))
+    of_base = classifier_model.read_base_labels(classifier_model.read_config(base))
+    return labels.choose_labels(config, of_base) if config.data.training_files() else of_base
 
 
 def sketch(config: Config[Options]) -> Sketch:
-    """For `finetune plan`: black images. Without data, the labels of the base."""
-    base = resolve_source(config.model.source, config.model.revision)
-    has_data = bool(config.data.training_files())
-    loaded = make_loaded(
-        config, lambda: choose_labels(config) if has_data else classifier_model.read_base_labels(classifier_model.read_config(base))
-    )
+    """For `finetune plan`: black images."""
+    loaded = make_loaded(config, choose_labels(config))
     filler = {"pixels": torch.zeros(3, *loaded.processor.size, dtype=torch.uint8), "label": torch.tensor(0)}
     return Sketch(
         replace(loaded, processor=None), lambda count, positions: collate([filler] * (count * positions)), lambda: loaded.processor
     )
-
-
-def read(row: dict[str, Any], processor: Any, folder: Path) -> Sample:
-    """One image; see `image_processing.read_image`."""
-    return image_processing.read_image(row, processor, folder)
 
 
 def collate(samples: list[Sample]) -> Batch:
@@ -115,7 +108,7 @@ def show(sample: Sample, processing: Any) -> str:
 RECIPE = Recipe(
     Options=Options,
     load=load,
-    read=read,
+    read=image_processing.read_image,
     length=lambda _: 1,
     collate=collate,
     loss=loss,

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from finetune.errors import UserError
 from finetune.modeling.loss_head import LossHead, Shaping
 from finetune.recipe import BASE_STATES
-from finetune.storage.model_security import Kind, admit
-from finetune.storage.strict_json import one_line
+from finetune.storage.model_security import Kind
+from recipes import stock_models
 from recipes.language import varlen_attention
 from recipes.language.liger_loss import LigerHead, check_runnable
 from recipes.language.loss_equivalence import check_own_forward
@@ -92,28 +92,12 @@ def causal_language_model() -> Kind:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     types = frozenset(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - COMPOSITES
-    return Kind("a causal language model of transformers", types, is_part)
-
-
-def is_part(kind: str, inner: str) -> bool:
-    """Whether the config of a model type contains one of the type `inner`, as gemma3's contains that of its vision model."""
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    parts = getattr(CONFIG_MAPPING[kind], "sub_configs", {}).values()
-    return inner in {getattr(part, "model_type", "") for part in parts}
+    return Kind("a causal language model of transformers", types, stock_models.is_part)
 
 
 def read_config(base: Path) -> Any:
     """The base's config. Raises `UserError` for anything but a causal language model whose code is in transformers itself."""
-    from transformers import AutoConfig
-
-    with admit(base, causal_language_model()) as clean:
-        try:
-            return AutoConfig.from_pretrained(clean, trust_remote_code=False)
-        except Exception as error:  # the versions of transformers check different things and raise different types
-            raise UserError(
-                f"{base}: config.json cannot be used ({type(error).__name__}: {one_line(error)}); download the model again"
-            ) from error
+    return stock_models.read_config(base, causal_language_model())
 
 
 def build_on_meta(base: Path, attention: str | None, loss_head: type[LossHead] = LossHead) -> CausalModel:
@@ -125,15 +109,10 @@ def build_on_meta(base: Path, attention: str | None, loss_head: type[LossHead] =
     from transformers import AutoModelForCausalLM
 
     config = read_config(base)
+    whole = stock_models.build_on_meta(lambda: AutoModelForCausalLM.from_config(config, attn_implementation=attention), base)
+    if not isinstance(whole.get_output_embeddings(), nn.Linear):
+        raise UserError(f"{base}: {type(whole).__name__} has no linear output head, which llm_sft needs")
     with init_empty_weights(include_buffers=False):
-        try:
-            whole = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
-        except Exception as error:  # sizes that do not fit together fail in many ways
-            raise UserError(
-                f"{base}: the model in config.json cannot be built ({type(error).__name__}: {one_line(error)}); download the model again"
-            ) from error
-        if not isinstance(whole.get_output_embeddings(), nn.Linear):
-            raise UserError(f"{base}: {type(whole).__name__} has no linear output head, which llm_sft needs")
         model = CausalModel(whole, loss_head)
     if config.get_text_config().tie_word_embeddings:
         model.get_submodule(model.head_path).weight = whole.get_input_embeddings().weight

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +10,13 @@ import torch
 
 from finetune.errors import UserError
 from finetune.hardware import cudnn_sdpa
-from finetune.recipe import Loaded
+from finetune.recipe import Loaded, Sketch
 from finetune.storage.model_security import admit, require_safetensors
+from recipes.language import collation
 from recipes.language.attention import choose_attention, explain_recompilation
 from recipes.language.causal_model import build_on_meta, causal_language_model, choose_loss_head, find_block_classes, read_config
 from recipes.language.tokenizer import load_tokenizer
+from recipes.stock_models import explain_loading
 
 if TYPE_CHECKING:
     from finetune.config import Config
@@ -35,6 +38,17 @@ def load_for_training(config: Config[LanguageOptions]) -> Loaded:
     return Loaded(model=model, processor=None, blocks=blocks, base=base, tensor_plans=PLANS, varies=varies, remarks=remarks)
 
 
+def sketch_model(config: Config[LanguageOptions], load_processor: Callable[[Config[Any], Loaded], Any]) -> Sketch:
+    """For `finetune plan`, with batches of filler samples. `load_processor`: the recipe's, called only if rows are to be read."""
+    make_batch = collation.pack if config.data.packing else collation.collate
+    loaded = load_for_training(config)
+    return Sketch(
+        loaded=loaded,
+        batch=lambda count, positions: make_batch([collation.make_filler(positions)] * count),
+        processor=lambda: load_processor(config, loaded),
+    )
+
+
 def load_for_generation(folder: Path) -> tuple[Any, Any]:
     """Model and tokenizer of a folder that AutoModelForCausalLM reads: in its own dtype on a GPU, in fp32 on a CPU.
 
@@ -51,11 +65,6 @@ def load_for_generation(folder: Path) -> tuple[Any, Any]:
     require_safetensors(folder, "--model")
     cudnn_sdpa.disable_cudnn()
     placement = {"device_map": "auto", "dtype": "auto"} if torch.cuda.is_available() else {"dtype": torch.float32}
-    with admit(folder, causal_language_model()) as clean:
-        try:
-            model = transformers.AutoModelForCausalLM.from_pretrained(
-                clean, trust_remote_code=False, use_safetensors=True, **placement
-            ).eval()
-        except (AttributeError, ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
-            raise UserError(f"--model {folder}: cannot be loaded ({error}); export it again") from error
-    return model, tokenizer
+    with admit(folder, causal_language_model()) as clean, explain_loading(folder):
+        model = transformers.AutoModelForCausalLM.from_pretrained(clean, trust_remote_code=False, use_safetensors=True, **placement)
+    return model.eval(), tokenizer

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from finetune.monitoring.run_records import LOG, read_log
 from finetune.storage import files
 from finetune.storage.model_security import admit
 from recipes import demo_runner
@@ -86,14 +85,10 @@ def split_turns(messages: list[dict[str, str]]) -> list[tuple[list[dict[str, str
 
 def make_summary(home: Path, seconds: dict[str, float], before: float, after: float) -> dict[str, Any]:
     """The content of summary.json."""
-    events = read_log(home / "run" / LOG)
-    steps = [event for event in events if event["event"] == "step"]
-    validation = [event["val/loss"] for event in events if event["event"] == "evaluation"]
     return {
         "exact_match_before": before,
         "exact_match_after": after,
-        "loss": {"first": steps[0]["loss"], "last": steps[-1]["loss"], "validation": validation[-1]},
-        "steps": len(steps),
+        **demo_runner.summarize_training(home / "run"),
         "seconds": demo_runner.add_total(seconds),
     }
 

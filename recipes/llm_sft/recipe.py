@@ -19,7 +19,7 @@ from finetune.errors import UserError
 from finetune.recipe import Answer, ExportPlan, Inference, Loaded, Recipe, Sample, Sketch
 from recipes.language import collation, loss_equivalence, loss_metrics
 from recipes.language.chat_labels import check_template, tokenize_row
-from recipes.language.model_loading import load_for_training
+from recipes.language.model_loading import load_for_training, sketch_model
 from recipes.language.tokenizer import check_vocabulary, load_tokenizer, read_template
 
 from . import chat_session, exported_files, generation, sample_preview
@@ -53,14 +53,8 @@ def load_processor(config: Config[Options], loaded: Loaded) -> ChatProcessor:
 
 
 def sketch(config: Config[Options]) -> Sketch:
-    """For `finetune plan`, with batches of filler samples."""
-    make_batch = collation.pack if config.data.packing else collation.collate
-    loaded = load_for_training(config)
-    return Sketch(
-        loaded=loaded,
-        batch=lambda count, positions: make_batch([collation.make_filler(positions)] * count),
-        processor=lambda: load_processor(config, loaded),
-    )
+    """For `finetune plan`."""
+    return sketch_model(config, load_processor)
 
 
 def describe_supervision(tokenizer: Any, supervise: str) -> str:

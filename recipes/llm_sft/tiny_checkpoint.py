@@ -7,18 +7,17 @@ It is for tests and for the demo: it takes the same code path as a released mode
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from finetune.errors import UserError, exit_code
+from finetune.errors import exit_code
 from finetune.storage import files
+from recipes.tiny_checkpoints import make_parser, make_random_weights, report_checkpoint, require_new_folder, write_checkpoint
 
 TOKENIZER = Path(__file__).resolve().parent / "tiny_tokenizer"
 """The output of make_tokenizer.py."""
@@ -34,8 +33,7 @@ def build(folder: Path, seed: int = 0) -> Path:
 
     Raises `UserError` if the folder exists.
     """
-    if folder.exists():
-        raise UserError(f"{folder} exists already; remove it, or choose another folder")
+    require_new_folder(folder)
     shipped = {path.name: path.read_bytes() for path in sorted(TOKENIZER.iterdir()) if path.is_file()}
     config = make_config(json.loads(shipped["tokenizer.json"]))
     ends = {name: config[name] for name in ("eos_token_id", "pad_token_id")}
@@ -45,11 +43,7 @@ def build(folder: Path, seed: int = 0) -> Path:
         "generation_config.json": files.json_bytes(ends),
         "model.safetensors": make_weights(config, seed),
     }
-    temporary = files.fresh_folder(folder.parent, folder.name)
-    for name, content in contents.items():
-        files.write_in_place(temporary / name, content)
-    files.commit_folder(temporary, folder)
-    return folder
+    return write_checkpoint(folder, contents)
 
 
 def make_config(tokenizer: dict[str, Any]) -> dict[str, Any]:
@@ -81,29 +75,16 @@ def make_config(tokenizer: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_weights(config: dict[str, Any], seed: int) -> bytes:
-    """`model.safetensors` for this `config.json`. Norms are 1; other weights are random, in the order of their names, so that the bytes are
-    the same with every release of transformers."""
+    """`model.safetensors` for this `config.json`."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
-    chance = torch.Generator().manual_seed(seed)
-    shapes = {name: parameter.shape for name, parameter in sorted(model.named_parameters(), key=lambda each: each[0])}
-    tensors = {
-        name: torch.ones(size) if len(size) == 1 else WEIGHT_STD * torch.randn(size, generator=chance) for name, size in shapes.items()
-    }
-    return save(tensors, metadata={"format": "pt"})
+    return make_random_weights({name: parameter.shape for name, parameter in model.named_parameters()}, WEIGHT_STD, seed)
 
 
 def main(argv: list[str]) -> int:
     """Body of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m recipes.llm_sft.tiny_checkpoint", description="Write a small Qwen3 with random weights."
-    )
-    parser.add_argument("folder", type=Path, help="new folder to write")
-    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same weights (default %(default)s)")
-    arguments = parser.parse_args(argv)
-    build(arguments.folder, arguments.seed)
-    print(f"{arguments.folder}: a model with random weights; train it before use")
-    return 0
+    arguments = make_parser("recipes.llm_sft.tiny_checkpoint", "Write a small Qwen3 with random weights.").parse_args(argv)
+    return report_checkpoint(build(arguments.folder, arguments.seed))
 
 
 if __name__ == "__main__":

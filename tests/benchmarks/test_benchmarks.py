@@ -32,8 +32,11 @@ COLUMNS = {
     "plan_backtest": {"run", "source", "published, GB", "sum / published", "use", "fitted / published"},
     "reliability": {"promise", "trials", "failures"},
     "scaling": {"model", "GPUs", "fsdp, s", "best", "waits", "GPU-hours for 10⁹", "$ for 10⁹"},
+    "scaling_context": {"model", "GPUs", "longest sequence, fsdp", "fsdp, 8 GPUs a sequence", "ring hides in a machine from"},
     "scaling_data": {"Whisper", "GPU", "hours of speech a GPU-hour", "published, any GPU", "CPU cores a GPU"},
+    "scaling_experts": {"model", "GPUs", "positions of a GPU", "computing, ms", "gathering, ms", "faster", "ratio"},
     "scaling_limits": {"model", "between machines, GB/s", "ddp", "fsdp", "hsdp", "fsdp × tp"},
+    "scaling_pipeline": {"model", "GPUs", "best without stages", "best with stages", "bubble", "without / with", "pays"},
     "resume_time": {"state, MiB", "ranks", "read / torch.load", "start to first step, s", "here / by hand"},
     "sft_speed": {"way", "tokens / s", "of by hand", "peak memory, MiB"},
     "save_blocking": {"state, MiB", "copy, ms", "save / copy", "first save / first copy", "torch.save / save"},
@@ -60,7 +63,18 @@ SLOW = {
         "models_table",
         "plan_backtest",
     ),
-    *("reliability", "resume_time", "save_blocking", "scaling", "scaling_limits", "start_up", "step_overhead", "strategy_bytes"),
+    *(
+        "reliability",
+        "resume_time",
+        "save_blocking",
+        "scaling",
+        "scaling_context",
+        "scaling_limits",
+        "scaling_pipeline",
+        "start_up",
+        "step_overhead",
+        "strategy_bytes",
+    ),
     *("transcribe_speed", "voice_ways"),
 }
 """Benchmarks that start worlds of several processes, or twenty after each other, or run or trace a model of real size: half a minute."""
@@ -90,7 +104,10 @@ def test_a_part_that_no_gpu_has_measured_says_so() -> None:
         assert (NOT_YET in section) != (folder / f"gpu-{name}.jsonl").exists()
 
 
-@pytest.mark.parametrize(("page", "names"), [("plan", ("plan_backtest",)), ("scaling", ("scaling_limits", "scaling_data"))])
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [("plan", ("plan_backtest",)), ("scaling", tuple(f"scaling_{name}" for name in ("limits", "data", "pipeline", "context", "experts")))],
+)
 def test_a_page_shows_the_tables_that_its_commands_wrote(page: str, names: tuple[str, ...]) -> None:
     shown = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     for name in names:

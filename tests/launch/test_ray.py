@@ -25,6 +25,7 @@ from finetune.errors import UserError
 from finetune.ray_cluster import cluster
 from tests.launch import ray_nodes
 from tests.launch.launching import ALONE, ROOT, byte_data, command, series
+from tests.recipes.image_classification import tiny_images
 from tests.reliability.test_resume import logged, losses, weights
 
 STEPS, EVERY = 120, 10
@@ -101,6 +102,24 @@ def test_two_workers_train_what_two_processes_train(nodes: Cluster, long: list[o
     ended(start(nodes, *long, "--run.dir", tmp_path / "run", "--num-workers", 2))
     assert losses(tmp_path / "run") == losses(uninterrupted) and len(losses(tmp_path / "run")) == STEPS
     assert weights(tmp_path / "run") == weights(uninterrupted) and len(weights(tmp_path / "run")) == 2
+
+
+@pytest.mark.slow
+def test_two_workers_train_an_image_classifier_as_two_processes_do(nodes: Cluster, tmp_path: Path) -> None:
+    """A ViT, sharded over both, whose crops and whose new head depend on the seed alone."""
+    tiny_images.make_config(tmp_path)
+    data = {"model.source": "base", "data.train": "train.jsonl", "data.val": "val.jsonl"}
+    places = [word for key, name in data.items() for word in (f"--{key}", tmp_path / name)]
+    sizes = ["--train.steps", 4, "--train.global_batch_tokens", 12, "--train.micro_tokens", 3, "--eval.every", 2, "--checkpoint.every", 4]
+    rest = ["--train.precision", "fp32", "--train.lr", "2e-3", "--parallel.strategy", "fsdp", "--log.trackers", "[]"]
+    words = ["--recipe", "image_classification", *places, *sizes, *rest]
+    launch(*words, "--run.dir", tmp_path / "launched")
+    output = ended(start(nodes, *words, "--run.dir", "run", "--storage", tmp_path, "--num-workers", 2))
+    assert "finished at step 4; next: python -m finetune export" in output
+    assert losses(tmp_path / "run") == losses(tmp_path / "launched") and len(losses(tmp_path / "run")) == 4
+    assert weights(tmp_path / "run") == weights(tmp_path / "launched") and len(weights(tmp_path / "run")) == 2
+    measured = [[event["val/accuracy"] for event in series(tmp_path / run, "evaluation")] for run in ("run", "launched")]
+    assert measured[0] == measured[1] and len(measured[0]) == 3
 
 
 @pytest.mark.ci

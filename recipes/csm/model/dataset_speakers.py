@@ -11,6 +11,7 @@ from data_prep.audio_codecs.mimi_codec import open_csm_codec
 from finetune.config import Config
 from finetune.data.context_rows import EarlierRows
 from finetune.errors import UserError
+from recipes.recipe_state import store_state
 from recipes.speech.dataset_rows import (
     SpeakerClips,
     check_dataset_codec,
@@ -19,7 +20,7 @@ from recipes.speech.dataset_rows import (
 )
 from recipes.speech.evaluation.evaluation_items import visit_rows
 from recipes.speech.voices_schema import VOICES, read_voices
-from recipes.speech.voices_state import make_voices_state, store_state
+from recipes.speech.voices_state import make_voices_state
 
 from ..options import Options, limit_context
 from .model_config import FRAME_RATE

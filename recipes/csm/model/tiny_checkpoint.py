@@ -8,18 +8,23 @@ it is trained.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 
-from finetune.errors import UserError, exit_code
+from finetune.errors import exit_code
 from finetune.storage import files
+from recipes.tiny_checkpoints import (
+    make_parser,
+    report_checkpoint,
+    require_new_folder,
+    to_safetensors,
+    train_byte_tokenizer,
+    write_checkpoint,
+)
 
 from .csm_model import COPY
 from .model_config import RELEASED
@@ -49,9 +54,8 @@ CODEBOOKS, CODES = 4, 32
 def build(folder: Path, seed: int = 0, codebooks: int = CODEBOOKS, width: int = 32) -> Path:
     """Write the checkpoint to a new folder, with a backbone of this hidden size. The same seed gives the same bytes. Raises `UserError` if
     the folder exists."""
-    if folder.exists():
-        raise UserError(f"{folder} already exists; remove it or choose another name")
-    tokenizer = train_tokenizer()
+    require_new_folder(folder)
+    tokenizer = train_byte_tokenizer(PRETOKENIZE, SENTENCES * 5, BASE_VOCABULARY, SPECIAL)
     config = make_config(tokenizer, codebooks, width)
     contents: dict[str, bytes] = {
         "config.json": files.json_bytes(make_config_document(config)),
@@ -62,23 +66,7 @@ def build(folder: Path, seed: int = 0, codebooks: int = CODEBOOKS, width: int = 
         "preprocessor_config.json": files.json_bytes(make_extractor_config()),
         "chat_template.jinja": TEMPLATE.encode(),
     }
-    with files.new_folder(folder) as temporary:
-        for name, data in contents.items():
-            files.write_in_place(temporary / name, data)
-    return folder
-
-
-def train_tokenizer(sentences: Sequence[str] = SENTENCES) -> Tokenizer:
-    """A byte-level BPE of `BASE_VOCABULARY` tokens, and the special ones after them."""
-    tokenizer = Tokenizer(models.BPE())
-    split = pre_tokenizers.Split(Regex(PRETOKENIZE), "isolated")
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(vocab_size=BASE_VOCABULARY, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(list(sentences) * 5, trainer)
-    tokenizer.add_special_tokens(list(SPECIAL))
-    return tokenizer
+    return write_checkpoint(folder, contents)
 
 
 def make_config(tokenizer: Tokenizer, codebooks: int = CODEBOOKS, width: int = 32) -> Any:
@@ -183,19 +171,13 @@ def make_weights(config: Any, seed: int) -> bytes:
         for name, tensor in [*model.codec_model.named_parameters(), *model.codec_model.named_buffers()]:
             if name.endswith("embed_sum"):  # empty codebooks would give every frame code 0
                 tensor.data.normal_()
-    tensors = {name: tensor.contiguous().clone() for name, tensor in model.state_dict().items() if name != COPY}
-    return save(tensors, metadata={"format": "pt"})
+    return to_safetensors({name: tensor for name, tensor in model.state_dict().items() if name != COPY})
 
 
 def main(argv: list[str]) -> int:
-    """Body of the command."""
-    parser = argparse.ArgumentParser(prog="python -m recipes.csm.model.tiny_checkpoint", description="Build a small random CSM checkpoint.")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args(argv)
-    build(arguments.folder, arguments.seed)
-    print(f"{arguments.folder}: a random checkpoint; it speaks noise until it is trained")
-    return 0
+    """Body of the command line."""
+    arguments = make_parser("recipes.csm.model.tiny_checkpoint", "Build a small random CSM checkpoint.").parse_args(argv)
+    return report_checkpoint(build(arguments.folder, arguments.seed))
 
 
 if __name__ == "__main__":

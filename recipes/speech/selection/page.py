@@ -8,6 +8,7 @@ from pathlib import Path
 
 from data_prep.pages.jinja_environment import make_environment, read_style
 from data_prep.pages.report_audio import AUDIO_BYTES, make_data_uri
+from recipes.speech.evaluation import results_page
 from recipes.speech.evaluation.evaluation_items import Item, pick_evenly
 from recipes.speech.evaluation.metric_aggregation import PACE, WER, similarity_metric
 from recipes.speech.evaluation.results_page import TextClips, make_card
@@ -31,7 +32,7 @@ class ListedText:
 
 def render_page(result: SelectionResult, clips: Mapping[str, Sequence[ComparedClip]], kinds: Mapping[str, str], run: str) -> str:
     """The whole page. `clips`: name of a candidate, or of the recordings → its clips. `kinds`: key of a text → its kind."""
-    template = make_environment(TEMPLATE.parent).get_template(TEMPLATE.name)
+    template = make_environment(TEMPLATE.parent, results_page.TEMPLATE.parent).get_template(TEMPLATE.name)
     return template.render(
         title=run,
         reason=result_table.explain_choice(result.decision),

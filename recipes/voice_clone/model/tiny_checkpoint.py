@@ -8,7 +8,6 @@ it is trained.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -17,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from torch import Tensor, nn
+from tokenizers import Tokenizer
+from torch import nn
 from torch.nn import Conv1d, ConvTranspose1d, init
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
@@ -27,6 +25,14 @@ from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
 from recipes.speech.sampling_settings import CONFIG
+from recipes.tiny_checkpoints import (
+    make_parser,
+    report_checkpoint,
+    require_new_folder,
+    to_safetensors,
+    train_byte_tokenizer,
+    write_checkpoint,
+)
 
 from .config_factory import PREPROCESSOR_CONFIG, SMALL, TextIds, make_codec_config, make_model_config
 from .sampling_settings import STOCK
@@ -52,8 +58,7 @@ def build(folder: Path, size: str = "nano", seed: int = 0) -> Path:
     """
     if size not in SMALL:
         raise UserError(f"--size {size}: known sizes are {', '.join(SMALL)}")
-    if folder.exists():
-        raise UserError(f"{folder} already exists; remove it or choose another name")
+    require_new_folder(folder)
     tokenizer = train_text_tokenizer()
     shape = make_model_config(SMALL[size], find_text_ids(tokenizer))
     codec = make_codec_config(SMALL[size].codebook)
@@ -63,25 +68,13 @@ def build(folder: Path, size: str = "nano", seed: int = 0) -> Path:
         "model.safetensors": make_model_weights(shape, seed),
         "speech_tokenizer/model.safetensors": make_codec_weights(codec, seed),
     }
-    temporary = files.fresh_folder(folder.parent, folder.name)
-    for name, data in contents.items():
-        files.make_folder((temporary / name).parent)
-        files.write_in_place(temporary / name, data)
-    files.commit_folder(temporary, folder)
-    return folder
+    return write_checkpoint(folder, contents)
 
 
 def train_text_tokenizer(sentences: Sequence[str] = SENTENCES, vocabulary: int = BASE_VOCABULARY) -> Tokenizer:
     """A byte-level BPE that splits text as Qwen2's does, with at most `vocabulary` tokens plus the special ones. "assistant" and the line
     break are one token each, because the layout drops a fixed number of tokens at both ends of the prompt."""
-    tokenizer = Tokenizer(models.BPE())
-    split = pre_tokenizers.Split(Regex(PRETOKENIZE_REGEX), "isolated")
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=vocabulary, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False)
-    tokenizer.train_from_iterator(["assistant\nuser\n"] * 50 + list(sentences) * 5, trainer)
-    tokenizer.add_special_tokens(list(SPECIAL))
-    return tokenizer
+    return train_byte_tokenizer(PRETOKENIZE_REGEX, ["assistant\nuser\n"] * 50 + list(sentences) * 5, vocabulary, SPECIAL)
 
 
 def find_text_ids(tokenizer: Tokenizer) -> TextIds:
@@ -136,7 +129,7 @@ def make_model_weights(shape: dict[str, Any], seed: int) -> bytes:
         model = Qwen3TTSForConditionalGeneration(Qwen3TTSConfig(**shape))
         init_biases(model.talker, shape["initializer_range"])
         init_convolutions(model.speaker_encoder, last="fc", size=0.5)
-    return _to_safetensors(model.state_dict())
+    return to_safetensors(model.state_dict())
 
 
 def init_biases(talker: nn.Module, spread: float) -> None:
@@ -172,25 +165,15 @@ def make_codec_weights(shape: dict[str, Any], seed: int) -> bytes:
             if name.endswith(("embed_sum", "embedding_sum")):
                 tensor.data.normal_()
         init_convolutions(codec.decoder, last="decoder.6.conv", size=0.01)
-    return _to_safetensors(codec.state_dict())
-
-
-def _to_safetensors(tensors: dict[str, Tensor]) -> bytes:
-    return save({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, metadata={"format": "pt"})
+    return to_safetensors(codec.state_dict())
 
 
 def main(argv: list[str]) -> int:
-    """Body of the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m recipes.voice_clone.model.tiny_checkpoint", description="Build a small random Qwen3-TTS checkpoint."
-    )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--size", default="nano", choices=sorted(SMALL))
-    parser.add_argument("--seed", type=int, default=0)
+    """Body of the command line."""
+    parser = make_parser("recipes.voice_clone.model.tiny_checkpoint", "Build a small random Qwen3-TTS checkpoint.")
+    parser.add_argument("--size", default="nano", choices=sorted(SMALL), help="2 or 20 MB (default %(default)s)")
     arguments = parser.parse_args(argv)
-    build(arguments.folder, arguments.size, arguments.seed)
-    print(f"{arguments.folder}: a random {arguments.size} checkpoint; it speaks noise until it is trained")
-    return 0
+    return report_checkpoint(build(arguments.folder, arguments.size, arguments.seed))
 
 
 if __name__ == "__main__":

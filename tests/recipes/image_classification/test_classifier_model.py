@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoConfig
 
 from finetune.errors import UserError
 from finetune.modeling.added_parameters import make_generator
+from recipes import stock_models
 from recipes.image_classification import classifier_model, tiny_checkpoint
 from recipes.image_classification.classifier_model import ImageClassifier, Normalization
 
@@ -89,7 +89,7 @@ def test_the_head_is_what_depends_on_the_number_of_labels(tmp_path: Path) -> Non
 @pytest.mark.parametrize("kind", SMALL)
 def test_blocks_are_found_and_unused_parameters_are_not_trained(kind: str, tmp_path: Path) -> None:
     model = build(kind)
-    blocks = classifier_model.find_blocks(model.whole)
+    blocks = stock_models.find_blocks(model.whole)
     assert blocks and sum(isinstance(module, blocks) for module in model.modules()) >= 2
     unused = classifier_model.find_unused(model, (16, 16), tmp_path)
     model.train()(make_batch())[0].backward()
@@ -100,17 +100,6 @@ def test_blocks_are_found_and_unused_parameters_are_not_trained(kind: str, tmp_p
 def test_images_of_another_size_are_explained(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"does not take the images .* of 20 × 20 pixels"):
         classifier_model.find_unused(build("vit"), (20, 20), tmp_path)
-
-
-def test_names_are_those_of_the_files_with_or_without_a_prefix(tmp_path: Path) -> None:
-    base = tiny_checkpoint.build(tmp_path / "base")
-    whole = classifier_model.build_stock_model(classifier_model.set_labels(classifier_model.read_config(base), ["a", "b"]), base)
-    in_files = classifier_model.find_file_names(whole)
-    assert "vit.encoder.layer.0.attention.attention.query.weight" in in_files.values(), "as in files of every version"
-    in_base = classifier_model.find_base_names(in_files, whole, base)
-    stored = load_file(base / "model.safetensors").keys()
-    assert {in_base[name] for name in in_files.values() if not name.startswith("classifier.")} == stored
-    assert classifier_model.find_base_names(in_files, whole, tmp_path) == {name: name for name in in_files.values()}
 
 
 def test_models_that_take_no_plain_images_are_refused() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoImageProcessor, AutoModelForImageClassification, pipeline
+from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoModelForImageClassification, pipeline
 
 from finetune.checkpointing import checkpoint, rank_shards
 from finetune.distributed.process_group import join, leave
@@ -54,6 +54,32 @@ def test_stock_transformers_computes_the_logits_of_the_training(full_run: Path, 
     trained = compute_trained_logits(full_run, tmp_path / "run", ("train.steps", "30"))
     torch.testing.assert_close(compute_stock_logits(exported), trained, rtol=0, atol=1e-5)
     assert trained.std() > 0.5
+
+
+OTHER_MODELS: dict[str, dict[str, Any]] = {
+    "convnext": {"num_stages": 2, "hidden_sizes": [8, 16], "depths": [1, 2], "patch_size": 2, "image_size": 16},
+    "dinov2": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 16, "patch_size": 4},
+    "swin": {"image_size": 16, "patch_size": 2, "embed_dim": 12, "depths": [2, 1], "num_heads": [2, 2], "window_size": 4},
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_MODELS)
+def test_other_architectures_are_trained_and_exported_with_equal_logits(kind: str, tmp_path: Path) -> None:
+    """From a backbone without an output layer, as the released ones are."""
+    torch.manual_seed(0)
+    AutoModel.from_config(AutoConfig.for_model(kind, **OTHER_MODELS[kind])).save_pretrained(tmp_path / "base")
+    settings = {"image_processor_type": "ViTImageProcessor", "size": {"height": 16, "width": 16}}
+    (tmp_path / "base" / "preprocessor_config.json").write_text(json.dumps(settings))
+    run = train_here(tmp_path, ("train.steps", "2"))
+    folder = export.export(run, tmp_path / "export")
+    trained = compute_trained_logits(run, tmp_path / "copy", ("train.steps", "2"))
+    torch.testing.assert_close(compute_stock_logits(folder), trained, rtol=0, atol=1e-6)
+    labels, found = sorted(LABELS), pipeline("image-classification", model=str(folder), device="cpu")(PHOTOS, top_k=3)
+    shares = torch.tensor([[{each["label"]: each["score"] for each in photo}[label] for label in labels] for photo in found])
+    torch.testing.assert_close(shares, trained.softmax(-1), rtol=0, atol=1e-6)
+    base, written = load_file(tmp_path / "base" / "model.safetensors"), load_file(folder / "model.safetensors")
+    changed = [name for name, value in base.items() if not torch.equal(written[f"{kind}.{name}"], value)]
+    assert len(changed) > len(base) / 2, "the layers of the backbone are trained"
 
 
 def test_the_head_and_the_adapters_of_a_lora_run_are_in_the_export(lora_run: Path, tmp_path: Path) -> None:

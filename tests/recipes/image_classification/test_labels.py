@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -34,12 +33,3 @@ def test_labels_of_a_base_must_include_those_of_the_data(tmp_path: Path) -> None
     assert labels.choose_labels(config, ["red", "green", "blue", "violet"]) == ["red", "green", "blue", "violet"]
     with pytest.raises(UserError, match="the base does not know the label 'red'"):
         labels.choose_labels(config, ["green", "blue"])
-
-
-def test_labels_are_kept_for_the_other_ranks(tmp_path: Path) -> None:
-    config = make_config(tmp_path)
-    with pytest.raises(UserError, match="labels.json is missing or damaged"):
-        labels.load_labels(config)
-    labels.store_labels(config, ["a", "b"])
-    assert labels.load_labels(config) == ["a", "b"]
-    assert json.loads((config.run.dir / "cache" / "labels.json").read_text()) == {"labels": ["a", "b"]}

@@ -1,4 +1,4 @@
-"""The recipe state of a speech model, and its cache."""
+"""The recipe state of a speech model."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import hashlib
 import json
 from pathlib import Path
 
-import pytest
-
 from finetune.config import resolve
-from finetune.errors import UserError
 from recipes.csm.options import Options
-from recipes.speech.voices_state import load_state, make_voices_state, store_state
+from recipes.speech.voices_state import make_voices_state
 
 SPEAKERS = [{"name": "bob", "clips": 2, "seconds": 3.0, "id": 1}, {"name": "ann", "clips": 3, "seconds": 1.0, "id": 0}]
 
@@ -29,14 +26,3 @@ def test_the_state_names_data_and_base_without_folders_of_this_machine(tmp_path:
         "base": {"name": "base", "revision": "main"},
     }
     assert [*state] == ["speakers", "data", "base"] and [*state["data"]] == ["name", "sha256", "clips"], "the order of voices.json"
-
-
-def test_the_cache_gives_back_the_state_or_names_its_file(tmp_path: Path) -> None:
-    config = resolve("csm", Options, [], [("run.dir", json.dumps(str(tmp_path / "run")))])
-    with pytest.raises(UserError, match=r"run/cache/speakers.json is missing or damaged; .* start the training again"):
-        load_state(config)
-    store_state(config, {"speakers": SPEAKERS})
-    assert load_state(config) == {"speakers": SPEAKERS}
-    (tmp_path / "run" / "cache" / "speakers.json").write_text("{")
-    with pytest.raises(UserError, match="missing or damaged"):
-        load_state(config)

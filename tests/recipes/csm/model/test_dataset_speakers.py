@@ -13,7 +13,7 @@ from finetune.errors import UserError
 from recipes.csm.model import dataset_speakers, tiny_checkpoint
 from recipes.csm.model.dataset_speakers import MOST_SPEAKERS, assign_numbers
 from recipes.csm.recipe import RECIPE
-from recipes.speech.voices_state import load_state
+from recipes.recipe_state import load_state
 from tests.recipes.csm.tiny_csm import make_config, make_rows, write_rows
 
 
@@ -60,7 +60,7 @@ def test_the_state_is_stored_for_every_rank_and_identifies_data_and_base(tiny: P
 
 def test_a_missing_cache_is_an_error(tiny: Path, tmp_path: Path) -> None:
     config = make_config(tiny, write_rows(tmp_path / "train.jsonl", make_rows(["Ann"])))
-    with pytest.raises(UserError, match=r"speakers.json is missing or damaged"):
+    with pytest.raises(UserError, match=r"recipe_state.json is missing or damaged"):
         RECIPE.load(config)
 
 
