@@ -45,6 +45,14 @@ def _path_or_url(value: Any) -> Path | str:
     return value if is_url(value) else Path(value)
 
 
+def _one_or_several(value: Any) -> Path | str | tuple[Path | str, ...]:
+    if not isinstance(value, list | tuple):
+        return _path_or_url(value)
+    if not value:
+        raise ValueError("expected a file, or a list of at least one file")
+    return tuple(map(_path_or_url, value))
+
+
 def _url(value: str) -> str:
     if not is_url(value):
         raise ValueError("expected a URL such as s3://bucket/runs/me; for a mounted folder file:///mnt/share/me")
@@ -65,6 +73,8 @@ def _list_of_one(value: Any) -> Any:
 FilePath = Annotated[Path, Field(strict=False)]
 DataFile = Annotated[Path | str, PlainValidator(_path_or_url, json_schema_input_type=str)]
 """A string is a URL."""
+DataFiles = Annotated[Path | str | tuple[Path | str, ...], PlainValidator(_one_or_several, json_schema_input_type=str | list[str])]
+"""One `DataFile`, or several."""
 Url = Annotated[str, AfterValidator(_url)]
 Names = Annotated[tuple[str, ...], Field(strict=False), BeforeValidator(_list_of_one, json_schema_input_type=str | tuple[str, ...])]
 
@@ -127,8 +137,9 @@ class Data(Section):
     mix: Annotated[tuple[MixedFile, ...], Field(strict=False)] = ()
     """Several training files instead of `train`, as `[{path: a.jsonl, weight: 0.9}, {path: b.jsonl, weight: 0.1}]`: 90 % of the samples
     come from the first. An epoch has as many samples as the files have rows, so it may repeat one file and cut another."""
-    val: DataFile | None = None
-    """Validation data as JSONL, or its URL."""
+    val: DataFiles | None = None
+    """Validation data as JSONL, or its URL; or several files, as in `[a.jsonl, b.jsonl]`. Then the loss of each is logged as
+    `val/NAME/loss`, and the validation loss is that of all rows together."""
     window: int = Field(default=1024, ge=1)
     """Number of samples that are bucketed by length, or packed, together. The shuffle covers the whole epoch."""
     packing: bool = False
@@ -143,6 +154,12 @@ class Data(Section):
         single = () if self.train is None else (self.train,)
         return single or tuple(file.path for file in self.mix)
 
+    def validation_files(self) -> tuple[Path | str, ...]:
+        """The file or files of `val`; none without validation data."""
+        if self.val is None:
+            return ()
+        return self.val if isinstance(self.val, tuple) else (self.val,)
+
     def name_training_data(self) -> str:
         """The training files, for messages."""
         return ", ".join(map(str, self.training_files()))
@@ -154,7 +171,8 @@ class Train(Section):
     steps: int | None = Field(default=None, ge=1)
     """Number of optimizer steps. If set, it replaces `epochs`."""
     patience: int | None = Field(default=None, ge=1)
-    """Number of evaluations in a row without a better `checkpoint.best_by` (default: validation loss) after which the run is finished."""
+    """Number of evaluations in a row without a better `checkpoint.best_by` (default: validation loss) after which the run is finished; of
+    measured samples, if `best_by` is a metric of samples."""
     optimizer: Literal["adamw", "adamw_8bit", "muon"] = "adamw"
     """AdamW; AdamW with 8-bit moments (fp32 for embeddings, vectors and short rows); or Muon for the matrices of blocks, scaled to
     AdamW's learning rate and decay, with AdamW for the rest. A checkpoint can only be resumed with the optimizer that wrote it."""
@@ -225,7 +243,7 @@ class Checkpoint(Section):
     8 that are spread over the whole run, to choose from later."""
     best_by: Annotated[str, AfterValidator(_best_by)] | None = None
     """Metric of the evaluations by which a checkpoint is the best, with `min` or `max` (default min), as in `accuracy max`. Default: the
-    lowest validation loss."""
+    lowest validation loss. `sample/NAME` is a metric of the answers to `sample.prompts`, as in `sample/wer` for a voice."""
     asynchronous: bool = True
     """Continue training while a checkpoint is written; only the copy to host memory blocks. It takes 12 bytes of host memory per trained
     parameter (fewer with another `optimizer`), over all ranks, until the run ends; without room for it, each save blocks until it is
@@ -252,6 +270,12 @@ class Sample(Section):
     prompts: Names = ()
     """Prompts to generate from; for a voice, `text` or `speaker|text`. A separate process generates, on the GPU of rank 0 if it has room,
     otherwise on one CPU core. Results go to the log, the trackers and (audio, spectrograms) to `samples/` in the run's folder."""
+    asr: str | None = None
+    """Whisper model (small, a .pt file, a hub name) that transcribes the clips of a voice, for the metrics `sample/wer`, `sample/cer` and
+    `sample/cost`."""
+    speaker_model: str | None = None
+    """Speaker encoder for the metric `sample/similarity` of a voice, as `--speaker-model` of eval-voice. Default, if something is measured:
+    resemblyzer, if it is installed, or else that of the base."""
 
 
 class Log(Section):

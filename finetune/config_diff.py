@@ -15,7 +15,7 @@ ABSENT = "not there"
 ROUNDING = ("parallel.", "train.compile", "train.activation_checkpointing", "launch.")
 """Prefixes of keys that affect only where, or in which order, the same sums are computed."""
 NEUTRAL = (
-    *("launch.validation_data", "run.dir", "run.deadline_minutes", "checkpoint.", "eval.", "sample.", "log."),
+    *("launch.validation_data", "launch.samples", "run.dir", "run.deadline_minutes", "checkpoint.", "eval.", "sample.", "log."),
     *("model.source", "model.revision", "data.train", "data.mix", "data.val"),
 )
 """Prefixes of keys that affect only what is kept, measured and logged; and paths of files whose content is compared by digest."""

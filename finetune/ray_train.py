@@ -130,7 +130,8 @@ def format_arguments(arguments: Arguments) -> list[str]:
 def list_local_files(config: Config) -> list[Path]:
     """Paths that each machine must have, besides the package, in the same place as this one."""
     local = [Path(config.model.source)] if config.model.source and Path(config.model.source).exists() else []
-    return [Path.cwd(), *(path.absolute() for path in (*local, *config.data.training_files(), config.data.val) if isinstance(path, Path))]
+    named = (*config.data.training_files(), *config.data.validation_files())
+    return [Path.cwd(), *(path.absolute() for path in (*local, *named) if isinstance(path, Path))]
 
 
 def train_on_cluster(engine: Engine, gpu: bool, run_dir: Path, arguments: list[str]) -> Result:

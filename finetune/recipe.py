@@ -191,6 +191,41 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class PreparedMetrics:
+    """What measuring the answers to `sample.prompts` needs. Everything in it can be written as JSON."""
+
+    names: tuple[str, ...]
+    """Of the metrics, the means of `Answer.numbers` included."""
+    settings: dict[str, Any]
+    """All that the metrics depend on besides prompts and weights: models with their digests, sampling, seed, reference clips. Recorded with
+    every measurement; measurements with other settings are not compared."""
+    local: dict[str, Any] = field(default_factory=dict)
+    """Where on this machine the models and files are."""
+    bytes: int = 0
+    """Size of the weights that `measure` loads."""
+
+
+class MeasuredAnswers(NamedTuple):
+    """What `SampleMetrics.measure` found."""
+
+    metrics: dict[str, float]
+    """By name, over all answers."""
+    details: list[dict[str, Any]]
+    """For each answer, what is recorded beside the metrics, such as its transcript. JSON."""
+
+
+@dataclass(frozen=True)
+class SampleMetrics:
+    """Metrics of all answers to `sample.prompts` together, for `checkpoint.best_by: sample/NAME`."""
+
+    prepare: Callable[[Config], PreparedMetrics | None]
+    """Called once per launch, on one process, after `Recipe.prepare` and before training: find and check what measuring needs. Raises
+    `UserError` if something is missing. None: the config asks for no measurement."""
+    measure: Callable[[Path, list[str], list[Answer], PreparedMetrics], MeasuredAnswers]
+    """(exported folder, prompts, answers, what `prepare` returned) → metrics. Called in the process that has generated the answers."""
+
+
+@dataclass(frozen=True)
 class Sketch:
     """What `finetune plan` needs of a base: its config.json, and neither weights nor data."""
 
@@ -264,6 +299,8 @@ class Inference:
     its choice by `finetune.exporting.selection_record.write_selection`. Absent: the checkpoints' evaluations decide."""
     example: tuple[str, ...] = ()
     """Arguments of `finetune generate` for the command that a run prints after its last step: a text to start with."""
+    metrics: SampleMetrics | None = None
+    """Metrics of what `sample` returns, besides the means of `Answer.numbers`. Absent: there are only these."""
 
 
 def _raise_missing_generate(_: Path, __: list[str]) -> int:
@@ -367,6 +404,7 @@ class Recipe(Generic[OptionsT]):
                 evaluate or now.evaluate,
                 now.select,
                 now.example,
+                now.metrics,
             )
             object.__setattr__(self, "inference", moved)
             warn_recipe_author(

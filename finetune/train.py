@@ -25,6 +25,7 @@ from finetune.config_diff import flatten
 from finetune.config_sources import Arguments, parse_arguments, read_config_file
 from finetune.errors import ElsewhereError, UserError, exit_code
 from finetune.hardware import cuda_allocator
+from finetune.monitoring.run_records import SAMPLED
 from finetune.recipe import Recipe, built_in_recipes, find_recipe, load_data_advice, load_options, load_recipe
 from finetune.storage import remote
 from finetune.storage.model_resolver import is_hub_name
@@ -139,19 +140,27 @@ def check_inputs(config: Config) -> None:
     if not config.data.training_files():
         advice = load_data_advice(find_recipe(config.recipe))
         raise UserError(f"no training data: give --data.train FOLDER/train.jsonl, or several files as data.mix. {advice}")
-    if config.data.val is None and (config.train.patience is not None or config.checkpoint.best_by is not None):
+    by_samples = (config.checkpoint.best_by or "").startswith(SAMPLED)  # `generation_during_training.check` checks these
+    if config.data.val is None and not by_samples and (config.train.patience is not None or config.checkpoint.best_by is not None):
         key = "train.patience" if config.train.patience is not None else "checkpoint.best_by"
         raise UserError(f"{key} is set, but there are no evaluations without validation data; give --data.val FILE, or remove {key}")
     if config.data.mix:
         from finetune.data.mixture import name_sources  # here, since --help needs no numpy
 
         name_sources([file.path for file in config.data.mix])  # raises for a file that is listed twice, before all are read
+    if isinstance(config.data.val, tuple):
+        from finetune.data.mixture import name_validation_sources
+
+        name_validation_sources(config.data.val)
     for tracker in config.log.trackers:
         found = importlib.util.find_spec(tracker)
         if found is None or found.origin is None:  # no origin: a plain folder, such as the one that wandb leaves where it ran
             raise UserError(f"log.trackers: {tracker} is not installed; `pip install {tracker}`, or take it out of the list")
     trained = "data.mix" if config.data.mix else "data.train"
-    for key, path in (*((trained, path) for path in config.data.training_files()), ("data.val", config.data.val)):
+    for key, path in (
+        *((trained, path) for path in config.data.training_files()),
+        *(("data.val", path) for path in config.data.validation_files()),
+    ):
         if isinstance(path, str):
             remote.find_file(path)
         elif path is not None and not path.is_file():

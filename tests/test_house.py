@@ -49,7 +49,7 @@ ALLOWED_JSON: dict[str, str] = {
     "finetune/monitoring/heartbeat.py": MESSAGES,
     "finetune/checkpointing/remote_lease.py": OURS,
     "finetune/storage/model_security.py": MODELS,
-    "finetune/training/generation_during_training.py": MESSAGES,
+    "finetune/training/sampling_process.py": MESSAGES,
     "finetune/checkpointing/rank_shards.py": OURS,
     "finetune/storage/demo_models.py": OURS,
     "finetune/distributed/process_group.py": MESSAGES,

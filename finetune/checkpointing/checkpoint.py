@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from finetune.checkpointing import rank_shards, staging_buffers
+from finetune.checkpointing import rank_shards, sample_measurements, staging_buffers
 from finetune.checkpointing.checkpoint_metadata import FORMAT, parse_json, parse_manifest, parse_state, shorten_value
 from finetune.checkpointing.retention import NEWEST_OF_SPREAD, BestBy, Keep, choose_best, choose_spread, is_comparable
 from finetune.data.mixture import describe_changes
@@ -218,26 +218,33 @@ def unseal(data: bytes) -> dict[str, Any]:
 
 def prune(folder: Path, keep: Keep, committed: Path) -> list[Path]:
     """Remove old checkpoints; returns the removed folders. Keeps the newest `keep` up to `committed` (or those that are spread over the
-    run), and the best one.
+    run), the best one, and those whose samples are still to be measured.
 
     Folders of later steps are ignored: the run skipped them as damaged, and counting them would remove the checkpoint that was just saved.
     Unreadable checkpoints and those of other runs are neither counted nor removed.
     """
     states = {path.name: state for path in list_checkpoints(folder) if (state := _read_state_or_none(path)) is not None}
-    gone = [folder / name for name in choose_surplus(states, keep, committed.name)]
+    gone = [folder / name for name in choose_surplus(states, keep, committed.name, folder.parent)]
     for path in gone:
         files.discard(path)
     return gone
 
 
-def choose_surplus(states: Mapping[str, dict[str, Any]], keep: Keep, committed: str) -> list[str]:
-    """Names of the checkpoints that `prune` removes. `states`: folder name → content of `state.json`."""
+def choose_surplus(states: Mapping[str, dict[str, Any]], keep: Keep, committed: str, run_dir: Path) -> list[str]:
+    """Names of the checkpoints that `prune` removes. `states`: folder name → content of `state.json`; `run_dir`: where the measurements of
+    samples are."""
     own = states.get(committed)
     if own is None:  # a remote one may be temporarily unreachable
         return []
     found = sorted((name for name, state in states.items() if name <= committed and not find_differences(state, own)), reverse=True)
+    best_by = BestBy.parse(own["best_by"])
+    candidates = {name: states[name] for name in found}
+    if best_by.is_sampled:
+        candidates = sample_measurements.add_measurements(candidates, run_dir, own["sampling"])
     # The best on other validation rows, from before they were changed, is not known to be good on these.
-    kept = {choose_best({name: states[name] for name in found if is_comparable(states[name], own)}, BestBy.parse(own["best_by"]))}
+    kept = {choose_best({name: state for name, state in candidates.items() if is_comparable(state, own, best_by)}, best_by)}
+    if best_by.is_sampled:
+        kept |= {name for name, state in candidates.items() if state["sample_due"] and state["sampling"] == own["sampling"]}
     if keep == "spread":
         kept |= {f"step-{step:08d}" for step in choose_spread(step_of(Path(name)) for name in found)}
     return [name for name in found[NEWEST_OF_SPREAD if keep == "spread" else keep :] if name not in kept]
@@ -249,10 +256,20 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def read_metric(folder: Path, best_by: BestBy) -> dict[int, float]:
-    """Step → value of the metric, of the committed checkpoints that were evaluated at their step, on the validation rows of the newest."""
-    states = {step_of(path): state for path in list_checkpoints(folder) if (state := _read_state_or_none(path)) is not None}
-    scores = {step: best_by.score(state) for step, state in states.items() if is_comparable(state, states[max(states)])}
+    """Step → value of the metric, of the committed checkpoints that were evaluated at their step, on the validation rows of the newest, or
+    whose samples were measured with its settings."""
+    states = {path.name: state for path in list_checkpoints(folder) if (state := _read_state_or_none(path)) is not None}
+    newest = states[max(states)] if states else {}
+    if best_by.is_sampled and newest:
+        states = sample_measurements.add_measurements(states, folder.parent, newest["sampling"])
+    scores = {state["step"]: best_by.score(state) for state in states.values() if is_comparable(state, newest, best_by)}
     return {step: best_by.rank(score) for step, score in scores.items() if score is not None}
+
+
+def is_sample_due(path: Path, settings: str | None) -> bool:
+    """Whether a checkpoint was saved to be measured by samples with these settings. False if its state cannot be read."""
+    state = _read_state_or_none(path)
+    return state is not None and state["sample_due"] and state["sampling"] == settings
 
 
 def link_snapshot(committed: Path, folder: Path) -> Path:

@@ -123,6 +123,10 @@ class State(JsonPart):
     """cpu or cuda. None, as below, in checkpoints older than this key."""
     validation: str | None = None
     """SHA-256 of the validation data."""
+    sampling: str | None = None
+    """Digest of everything that the metrics of samples depend on besides the weights, if `checkpoint.best_by` is one of them."""
+    sample_due: bool = False
+    """Whether samples of this step are measured with these settings."""
 
 
 class FileDigest(JsonPart):

@@ -123,7 +123,7 @@ class Copies:
         self._lease.require()
         if not has_complete_copy(snapshot, url):
             remote.upload(snapshot, f"{url}/{snapshot.name}", MANIFEST)
-        prune(url, self._keep, snapshot.name)
+        prune(url, self._keep, snapshot.name, self._run_dir)
 
     def _report_upload(self, done: _Copy, events: Events) -> None:
         name, problem = done.snapshot.name, done.sent.exception()
@@ -165,14 +165,15 @@ def has_complete_copy(committed: Path, url: str) -> bool:
     return False
 
 
-def prune(url: str, keep: Keep, newest: str) -> None:
-    """Remove remote checkpoints by the rule of the local folder (finetune/checkpointing/checkpoint.py), and incomplete uploads."""
+def prune(url: str, keep: Keep, newest: str, run_dir: Path) -> None:
+    """Remove remote checkpoints by the rule of the local folder (finetune/checkpointing/checkpoint.py), and incomplete uploads. `run_dir`:
+    the local one, which has the measurements of samples."""
     folders = list_copies(url)
     states = {
         name: state for name, inside in folders.items() if MANIFEST in inside and (state := _read_remote_state(url, name)) is not None
     }
     unfinished = [name for name, inside in folders.items() if MANIFEST not in inside]
-    for name in [*unfinished, *checkpoint.choose_surplus(states, keep, newest)]:
+    for name in [*unfinished, *checkpoint.choose_surplus(states, keep, newest, run_dir)]:
         remote.remove(f"{url}/{name}", MANIFEST)
 
 

@@ -1,9 +1,11 @@
-"""Which checkpoints are kept: the best one by a metric of the evaluations, and some that are spread over the whole run."""
+"""Which checkpoints are kept: the best one by a metric of evaluations or samples, and some that are spread over the whole run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
+
+from finetune.monitoring.run_records import SAMPLED
 
 SPREAD = 8
 """Largest number of checkpoints that `checkpoint.keep: spread` keeps besides the two newest and the best; at least half as many, if the run
@@ -17,7 +19,7 @@ class BestBy(NamedTuple):
     """`checkpoint.best_by`."""
 
     metric: str = "loss"
-    """A name that an evaluation logs, without `val/`."""
+    """A name that an evaluation logs, without `val/`; or a metric of samples, with `SAMPLED`."""
     highest: bool = False
 
     @classmethod
@@ -25,6 +27,11 @@ class BestBy(NamedTuple):
         """From the text in a config or a state.json; None: the lowest validation loss."""
         metric, _, direction = (text or "loss").partition(" ")
         return cls(metric, direction == "max")
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether it is a metric of the answers to `sample.prompts`, which are measured beside the run, after the step."""
+        return self.metric.startswith(SAMPLED)
 
     def describe(self) -> str:
         name = "validation loss" if self.metric == "loss" else self.metric
@@ -49,10 +56,11 @@ def describe_keep(keep: Keep) -> str:
     return f"the newest {keep}"
 
 
-def is_comparable(state: Mapping[str, Any], with_state: Mapping[str, Any]) -> bool:
-    """Whether the evaluations of two checkpoints are on the same validation rows. Checkpoints of earlier versions do not record them."""
+def is_comparable(state: Mapping[str, Any], with_state: Mapping[str, Any], best_by: BestBy) -> bool:
+    """Whether the metric of two checkpoints is on the same validation rows, or of samples with the same settings: `add_measurements` has
+    added no others. Checkpoints of earlier versions do not record their validation rows."""
     digests = (state.get("validation"), with_state.get("validation"))
-    return None in digests or digests[0] == digests[1]
+    return best_by.is_sampled or None in digests or digests[0] == digests[1]
 
 
 def choose_best(states: Mapping[str, Mapping[str, Any]], best_by: BestBy) -> str | None:

@@ -17,7 +17,7 @@ from finetune.config import Config, on_disk
 from finetune.data import index_workers, referenced_files, sample_serialization
 from finetune.data.context_rows import EarlierRows, find_earlier_rows, read_with_context
 from finetune.data.jsonl_dataset import Measured, Rows, build_index, open_rows
-from finetune.data.mixture import MixedRows, name_sources
+from finetune.data.mixture import MixedRows, name_sources, name_validation_sources
 from finetune.data.row_problems import SHOWN_PROBLEMS
 from finetune.distributed.process_group import World, run_on_all, run_on_main
 from finetune.errors import UserError, format_count
@@ -65,14 +65,15 @@ def download_data(config: Config, world: World) -> Config:
     """Download data files given as URLs to the run's cache; returns the config with their local paths. Collective: call on every rank."""
     cache = config.run.dir / "cache" / "elsewhere"
     data = config.data
-    urls = dict.fromkeys(str(path) for path in (*data.training_files(), data.val) if remote.is_url(path))
+    urls = dict.fromkeys(str(path) for path in (*data.training_files(), *data.validation_files()) if remote.is_url(path))
     brought: dict[str, str] = run_on_main(world, lambda: {url: str(remote.fetch(url, cache)) for url in urls})
 
     def localise(path: Path | str | None) -> Path | str | None:
         return Path(brought[str(path)]) if str(path) in brought else path
 
     mix = tuple(file.model_copy(update={"path": localise(file.path)}) for file in data.mix)
-    here = {"train": localise(data.train), "mix": mix, "val": localise(data.val)}
+    val = tuple(map(localise, data.val)) if isinstance(data.val, tuple) else localise(data.val)
+    here = {"train": localise(data.train), "mix": mix, "val": val}
     return config.model_copy(update={"data": data.model_copy(update=here)})
 
 
@@ -102,6 +103,19 @@ def open_training_data(
         return found[0]
     mix = config.data.mix
     return run_on_all(world, lambda: MixedRows.mix(found, name_sources([file.path for file in mix]), [file.weight for file in mix]))
+
+
+def open_validation_data(
+    local: Config, cache: Path, key: str, recipe: Recipe, loaded: Loaded, config: Config, world: World
+) -> Rows | MixedRows | None:
+    """Index and open the file or files of `data.val`, which together contain each row once. `local`: as in `open_training_data`.
+    Collective: call on every rank."""
+    opened = [open_data(on_disk(path), cache, key, recipe, loaded, config, world) for path in local.data.validation_files()]
+    found = [rows for rows in opened if rows is not None]
+    if not isinstance(config.data.val, tuple):
+        return found[0] if found else None
+    names, shares = name_validation_sources(config.data.val), [len(rows) for rows in found]
+    return run_on_all(world, lambda: MixedRows.mix(found, names, shares, "data.val"))
 
 
 @dataclass(frozen=True)

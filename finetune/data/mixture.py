@@ -100,13 +100,13 @@ class MixedRows:
         object.__setattr__(self, "lengths", MixedLengths(tuple(rows.lengths for rows in self.sources), self.shares, keys))
 
     @classmethod
-    def mix(cls, opened: Sequence[Rows], names: Sequence[str], weights: Sequence[float]) -> MixedRows:
-        """The mixture of these files. Raises `UserError` for two files with the same content."""
+    def mix(cls, opened: Sequence[Rows], names: Sequence[str], weights: Sequence[float], key: str = "data.mix") -> MixedRows:
+        """The mixture of these files. Raises `UserError`, in the name of the config `key`, for two files with the same content."""
         shares = compute_shares(weights)
         order = sorted(range(len(opened)), key=lambda number: opened[number].digest)
         for one, other in pairwise(order):
             if opened[one].digest == opened[other].digest:
-                raise UserError(describe_equal_files(opened[one].path, opened[other].path))
+                raise UserError(describe_equal_files(opened[one].path, opened[other].path, key))
         return cls(*(tuple(values[number] for number in order) for values in (opened, names, shares)))  # type: ignore[arg-type]
 
     def __len__(self) -> int:
@@ -157,9 +157,10 @@ class MixedRows:
             yield describe_share(name, share, len(rows), float(rows.lengths.mean()), len(self), epochs, unit)
 
 
-def describe_equal_files(one: Path, other: Path) -> str:
+def describe_equal_files(one: Path, other: Path, key: str = "data.mix") -> str:
     """The error of two files of a mixture that are one."""
-    return f"data.mix: {one} and {other} have the same content; list it once, with the sum of the weights"
+    weights = ", with the sum of the weights" if key == "data.mix" else ""
+    return f"{key}: {one} and {other} have the same content; list it once{weights}"
 
 
 def compute_shares(weights: Sequence[float]) -> tuple[Fraction, ...]:
@@ -178,16 +179,25 @@ def describe_share(name: str, share: Fraction, rows: int, mean: float, epoch: in
     )
 
 
-def name_sources(paths: Sequence[Path | str]) -> tuple[str, ...]:
-    """A name for each file: its stem, or with as many of its folders as make the names unique. Raises `UserError` for the same path twice,
-    and for files that differ only in their ending."""
+def name_validation_sources(paths: Sequence[Path | str]) -> tuple[str, ...]:
+    """As `name_sources`, for several files of `data.val`. Raises `UserError` also for the name `sample`, since `sample/NAME` in
+    `checkpoint.best_by` is a metric of samples."""
+    names = name_sources(paths, "data.val")
+    if "sample" in names:
+        raise UserError(f"data.val: {paths[names.index('sample')]}: the name sample is that of the metrics of samples; rename the file")
+    return names
+
+
+def name_sources(paths: Sequence[Path | str], key: str = "data.mix") -> tuple[str, ...]:
+    """A name for each file: its stem, or with as many of its folders as make the names unique. Raises `UserError`, in the name of the
+    config `key`, for the same path twice, and for files that differ only in their ending."""
     parts = [PurePosixPath(str(path)).with_suffix("").parts for path in paths]
     for depth in range(1, max(map(len, parts), default=0) + 1):
         names = tuple("/".join(part[-depth:]) for part in parts)
         if len({*names}) == len(names):
             return names
     twice = next(str(path) for path, part in zip(paths, parts, strict=True) if parts.count(part) > 1)
-    raise UserError(f"data.mix: {twice} is listed twice, or another file has its name with another ending; list it once, or rename it")
+    raise UserError(f"{key}: {twice} is listed twice, or another file has its name with another ending; list it once, or rename it")
 
 
 def describe_changes(was: Sequence[dict[str, Any]], now: Sequence[dict[str, Any]]) -> list[str]:

@@ -151,7 +151,8 @@ def index_results(state: dict[str, Any], settings: dict[str, Any], suffix: str, 
     if state["validation_loss"] is None or data is None:
         return {}
     name = f"{base_name(state).rpartition('/')[2]}-{suffix}"
-    return {"model-index": make_model_index(name, task, {Path(str(data)).name: metrics})}
+    files = ", ".join(Path(str(path)).name for path in (data if isinstance(data, list) else [data]))
+    return {"model-index": make_model_index(name, task, {files: metrics})}
 
 
 def round_loss(state: dict[str, Any]) -> float:

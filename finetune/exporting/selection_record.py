@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from finetune.checkpointing import checkpoint
+from finetune.checkpointing import checkpoint, sample_measurements
 from finetune.checkpointing.checkpoint_metadata import JsonPart, Steps, validate_json
+from finetune.checkpointing.retention import BestBy
 from finetune.command_lines import finetune_command
 from finetune.errors import UserError
 from finetune.exporting.export import LARGEST_STRENGTH
@@ -58,9 +59,33 @@ def write_selection(run_dir: Path, chosen: Path, strength: float, reason: str, r
     return choice
 
 
+def choose_by_samples(run_dir: Path) -> tuple[Path, SelectedCheckpoint] | None:
+    """The checkpoint with the best metric of its samples, if `checkpoint.best_by` of the newest one is such a metric and some were
+    measured. Raises `UserError` if the checkpoint is not the one that was measured."""
+    newest, _ = checkpoint.find_newest_valid(run_dir)
+    state = {} if newest is None else checkpoint.read_state(newest)
+    best_by = BestBy.parse(state.get("best_by"))
+    if newest is None or not best_by.is_sampled:
+        return None
+    values = checkpoint.read_metric(newest.parent, best_by)
+    if not values:
+        return None
+    step = min(values, key=lambda step: (-best_by.rank(values[step]), step))
+    chosen = checkpoint.find(newest.parent / f"step-{step:08d}")
+    measured = sample_measurements.read_measurements(run_dir, state["sampling"])[step]
+    if files.digest(chosen / "manifest.json") != measured.manifest:
+        raise UserError(f"--best: {chosen} was saved again after it was measured; give --step, or train with the same command once more")
+    samples = "checkpoint" if len(values) == 1 else "checkpoints"
+    reason = f"{best_by.describe()} of {len(values)} kept and measured {samples}: {values[step]:.6g}"
+    return chosen, SelectedCheckpoint(step=step, strength=1.0, manifest=measured.manifest, reason=reason)
+
+
 def read_selection(run_dir: Path) -> tuple[Path, SelectedCheckpoint]:
-    """The selected checkpoint and the choice. Raises `UserError` if there is none, and if the checkpoint is gone or another one now."""
+    """The selected checkpoint and the choice: of `finetune select`, or else of the run itself by the metrics of its samples. Raises
+    `UserError` if there is none, and if the checkpoint is gone or another one now."""
     path, again = folder_of(run_dir) / RECORD, finetune_command("select", run_dir)
+    if not path.is_file() and (found := choose_by_samples(run_dir)) is not None:
+        return found
     if not path.is_file():
         raise UserError(f"--best: no checkpoint of {run_dir} was selected yet; run `{again} …` first, or give --step and --strength")
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shlex
 import sys
 import time
@@ -17,7 +18,7 @@ from tqdm import tqdm
 
 from finetune.config_diff import NO_NUMBER, Change
 from finetune.errors import UserError
-from finetune.monitoring.run_records import LOG, read_log
+from finetune.monitoring.run_records import LOG, MEASURED, SAMPLED, read_log
 from finetune.recipe import POSITIONS, Answer
 from finetune.storage import files
 
@@ -27,6 +28,8 @@ PACE_STEPS = 10
 """Steps after which the pace and the end of the run are reported. The first logged step is not counted: it compiles and allocates."""
 BAR = "{n_fmt}/{total_fmt} {percentage:3.0f}%|{bar}| {remaining} left{postfix}"
 """tqdm's default format would cut off speed and memory in 80 columns."""
+VALIDATED = re.compile(r"val/.+/loss")
+"""Key of the loss of one of several validation files."""
 LARGEST = 3.5e38
 """Largest loss to plot: the range of fp32. matplotlib cannot scale an axis to some larger numbers."""
 LEAST_TO_SMOOTH = 20
@@ -137,11 +140,17 @@ class Events:
         self.note("sampled", step, answers=entries)
         for (prompt, answer), place in zip(pairs, places, strict=True):
             self.say(f"step {step}: {prompt!r} → {f'{place}: {answer.text}' if place else repr(answer.text)}")
-        values = {**_format_answers(step, pairs), **_average_numbers([answer.numbers for _, answer in pairs])}
-        self._track(values, step)
+        means = average_numbers([answer.numbers for _, answer in pairs])
+        self._track({**_format_answers(step, pairs), **{f"samples/{name}": value for name, value in means.items()}}, step)
         for tracker in self._accelerator.trackers if self._accelerator.log_with else ():
             if tracker.name == "tensorboard" and self._main:
                 _show_media(tracker.writer, step, [answer for _, answer in pairs])
+
+    def measured(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Log the metrics of the samples of optimizer step `step`, some steps later, as `sample/NAME`."""
+        named = {f"{SAMPLED}{name}": value for name, value in metrics.items()}
+        self.note(MEASURED, step, **named)
+        self._track(named, step)
 
     def note(self, kind: str, step: int, **facts: Any) -> None:
         """Log an event that is not a metric: started, resumed, committed, stopped. If the log cannot be written, print a warning and
@@ -203,11 +212,11 @@ def _format_answers(step: int, pairs: list[tuple[str, Answer]]) -> dict[str, str
     }
 
 
-def _average_numbers(numbers: list[dict[str, float]]) -> dict[str, float]:
-    """`samples/NAME` → mean of this metric over the answers that have it."""
+def average_numbers(numbers: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Name → mean of this number over the answers that have it."""
     names = dict.fromkeys(name for of_one in numbers for name in of_one)
     having = {name: [of_one[name] for of_one in numbers if name in of_one] for name in names}
-    return {f"samples/{name}": sum(values) / len(values) for name, values in having.items()}
+    return {name: sum(values) / len(values) for name, values in having.items()}
 
 
 def _show_media(writer: Any, step: int, answers: list[Answer]) -> None:
@@ -247,6 +256,10 @@ def draw_curve(log_path: Path, picture: Path) -> None:
         losses.plot([step for step, _ in training], smooth, color="tab:blue", linewidth=2, label="training, smoothed")
     if validation:
         losses.plot(*zip(*validation, strict=True), "o-", color="tab:orange", linewidth=1.5, markersize=4, label="validation")
+        for name in sorted({key[4:-5] for event in events if event["event"] == "evaluation" for key in event if VALIDATED.fullmatch(key)}):
+            label = _drop_surrogates(name).replace("$", r"\$").removeprefix("_")  # matplotlib leaves out labels that begin with _
+            points = read_points(events, "evaluation", f"val/{name}/loss")
+            losses.plot(*zip(*points, strict=True), ".--", linewidth=1, markersize=4, label=f"validation, {label}") if points else None
         step, best = min(validation, key=lambda point: point[1])
         losses.plot([step], [best], "*", color="tab:red", markersize=13, label=f"best validation loss: {best:.4g} at step {step:,}")
     if points := read_points(events, "step", "lr"):

@@ -17,6 +17,9 @@ from finetune.errors import UserError
 from finetune.storage import strict_json
 
 LOG, EXIT_RECORD, CHECKPOINTS = "log.jsonl", "exit.json", "checkpoints"
+MEASURED, SAMPLED = "measured", "sample/"
+"""Event with the metrics of the samples of a step, which is logged later than the step; and the prefix of their names, in the log, in
+`checkpoint.best_by`, and among the metrics of a checkpoint."""
 FINISHED, FINISHED_EARLY = "finished", "finished early"
 """Reason in exit.json of a run that has taken all its steps, and beginning of that of a run that `train.patience` has ended."""
 REFUSED = "refused"
@@ -73,12 +76,16 @@ def is_step(value: Any) -> bool:
 
 def find_best_evaluation(events: Iterable[dict[str, Any]], metric: str = "loss", highest: bool = False) -> tuple[float, int] | None:
     """(lowest or highest value of a metric, its step); None without an evaluation. Of a step that was evaluated twice, the last value
-    counts; of equal values, the first step. Evaluations from before a resume on other validation rows do not count."""
+    counts; of equal values, the first step. Evaluations from before a resume on other validation rows do not count, nor do metrics of
+    samples (`sample/NAME`) from before a resume with other prompts or another recognizer."""
     values: dict[int, Any] = {}
+    kind, key, other = "evaluation", f"val/{metric}", "other_validation_data"
+    if metric.startswith(SAMPLED):
+        kind, key, other = MEASURED, metric, "other_samples"
     for event in events:
-        if event["event"] == "resumed" and event.get("other_validation_data") is True:
+        if event["event"] == "resumed" and event.get(other) is True:
             values.clear()
-        elif event["event"] == "evaluation":
-            values[event["step"]] = event.get(f"val/{metric}")
+        elif event["event"] == kind:
+            values[event["step"]] = event.get(key)
     found = [(value, step) for step, value in values.items() if isinstance(value, float) and math.isfinite(value)]
     return min(found, key=lambda each: (-each[0] if highest else each[0], each[1]), default=None)

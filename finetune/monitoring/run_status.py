@@ -19,6 +19,7 @@ from finetune.monitoring.run_records import (
     CHECKPOINTS,
     EXIT_RECORD,
     LOG,
+    MEASURED,
     REFUSED,
     find_best_evaluation,
     is_finished,
@@ -49,9 +50,9 @@ class RunSummary:
     total: int | None
     """Optimizer steps of the whole run."""
     best_metric: str
-    """What the newest checkpoint calls the best by `checkpoint.best_by`: the name of a metric of the evaluations."""
+    """What the newest checkpoint calls the best by `checkpoint.best_by`: the name of a metric of the evaluations, or of samples."""
     best_value: float | None
-    """Its best value of all evaluations."""
+    """Its best value in the log."""
     best_step: int | None
     bytes: int
     """Size of the folder."""
@@ -69,7 +70,7 @@ def summarize_run(folder: Path) -> RunSummary:
         for event in iterate_events(folder / LOG, LONGEST_LINE):
             if event["event"] in ("started", "resumed"):  # a run that starts again in its folder logs from step 0
                 step, total = event["step"], event["total"] if is_step(event.get("total")) else None
-            if event["event"] in ("resumed", "evaluation"):
+            if event["event"] in ("resumed", "evaluation", MEASURED):
                 evaluations.append(event)
             step = max(step, event["step"])
     state, reason = find_state(folder)

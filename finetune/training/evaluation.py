@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 
 import numpy as np
@@ -11,7 +12,8 @@ from torch import Tensor
 
 from finetune.data import packing
 from finetune.data.batching import MicroBatch, Place, Step
-from finetune.data.jsonl_dataset import Rows
+from finetune.data.jsonl_dataset import Ids, Rows
+from finetune.data.mixture import MixedRows
 from finetune.distributed import sharding
 from finetune.distributed.process_group import sum_over_data_ranks, sum_over_ranks
 from finetune.monitoring.stop_requests import StopRequests
@@ -19,8 +21,9 @@ from finetune.training.step import Training, compute_means, copy_to_device, make
 
 
 @torch.no_grad()
-def evaluate(training: Training, rows: Rows, requests: StopRequests) -> dict[str, float] | None:
-    """Means over all of `rows`, with the exact counts of training; None if a stop was requested before the end.
+def evaluate(training: Training, rows: Rows | MixedRows, requests: StopRequests) -> dict[str, float] | None:
+    """Means over all of `rows`, with the exact counts of training; None if a stop was requested before the end. Of several files, also the
+    means of each file, as `FILE/METRIC`; those over all rows are sums over all files divided by counts over all files, as of one file.
 
     The next batches are loaded while one is computed. The fp64 sums stay on the device until the end, so the host waits for the device
     once. Collective: call on every rank.
@@ -28,6 +31,7 @@ def evaluate(training: Training, rows: Rows, requests: StopRequests) -> dict[str
     world = training.world
     training.model.eval()
     zero = torch.zeros((), dtype=torch.float64, device=world.device)
+    sources = rows.names if isinstance(rows, MixedRows) else ()
     totals: dict[str, Tensor] = {}
     counts: dict[str, float] = {}
     weights: dict[str, float] = {}
@@ -42,22 +46,50 @@ def evaluate(training: Training, rows: Rows, requests: StopRequests) -> dict[str
                     terms = training.recipe.loss(training.model, copy_to_device(turn.batch, world.device))
                     for name, term in terms.items():
                         weights[name] = term.weight
-                        totals[name] = totals.get(name, zero) + (term.sum.double() if turn.counts else zero)
-                        counts[name] = counts.get(name, 0.0) + (turn.batch.targets[name] if turn.counts else 0)
+                        for key in (name, *(f"{source}/{name}" for source in sources)):  # the same keys on every rank
+                            totals.setdefault(key, zero)
+                            counts.setdefault(key, 0.0)
+                        of_file = [] if turn.micro.source is None else [f"{sources[turn.micro.source]}/{name}"]
+                        for key in (name, *of_file) if turn.counts else ():
+                            totals[key] = totals[key] + term.sum.double()
+                            counts[key] += turn.batch.targets[name]
     finally:
         sharding.reshard(training.model)
         training.model.train()
     names = sorted(totals)
     fetched: list[float] = torch.stack([totals[name] for name in names]).tolist() if names else []
     summed = sum_over_data_ranks(world, fetched + [counts[name] for name in names])
-    measured = compute_means(dict(zip(names, summed, strict=False)), dict(zip(names, summed[len(names) :], strict=True)), weights)
-    return report_means(training, measured, weights)
+    sums, all_counts = dict(zip(names, summed, strict=False)), dict(zip(names, summed[len(names) :], strict=True))
+    measured = compute_means({name: sums[name] for name in weights}, all_counts, weights)
+    return {**report_means(training, measured, weights), **_report_files(training, sources, sums, all_counts, weights)}
 
 
-def _make_micro_batches(rows: Rows, micro_tokens: int) -> list[MicroBatch]:
-    by_length = np.argsort(rows.lengths, kind="stable")
-    groups = packing.fill(by_length, rows.lengths[by_length], micro_tokens)
-    return [MicroBatch(tuple(int(row) for row in group), int(rows.lengths[group].sum()), 0) for group in groups]
+def _report_files(
+    training: Training, sources: Sequence[str], sums: Mapping[str, float], counts: Mapping[str, float], weights: dict[str, float]
+) -> dict[str, float]:
+    """The metrics of each file, as `FILE/METRIC`, without those of which it has no target."""
+    found: dict[str, float] = {}
+    for source in sources:
+        own = {name: counts[f"{source}/{name}"] for name in weights}
+        means = compute_means({name: sums[f"{source}/{name}"] for name in weights}, own, weights)
+        reported = training.recipe.report(means | {name: math.nan for name, count in own.items() if not count})
+        found |= {f"{source}/{name}": value for name, value in reported.items() if any(own.values()) and not math.isnan(value)}
+    return found
+
+
+def _make_micro_batches(rows: Rows | MixedRows, micro_tokens: int) -> list[MicroBatch]:
+    """Micro-batches of rows of similar length; of several files, each has rows of one file."""
+    if isinstance(rows, MixedRows):
+        parts = zip(rows.lengths.parts, rows.lengths.starts, strict=True)
+        return [one for source, (lengths, first) in enumerate(parts) for one in _fill_batches(lengths, micro_tokens, first, source)]
+    return _fill_batches(rows.lengths, micro_tokens)
+
+
+def _fill_batches(lengths: Ids, micro_tokens: int, first: int = 0, source: int | None = None) -> list[MicroBatch]:
+    """`lengths` [rows] of one file, whose rows are numbered from `first` on."""
+    by_length = np.argsort(lengths, kind="stable")
+    groups = packing.fill(by_length, lengths[by_length], micro_tokens)
+    return [MicroBatch(tuple(first + int(row) for row in group), int(lengths[group].sum()), 0, source=source) for group in groups]
 
 
 def _group_into_rounds(size: int, micros: list[MicroBatch]) -> Iterator[Step]:

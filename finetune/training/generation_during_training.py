@@ -3,34 +3,34 @@
 A separate process exports the checkpoint of that step into a temporary folder and generates there: on the GPU of rank 0 if it has room
 beside the training, otherwise on one CPU core. The ranks cannot generate together, since their answers would differ in length. Training
 does not wait for the answers.
+
+If `checkpoint.best_by` is a metric of the answers (`sample/NAME`), every due checkpoint is measured, in the order of the steps, and none is
+passed over. Otherwise only the newest one is: answers that come too late are of no use.
 """
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-if __package__ in (None, ""):  # started as a file: the first entry of the path is finetune/, where `import finetune` finds nothing
-    sys.path[0] = str(Path(__file__).resolve().parents[2])
-
 import contextlib
-import json
 import os
-import subprocess
-import tempfile
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from finetune.checkpointing import sample_measurements
+from finetune.checkpointing.retention import BestBy
+from finetune.checkpointing.sample_measurements import SampleMeasurement, assess_measurements
 from finetune.config import Config
-from finetune.errors import UserError, exit_code
-from finetune.hardware import cuda_allocator
-from finetune.recipe import Answer, Recipe, find_recipe, load_recipe
+from finetune.errors import UserError
+from finetune.monitoring.run_records import CHECKPOINTS, MEASURED, read_log
+from finetune.recipe import Answer, MeasuredAnswers, Recipe
 from finetune.storage import files
 from finetune.storage.strict_json import read_object
+from finetune.training.sample_plan import SamplePlan, unknown_metric
+from finetune.training.sampling_process import KINDS, SamplingProcess, Share
 
 if TYPE_CHECKING:
     import torch
@@ -40,23 +40,6 @@ if TYPE_CHECKING:
 
 NAME = "sample"
 """Of temporary folders in a run's cache."""
-ANSWERS, KINDS = "answers.json", ("flac", "png")
-"""Files that the process writes: texts and numbers, and for each answer its audio and its picture, empty if it has none."""
-LAUNCHER_PREFIXES = (
-    "ACCELERATE_",
-    "FSDP_",
-    "TORCHELASTIC_",
-    "NCCL_",
-    "GROUP_",
-    "ROLE_",
-    "MASTER_",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "RANK",
-    "WORLD_SIZE",
-)
-"""Prefixes of the variables by which a launcher makes a process one of several ranks."""
-ALONE = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 SECONDS_BETWEEN_LOOKS = 0.1
 GIB = 2**30
 CONTEXT = GIB
@@ -73,17 +56,26 @@ RESERVE = 0.1
 
 def is_configured(config: Config) -> bool:
     """Whether the config's `sample` section holds anything."""
-    return config.sample.every is not None or bool(config.sample.prompts)
+    sample = config.sample
+    return sample.every is not None or bool(sample.prompts) or sample.asr is not None or sample.speaker_model is not None
 
 
 def check(config: Config, recipe: Recipe) -> None:
     """Raises `UserError` for a `sample` section that could produce no answers."""
+    best_by = BestBy.parse(config.checkpoint.best_by)
+    if best_by.is_sampled and config.sample.every is None:
+        raise UserError(
+            f"checkpoint.best_by: {best_by.metric} is a metric of samples, but none are generated; give sample.every and sample.prompts"
+        )
     if not is_configured(config):
         return
     if recipe.inference.sample is None:
         raise UserError(f"sample: the recipe {config.recipe} cannot answer prompts; remove the section")
+    for key in ("asr", "speaker_model"):
+        if getattr(config.sample, key) is not None and recipe.inference.metrics is None:
+            raise UserError(f"sample.{key}: the recipe {config.recipe} makes no speech; remove it")
     if config.sample.every is None:
-        raise UserError("sample.prompts would never be answered: give sample.every, or remove the prompts")
+        raise UserError("sample.prompts would never be answered: give sample.every, or remove the section")
     if not config.sample.prompts:
         raise UserError(f"sample.every: {config.sample.every}, but there are no prompts: give sample.prompts")
 
@@ -145,28 +137,41 @@ def _iterate_objects(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 class Sampler:
-    """While open, answers the prompts after each step of `sample.every`. Works on rank 0 alone; nothing here is collective.
+    """While open, answers the prompts after each step of `sample.every`, and records what is measured of the answers. Works on rank 0
+    alone; nothing here is collective.
 
     A failure is logged and does not stop the run. After a failure on the GPU the CPU retries, and takes all later rounds. The process
     ends with this object, and with this process, however that ends.
     """
 
     def __init__(
-        self, config: Config, total: int, events: Events, is_main: bool, device: torch.device, needed: Callable[[], int] = lambda: 0
+        self,
+        config: Config,
+        total: int,
+        events: Events,
+        is_main: bool,
+        device: torch.device,
+        needed: Callable[[], int] = lambda: 0,
+        plan: SamplePlan | None = None,
+        done: int = 0,
     ) -> None:
-        """`device`: where rank 0 trains. If that is a GPU with room for `needed()` bytes, the answers are generated there."""
-        self._config, self._total, self._events = config, total, events
+        """`device`: where rank 0 trains. If that is a GPU with room for `needed()` bytes, the answers are generated there. `done`: the step
+        from which the run resumes."""
+        self._config, self._total, self._events, self._done = config, total, events, done
         self._works = is_main and config.sample.every is not None
         self._device, self._needed = device if device.type == "cuda" else None, needed
+        self._plan = plan or SamplePlan()
         self._reported: set[str] = set()
         """Devices that are already in the console's output."""
-        self._wanted: int | None = None
-        """The step to answer next."""
-        self._child: _Child | None = None
+        self._due: deque[int] = deque()
+        """The steps to answer next; at most one, unless a metric of the answers decides."""
+        self._child: SamplingProcess | None = None
+        self._measured: dict[int, SampleMeasurement] = {}
 
     def __enter__(self) -> Sampler:
         if self._works:
             files.remove_unfinished(files.make_folder(self._cache), NAME)
+            self._restore()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -180,41 +185,80 @@ class Sampler:
             return
         assert self._config.sample.every is not None
         if step % self._config.sample.every == 0 or step == self._total:
-            if self._wanted is not None:
-                self._events.note("sampling passed over", self._wanted, problem="the answers before it took too long, or it was not saved")
-            self._wanted = step
-        self._advance()
+            if self._due and not self._plan.decides:
+                self._pass_over(self._due.popleft(), "the answers before it took too long, or it was not saved")
+            self._due.append(step)
+        self.advance()
 
     def finish(self, requests: StopRequests) -> None:
         """Wait for the last answers, unless a stop is requested."""
-        while self._advance() and requests.poll() is None:
+        while self.advance() and requests.poll() is None:
             time.sleep(SECONDS_BETWEEN_LOOKS)
+
+    def assess(self) -> tuple[int, int, float | None, bool]:
+        """What the measurements so far say: number of checkpoints that are still to be measured, number of measured samples since the best
+        one, its value, and whether `train.patience` is used up. Raises `UserError` if `checkpoint.best_by` is not among the metrics."""
+        best_by = BestBy.parse(self._config.checkpoint.best_by)
+        standing = assess_measurements(self._measured.values(), best_by, self._config.train.patience)
+        found = dict.fromkeys(name for one in self._measured.values() for name in one.metrics)
+        if standing.value is None and found and self._plan.prepared is None:  # otherwise the name was checked before training
+            raise unknown_metric(best_by, tuple(found))
+        return len(self._due) + (self._child is not None), standing.stale, standing.value, standing.ended
+
+    def advance(self, last: bool = False) -> bool:
+        """Log what is finished, start what can start; returns whether a process is running. `last`: no save is in progress, so a
+        checkpoint that is missing now was not saved."""
+        if self._child is not None and self._child.has_ended():
+            self._log_answers(self._child)
+            self._child = None
+        while self._child is None and self._due and self._start(self._due[0], last):
+            self._due.popleft()
+        return self._child is not None
 
     @property
     def _cache(self) -> Path:
         return self._config.run.dir / "cache"
 
-    def _advance(self) -> bool:
-        """Log what is finished, start what can start; returns whether a process is running."""
-        if self._child is not None and self._child.has_ended():
-            self._log_answers(self._child)
-            self._child = None
-        if self._child is None and self._wanted is not None:
-            self._start(self._wanted)
-        return self._child is not None
+    def _restore(self) -> None:
+        """Read the measurements of earlier launches, and list the checkpoints that still have none."""
+        from finetune.checkpointing import checkpoint
 
-    def _start(self, step: int) -> None:
+        run_dir = self._config.run.dir
+        for step in sample_measurements.discard_later(run_dir, self._done):
+            self._pass_over(step, f"its measurement is discarded, since the run resumes from step {self._done}")
+        self._measured = sample_measurements.read_measurements(run_dir, self._plan.digest)
+        logged = set[int]()
+        with contextlib.suppress(OSError):  # no log
+            logged = {event["step"] for event in read_log(self._events.log_path) if event["event"] == MEASURED}
+        for step, one in self._measured.items():
+            if step not in logged and one.problem is None:  # killed between the two writes
+                self._events.measured(step, one.metrics)
+        if self._plan.decides:
+            for path in reversed(checkpoint.list_checkpoints(checkpoint.folder_of(run_dir))):
+                step = checkpoint.step_of(path)
+                if step <= self._done and step not in self._measured and checkpoint.is_sample_due(path, self._plan.digest):
+                    self._due.append(step)
+
+    def _start(self, step: int, last: bool) -> bool:
+        """Start the process of a step; returns whether this step is done with, because it was started or cannot be."""
         from finetune.checkpointing import checkpoint
 
         committed = checkpoint.folder_of(self._config.run.dir) / f"step-{step:08d}"
         if not committed.is_dir():
-            return
-        self._wanted = None
+            later = [path for path in checkpoint.list_checkpoints(committed.parent) if path.name > committed.name]
+            if last or (later and self._plan.decides):
+                self._pass_over(step, "it was not saved")
+            return last or bool(later and self._plan.decides)
         try:
             snapshot = checkpoint.link_snapshot(committed, files.fresh_folder(self._cache, NAME))
-            self._child = _Child(step, snapshot, self._config.recipe, self._config.sample.prompts, self._choose_gpu())
+            chosen = self._config.recipe, self._config.sample.prompts, self._choose_gpu(), self._plan.prepared
+            self._child = SamplingProcess(step, snapshot, *chosen)
         except (OSError, UserError) as error:  # its temporary files are removed at the next start
             self._fail(step, str(error))
+        return True
+
+    def _pass_over(self, step: int, problem: str) -> None:
+        self._events.note("sampling passed over", step, problem=problem)
 
     def _choose_gpu(self) -> Share | None:
         """The share of the run's GPU that a process may take now; None: it must compute on the CPU."""
@@ -241,100 +285,52 @@ class Sampler:
             self._reported.add(place)
             self._events.say(text)
 
-    def _log_answers(self, child: _Child) -> None:
+    def _log_answers(self, child: SamplingProcess) -> None:
         try:
-            pairs = [*zip(self._config.sample.prompts, child.answers(), strict=True)]
-            self._events.answers(child.step, pairs, save_media(self._config.run.dir, child.step, [answer for _, answer in pairs]))
+            answers, found = child.answers()
+            pairs = [*zip(self._config.sample.prompts, answers, strict=True)]
+            sounds = save_media(self._config.run.dir, child.step, answers)
+            self._events.answers(child.step, pairs, sounds)
+            if found.metrics or self._plan.decides:
+                self._record(child, found, pairs)
         except (OSError, ValueError, UserError) as error:
             problem = child.last_line() or str(error)
             if child.share is None:
                 self._fail(child.step, problem)
             else:
-                self._device, self._wanted = None, child.step if self._wanted is None else self._wanted
+                self._device = None
+                if self._plan.decides or not self._due:
+                    self._due.appendleft(child.step)
                 self._events.say(f"warning: samples of step {child.step} failed on GPU {child.share.gpu}, the CPU takes over: {problem}")
                 self._events.note("sampling moved", child.step, problem=problem)
         child.close()
 
+    def _record(self, child: SamplingProcess, found: MeasuredAnswers, pairs: Sequence[tuple[str, Answer]]) -> None:
+        """Write what was measured, then log it."""
+        details = found.details or [{} for _ in pairs]
+        texts = [
+            {"prompt": prompt, "answer": answer.text, **answer.numbers, **own} for (prompt, answer), own in zip(pairs, details, strict=True)
+        ]
+        assert self._plan.digest is not None
+        one = SampleMeasurement(step=child.step, manifest=child.manifest, settings=self._plan.digest, metrics=found.metrics)
+        sampling = {} if self._plan.prepared is None else self._plan.prepared.settings
+        sample_measurements.write_measurement(self._config.run.dir, one, {"texts": texts, "sampling": sampling})
+        self._measured[one.step] = one
+        self._events.measured(one.step, one.metrics)
+        if one.metrics:
+            shown = ", ".join(f"{name} {value:.4g}" for name, value in one.metrics.items())
+            self._events.say(f"step {one.step}: samples: {shown}")
+
     def _fail(self, step: int, problem: str) -> None:
         self._events.say(f"warning: no answers of step {step}: {problem}; training continues")
         self._events.note("sampling failed", step, problem=problem)
-
-
-@dataclass(frozen=True)
-class Share:
-    """The part of a GPU that a process may use."""
-
-    gpu: str
-    """In CUDA_VISIBLE_DEVICES."""
-    fraction: float
-    """Largest share of its memory for tensors: an answer that needs more fails, instead of the training beside it."""
-
-
-class _Child:
-    """The process that answers, and the temporary folder of its checkpoint."""
-
-    def __init__(self, step: int, snapshot: Path, recipe: str, prompts: tuple[str, ...], share: Share | None) -> None:
-        self.step, self.share, self._folder = step, share, snapshot.parent
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`; an unread pipe would fill up
-        # In its own session: Ctrl-C in the terminal is for the run, which ends this process itself.
-        self._process = subprocess.Popen(
-            [sys.executable, __file__],
-            stdin=subprocess.PIPE,
-            stdout=self._output,
-            stderr=subprocess.STDOUT,
-            env=environment_of_child(os.environ, "" if share is None else share.gpu),
-            start_new_session=True,
-        )
-        fraction = None if share is None else share.fraction
-        request = {"checkpoint": str(snapshot), "folder": str(self._folder), "recipe": recipe, "prompts": prompts, "fraction": fraction}
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        self._process.stdin.flush()  # stays open: when this process ends in any way, it closes, and the other process ends
-
-    def has_ended(self) -> bool:
-        return self._process.poll() is not None
-
-    def answers(self) -> list[Answer]:
-        """Raises `OSError` if there are none."""
-        answers = json.loads((self._folder / ANSWERS).read_text(encoding="utf-8"))
-        return [self._answer(number, one) for number, one in enumerate(answers, 1)]
-
-    def _answer(self, number: int, found: dict[str, Any]) -> Answer:
-        sound, picture = ((self._folder / f"{number}.{kind}").read_bytes() for kind in KINDS)
-        return Answer(found["text"], sound, picture, found["numbers"])
-
-    def last_line(self) -> str:
-        """The last line that it printed."""
-        self._output.seek(0)
-        lines = self._output.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else f"the process ended with code {self._process.returncode}"
-
-    def close(self) -> None:
-        """Kill it if it is running, and remove its files."""
-        self._process.kill()
-        self._process.wait()
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._output.close()
-        with contextlib.suppress(OSError):  # then the next start removes it
-            files.discard(self._folder)
-
-
-def environment_of_child(environ: Mapping[str, str], gpu: str) -> dict[str, str]:
-    """The environment of a process that is not a rank of the run and sees one `gpu`, or none if that is empty."""
-    # Speech is made with CUDA graphs, and the setting of the training's allocator has never been tried with them.
-    ours = {cuda_allocator.VARIABLE} if environ.get(cuda_allocator.VARIABLE) == cuda_allocator.SETTING else set()
-    kept = {name: value for name, value in environ.items() if not name.startswith(LAUNCHER_PREFIXES) and name not in ours}
-    return kept | ALONE | {"CUDA_VISIBLE_DEVICES": gpu}
-
-
-def main(_: list[str]) -> int:
-    """Body of the process. The request is one line of JSON on standard input, which stays open as long as the run is alive."""
-    request = json.loads(sys.stdin.buffer.readline())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    os.nice(10)
-    answer_prompts(request)
-    return 0
+        if self._plan.decides and self._plan.digest is not None:
+            committed = self._config.run.dir / CHECKPOINTS / f"step-{step:08d}"
+            with contextlib.suppress(OSError, UserError):  # of a full disk: then the next launch tries again
+                manifest = files.digest(committed / "manifest.json")
+                one = SampleMeasurement(step=step, manifest=manifest, settings=self._plan.digest, problem=problem)
+                self._measured[step] = one
+                sample_measurements.write_measurement(self._config.run.dir, one, {})
 
 
 def save_media(run_dir: Path, step: int, answers: Sequence[Answer]) -> list[Path | None]:
@@ -348,34 +344,3 @@ def _save_one(place: Path, answer: Answer) -> Path | None:
             files.make_folder(place.parent)
             files.write_bytes(place.with_suffix(f".{kind}"), data)
     return place.with_suffix(f".{KINDS[0]}") if answer.sound else None
-
-
-def answer_prompts(request: Mapping[str, Any]) -> None:
-    """Export the checkpoint, answer the prompts, and write the answers beside the export."""
-    from finetune.exporting import export
-
-    folder = Path(request["folder"])
-    recipe = load_recipe(find_recipe(request["recipe"]))
-    sample = recipe.inference.sample
-    assert sample is not None  # `check` refused the config otherwise
-    exported = export.export(Path(request["checkpoint"]), folder / "export", recipe=request["recipe"])
-    if request["fraction"] is not None:
-        import torch
-
-        torch.cuda.set_per_process_memory_fraction(request["fraction"])
-    answers = []
-    for number, one in enumerate(sample(exported, [*request["prompts"]]), 1):
-        for kind, data in zip(KINDS, (one.sound, one.picture), strict=True):
-            files.write_bytes(folder / f"{number}.{kind}", data)
-        answers.append({"text": one.text, "numbers": one.numbers})
-    files.write_json(folder / ANSWERS, answers)
-
-
-def _end_with_parent() -> None:
-    while os.read(0, 1):
-        pass
-    os._exit(1)
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code(main, []))

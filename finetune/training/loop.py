@@ -29,6 +29,7 @@ from finetune.monitoring.run_records import FINISHED, FINISHED_EARLY
 from finetune.monitoring.stop_requests import AgreedStop, StopRequests, agree_to_stop, find_save_obstacle
 from finetune.recipe import recipe_arguments
 from finetune.training.evaluation import evaluate
+from finetune.training.sample_choice import MOST_PENDING, SampleChoice
 from finetune.training.step import Training, make_loader, train_step
 
 
@@ -59,16 +60,18 @@ def fit(
     saver: checkpoint.Saver,
     requests: StopRequests,
     after_step: Callable[[int], None] = lambda _: None,
+    samples: SampleChoice | None = None,
 ) -> tuple[Progress, str]:
     """Train to the end or until a stop is requested; returns the progress and why it ended. Collective: call on every rank.
 
-    `after_step` is called with the number of each completed step, when a save that was due is done or in progress.
+    `after_step` is called with the number of each completed step, when a save that was due is done or in progress. `samples`: None unless
+    `checkpoint.best_by` is one of their metrics.
     """
     todo = steps_left(training, progress)
     stop = None
     if evaluation_due(training, progress):  # of the base, or one that a stop interrupted in the previous launch
         progress, stop = evaluate_or_stop(training, progress, events, requests)
-    early = explain_early_end(training, progress)
+    early = explain_early_end(training, progress, samples)
     if stop is None and early is not None:  # by this evaluation, or in an earlier launch
         return progress, early
     if stop is not None:  # all steps are committed; after one more, that evaluation could not be made up for
@@ -76,9 +79,11 @@ def fit(
         return progress, stop.reason
     with closing(make_loader(training, training.rows)) as loader:
         for step, turns in loader.iterate(todo):
+            if samples is not None and is_sample_due(training, progress.step):
+                samples.wait(requests, MOST_PENDING)  # a stop that ends it is agreed on after this step
             progress = take_step(training, progress, events, turns, step.after, saver.before_update)
             progress, stop = evaluate_or_stop(training, progress, events, requests)
-            early = explain_early_end(training, progress)
+            early = explain_early_end(training, progress, samples)
             unsaved = save_when_due(training, progress, events, saver, stop, early is not None)
             after_step(progress.step)
             if stop is not None:
@@ -89,10 +94,15 @@ def fit(
     return progress, FINISHED
 
 
-def explain_early_end(training: Training, progress: Progress) -> str | None:
-    """The reason for which `train.patience` ends the run here; None if it does not, or if this is the last step anyway."""
+def explain_early_end(training: Training, progress: Progress, samples: SampleChoice | None = None) -> str | None:
+    """The reason for which `train.patience` ends the run here; None if it does not, or if this is the last step anyway. Collective: call on
+    every rank."""
     patience = training.config.train.patience
-    if patience is None or progress.stale_evaluations < patience or progress.step == training.total:
+    if patience is None or progress.step == training.total:
+        return None
+    if samples is not None:
+        return samples.explain_early_end(patience)
+    if progress.stale_evaluations < patience:
         return None
     best_by = BestBy.parse(training.config.checkpoint.best_by)
     evaluations = format_count(progress.stale_evaluations, "evaluation")
@@ -136,6 +146,12 @@ def save_due(config: Config, step: int) -> bool:
     return any(step % every == 0 for every in (config.checkpoint.every, config.sample.every) if every)
 
 
+def is_sample_due(training: Training, step: int) -> bool:
+    """Whether the prompts of `sample` are answered with the checkpoint of this step."""
+    every = training.config.sample.every
+    return every is not None and step > 0 and (step % every == 0 or step == training.total)
+
+
 def take_step(
     training: Training, progress: Progress, events: Events, turns: list[RankBatch], after: Place, before_update: Callable[[], None]
 ) -> Progress:
@@ -175,12 +191,15 @@ def run_evaluation(training: Training, progress: Progress, events: Events, reque
         return progress
     check_validation_loss(progress.step, measured["loss"])
     best_by = BestBy.parse(training.config.checkpoint.best_by)
-    if best_by.metric not in measured:
+    if best_by.metric not in measured and not best_by.is_sampled:
         raise UserError(f"checkpoint.best_by: {best_by.metric} is no metric of an evaluation; these are {', '.join(sorted(measured))}")
-    shown = dict.fromkeys(name for name in (*training.metrics, best_by.metric) if name != "loss")
+    of_files = (f"{source}/loss" for source in training.validation_sources)
+    shown = dict.fromkeys(name for name in (*training.metrics, *of_files, best_by.metric) if name != "loss")
     events.evaluation(progress.step, measured, shown)
     finite = {name: value for name, value in measured.items() if math.isfinite(value)}
-    return replace(note_metric(progress, finite.get(best_by.metric), best_by), validation_loss=measured["loss"], evaluation=finite)
+    if not best_by.is_sampled:
+        progress = note_metric(progress, finite.get(best_by.metric), best_by)
+    return replace(progress, validation_loss=measured["loss"], evaluation=finite)
 
 
 def note_metric(progress: Progress, value: float | None, best_by: BestBy) -> Progress:
@@ -212,6 +231,8 @@ def save(training: Training, progress: Progress, saver: checkpoint.Saver) -> Non
         "strategy": training.strategy,
         "device": training.world.device.type,
         "validation": None if training.val is None else training.val.digest,
+        "sampling": training.sampling.digest,
+        "sample_due": training.sampling.decides and is_sample_due(training, progress.step),
     }
     saver.begin(progress.step, tensors, state, config.dump(training.config))
 

@@ -36,6 +36,7 @@ from finetune.training import out_of_memory
 from finetune.training.generation_during_training import Sampler, bytes_on_gpu
 from finetune.training.loop import fit
 from finetune.training.run_report import describe_result, describe_start, describe_stop
+from finetune.training.sample_choice import SampleChoice
 from finetune.training.setup import FolderClaim, build, report_start
 from finetune.training.step import Training
 
@@ -94,7 +95,6 @@ def train(world: World, config: Config, recipe: Recipe, requests: StopRequests |
         started = time.monotonic()
         copies.schedule_upload(progress.step)
         saver = Saver(world, config.run.dir, config.checkpoint.keep, config.checkpoint.asynchronous, events.say)
-        needed = partial(bytes_on_gpu, training.loaded.base, recipe.base_folders, len(config.sample.prompts))
         ending = Ending(progress.step)
         with (
             record_ending(ending, world, config.run.dir, events),
@@ -103,16 +103,47 @@ def train(world: World, config: Config, recipe: Recipe, requests: StopRequests |
             out_of_memory.explain_out_of_memory(config, recipe, world, training),
             compilation.explain_compiler_errors(),
         ):
-            with Sampler(config, training.total, events, world.is_main, world.device, needed) as sampler, requests:
+            needed = partial(estimate_sampling_bytes, training)
+            sampler = Sampler(config, training.total, events, world.is_main, world.device, needed, training.sampling, progress.step)
+            with sampler, requests:
+                choice = SampleChoice(world, config, sampler, events) if training.sampling.decides else None
                 after_step = partial(advance_side_work, sampler, copies, events)
-                progress, reason = fit(training, progress, events, saver, requests, after_step)
+                progress, reason = fit(training, progress, events, saver, requests, after_step, choice)
                 if is_finished(reason):
-                    sampler.finish(requests)
+                    reason = finish_samples(training, sampler, choice, requests, reason)
             run_on_main(world, lambda: copies.finish(events))
             ending.step, ending.reason = progress.step, reason
     if world.is_main:
         report_end(training, ending, events, time.monotonic() - started)
     return reason
+
+
+def estimate_sampling_bytes(training: Training) -> int:
+    """GPU memory that generating and measuring samples takes."""
+    prepared = training.sampling.prepared
+    own = bytes_on_gpu(training.loaded.base, training.recipe.base_folders, len(training.config.sample.prompts))
+    return own + (0 if prepared is None else prepared.bytes)
+
+
+def finish_samples(training: Training, sampler: Sampler, choice: SampleChoice | None, requests: StopRequests, reason: str) -> str:
+    """After the last step: wait for the samples that are not finished, unless a stop is requested; returns why the run ended. Collective:
+    call on every rank."""
+    if choice is None:
+        sampler.finish(requests)
+        return reason
+    stop = choice.wait(requests, 0)
+    run_on_main(training.world, lambda: prune_measured(training))
+    if stop is None:
+        return reason
+    requests.remove_stop_file(stop, training.world)
+    return f"{stop.reason} before all samples were measured"
+
+
+def prune_measured(training: Training) -> int:
+    """Remove the checkpoints that were only kept for their measurement; returns their number. On rank 0, while no save is in progress."""
+    folder = checkpoint.folder_of(training.config.run.dir)
+    saved = checkpoint.list_checkpoints(folder)
+    return len(checkpoint.prune(folder, training.config.checkpoint.keep, saved[0])) if saved else 0
 
 
 def report_end(training: Training, ending: Ending, events: Events, seconds: float) -> None:

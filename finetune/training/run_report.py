@@ -64,9 +64,14 @@ def describe_data(training: Training) -> str:
     data, rows, unit = training.config.data, training.rows, training.recipe.unit
     name = "mixture" if data.mix else data.train
     trained = f"{name}: {format_count(len(rows), 'row')}, {int(rows.lengths.sum()):,} {unit}"
+    if training.val is None and training.sampling.decides:
+        return (
+            f"{trained}; no validation data, the best step is that with the {BestBy.parse(training.config.checkpoint.best_by).describe()}"
+        )
     if training.val is None:
         return f"{trained}; no validation data (--data.val FILE), so no step will be known as the best"
-    return f"{trained}; validation {data.val}: {format_count(len(training.val), 'row')}, every {training.config.eval.every:,} steps"
+    named = ", ".join(map(str, data.validation_files()))
+    return f"{trained}; validation {named}: {format_count(len(training.val), 'row')}, every {training.config.eval.every:,} steps"
 
 
 def describe_memory(config: Config, recipe: Recipe, world: World) -> Iterator[str]:
@@ -141,8 +146,9 @@ def next_commands(training: Training, step: int | None) -> list[str]:
         commands.append(command_lines.finetune_command("chat", *model, *recipe))
     elif can.serve is not None:
         commands.append(command_lines.finetune_command("serve", *model, *recipe))
-    if can.evaluate is not None and isinstance(config.data.val, Path):
-        commands.append(command_lines.finetune_command("eval-voice", *model, "--data", config.data.val, *recipe))
+    local = [path for path in config.data.validation_files() if isinstance(path, Path)]
+    if can.evaluate is not None and local:
+        commands.append(command_lines.finetune_command("eval-voice", *model, "--data", local[0], *recipe))
     else:
         commands.append(command_lines.finetune_command("generate", *model, *can.example, *recipe))
     return commands

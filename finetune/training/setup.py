@@ -33,6 +33,7 @@ from finetune.recipe import BASE_DISTANCE, Loaded, Recipe
 from finetune.storage import files
 from finetune.storage.hub_download import commit_of
 from finetune.training.loop import Progress, resume
+from finetune.training.sample_plan import SamplePlan, prepare_plan
 from finetune.training.step import Training
 
 
@@ -60,6 +61,7 @@ def build(
     local = dataset_opening.download_data(config, world)
     announce(world, f"preparing the base model {config.model.source} …")
     base_files = run_on_main(world, lambda: prepare_base(config, local, recipe))
+    sampling = SamplePlan.parse(run_on_main(world, lambda: prepare_plan(local, recipe).as_json()))
     loaded = run_on_all(world, lambda: load_shape(config, local, recipe))
     announce(world, f"reading the rows of {config.data.name_training_data()} …")
     rows, val = open_data(config, local, recipe, loaded, world)
@@ -83,7 +85,8 @@ def build(
     if config.train.base_distance:
         recipe = base_kl_loss.add_term(recipe, config.train.base_distance, base)
     identity = identify_run(config, rows, base_files, loaded)
-    training = Training(world, config, recipe, loaded, loaded.model, strategy, optimizer, rows, val, total, identity, fixed, base, shown)
+    found = world, config, recipe, loaded, loaded.model, strategy, optimizer, rows, val, total, identity, fixed, base, sampling, shown
+    training = Training(*found)
     return training, resume(training)
 
 
@@ -134,13 +137,15 @@ def load_shape(config: Config, local: Config, recipe: Recipe) -> Loaded:
     return loaded
 
 
-def open_data(config: Config, local: Config, recipe: Recipe, loaded: Loaded, world: World) -> tuple[Rows | MixedRows, Rows | None]:
+def open_data(
+    config: Config, local: Config, recipe: Recipe, loaded: Loaded, world: World
+) -> tuple[Rows | MixedRows, Rows | MixedRows | None]:
     """Training and validation rows; indexes of other data are removed from the run's cache. Collective: call on every rank."""
     cache = config.run.dir / "cache"
     key = run_on_main(world, lambda: dataset_opening.data_key(config, loaded))
     rows = dataset_opening.open_training_data(local, cache, key, recipe, loaded, config, world)
-    val = dataset_opening.open_data(on_disk(local.data.val), cache, key, recipe, loaded, config, world)
-    paths = map(on_disk, (*local.data.training_files(), local.data.val))
+    val = dataset_opening.open_validation_data(local, cache, key, recipe, loaded, config, world)
+    paths = map(on_disk, (*local.data.training_files(), *local.data.validation_files()))
     run_on_main(world, lambda: discard_other_indexes(cache, filter(None, paths)))
     return rows, val
 
@@ -246,7 +251,10 @@ def report_start(training: Training, progress: Progress, events: Events) -> None
             events.say(f"warning: changes of the configuration since step {progress.step} are not known: {error}")
             found = []
         other_rows = any(change.key == "launch.validation_data" for change in found)
-        events.resumed(progress.step, found, {**facts, "other_validation_data": other_rows})
+        other_samples = any(change.key == "launch.samples" for change in found)
+        events.resumed(progress.step, found, {**facts, "other_validation_data": other_rows, "other_samples": other_samples})
+        if other_samples:
+            events.say("prompts, recognizer or sampling have changed: measurements of samples from before are not compared with new ones")
         if other_rows:
             events.say("the validation data has changed: checkpoints and evaluations from before are not compared with those from now on")
     else:
@@ -261,5 +269,7 @@ def changes_since(training: Training, step: int) -> list[Change]:
     before = {"ranks": state["world"], "strategy": state["strategy"], "device": state["device"] or training.world.device.type}
     if state["validation"] is not None and training.val is not None:
         launched["validation_data"], before["validation_data"] = training.val.digest, state["validation"]
+    if state["sampling"] is not None and training.sampling.digest is not None:
+        launched["samples"], before["samples"] = training.sampling.digest, state["sampling"]
     chosen = flatten(config.model_dump(mode="json", exclude_defaults=True))
     return find_changes({**was, "launch": before}, {**config.model_dump(mode="json"), "launch": launched}, chosen)

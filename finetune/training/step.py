@@ -21,6 +21,7 @@ from finetune.distributed.process_group import World, gather_from_ranks, sum_ove
 from finetune.modeling import optimizers
 from finetune.monitoring.loss_spikes import Recent, check_gradients_exist, find_spike, is_finite, not_finite_error, spike_error
 from finetune.recipe import Batch, Loaded, Recipe, Term
+from finetune.training.sample_plan import SamplePlan
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Training:
     strategy: sharding.Strategy
     optimizer: torch.optim.AdamW
     rows: Rows | MixedRows
-    val: Rows | None
+    val: Rows | MixedRows | None
     total: int
     """Optimizer steps of the whole run."""
     identity: dict[str, Any]
@@ -44,6 +45,8 @@ class Training:
     """Length of every packed row in positions, for compiled blocks; None: the sum of its samples' lengths."""
     base: nn.Module | None = None
     """The frozen copy of the base that `train.base_distance` needs without adapters."""
+    sampling: SamplePlan = field(default_factory=SamplePlan)
+    """How answers to `sample.prompts` are measured."""
     metrics: dict[str, None] = field(default_factory=dict)
     """Names of what the recipe measures besides the loss, in order; filled by the first step or evaluation. Shown on the console."""
 
@@ -51,6 +54,11 @@ class Training:
     def sources(self) -> tuple[str, ...]:
         """Names of the mixture's sources; none without a mixture."""
         return self.rows.names if isinstance(self.rows, MixedRows) else ()
+
+    @property
+    def validation_sources(self) -> tuple[str, ...]:
+        """Names of the files of `data.val`, if it is a list."""
+        return self.val.names if isinstance(self.val, MixedRows) else ()
 
 
 def train_step(

@@ -108,7 +108,7 @@ def visit_speakers(config: Config, recipe: str, default: str | None, add_row: Ca
 
     Raises `UserError` with file and line for bad rows, and for speakers who are only in `data.val`.
     """
-    trained, val = list_training_files(config), on_disk(config.data.val)
+    trained = list_training_files(config)
     if not trained:
         raise UserError(
             "data.train is not set: give the JSONL to train on, as in --data.train data/me/train.jsonl. "
@@ -124,13 +124,18 @@ def visit_speakers(config: Config, recipe: str, default: str | None, add_row: Ca
 
     for train in trained:
         visit_rows(train, partial(visit_row, train.parent))
-    if val is not None:
+    for val in list_validation_files(config):
         visit_rows(val, lambda row: require_trained(find_speaker_name(row, default), names))
 
 
 def list_training_files(config: Config) -> list[Path]:
     """`data.train`, or the files of `data.mix`."""
     return [path for path in map(on_disk, config.data.training_files()) if path is not None]
+
+
+def list_validation_files(config: Config) -> list[Path]:
+    """The file or files of `data.val`."""
+    return [path for path in map(on_disk, config.data.validation_files()) if path is not None]
 
 
 def describe_training_files(trained: Sequence[Path]) -> dict[str, str]:
@@ -152,8 +157,8 @@ def require_trained(name: str, trained: dict[str, Any]) -> None:
 
 def check_dataset_codec(config: Config, codec: Codec) -> None:
     """Raise `UserError` if `data_prep codes` recorded another codec beside a data file: with this one, its codes would be other sounds."""
-    for data in (*list_training_files(config), on_disk(config.data.val)):
-        stored = None if data is None else read_codes_summary(data.parent)
+    for data in (*list_training_files(config), *list_validation_files(config)):
+        stored = read_codes_summary(data.parent)
         if stored is not None and stored.codec_digest not in (None, codec.digest()):
             other = stored.entries.get("model", "another model")
             raise UserError(

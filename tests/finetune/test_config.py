@@ -90,6 +90,8 @@ SETTINGS: dict[str, tuple[str, Any]] = {
     "eval.at_start": ("true", True),
     "sample.every": ("50", 50),
     "sample.prompts": ("['Who are you?', 'Good day.']", ("Who are you?", "Good day.")),
+    "sample.asr": ("small", "small"),
+    "sample.speaker_model": ("resemblyzer", "resemblyzer"),
     "log.every": ("12", 12),
     "log.trackers": ("[wandb, trackio]", ("wandb", "trackio")),
 }
@@ -197,12 +199,21 @@ def test_lora_learns_faster_in_each_recipe(name: str, rate: float) -> None:
 def test_data_may_be_remote_and_copies_must_be() -> None:
     config = resolved(("data.train", "s3://bucket/train.jsonl"), ("data.val", "here/val.jsonl"))
     assert config.data.train == "s3://bucket/train.jsonl" and config.data.val == Path("here/val.jsonl")
-    assert on_disk(config.data.val) == Path("here/val.jsonl") and on_disk(None) is None
+    assert on_disk(Path("here/val.jsonl")) == config.data.val and on_disk(None) is None
     with pytest.raises(UserError, match="s3://bucket/train.jsonl is a URL, .* download the file"):
         on_disk(config.data.train)
     message = problems(("checkpoint.copy_to", "/mnt/share"), ("data.train", "5"))
     assert "for a mounted folder file:///mnt/share" in message and "expected a path, or a URL" in message
     assert resolved(files=()).checkpoint.copy_to is None and "path | str | null" in help_text(None, {})
+
+
+def test_several_validation_files_are_a_list_and_survive_a_dump(tmp_path: Path) -> None:
+    several = resolved(("data.val", "[a.jsonl, s3://bucket/b.jsonl]"))
+    assert several.data.validation_files() == (Path("a.jsonl"), "s3://bucket/b.jsonl")
+    assert resolved(("data.val", "a.jsonl")).data.validation_files() == (Path("a.jsonl"),) and resolved().data.validation_files() == ()
+    (tmp_path / "again.yaml").write_text(dump(several))
+    assert resolved(files=(tmp_path / "again.yaml",)) == several
+    assert "data.val" in problems(("data.val", "[]")) and "data.val" in problems(("data.val", "[3]"))
 
 
 def test_fp16_is_refused_with_the_reason() -> None:

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from finetune.recipe import Answer, Inference
+from finetune.recipe import Answer, Inference, MeasuredAnswers, PreparedMetrics, SampleMetrics
 
 if TYPE_CHECKING:
+    from finetune.config import Config
+
     from .generate import GenerateCommand
 
 
@@ -33,6 +35,18 @@ class SpeechVerbs:
         from recipes.speech.evaluation import samples_during_training
 
         return samples_during_training.speak_prompts(self.load_command().speech, folder, prompts)
+
+    def prepare_metrics(self, config: Config) -> PreparedMetrics | None:
+        """What measuring those clips needs."""
+        from recipes.speech.selection import sample_metrics
+
+        return sample_metrics.prepare(config)
+
+    def measure(self, folder: Path, prompts: list[str], answers: list[Answer], prepared: PreparedMetrics) -> MeasuredAnswers:
+        """WER, similarity and endings of those clips."""
+        from recipes.speech.selection import sample_metrics
+
+        return sample_metrics.measure(self.load_command().speech, folder, prompts, answers, prepared)
 
     def evaluate(self, model: Path, argv: list[str]) -> int:
         """Body of `finetune eval-voice`."""
@@ -61,7 +75,13 @@ class SpeechVerbs:
         """For `Recipe.inference`."""
         example = ("--text", "Hello, this is my voice.")
         return Inference(
-            generate=self.generate, serve=self.serve, sample=self.sample, evaluate=self.evaluate, select=self.select, example=example
+            generate=self.generate,
+            serve=self.serve,
+            sample=self.sample,
+            evaluate=self.evaluate,
+            select=self.select,
+            example=example,
+            metrics=SampleMetrics(self.prepare_metrics, self.measure),
         )
 
     @property

@@ -116,8 +116,9 @@ def _normalizer(language: str) -> Callable[[str], str]:
     return BasicTextNormalizer(split_letters=language in WITHOUT_SPACES)
 
 
-def check_whisper(name: str) -> None:
-    """Raise `UserError` if there is no Whisper model with that name. Downloads a published one, without loading it."""
+def check_whisper(name: str, option: str = "--asr") -> None:
+    """Raise `UserError`, in the name of the flag or config key, if there is no Whisper model with that name. Downloads a published one,
+    without loading it."""
     try:
         if faster_whisper_engine.is_faster_whisper(name):
             faster_whisper_engine.check_device(name, choose_device(None))
@@ -125,7 +126,7 @@ def check_whisper(name: str) -> None:
             whisper_engine.digest_weights(name)
         whisper_engine.fetch_weights(name)
     except UserError as error:
-        raise UserError(str(error).replace("--whisper", "--asr")) from None
+        raise UserError(str(error).replace("--whisper", option)) from None
 
 
 def load_whisper(name: str) -> Any:

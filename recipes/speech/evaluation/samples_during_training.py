@@ -17,6 +17,8 @@ from recipes.speech.marked_audio import UNNAMED, encode_marked_flac
 
 MAX_SECONDS = 12.0
 """Time limit. Samples may be generated on one core beside the run, and speech that is longer than this usually never ends."""
+SAMPLING = SpeechSampling(max_seconds=MAX_SECONDS)
+"""The same seed for each checkpoint, and the model's own temperature."""
 
 
 def speak_prompts(recipe: SpeechRecipe, folder: Path, prompts: list[str]) -> list[Answer]:
@@ -24,7 +26,7 @@ def speak_prompts(recipe: SpeechRecipe, folder: Path, prompts: list[str]) -> lis
     exported = recipe.inspect(folder)
     requests = [parse_prompt(prompt, exported.first_speaker) for prompt in prompts]
     with closing(exported.open()) as voice:
-        results = voice.speak(requests, SpeechSampling(max_seconds=MAX_SECONDS))
+        results = voice.speak(requests, SAMPLING)
     return [make_answer(request, result) for request, result in zip(requests, results, strict=True)]
 
 

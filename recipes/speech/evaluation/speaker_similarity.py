@@ -45,7 +45,7 @@ class SimilarityEncoder:
 
 def load_own_encoder(encoder: SpeakerEncoder) -> SimilarityEncoder:
     """The speaker encoder of a base model. Raises `UserError` if its weights cannot be read."""
-    return _load_at_master_rate(OWN, encoder)
+    return load_at_master_rate(OWN, encoder)
 
 
 def mfcc_encoder() -> SimilarityEncoder:
@@ -65,15 +65,16 @@ def load_independent_encoder(name: str) -> SimilarityEncoder:
     """
     if name == resemblyzer_encoder.NAME:
         return load_resemblyzer_encoder()
-    return _load_at_master_rate(Path(name).name, open_xvector_encoder("--speaker-model", name))
+    return load_at_master_rate(Path(name).name, open_xvector_encoder("--speaker-model", name))
 
 
 def load_resemblyzer_encoder() -> SimilarityEncoder:
     """The speaker encoder of the package resemblyzer. Raises `UserError` if it is not installed or its weights cannot be read."""
-    return _load_at_master_rate(resemblyzer_encoder.NAME, open_voice_encoder("--speaker-model", resemblyzer_encoder.NAME))
+    return load_at_master_rate(resemblyzer_encoder.NAME, open_voice_encoder("--speaker-model", resemblyzer_encoder.NAME))
 
 
-def _load_at_master_rate(name: str, encoder: SpeakerEncoder) -> SimilarityEncoder:
+def load_at_master_rate(name: str, encoder: SpeakerEncoder) -> SimilarityEncoder:
+    """An encoder that resamples to its own rate. Raises `UserError` if its weights cannot be read."""
     loaded = encoder.load()
 
     def embed_samples(samples: Samples) -> Vector:

@@ -165,7 +165,7 @@ def test_copies_are_pruned_like_local_checkpoints_and_unfinished_ones_are_delete
         remote.write(f"{url}/step-{step:08d}/state.json", state.encode())
         remote.write(f"{url}/step-{step:08d}/{MANIFEST}", b"{}")
     remote.write(f"{url}/step-00000001/state.json", b"{}")
-    remote_copies.prune(url, 2, "step-00000006")
+    remote_copies.prune(url, 2, "step-00000006", copied)
     assert [checkpoint.step_of(Path(name)) for name in list_copies(url)] == [6, 5, 4, 2], "the newest two, the best, and another run's"
 
 
@@ -237,5 +237,5 @@ def test_an_unfinished_upload_does_not_count_for_retention(copied: Path) -> None
     remote.upload(local(copied, 4), f"{url}/step-00000004", MANIFEST)
     state = json.dumps({**checkpoint.read_state(local(copied, 6)), "step": 5})
     remote.write(f"{url}/step-00000005/state.json", state.encode())
-    remote_copies.prune(url, 2, "step-00000006")
+    remote_copies.prune(url, 2, "step-00000006", copied)
     assert [checkpoint.step_of(Path(name)) for name in list_copies(url)] == [6, 4]

@@ -16,6 +16,9 @@ from finetune.checkpointing.retention import SPREAD, BestBy, choose_best, choose
 from finetune.storage.files import json_bytes
 from tests.finetune import tiny
 
+NOWHERE = Path("nowhere")
+"""A run without measured samples."""
+
 
 def states(evaluations: dict[int, dict[str, float]], best_by: str | None = None) -> dict[str, dict[str, Any]]:
     made = {step: {"evaluation": found, "validation_loss": found.get("loss"), "best_by": best_by} for step, found in evaluations.items()}
@@ -30,7 +33,7 @@ def test_the_best_is_kept_by_its_metric(best_by: str | None, best: int | None) -
         {1: {"loss": 3.0, "accuracy": 0.1}, 2: {"loss": 2.0, "accuracy": 0.9}, 3: {"loss": 1.0, "accuracy": 0.9}, 4: {}}, best_by
     )
     assert choose_best(found, BestBy.parse(best_by)) == (None if best is None else f"step-{best:08d}")
-    gone = checkpoint.choose_surplus(found, 2, "step-00000004")
+    gone = checkpoint.choose_surplus(found, 2, "step-00000004", NOWHERE)
     assert {checkpoint.step_of(Path(name)) for name in gone} == {1, 2} - {best}
 
 
@@ -41,14 +44,14 @@ def test_the_best_on_other_validation_rows_is_not_kept(digests: Any, kept: int) 
         f"step-{step:08d}": parse_state(json_bytes(tiny.state(step, evaluation={"loss": float(step)}, validation=digest)))
         for step, digest in enumerate(digests, start=1)
     }
-    gone = checkpoint.choose_surplus({**found, "step-00000004": {**found["step-00000003"], "evaluation": {}}}, 1, "step-00000004")
+    gone = checkpoint.choose_surplus({**found, "step-00000004": {**found["step-00000003"], "evaluation": {}}}, 1, "step-00000004", NOWHERE)
     assert {checkpoint.step_of(Path(name)) for name in gone} == {1, 2, 3} - {kept}
 
 
 def test_a_checkpoint_of_an_earlier_version_is_compared_by_its_loss() -> None:
     losses = {1: 1.0, 2: 2.0, 3: 3.0}
     old = {f"step-{step:08d}": parse_state(json_bytes(tiny.state(step, validation_loss=loss))) for step, loss in losses.items()}
-    assert choose_best(old, BestBy.parse(None)) == "step-00000001" and checkpoint.choose_surplus(old, 2, "step-00000003") == []
+    assert choose_best(old, BestBy.parse(None)) == "step-00000001" and checkpoint.choose_surplus(old, 2, "step-00000003", NOWHERE) == []
 
 
 @given(st.sets(st.integers(1, 3000), min_size=1, max_size=60), st.data())
@@ -71,6 +74,6 @@ def test_checkpoints_are_spread_over_the_whole_run() -> None:
 
 def test_spread_keeps_the_two_newest_and_the_best() -> None:
     evaluations = {step: {"loss": 5.0 if step != 37 else 1.0} for step in range(1, 101)}
-    gone = {checkpoint.step_of(Path(name)) for name in checkpoint.choose_surplus(states(evaluations), "spread", "step-00000100")}
+    gone = {checkpoint.step_of(Path(name)) for name in checkpoint.choose_surplus(states(evaluations), "spread", "step-00000100", NOWHERE)}
     assert {*evaluations} - gone == choose_spread(evaluations) | {37, 99, 100}
     assert describe_keep("spread") == "the newest 2 and up to 8 over the whole run" and describe_keep(3) == "the newest 3"

@@ -19,7 +19,15 @@ from finetune.checkpointing import checkpoint
 from finetune.config import Config
 from finetune.data import batching
 from finetune.data.batching import Order, Place
-from finetune.data.mixture import MixedLengths, MixedRows, compute_shares, describe_changes, describe_share, name_sources
+from finetune.data.mixture import (
+    MixedLengths,
+    MixedRows,
+    compute_shares,
+    describe_changes,
+    describe_share,
+    name_sources,
+    name_validation_sources,
+)
 from finetune.distributed import process_group
 from finetune.distributed.process_group import World
 from finetune.errors import UserError
@@ -299,3 +307,11 @@ def test_the_loader_reads_samples_of_every_source(tmp_path: Path, world: World) 
     with pytest.raises(UserError, match=r"\.jsonl:1: its cached sample"):
         batching.Loader(mixed, tiny.RECIPE, 0, 1).sample(0)
     loader.close()
+
+
+def test_validation_files_are_named_and_sample_is_taken() -> None:
+    assert name_validation_sources([Path("me/val.jsonl"), Path("replay/val.jsonl")]) == ("me/val", "replay/val")
+    with pytest.raises(UserError, match="data.val: data/sample.jsonl: the name sample is that of the metrics of samples"):
+        name_validation_sources([Path("data/sample.jsonl"), Path("data/val.jsonl")])
+    with pytest.raises(UserError, match="data.val: a.jsonl is listed twice"):
+        name_validation_sources(["a.jsonl", "a.jsonl"])

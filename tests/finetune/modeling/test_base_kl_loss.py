@@ -155,6 +155,42 @@ def test_a_resumed_run_has_the_same_numbers_and_its_checkpoints_no_copy_of_the_b
         build(world, config_of(base, tmp_path / "whole", kind))
 
 
+COMPILED: dict[str, tuple[tuple[str, str], ...]] = {
+    "compiled": (("train.compile", "true"),),
+    "compiled and recomputed": (("train.compile", "true"), ("train.activation_checkpointing", "full")),
+    "recomputed in part": (("train.activation_checkpointing", "selective"),),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+@pytest.mark.parametrize("changes", COMPILED.values(), ids=[*COMPILED])
+@pytest.mark.parametrize("kind", KINDS)
+def test_compiled_and_recomputed_blocks_have_the_same_distance(
+    base: Path, tmp_path: Path, world: World, kind: str, changes: tuple[tuple[str, str], ...]
+) -> None:
+    """With adapters, the same compiled blocks run with the adapters and without them, in training and in eval mode, and neither pass may
+    have the code of the other. The compiler rounds otherwise than the base's blocks do, which are not compiled."""
+    numbers = {}
+    for name, own in (("plain", ()), ("changed", changes)):
+        steps = take_steps(build(world, config_of(base, tmp_path / name, kind, WEIGHT, ("parallel.strategy", "fsdp"), *own)))
+        numbers[name] = [next(steps) for _ in range(4)]
+    first = numbers["changed"][0][BASE_DISTANCE]
+    assert abs(first) <= (1e-5 if "train.compile" in dict(changes) else 0) and numbers["plain"][-1][BASE_DISTANCE] > 0.001
+    for one, other in zip(numbers["changed"], numbers["plain"], strict=True):
+        assert [one[key] for key in ("loss", "nll", BASE_DISTANCE)] == pytest.approx(
+            [other[key] for key in ("loss", "nll", BASE_DISTANCE)], abs=2e-5
+        )
+        assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-4)
+
+
+def test_on_a_cpu_offload_and_liger_are_refused_with_the_term_too(base: Path, tmp_path: Path, world: World) -> None:
+    with pytest.raises(UserError, match="parallel.offload"):
+        build(world, config_of(base, tmp_path / "offload", "full", WEIGHT, ("parallel.offload", "true"), ("parallel.strategy", "fsdp")))
+    with pytest.raises(UserError, match="options.loss_head: liger needs a CUDA GPU"):
+        build(world, config_of(base, tmp_path / "liger", "full", WEIGHT, ("options.loss_head", "liger")))
+
+
 def test_what_cannot_be_compared_is_refused(base: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"train\.base_distance.*greater than or equal to 0"):
         config_of(base, tmp_path, "lora", ("train.base_distance", "-1"))

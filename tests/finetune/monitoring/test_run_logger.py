@@ -303,6 +303,16 @@ def test_the_curve_begins_with_the_base_marks_the_best_and_has_the_learning_rate
     assert rates.get_ylabel() == "learning rate" and rates.get_lines()[0].get_xydata()[-1].tolist() == [40, pytest.approx(4e-4)]
 
 
+def test_each_validation_file_has_a_line(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = opened(tmp_path, world)
+    for step, loss in ((10, 2.0), (20, 1.0)):
+        events.evaluation(step, {"loss": loss, "me/val/loss": loss + 1, "replay$/loss": loss + 2, "replay$/accuracy": 0.5})
+    losses, _ = figure_of(monkeypatch, events.log_path, tmp_path / "loss.png").axes
+    lines = {line.get_label(): line.get_xydata().tolist() for line in losses.get_lines()}
+    assert lines["validation, me/val"] == [[10, 3.0], [20, 2.0]]
+    assert lines["validation, replay\\$"] == [[10, 4.0], [20, 3.0]] and len(lines) == 4
+
+
 def test_few_losses_are_not_smoothed_and_many_keep_their_level() -> None:
     assert smooth_values([3.0] * 19) == [] and smooth_values([3.0] * 400) == pytest.approx([3.0] * 400)
     falling = smooth_values([float(value) for value in range(400, 0, -1)])

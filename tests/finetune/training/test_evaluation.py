@@ -14,9 +14,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from finetune.data import batching
 from finetune.distributed.process_group import World
+from finetune.monitoring.run_logger import Events
+from finetune.monitoring.run_records import read_log
 from finetune.monitoring.stop_requests import StopRequests
 from finetune.training import evaluation
 from finetune.training.evaluation import evaluate
+from finetune.training.loop import Progress, run_evaluation
+from finetune.training.step import Training
 from tests.finetune import tiny
 from tests.finetune.plain import plain_loss, plain_terms, reference
 
@@ -59,6 +63,58 @@ def test_the_filler_rows_of_a_rank_do_not_count(tmp_path: Path, world: World, mo
     *totals, after_next, following = (sum(values) for values in zip(*of_ranks, strict=True))
     assert {"after_next": after_next, "next": following} == counts
     assert totals == [pytest.approx(float(sums[name].detach()), rel=1e-6) for name in ("after_next", "next")]
+
+
+# --- several files
+
+
+LONG, SHORT = tiny.texts(9, seed=5), tiny.texts(4, longest=8, seed=6)
+
+
+def with_two_files(folder: Path, world: World, *overrides: tuple[str, str]) -> Training:
+    files = [tiny.write_rows(folder / f"{name}.jsonl", rows) for name, rows in (("long", LONG), ("short", SHORT))]
+    named = ("data.val", f"[{files[0]}, {files[1]}]")
+    training, _ = tiny.built(world, tiny.config_in(folder, named, ("parallel.strategy", "fsdp"), ("train.micro_tokens", "80"), *overrides))
+    return training
+
+
+def test_each_file_has_its_own_loss_and_the_total_is_over_all_rows(tmp_path: Path, world: World) -> None:
+    training = with_two_files(tmp_path, world)
+    assert training.val is not None and training.validation_sources and {*training.validation_sources} == {"long", "short"}
+    found, model = evaluate(training, training.val, StopRequests()), reference(training)
+    assert found is not None
+    for name, rows in (("loss", LONG + SHORT), ("long/loss", LONG), ("short/loss", SHORT)):
+        assert found[name] == pytest.approx(float(plain_loss(model, rows).detach()), rel=1e-6)
+    assert found["loss"] != pytest.approx((found["long/loss"] + found["short/loss"]) / 2, rel=1e-4), "no mean of means"
+    sums, counts = plain_terms(model, SHORT)
+    assert found["short/after_next"] == pytest.approx(float(sums["after_next"].detach()) / counts["after_next"], rel=1e-6)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_files_are_evaluated_alike_by_several_ranks(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """As above: the ranks take their turns one after the other. With four, one of them has no row of the short file."""
+    training = with_two_files(tmp_path, world)
+    assert training.val is not None
+    alone = evaluate(training, training.val, StopRequests())
+    of_ranks: list[list[float]] = []
+    monkeypatch.setattr(evaluation, "sum_over_data_ranks", lambda _, values: of_ranks.append(values) or values)
+    ranks = [dataclasses.replace(training, world=dataclasses.replace(world, rank=rank, size=size)) for rank in range(size)]
+    for one in ranks:
+        evaluate(one, training.val, StopRequests())
+    summed = [sum(values) for values in zip(*of_ranks, strict=True)]
+    monkeypatch.setattr(evaluation, "sum_over_data_ranks", lambda *_: summed)
+    together = evaluate(training, training.val, StopRequests())
+    assert (
+        alone is not None and together is not None and together == {name: pytest.approx(value, rel=1e-12) for name, value in alone.items()}
+    )
+
+
+def test_a_run_chooses_by_one_of_the_files(tmp_path: Path, world: World) -> None:
+    training = with_two_files(tmp_path, world, ("checkpoint.best_by", "short/loss"), ("eval.every", "1"), ("train.steps", "1"))
+    progress = run_evaluation(training, Progress(), Events(tmp_path / "run", world.accelerator, 1, 0, {}), StopRequests())
+    assert progress.best_value == progress.evaluation["short/loss"] != progress.validation_loss
+    (event,) = [one for one in read_log(tmp_path / "run" / "log.jsonl") if one["event"] == "evaluation"]
+    assert {"val/loss", "val/long/loss", "val/short/loss"} <= event.keys() and event["val/short/loss"] == progress.best_value
 
 
 # --- the loader works ahead, and the host waits once

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,7 +18,6 @@ from finetune.checkpointing import checkpoint
 from finetune.config import Config, resolve
 from finetune.distributed.process_group import World
 from finetune.errors import UserError
-from finetune.hardware import cuda_allocator
 from finetune.monitoring.run_logger import Events
 from finetune.monitoring.run_records import read_log
 from finetune.monitoring.stop_requests import StopRequests
@@ -29,6 +26,7 @@ from finetune.training import generation_during_training
 from finetune.training import run as training_run
 from finetune.training.generation_during_training import Sampler
 from finetune.training.loop import save_due
+from finetune.training.sampling_process import Share
 from recipes.llm_sft.recipe import RECIPE
 from tests.finetune import tiny
 from tests.recipes.llm_sft import tiny_runs
@@ -102,6 +100,7 @@ def commit(config: Config, step: int, **state: Any) -> Path:
     folder = checkpoint.folder_of(config.run.dir) / f"step-{step:08d}"
     folder.mkdir(parents=True)
     (folder / "state.json").write_text(json.dumps(tiny.state(step, **state)))
+    (folder / "manifest.json").write_text("{}")
     return folder
 
 
@@ -170,24 +169,6 @@ def test_a_stop_ends_generation_at_once(waiting: tuple[Sampler, Config]) -> None
     sampler._child = None
 
 
-def test_the_process_ends_with_a_killed_run(waiting: tuple[Sampler, Config]) -> None:
-    script = f"""
-import os, sys, time
-from pathlib import Path
-from finetune.training.generation_during_training import _Child
-child = _Child(10, Path({str(checkpoint.folder_of(waiting[1].run.dir) / "step-00000010")!r}), "nowhere", ("x",), None)
-print(child._process.pid, flush=True)
-time.sleep(600)
-"""
-    run = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert run.stdout is not None
-    pid = int(run.stdout.readline())
-    assert not ended(pid)
-    run.kill()
-    run.communicate()
-    assert within(60, lambda: ended(pid))
-
-
 # --- failure
 
 
@@ -229,24 +210,6 @@ def test_only_the_main_rank_generates_and_only_if_configured(tmp_path: Path, wor
 def test_a_checkpoint_is_saved_where_answers_are_due(tmp_path: Path) -> None:
     config = config_in(tmp_path, ("sample.every", "20"), ("checkpoint.every", "50"))
     assert [step for step in range(1, 101) if save_due(config, step)] == [20, 40, 50, 60, 80, 100]
-
-
-def test_the_process_is_not_a_rank() -> None:
-    launched = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "x", "FSDP_VERSION": "2", "ACCELERATE_USE_FSDP": "true"}
-    own = {"HOME": "/root", "LOCAL_SETTING": "kept"}
-    found = generation_during_training.environment_of_child({**launched, **own, "OMP_NUM_THREADS": "16", "CUDA_VISIBLE_DEVICES": "0,1"}, "")
-    assert found == {**own, **generation_during_training.ALONE, "CUDA_VISIBLE_DEVICES": ""}, "no GPU"
-    assert generation_during_training.environment_of_child({"CUDA_VISIBLE_DEVICES": "0,1"}, "1")["CUDA_VISIBLE_DEVICES"] == "1"
-
-
-def test_the_process_does_not_inherit_the_allocator_that_training_chose() -> None:
-    assert cuda_allocator.VARIABLE not in generation_during_training.environment_of_child(
-        {cuda_allocator.VARIABLE: cuda_allocator.SETTING}, "0"
-    )
-    assert (
-        generation_during_training.environment_of_child({cuda_allocator.VARIABLE: "max_split_size_mb:64"}, "0")[cuda_allocator.VARIABLE]
-        == "max_split_size_mb:64"
-    )
 
 
 @pytest.mark.parametrize(
@@ -331,7 +294,7 @@ def test_with_room_samples_are_made_on_the_gpu_of_the_run(
 ) -> None:
     sampler, _, _ = on_gpu
     sampler.after_step(10)
-    assert sampler._child is not None and sampler._child.share == generation_during_training.Share("6", 0.05)
+    assert sampler._child is not None and sampler._child.share == Share("6", 0.05)
     assert within(100, lambda: environment_of(sampler).get("CUDA_VISIBLE_DEVICES") == "6")
     assert "samples are generated on GPU 6, beside the steps: they need up to 4.0 GiB; 30.0 of 80.0 GiB are free" in capsys.readouterr().out
 
@@ -369,11 +332,11 @@ def test_samples_that_fail_on_the_gpu_are_generated_again_on_the_cpu(
     commit(config, 20, recipe="nowhere")
     sampler.after_step(20)
     assert sampler._child is not None and sampler._child.share is not None
-    assert within(60, lambda: (sampler._advance(), sampler._child is None or sampler._child.share is None)[1])
+    assert within(60, lambda: (sampler.advance(), sampler._child is None or sampler._child.share is None)[1])
     (moved,) = sampled(config, "sampling moved")
     assert moved["step"] == 20 and "warning: samples of step 20 failed on GPU 6, the CPU takes over: " in capsys.readouterr().out
     assert sampler._child is not None and sampler._child.step == 20
-    assert within(60, lambda: (sampler._advance(), sampler._child is None)[1])
+    assert within(60, lambda: (sampler.advance(), sampler._child is None)[1])
     assert [event["step"] for event in sampled(config, "sampling failed")] == [20], "no recipe on the CPU either, and that is the end of it"
 
 
@@ -385,17 +348,3 @@ def test_a_share_that_is_not_known_leaves_samples_on_the_cpu(
     sampler.after_step(10)
     assert sampler._child is not None and sampler._child.share is None
     assert "samples are generated on one CPU core: the GPU memory that they need is not known (" in capsys.readouterr().out
-
-
-def test_the_process_keeps_to_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set after the export, which runs on the CPU, and before the model is loaded."""
-    order: list[Any] = []
-    recipe = replace(RECIPE, inference=replace(RECIPE.inference, sample=lambda *_: order.append("sample") or []))
-    monkeypatch.setattr(generation_during_training, "load_recipe", lambda _: recipe)
-    monkeypatch.setattr("finetune.exporting.export.export", lambda *_, **__: order.append("export"))
-    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", order.append)
-    request = {"checkpoint": "x", "folder": str(tmp_path), "recipe": "llm_sft", "prompts": [], "fraction": 0.25}
-    generation_during_training.answer_prompts(request)
-    assert order == ["export", 0.25, "sample"]
-    generation_during_training.answer_prompts({**request, "fraction": None})
-    assert order[3:] == ["export", "sample"]

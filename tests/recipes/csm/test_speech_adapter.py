@@ -16,7 +16,7 @@ import soundfile
 from recipes.csm.recipe import RECIPE
 from recipes.csm.speech_adapter import COMMAND, SPEECH
 from recipes.speech.evaluation import samples_during_training, systems
-from recipes.speech.interface import Voice, VoiceFolder
+from recipes.speech.interface import SpeechSampling, Voice, VoiceFolder
 from recipes.speech.serving.access_control import AccessPolicy
 from recipes.speech.serving.metrics import ServerMetrics
 from recipes.speech.serving.openai_api import Limits
@@ -50,7 +50,7 @@ def test_generate_has_the_sampling_options_of_csm(learned: LearnedCsm, tmp_path:
 
 
 def test_samples_of_a_run_are_spoken(learned: LearnedCsm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples_during_training, "MAX_SECONDS", 2.0)
+    monkeypatch.setattr(samples_during_training, "SAMPLING", SpeechSampling(max_seconds=2.0))
     first, second = RECIPE.inference.sample(learned.folder, [learned.rows[0]["text"], f"Bob|{learned.rows[2]['text']}"])
     assert first.text.startswith("ann, ") and second.text.startswith("bob, ") and first.sound != second.sound
 

@@ -73,12 +73,13 @@ def test_no_gradient_is_computed_for_a_frozen_weight(found: Any) -> None:
 @pytest.mark.ci
 @pytest.mark.slow
 @needs_liger
-@pytest.mark.parametrize("run", ["full", "adapted"])
+@pytest.mark.parametrize("run", ["full", "adapted", "full, with its base", "adapted, with its base"])
 def test_training_gives_the_same_losses_and_gradient_norms(found: Any, run: str) -> None:
     liger, chunked = found[run]["liger"], found[run]["chunked"]
     assert len(liger["steps"]) == 3 and liger["calls"] > 3 and chunked["calls"] == 0
     for one, other in zip(liger["steps"], chunked["steps"], strict=True):
         assert one == pytest.approx(other, rel=1e-5)
+    assert liger["steps"][0][3] == 0 and (liger["steps"][2][3] > 1e-4) == ("base" in run), "the distance to the base"
     assert liger["steps"][0][0] - liger["steps"][2][0] > 0.1, "something was learned"
 
 

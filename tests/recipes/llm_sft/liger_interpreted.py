@@ -20,6 +20,7 @@ from recipes.language.liger_loss import LigerHead
 from tests.recipes.llm_sft import tiny_runs
 
 WORDS, WIDTH = 97, 16
+BASED = ("train.base_distance", "0.5")
 
 
 def head_and_data(rows: int, bias: bool, dtype: torch.dtype) -> tuple[nn.Linear, Tensor, Tensor]:
@@ -67,12 +68,12 @@ def frozen() -> dict[str, Any]:
 
 
 def run(folder: Path, kind: str, *overrides: tuple[str, str]) -> dict[str, Any]:
-    """Losses, gradient norms and accuracies of three steps with `fully_shard`, and the number of calls of Liger."""
+    """Losses, gradient norms, accuracies and distances to the base of three steps with `fully_shard`, and the number of calls of Liger."""
     before = liger_loss._liger_loss.cache_info()
     trained = tiny_runs.trained(folder, *overrides, ("train.steps", "3"), ("options.loss_head", kind))
     after = liger_loss._liger_loss.cache_info()
     rows = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
-    steps = [[row["loss"], row["grad_norm"], row["accuracy"]] for row in rows if "loss" in row]
+    steps = [[row["loss"], row["grad_norm"], row["accuracy"], row.get("base_distance", 0.0)] for row in rows if "loss" in row]
     return {"steps": steps, "calls": after.hits + after.misses - before.hits - before.misses}
 
 
@@ -84,6 +85,8 @@ def main(folder: Path) -> None:
         "frozen": frozen(),
         "full": {kind: run(folder / f"full_{kind}", kind, tiny_runs.FULL) for kind in ("liger", "chunked")},
         "adapted": {kind: run(folder / f"adapted_{kind}", kind, *tiny_runs.ADAPTED) for kind in ("liger", "chunked")},
+        "full, with its base": {kind: run(folder / f"full_based_{kind}", kind, tiny_runs.FULL, BASED) for kind in ("liger", "chunked")},
+        "adapted, with its base": {kind: run(folder / f"based_{kind}", kind, *tiny_runs.ADAPTED, BASED) for kind in ("liger", "chunked")},
     }
     (folder / "found.json").write_text(json.dumps(found))
 

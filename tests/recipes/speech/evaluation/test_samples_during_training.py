@@ -13,14 +13,14 @@ from matplotlib.image import imread
 
 from finetune.errors import UserError
 from recipes.speech.evaluation import samples_during_training
-from recipes.speech.interface import SpeechRequest, SpeechResult
+from recipes.speech.interface import SpeechRequest, SpeechResult, SpeechSampling
 from recipes.voice_clone.recipe import RECIPE
 
 
 def test_samples_are_reproducible_and_have_audio_and_a_spectrogram(
     fresh: Any, export: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(samples_during_training, "MAX_SECONDS", 0.4)
+    monkeypatch.setattr(samples_during_training, "SAMPLING", SpeechSampling(max_seconds=0.4))
     folder = export(fresh, "custom_voice", tmp_path / "voice")
     assert RECIPE.inference.sample is not None
     first, again = (RECIPE.inference.sample(folder, ["She counted the boats.", "Bert|Never."]) for _ in range(2))
