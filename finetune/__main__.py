@@ -12,6 +12,7 @@ from finetune.argument_parsing import suggest_word
 VERBS = {
     "train": "fine-tune a model: on one GPU, with --launch fsdp2 on all of them",
     "ray-train": "fine-tune on the workers of a Ray cluster, which restarts them after a failure",
+    "ray-tune": "tune hyperparameters on a Ray cluster: draw settings, train each, stop those that fall behind, report the best",
     "plan": "plan a run before it starts: config, memory, strategy, launch file, problems, first batch",
     "export": "export a checkpoint as a folder that the model's own package loads",
     "generate": "generate speech or text with an exported model",
@@ -31,6 +32,7 @@ VERBS = {
 MODULES = {
     "train": "finetune.train",
     "ray-train": "finetune.ray_train",
+    "ray-tune": "finetune.cli.ray_tune",
     "eval-voice": "finetune.cli.eval_voice",
     "select": "finetune.cli.select_checkpoint",
     "check": "finetune.cli.verify_checkpoints",

@@ -322,8 +322,12 @@ class Config(Section, Generic[OptionsT]):
 
 def resolve(recipe: str, options: type[OptionsT], files: Iterable[Path], overrides: Iterable[tuple[str, str]]) -> Config[OptionsT]:
     """Merge all config sources and validate them. Raises `UserError` with every problem, its place and the nearest valid key."""
+    return resolve_sources(recipe, options, read_sources(files, overrides))
+
+
+def resolve_sources(recipe: str, options: type[OptionsT], sources: list[ConfigSource]) -> Config[OptionsT]:
+    """As `resolve`, of sources that are read already, the lowest precedence first."""
     model = make_config_class(options)
-    sources = read_sources(files, overrides)
     config = _validate(model, recipe, choose_sources(sources))
     if config.model.lora is None and any(source.overlay for source in sources):
         _validate(model, recipe, sources)  # a mistake in a `lora:` section is reported before somebody needs the section
@@ -337,10 +341,15 @@ def read_sources(files: Iterable[Path], overrides: Iterable[tuple[str, str]]) ->
         sources += split_section(read_config_file(path), OVERLAY)
     sources += [parse_overrides([override]) for override in overrides]
     for source in sources:
-        model = source.values.get("model")
-        if isinstance(model, dict) and isinstance(model.get("lora"), bool):  # true: with the settings of the other sources
-            model["lora"] = {} if model["lora"] else None
+        expand_lora_switch(source)
     return sources
+
+
+def expand_lora_switch(source: ConfigSource) -> None:
+    """Replace `model.lora: true` by an empty section, which leaves the settings to the other sources, and `false` by null; in place."""
+    model = source.values.get("model")
+    if isinstance(model, dict) and isinstance(model.get("lora"), bool):
+        model["lora"] = {} if model["lora"] else None
 
 
 def choose_sources(sources: list[ConfigSource]) -> list[ConfigSource]:

@@ -25,13 +25,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from finetune.command_lines import export_command, join_words
-from finetune.config import Config
 from finetune.config_sources import Arguments, parse_arguments
 from finetune.errors import UserError, exit_code
 from finetune.monitoring.run_records import is_finished
 from finetune.ray_cluster import cluster
+from finetune.ray_cluster.launch_arguments import USE_GPU, format_arguments, list_local_files, parse_choice, parse_count, parse_storage
 from finetune.storage import files
-from finetune.storage.remote import is_url
 from finetune.train import check_config, load_checked_recipe, print_help, report_overlay
 
 if TYPE_CHECKING:
@@ -84,16 +83,11 @@ def split_arguments(arguments: Arguments) -> tuple[Engine, Arguments]:
     given = {key: value for key, value in arguments.overrides if key in FLAGS}
     rest = [(key, value) for key, value in arguments.overrides if key not in FLAGS]
     fewest, most = parse_workers(given.get("num-workers"))
-    if is_url(storage := given.get("storage", ".")):
-        raise UserError(
-            f"--storage {storage}: the run's folder must be one that all machines mount, since its commits are renames; "
-            f"--checkpoint.copy_to {storage} keeps copies of its checkpoints there"
-        )
     engine = Engine(
         fewest,
         most,
-        Path(storage),
-        parse_choice("use-gpu", given.get("use-gpu", "auto"), {"auto": None, "true": True, "false": False}),
+        parse_storage(given.get("storage", ".")),
+        parse_choice("use-gpu", given.get("use-gpu", "auto"), USE_GPU),
         given.get("ray-address"),
         parse_count("max-failures", given.get("max-failures", "3")),
     )
@@ -106,32 +100,6 @@ def parse_workers(text: str | None) -> tuple[int, int]:
     if found is None or not 1 <= int(found[1]) <= int(found[2] or found[1]):
         raise UserError(f"--num-workers {text}: how many workers? 8, or 2:8 for as many as there are, from 2 to 8")
     return int(found[1]), int(found[2] or found[1])
-
-
-def parse_choice(flag: str, value: str, meanings: dict[str, bool | None]) -> bool | None:
-    if value not in meanings:
-        raise UserError(f"--{flag} {value}: expected {', '.join(meanings)}")
-    return meanings[value]
-
-
-def parse_count(flag: str, value: str) -> int:
-    if not value.isdecimal():
-        raise UserError(f"--{flag} {value}: expected a number from 0")
-    return int(value)
-
-
-def format_arguments(arguments: Arguments) -> list[str]:
-    """The arguments as a command line, without run.dir, which the driver resolves for all workers."""
-    assert arguments.recipe is not None
-    named = [("recipe", arguments.recipe), *(("config", str(path)) for path in arguments.files)]
-    return [f"--{key}={value}" for key, value in (*named, *arguments.overrides) if key != "run.dir"]
-
-
-def list_local_files(config: Config) -> list[Path]:
-    """Paths that each machine must have, besides the package, in the same place as this one."""
-    local = [Path(config.model.source)] if config.model.source and Path(config.model.source).exists() else []
-    named = (*config.data.training_files(), *config.data.validation_files())
-    return [Path.cwd(), *(path.absolute() for path in (*local, *named) if isinstance(path, Path))]
 
 
 def train_on_cluster(engine: Engine, gpu: bool, run_dir: Path, arguments: list[str]) -> Result:

@@ -31,6 +31,7 @@ ORDER: tuple[frozenset[str], ...] = (
     frozenset({"migration"}),
     frozenset({"training"}),
     frozenset({"train", "launcher"}),
+    frozenset({"tuning"}),
     frozenset({"ray_cluster", "cli"}),
     frozenset({"ray_train"}),
     frozenset({"__main__"}),
@@ -42,7 +43,10 @@ FOR_DATA_PREP = frozenset(
 )
 """The rooms and modules of finetune/ that data_prep may import."""
 LIBRARIES = frozenset(
-    {f"recipes.{name}" for name in ("speech", "language", "demo_runner", "recipe_state", "stock_models", "tiny_checkpoints")}
+    {
+        f"recipes.{name}"
+        for name in ("speech", "language", "demo_runner", "distributed_generation", "recipe_state", "stock_models", "tiny_checkpoints")
+    }
 )
 """What recipes may import from each other's side; a library imports no recipe."""
 EMPTY_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "misc", "tools", "stuff"})

@@ -42,17 +42,23 @@ class RayWorkers:
 def connect_workers(address: str | None, workers: int | None, gpus: float, shared: Path, needed: Sequence[Path]) -> Iterator[RayWorkers]:
     """Connect to the cluster and check its resources: `workers` (None: as many as fit) with one CPU and `gpus` GPUs each, on machines that
     see files written to `shared` and have the `needed` files. Raises `UserError`."""
-    with cluster.connect(address):
-        each = {"CPU": 1.0, **({"GPU": gpus} if gpus else {})}
-        count = cluster.count_room(each) if workers is None else workers
-        cluster.require_resources(max(1, count), each, f"--workers {count}")
-        cluster.check_same_files(shared, needed)
-        attempts = shared / ".attempts"
+    with cluster.connect(address), claim_workers(workers, gpus, shared, needed) as remote:
+        yield remote
+
+
+@contextlib.contextmanager
+def claim_workers(workers: int | None, gpus: float, shared: Path, needed: Sequence[Path]) -> Iterator[RayWorkers]:
+    """As `connect_workers`, on the cluster that this process is connected to."""
+    each = {"CPU": 1.0, **({"GPU": gpus} if gpus else {})}
+    count = cluster.count_room(each) if workers is None else workers
+    cluster.require_resources(max(1, count), each, f"--workers {count}")
+    cluster.check_same_files(shared, needed)
+    attempts = shared / ".attempts"
+    files.discard(attempts)
+    try:
+        yield RayWorkers(count, gpus, files.make_folder(attempts))
+    finally:
         files.discard(attempts)
-        try:
-            yield RayWorkers(count, gpus, files.make_folder(attempts))
-        finally:
-            files.discard(attempts)
 
 
 def run_items(items: Sequence[T], make: Make[T, R], remote: RayWorkers, stop: StopSignal) -> Iterator[tuple[int, R | Failure]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,12 @@ import ray.train
 from finetune.config_sources import parse_arguments
 from finetune.errors import UserError
 from finetune.monitoring.stop_requests import StopRequests
+from finetune.ray_cluster.run_folder import await_release
 from finetune.storage import files
 from finetune.train import check_config, load_checked_recipe
 from finetune.training.run import process_group, train
 
 LEAVING = "notice from Ray that a machine is about to be taken away"
-RELEASE_SECONDS = 60.0
-"""How long the previous worker, which Ray has ended, may take to release the lock of the run's folder."""
 
 
 def train_as_worker(order: dict[str, Any]) -> dict[str, Any]:
@@ -52,19 +50,6 @@ def train_as_worker(order: dict[str, Any]) -> dict[str, Any]:
 def find_preemption() -> str | None:
     """`LEAVING` if any machine of the group will be preempted, otherwise None. Collective: call on every worker."""
     return None if ray.train.get_preemption_info() is None else LEAVING
-
-
-def await_release(run_dir: Path) -> None:
-    """Wait until the run's folder is unlocked: Ray does not wait for the processes that it ends. After `RELEASE_SECONDS`, training itself
-    reports the owner of the lock."""
-    deadline = time.monotonic() + RELEASE_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            os.close(files.lock_folder(run_dir))
-        except UserError:
-            time.sleep(1.0)
-        else:
-            return
 
 
 class Reports:

@@ -130,6 +130,16 @@ def prepare_base(config: Config, local: Config, recipe: Recipe) -> dict[str, str
     return base_files
 
 
+def prepare_data(config: Config, recipe: Recipe, world: World) -> None:
+    """Fill the cache of the run's folder as `build` does: downloads, what the recipe derives from data and base, the index. Loads no
+    weights. Collective: call on every rank."""
+    run_on_all(world, lambda: dataset_opening.check_batching(config, recipe))
+    run_on_main(world, lambda: bool(files.make_folder(config.run.dir / "cache")))
+    local = dataset_opening.download_data(config, world)
+    run_on_main(world, lambda: recipe.prepare(local))
+    open_data(config, local, recipe, run_on_all(world, lambda: load_shape(config, local, recipe)), world)
+
+
 def load_shape(config: Config, local: Config, recipe: Recipe) -> Loaded:
     """The recipe's model on the meta device. Raises `UserError` if tensor parallelism cannot divide it."""
     loaded = recipe.load(local)

@@ -6,15 +6,21 @@ python -m finetune generate --model exports/mine --prompt "Good day. Who are you
 from __future__ import annotations
 
 import argparse
+import contextlib
+import hashlib
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
 from finetune.errors import UserError
+from finetune.storage import files
 from finetune.storage.strict_json import loads_object
+from recipes.distributed_generation import check_engine_options, explain_failures, open_engine, run_batches
 from recipes.language.chat_template import Chat, find_template
 from recipes.language.completion_boundary import begin_ids, encode_text
 from recipes.language.messages import read_messages, read_tools
@@ -66,6 +72,9 @@ class GeneratedAnswer:
 def generate(folder: Path, argv: list[str]) -> int:
     """Body of the verb: check the arguments, load the model, print the answers. Raises `UserError` for a prompt that cannot be answered."""
     arguments = make_generate_parser().parse_args(argv)
+    check_engine_options(arguments)
+    if arguments.engine == "ray" and arguments.prompt_file is None:
+        raise UserError("--engine ray answers a file of prompts; give --prompt-file FILE instead of --prompt, or remove --engine")
     decoding = make_decoding(arguments)
     prompts = read_prompts(arguments)
     loaded = load_model(folder)
@@ -73,13 +82,68 @@ def generate(folder: Path, argv: list[str]) -> int:
     tokenized = [tokenize_prompt(row, loaded.tokenizer) for row in rows]
     for ids in tokenized:  # all before the first answer, because an error after an hour of answers would come late
         check_length(ids, loaded)
-    torch.manual_seed(arguments.seed)
+    if arguments.engine == "ray":
+        del loaded  # its memory is for the workers
+        return print_distributed_answers(folder, tokenized, decoding, arguments)
     for number, ids in enumerate(tokenized):
-        answer = generate_answer(loaded, ids, decoding)
-        print(answer.text if len(tokenized) == 1 else f"── {number + 1}\n{answer.text}", flush=True)
-        if not answer.ended:
-            print(f"(cut off after {decoding.tokens} tokens, or at the model's last position, before the answer ended)", file=sys.stderr)
+        print_answer(number, len(tokenized), answer_prompt(loaded, decoding, arguments.seed, (number, ids)), decoding)
     return 0
+
+
+def answer_prompt(loaded: LoadedModel, decoding: Decoding, seed: int, prompt: tuple[int, list[int]]) -> GeneratedAnswer:
+    """The answer to a prompt (its number in the file, token ids). Its randomness depends on the seed and its number alone."""
+    number, ids = prompt
+    torch.manual_seed(derive_seed(seed, number))
+    return generate_answer(loaded, ids, decoding)
+
+
+def derive_seed(seed: int, number: int) -> int:
+    """The seed of a prompt; that of the first one is `seed` itself."""
+    if number == 0:
+        return seed
+    return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:8], "big") >> 1
+
+
+def print_answer(number: int, count: int, answer: GeneratedAnswer, decoding: Decoding, out: TextIO | None = None) -> None:
+    """Print the answer to one of `count` prompts. `out`: None is the standard output."""
+    print(answer.text if count == 1 else f"── {number + 1}\n{answer.text}", file=out, flush=True)
+    if not answer.ended:
+        print(f"(cut off after {decoding.tokens} tokens, or at the model's last position, before the answer ended)", file=sys.stderr)
+
+
+def print_distributed_answers(folder: Path, tokenized: list[list[int]], decoding: Decoding, arguments: argparse.Namespace) -> int:
+    """Print the answers of a Ray cluster's workers in the order of the prompts, as this process would; returns the exit code. Raises
+    `UserError` at the end if prompts have failed."""
+    from data_prep.parallel.process_pool import Failure
+
+    shared = files.fresh_folder(Path.cwd(), ".generate")
+    prompts, found = [*enumerate(tokenized)], dict[int, GeneratedAnswer | Failure]()
+    printed, failures, out = 0, list[str](), sys.stdout
+    try:
+        # Ray prints messages about its workers to the standard output, among the answers.
+        with contextlib.redirect_stdout(sys.stderr), open_engine(arguments, shared, [folder]) as remote:
+            assert remote is not None
+            for index, answer in run_batches(prompts, partial(open_model, folder, decoding, arguments.seed), remote):
+                found[index] = answer
+                while printed in found:
+                    ready = found.pop(printed)
+                    if isinstance(ready, Failure):
+                        failures.append(ready.why)
+                        print(f"prompt {printed + 1}: no answer: {ready.why}", file=sys.stderr, flush=True)
+                    else:
+                        print_answer(printed, len(prompts), ready, decoding, out)
+                    printed += 1
+    finally:
+        files.discard(shared)
+    if failures:
+        raise UserError(explain_failures(failures, len(failures), "prompt"))
+    return 0
+
+
+@contextlib.contextmanager
+def open_model(folder: Path, decoding: Decoding, seed: int, _number: int) -> Iterator[Callable[[tuple[int, list[int]]], GeneratedAnswer]]:
+    """Load the model in this process; yields the function that answers a prompt."""
+    yield partial(answer_prompt, load_model(folder), decoding, seed)
 
 
 def sample(folder: Path, prompts: list[str]) -> list[str]:

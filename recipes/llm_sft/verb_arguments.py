@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from recipes.distributed_generation import add_engine_options
+
 DATA = """To make some from conversations:
   python -m data_prep text chats.jsonl --out data/chats
 or see the whole chain on a small example: python -m recipes.llm_sft.demo"""
@@ -24,6 +26,7 @@ def make_generate_parser() -> argparse.ArgumentParser:
     prompt.add_argument("--prompt", help="question to answer; for a model without a chat template, text to continue")
     prompt.add_argument("--prompt-file", type=Path, help="file with one prompt per line: text, or JSON with messages as in training data")
     _add_decoding_arguments(parser)
+    add_engine_options(parser)
     return parser
 
 

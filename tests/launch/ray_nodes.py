@@ -19,6 +19,7 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "disabled",  # a token would be written to the home folder
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",  # importing torch takes long on a machine that others use too
+    "RAY_worker_niceness": "0",  # Ray's 15 starves its workers on a machine that others use too
     "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1",
 }
 

@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from data_prep.audio_codecs.interface import SpeakerEncoder
 from data_prep.speakers import resemblyzer_encoder
@@ -17,6 +18,7 @@ from finetune.exporting.model_card_metadata import README, add_metadata
 from finetune.storage import files
 from finetune.storage.hub_download import commit_of
 from finetune.storage.model_resolver import resolve_model
+from recipes.distributed_generation import open_engine
 from recipes.speech.cli import seed_tts_protocol
 from recipes.speech.cli.evaluation_arguments import CLIPS, JSON, MARKDOWN, PAGE, check_numbers, check_out, find_encoder, parse
 from recipes.speech.evaluation import evaluation_items, intelligibility, result_rendering, results_page, scoring, systems
@@ -24,6 +26,9 @@ from recipes.speech.evaluation.evaluation_items import Item
 from recipes.speech.evaluation.results import Evaluation
 from recipes.speech.evaluation.systems import RECORDINGS, System, Take
 from recipes.speech.interface import SpeechRecipe, SpeechSampling
+
+if TYPE_CHECKING:
+    from data_prep.parallel.ray_pool import RayWorkers
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,8 @@ def run_plan(plan: Plan) -> Evaluation:
         if leftover.exists():
             files.discard(leftover)  # of an earlier evaluation, perhaps of other texts, or of one that was killed
     takes = {RECORDINGS: [Take(item, item.recording, True) for item in plan.items if item.recording]}
-    takes |= {system.name: speak_all(system, plan, clips / systems.slug(system.name)) for system in plan.systems}
+    with open_engine(args, args.out, [system.folder for system in plan.systems] + [item.reference for item in plan.items]) as remote:
+        takes |= {system.name: speak_all(system, plan, clips / systems.slug(system.name), remote) for system in plan.systems}
     scored = scoring.score_all(takes, models)
     settings = {"model": str(plan.model)} | {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
     names = [encoder.name for encoder in encoders]
@@ -133,12 +139,12 @@ def run_plan(plan: Plan) -> Evaluation:
     return Evaluation(plan.systems, scored, names, scoring.similarity_between_speakers(models), notes, settings)
 
 
-def speak_all(system: System, plan: Plan, out: Path) -> list[Take]:
+def speak_all(system: System, plan: Plan, out: Path, remote: RayWorkers | None = None) -> list[Take]:
     """Speak all texts with one system; prints the progress after each batch."""
     args, takes = plan.args, []
     sampling = SpeechSampling(greedy=args.greedy, seed=args.seed, max_seconds=args.max_seconds)
     with systems.open_export(plan.recipe, system, args.out) as folder:
-        for take in systems.speak(plan.recipe, system, folder, plan.items, sampling, args.batch, out):
+        for take in systems.speak(plan.recipe, system, folder, plan.items, sampling, args.batch, out, remote=remote):
             takes.append(take)
             if len(takes) % args.batch == 0 or len(takes) == len(plan.items):
                 print(f"{system.name}: {len(takes)} of {len(plan.items)} texts spoken", flush=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from data_prep.audio_codecs.interface import SpeakerEncoder, UnsupportedModelError
 from data_prep.audio_codecs.selection import open_speaker_encoder
 from finetune.errors import UserError
+from recipes.distributed_generation import add_engine_options, check_engine_options
 from recipes.speech.evaluation import systems
 from recipes.speech.evaluation.systems import System
 from recipes.speech.interface import SpeechRecipe
@@ -61,7 +62,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "--out", type=Path, default=Path("evaluation"), metavar="FOLDER", help="folder for the report and the clips (default %(default)s)"
     )
     options = add_protocol_arguments(parser)
+    add_engine_options(parser)
     args = parser.parse_args(argv)
+    check_engine_options(args)
     given = [option for option in options if getattr(args, option.dest) != option.default]
     if args.protocol is None and given:
         raise UserError(f"{given[0].option_strings[0]} is an option of a protocol; add --protocol {SEED_TTS_EVAL}, or remove it")

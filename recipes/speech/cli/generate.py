@@ -18,6 +18,8 @@ import numpy as np
 from finetune.errors import UserError, format_count
 from finetune.storage import files
 from finetune.storage.synthetic_mark_reader import SyntheticMark
+from recipes.distributed_generation import add_engine_options, check_engine_options, open_engine
+from recipes.speech.batch_speech import speak_batches
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling, Voice, VoiceFolder
 from recipes.speech.marked_audio import encode_marked_wav, encode_pcm, wav_header
 from recipes.speech.model_fingerprint import compute_model_key
@@ -51,7 +53,7 @@ class GenerateCommand:
         exported, request = self.speech.inspect(folder), make_from_options(self.Request, args)
         sampling = make_from_options(self.Sampling, args)
         if args.text_file is not None:
-            return speak_file(exported, request, sampling, args)
+            return speak_file(exported, self.speech.inspect, request, sampling, args)
         exported.check(request)
         if args.out.is_dir():
             example = args.out / "hello.wav"
@@ -68,6 +70,9 @@ class GenerateCommand:
         args.text = args.text or ""
         args.out = args.out or Path("speech.wav" if args.text_file is None else "wavs")
         self.scheme.check_options(args)
+        check_engine_options(args)
+        if args.engine != "local" and args.text_file is None:
+            raise UserError("--engine ray generates a file of texts; give --text-file FILE instead of --text, or remove --engine")
         return args
 
     def _make_parser(self) -> argparse.ArgumentParser:
@@ -108,6 +113,7 @@ class GenerateCommand:
         )
         if self.add_options is not None:
             self.add_options(decoding)
+        add_engine_options(parser)
         return parser
 
 
@@ -167,7 +173,13 @@ def print_summary(request: SpeechRequest, sampling: SpeechSampling, out: Path, s
         )
 
 
-def speak_file(exported: VoiceFolder, defaults: SpeechRequest, sampling: SpeechSampling, args: argparse.Namespace) -> int:
+def speak_file(
+    exported: VoiceFolder,
+    inspect: Callable[[Path], VoiceFolder],
+    defaults: SpeechRequest,
+    sampling: SpeechSampling,
+    args: argparse.Namespace,
+) -> int:
     """Write one wav per line of a file, in batches of similar length. Wavs from an earlier run are reused."""
     if args.stream:
         raise UserError("--stream works on one text; use --text, or remove --stream")
@@ -180,7 +192,7 @@ def speak_file(exported: VoiceFolder, defaults: SpeechRequest, sampling: SpeechS
     rows = {number: row for number, row in synthesis_manifest.read_manifest(args.out).items() if row.get("key") == keys.get(number)}
     rows = {number: row for number, row in rows.items() if (args.out / row["file"]).is_file()}
     missing = [line for line in lines if line.number not in rows]
-    for line, spoken in speak_lines(exported, missing, sampling, args.batch) if missing else ():
+    for line, spoken in speak_lines(exported, inspect, missing, sampling, args) if missing else ():
         request = exported.complete(line.request)
         rows[line.number] = synthesis_manifest.write_line(
             args.out, line, request, spoken, sampling.seed, keys[line.number], exported.folder.name
@@ -191,17 +203,27 @@ def speak_file(exported: VoiceFolder, defaults: SpeechRequest, sampling: SpeechS
 
 
 def speak_lines(
-    exported: VoiceFolder, missing: list[TextLine], sampling: SpeechSampling, batch: int
+    exported: VoiceFolder,
+    inspect: Callable[[Path], VoiceFolder],
+    missing: list[TextLine],
+    sampling: SpeechSampling,
+    args: argparse.Namespace,
 ) -> Iterator[tuple[TextLine, SpeechResult]]:
     """Speak the longest texts first: a batch too large for memory fails at once, and the texts of a batch end at about the same time."""
     from tqdm import tqdm
 
     queue = sorted(missing, key=lambda line: len(line.request.text), reverse=True)
-    with closing(exported.open()) as voice, tqdm(total=len(queue), unit="text", disable=not sys.stderr.isatty()) as bar:
-        for start in range(0, len(queue), batch):
-            now = queue[start : start + batch]
-            yield from zip(now, voice.speak([line.request for line in now], sampling), strict=True)
-            bar.update(len(now))
+    batches = [queue[start : start + args.batch] for start in range(0, len(queue), args.batch)]
+    requests = [[line.request for line in now] for now in batches]
+    needed = [exported.folder, *(line.request.reference for line in queue)]
+    with (
+        open_engine(args, args.out, needed) as remote,
+        closing(speak_batches(inspect, exported.folder, requests, sampling, remote)) as spoken,
+        tqdm(total=len(queue), unit="text", disable=not sys.stderr.isatty()) as bar,
+    ):
+        for index, results in spoken:
+            yield from zip(batches[index], results, strict=True)
+            bar.update(len(results))
 
 
 def print_file_summary(lines: list[TextLine], rows: dict[int, dict[str, Any]], generated: int, sampling: SpeechSampling, out: Path) -> None:

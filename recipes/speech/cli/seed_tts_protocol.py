@@ -23,6 +23,7 @@ from finetune.data.row_problems import RowProblem, format_row_problems
 from finetune.errors import UserError
 from finetune.storage import files
 from finetune.storage.model_resolver import resolve_model
+from recipes.distributed_generation import open_engine
 from recipes.speech.cli.evaluation_arguments import CLIPS, SEED_TTS_EVAL, check_numbers, check_out, find_encoder
 from recipes.speech.evaluation import evaluation_items, intelligibility, scoring, systems
 from recipes.speech.evaluation.evaluation_items import Item
@@ -36,6 +37,7 @@ from recipes.speech.evaluation.systems import System, Take
 from recipes.speech.interface import SpeechRecipe, SpeechSampling
 
 if TYPE_CHECKING:
+    from data_prep.parallel.ray_pool import RayWorkers
     from recipes.speech.evaluation.seed_tts_eval.wavlm_ecapa import SimilarityModel
 
 NONE = "none"
@@ -174,20 +176,21 @@ def run_plan(plan: ProtocolPlan) -> ProtocolReport:
         if leftover.exists():
             files.discard(leftover)
     scores: dict[str, ProtocolScores] = {}
+    with open_engine(args, args.out, [system.folder for system in plan.systems] + [item.reference for item in items]) as remote:
+        takes = {system.name: speak_all(system, plan, items, remote) for system in plan.systems}
     for system in plan.systems:
-        takes = speak_all(system, plan, items)
-        own = [scoring.score(take, models, None) for take in takes]
-        scores[system.name] = score(system, own)
+        scores[system.name] = score(system, [scoring.score(take, models, None) for take in takes[system.name]])
     return make_report(plan, scores, [encoder.name for encoder in encoders])
 
 
-def speak_all(system: System, plan: ProtocolPlan, items: Sequence[Item]) -> list[Take]:
+def speak_all(system: System, plan: ProtocolPlan, items: Sequence[Item], remote: RayWorkers | None = None) -> list[Take]:
     """Speak all items that the system can speak, as wav files with the names of the protocol; prints the progress after each batch."""
     args, takes = plan.args, list[Take]()
     spoken = [item for item in items if system.way == "named" or item.reference is not None]
     sampling = SpeechSampling(greedy=args.greedy, seed=args.seed, max_seconds=args.max_seconds)
     with systems.open_export(plan.recipe, system, args.out) as folder:
-        for take in systems.speak(plan.recipe, system, folder, spoken, sampling, args.batch, clips_folder(plan, system), "wav"):
+        out = clips_folder(plan, system)
+        for take in systems.speak(plan.recipe, system, folder, spoken, sampling, args.batch, out, "wav", remote):
             takes.append(take)
             if len(takes) % args.batch == 0 or len(takes) == len(spoken):
                 print(f"{system.name}: {len(takes)} of {len(spoken)} utterances spoken", flush=True)

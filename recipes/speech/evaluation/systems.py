@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import soxr
@@ -23,9 +23,13 @@ from finetune.storage import demo_models, files
 from finetune.storage.hub_download import display_name
 from finetune.storage.strict_json import read_object
 from finetune.storage.synthetic_mark_reader import SyntheticMark
+from recipes.speech.batch_speech import speak_batches
 from recipes.speech.evaluation.evaluation_items import Item
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling, VoiceFolder
 from recipes.speech.marked_audio import encode_marked_flac, encode_marked_wav
+
+if TYPE_CHECKING:
+    from data_prep.parallel.ray_pool import RayWorkers
 
 RECORDINGS = "real recordings"
 """Name of the system that consists of the speaker's own recordings."""
@@ -146,15 +150,16 @@ def speak(
     batch: int,
     out: Path,
     extension: Literal["flac", "wav"] = "flac",
+    remote: RayWorkers | None = None,
 ) -> Iterator[Take]:
     """Speak all items, each into a file in `out` that is marked as synthetic; the longest texts first, so that it runs out of memory early
-    if at all."""
+    if at all. `remote`: as for `speak_batches`."""
     ordered = sorted(items, key=lambda item: (-len(item.text), item.key))
-    with contextlib.closing(recipe.inspect(folder).open()) as voice:
-        for start in range(0, len(ordered), batch):
-            part = ordered[start : start + batch]
-            results = voice.speak([system.request(item) for item in part], sampling)
-            for item, result in zip(part, results, strict=True):
+    parts = [ordered[start : start + batch] for start in range(0, len(ordered), batch)]
+    requests = [[system.request(item) for item in part] for part in parts]
+    with contextlib.closing(speak_batches(recipe.inspect, folder, requests, sampling, remote)) as spoken:
+        for index, results in spoken:
+            for item, result in zip(parts[index], results, strict=True):
                 yield Take(item, _write_clip(out / f"{item.key}.{extension}", result.wave, result.rate, system.name), result.ended)
 
 

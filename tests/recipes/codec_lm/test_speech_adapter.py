@@ -39,3 +39,13 @@ def test_options_become_settings() -> None:
     assert (args.constrained, args.top_p, COMMAND.parse(["--text", "a"]).constrained) == (False, 0.5, True)
     with pytest.raises(UserError, match="--top-p 2 is out of range"):
         COMMAND.parse(["--text", "a", "--top-p", "2"])
+
+
+@pytest.mark.slow
+def test_a_ray_cluster_that_loses_a_worker_speaks_as_one_process(exported: Path, tmp_path: Path) -> None:
+    for package in ("ray", "snac"):
+        pytest.importorskip(package)
+    from tests.launch import ray_generation, ray_nodes
+
+    with ray_nodes.cluster(2) as nodes:
+        ray_generation.check_speech(nodes, tmp_path, exported, "codec_lm", "--max-seconds", "2", "--speaker", "ann")

@@ -112,3 +112,12 @@ def test_the_classes_implement_the_protocols(learned: LearnedCsm) -> None:
         for protocol, ours in ((Voice, voice), (VoiceFolder, SPEECH.inspect(learned.folder))):
             names = {name for name in vars(protocol) if not name.startswith("_")}
             assert len(names) >= 4 and not {name for name in names if not hasattr(ours, name)}
+
+
+@pytest.mark.slow
+def test_a_ray_cluster_that_loses_a_worker_speaks_as_one_process(learned: LearnedCsm, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    from tests.launch import ray_generation, ray_nodes
+
+    with ray_nodes.cluster(2) as nodes:
+        ray_generation.check_speech(nodes, tmp_path, learned.folder, "csm", "--speaker", "ann", "--max-seconds", "2")

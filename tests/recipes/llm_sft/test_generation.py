@@ -147,3 +147,60 @@ def test_a_folder_without_weights_is_refused(exported: Path, tmp_path: Path) -> 
     folder = shutil.copytree(exported, tmp_path / "export")
     (folder / "model.safetensors").unlink()
     assert "contains no *.safetensors weights" in refusal(folder, "--prompt", "Hi.")
+
+
+def test_the_answer_to_a_prompt_does_not_depend_on_the_prompts_before_it(exported: Path, tmp_path: Path) -> None:
+    """Sampled, with the same prompt twice: the two answers differ, and each is the same in another file."""
+    loaded = generation.load_model(exported)
+    row = generation.make_row("Who are you?", None, loaded.tokenizer)
+    ids, decoding = generation.tokenize_prompt(row, loaded.tokenizer), Decoding(24, temperature=3.0)
+    answers = [generation.answer_prompt(loaded, decoding, 5, (number, ids)).text for number in (0, 1, 2)]
+    assert len(set(answers)) == 3
+    assert generation.answer_prompt(loaded, decoding, 5, (2, ids)).text == answers[2]
+    assert generation.answer_prompt(loaded, decoding, 6, (2, ids)).text != answers[2]
+    assert (
+        generation.derive_seed(5, 0) == 5 and len({generation.derive_seed(seed, number) for seed in range(4) for number in range(4)}) == 16
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--prompt", "Hi.", "--engine", "ray"], "--engine ray answers a file of prompts; give --prompt-file"),
+        (["--prompt-file", "f.txt", "--workers", "2"], "--workers needs --engine ray"),
+    ],
+)
+def test_options_of_a_cluster_are_checked_before_the_model_is_loaded(argv: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        generation.generate(tmp_path / "nothing", argv)
+
+
+@pytest.mark.ci
+@pytest.mark.slow
+def test_a_ray_cluster_that_loses_a_worker_answers_as_one_process(exported: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    from tests.launch import ray_generation, ray_nodes
+
+    (tmp_path / "prompts.txt").write_text("Who are you?\n" * 16)
+    common = [
+        "--model",
+        exported,
+        "--prompt-file",
+        tmp_path / "prompts.txt",
+        "--temperature",
+        "2",
+        "--seed",
+        "7",
+        "--max-new-tokens",
+        "200",
+    ]
+    local = ray_generation.run("generate", *common)
+    assert local.startswith("── 1\n") and local.count("── ") == 16 and len(set(local.split("── "))) > 8
+    engine = ["--engine", "ray", "--ray-address"]
+    with ray_nodes.cluster(2) as nodes, ray_generation.started("generate", *common, *engine, nodes.address) as process:
+        assert process.stdout is not None
+        printed = process.stdout.readline()
+        ray_generation.kill_a_worker(process, lambda: True)
+        printed += process.stdout.read()
+        assert process.wait(timeout=ray_generation.PATIENCE) == 0 and printed == local
+    assert not [*ray_generation.ROOT.glob(".generate*")]

@@ -1,0 +1,174 @@
+"""python -m finetune ray-tune --space SPACE.yaml --recipe NAME [--config FILE …] [--section.key value …]
+
+Tunes config keys of a recipe on a Ray cluster. Draws settings from a search space, trains each of them as an ordinary run in its own folder
+below run.dir, stops those that fall behind (ASHA), and writes a report. The same command resumes: finished trials are kept.
+
+The space is YAML; each key has one of these, as in `train.lr: {loguniform: [1e-6, 1e-4]}`:
+  {choice: [a, b]}  {grid: [a, b]}  {uniform: [low, high]}  {loguniform: [low, high]}  {randint: [low, high]}, which excludes high
+
+  --space FILE             the search space
+  --num-samples N          draws for each combination of the grid values (default 10; 1 if all keys are grids)
+  --metric "NAME min|max"  what is best: any number in log.jsonl, with min or max (default "val/loss min"; "loss min" without data.val)
+  --tune-seed N            seed of the draws (default 0); all trials have the run.seed of the config, unless the space has it
+  --early-stopping true    ASHA: true (default) or false, which trains every trial to its end
+  --grace-steps N          no trial is stopped before this step (default: eval.every)
+  --reduction N            at steps N·grace, N²·grace, … the best 1/N of the trials that got there continue (default 3)
+  --max-concurrent N       most trials at a time (default: as many as the cluster has room for)
+  --storage DIR            a folder that all machines share; a relative run.dir is inside it (default: the current folder)
+  --use-gpu auto           a GPU for each trial: auto (if the cluster has any), true or false, which takes a CPU
+  --ray-address HOST:PORT  which cluster; auto: the one that runs here; local: a new one (default: RAY_ADDRESS, else auto, else local)
+  --max-failures N         how often a trial is started again after the death of its worker (default 3)
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from finetune.command_lines import export_command, join_words, shorten_path
+from finetune.config_sources import Arguments, parse_arguments
+from finetune.errors import UserError, exit_code, format_count
+from finetune.monitoring.run_records import CHECKPOINTS
+from finetune.ray_cluster import cluster
+from finetune.ray_cluster.launch_arguments import USE_GPU, list_local_files, parse_choice, parse_count, parse_storage
+from finetune.storage import files
+from finetune.train import load_checked_recipe, print_help, report_overlay
+from finetune.tuning import report, search_space, study_plan, study_record
+from finetune.tuning.study_plan import StudyOptions, StudyPlan
+from finetune.tuning.study_record import TrialRecord
+from finetune.tuning.trial_metric import explain_missing_metric, rank_trials, read_curve
+
+FLAGS = (
+    *("space", "num-samples", "metric", "tune-seed", "early-stopping", "grace-steps", "reduction", "max-concurrent"),
+    *("storage", "use-gpu", "ray-address", "max-failures"),
+)
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """Where the trials run, from the command line."""
+
+    at_once: int | None
+    """Most trials at a time; None: as many as there is room for."""
+    gpu: bool | None
+    """None: if the cluster has any."""
+    address: str | None
+    failures: int
+
+
+def main(argv: list[str]) -> int:
+    return exit_code(run, argv)
+
+
+def run(argv: list[str]) -> int:
+    """Run or resume a study; returns the exit code. Raises `UserError` for what the user can fix, before anything is started."""
+    arguments = parse_arguments(argv)
+    if arguments.help:
+        print_help(__doc__, arguments)
+        return 0
+    study, where, training = split_arguments(arguments)
+    plan = study_plan.make_plan(study, training)
+    report_overlay(training)
+    load_checked_recipe(next(iter(plan.configs.values())))
+    lock = files.lock_folder(plan.folder)
+    try:
+        with cluster.connect(where.address):
+            stopped = run_study(plan, where)
+    finally:
+        os.close(lock)
+    return report_end(plan, stopped)
+
+
+def split_arguments(arguments: Arguments) -> tuple[StudyOptions, ClusterOptions, Arguments]:
+    """Split the command line into the verb's own flags and the arguments of the training. Raises `UserError`."""
+    given = {key: value for key, value in arguments.overrides if key in FLAGS}
+    rest = [(key, value) for key, value in arguments.overrides if key not in FLAGS]
+    if "space" not in given:
+        raise UserError("which keys? give --space FILE with a line such as `train.lr: {loguniform: [1e-6, 1e-4]}`")
+
+    def count(flag: str, least: int = 1) -> int | None:
+        return parse_count(flag, given[flag], least) if flag in given else None
+
+    study = StudyOptions(
+        space=Path(given["space"]),
+        samples=count("num-samples"),
+        metric=given.get("metric"),
+        seed=count("tune-seed", 0) or 0,
+        stops_early=bool(parse_choice("early-stopping", given.get("early-stopping", "true"), {"true": True, "false": False})),
+        grace=count("grace-steps"),
+        reduction=parse_reduction(given.get("reduction", "3")),
+        storage=parse_storage(given.get("storage", ".")),
+    )
+    gpu = parse_choice("use-gpu", given.get("use-gpu", "auto"), USE_GPU)
+    failures = parse_count("max-failures", given.get("max-failures", "3"))
+    where = ClusterOptions(count("max-concurrent"), gpu, given.get("ray-address"), failures)
+    return study, where, Arguments(arguments.recipe, arguments.files, rest)
+
+
+def parse_reduction(value: str) -> float:
+    """A number above 1. Raises `UserError`."""
+    try:
+        number = float(value)
+    except ValueError:
+        number = 0.0
+    if not 1 < number < 1e6:
+        raise UserError(f"--reduction {value}: expected a number above 1")
+    return number
+
+
+def run_study(plan: StudyPlan, where: ClusterOptions) -> str | None:
+    """Prepare the data and run the unfinished trials; returns why they were stopped, or None. Needs a connection to a cluster."""
+    from finetune.monitoring.stop_requests import STOP_FILE, StopRequests
+    from finetune.ray_cluster import trial_driver  # here, since mistakes in the command line need no torch
+
+    gpu = cluster.has_resource("GPU") if where.gpu is None else where.gpu
+    each = {"GPU": 1.0} if gpu else {"CPU": 1.0}
+    cluster.require_resources(where.at_once or 1, each, f"--max-concurrent {where.at_once or 1}")
+    cluster.check_same_files(plan.folder, [*dict.fromkeys(path for config in plan.configs.values() for path in list_local_files(config))])
+    plan.save(plan.trials)
+    orders = study_plan.make_orders(plan)
+    at_once = min(where.at_once or len(plan.trials), cluster.count_room(each))
+    settings = trial_driver.TrialSettings(plan.folder, plan.metric, plan.definition.early_stopping, each, at_once, where.failures)
+    driver = trial_driver.TrialDriver(settings, {trial.number: trial for trial in plan.trials}, orders, plan.save)
+    for number, reason in trial_driver.find_missed_stops(plan.folder, plan.trials).items():
+        driver.end_without_start(number, {"status": "stopped early", "message": reason})
+    unfinished = [trial.number for trial in driver.trials.values() if trial.status not in study_record.FINAL]
+    print(f"{len(unfinished)} of {format_count(len(plan.trials), 'trial')} to run, {at_once} at a time; {plan.folder}", flush=True)
+    with StopRequests(plan.folder) as requests:
+        problems = trial_driver.prepare_shared_data(study_plan.list_preparations(orders, unfinished), each)
+        refused = {number: problems[prepared] for number in unfinished if (prepared := orders[number]["prepared"]) in problems}
+        for number, problem in refused.items():
+            driver.end_without_start(number, {"status": "refused", "message": problem})
+        stopped = driver.run([number for number in unfinished if number not in refused], requests)
+        files.discard(plan.folder / STOP_FILE)
+    plan.trials[:] = driver.trials.values()
+    return stopped
+
+
+def report_end(plan: StudyPlan, stopped: str | None) -> int:
+    """Write the report, print the table and how to export the best trial; returns the exit code: 1 if no trial has a value."""
+    curves = {trial.number: read_curve(plan.folder / trial.name, plan.metric) for trial in plan.trials}
+    ranked = rank_trials(plan.trials, plan.metric)
+    pages = report.write_report(plan.folder, plan.definition, plan.metric, ranked, curves)
+    print(report.render_table(ranked, plan.metric))
+    counts = Counter(trial.status for trial in plan.trials)
+    print(f"{', '.join(f'{count} {status}' for status, count in counts.items())}; report: {', '.join(map(str, pages))}")
+    if stopped is not None or set(counts) - set(study_record.FINAL):
+        print(f"the same command resumes what is not done:\n  {join_words(sys.orig_argv)}")
+    best = ranked[0]
+    if best.value is None or best.status == "diverged":
+        print(f"warning: no best trial: {explain_missing_metric(plan.metric, curves.values())}", file=sys.stderr)
+        return 1
+    print(f"best: {best.name}, {plan.metric.name} {best.value:.6g} ({search_space.describe_values(best.values)})")
+    print(f"next: {format_export(plan, best)}", flush=True)
+    return 0
+
+
+def format_export(plan: StudyPlan, best: TrialRecord) -> str:
+    """The command that exports a trial: its best checkpoint, if that was kept, else its newest."""
+    run_dir = plan.folder / best.name
+    kept = best.value_step is not None and (run_dir / CHECKPOINTS / f"step-{best.value_step:08d}").is_dir()
+    return export_command(shorten_path(run_dir), plan.definition.recipe, best.value_step if kept else None)

@@ -1,0 +1,51 @@
+"""Command-line values that the verbs of a Ray cluster share, and the paths that every machine needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from finetune.config import Config
+from finetune.config_sources import Arguments
+from finetune.errors import UserError
+from finetune.storage.remote import is_url
+
+USE_GPU: dict[str, bool | None] = {"auto": None, "true": True, "false": False}
+"""Values of --use-gpu. None: if the cluster has any."""
+
+
+def parse_choice(flag: str, value: str, meanings: dict[str, bool | None]) -> bool | None:
+    """What a value of a flag means. Raises `UserError` for another value."""
+    if value not in meanings:
+        raise UserError(f"--{flag} {value}: expected {', '.join(meanings)}")
+    return meanings[value]
+
+
+def parse_count(flag: str, value: str, least: int = 0) -> int:
+    """A whole number of at least `least`. Raises `UserError`."""
+    if not value.isdecimal() or int(value) < least:
+        raise UserError(f"--{flag} {value}: expected a number from {least}")
+    return int(value)
+
+
+def parse_storage(value: str) -> Path:
+    """The folder that all machines share. Raises `UserError` for object storage."""
+    if is_url(value):
+        raise UserError(
+            f"--storage {value}: the run's folder must be one that all machines mount, since its commits are renames; "
+            f"--checkpoint.copy_to {value} keeps copies of its checkpoints there"
+        )
+    return Path(value)
+
+
+def format_arguments(arguments: Arguments) -> list[str]:
+    """The arguments as a command line, without run.dir, which the driver resolves for all workers."""
+    assert arguments.recipe is not None
+    named = [("recipe", arguments.recipe), *(("config", str(path)) for path in arguments.files)]
+    return [f"--{key}={value}" for key, value in (*named, *arguments.overrides) if key != "run.dir"]
+
+
+def list_local_files(config: Config) -> list[Path]:
+    """Paths that each machine must have, besides the package, in the same place as this one."""
+    local = [Path(config.model.source)] if config.model.source and Path(config.model.source).exists() else []
+    named = (*config.data.training_files(), *config.data.validation_files())
+    return [Path.cwd(), *(path.absolute() for path in (*local, *named) if isinstance(path, Path))]

@@ -1,0 +1,1 @@
+"""Hyperparameter tuning: the search space, the record of a study and its trials, and the report. Imports neither Ray nor torch."""

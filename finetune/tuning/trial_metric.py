@@ -1,0 +1,135 @@
+"""The metric of a study: its value in the log of a trial, when it is reported, and which trial is the best."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from finetune.errors import UserError
+from finetune.monitoring.run_records import LOG, read_log
+from finetune.tuning.study_record import TrialRecord
+
+VALIDATION = "val/"
+"""Beginning of the name of each metric of the evaluations."""
+AVERAGED = 10
+"""Steps over which a metric of the steps, such as the training loss, is averaged: a single step is as good as its rows are easy."""
+UNMEASURED = frozenset({"time", "step"})
+
+
+@dataclass(frozen=True)
+class TrialMetric:
+    """A name that log.jsonl holds, and which values are better."""
+
+    name: str
+    highest: bool
+
+    @property
+    def text(self) -> str:
+        return f"{self.name} {'max' if self.highest else 'min'}"
+
+    @property
+    def best_by(self) -> str | None:
+        """As a value of `checkpoint.best_by`; None for a metric that the evaluations do not measure."""
+        return self.text.removeprefix(VALIDATION) if self.name.startswith(VALIDATION) else None
+
+    def order(self, value: float | None) -> float:
+        """The smaller, the better; without a value the worst."""
+        return math.inf if value is None else -value if self.highest else value
+
+
+def parse_metric(text: str) -> TrialMetric:
+    """From `NAME`, `NAME min` or `NAME max`. Raises `UserError`."""
+    name, _, direction = text.partition(" ")
+    if not name or name in UNMEASURED or direction not in ("", "min", "max"):
+        raise UserError(f"--metric {text}: expected the name of a metric in log.jsonl, and min or max, as in `val/loss min`")
+    return TrialMetric(name, direction == "max")
+
+
+@dataclass
+class MetricReader:
+    """Follows the events of one trial."""
+
+    metric: TrialMetric
+    every: int
+    """A metric of the steps is reported at multiples of so many steps; one of the evaluations at each evaluation."""
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=AVERAGED))
+
+    def read(self, kind: str, step: int, facts: dict[str, Any]) -> float | None:
+        """The value to report after this event; None if there is none."""
+        value = find_value(facts, self.metric.name)
+        if value is None:
+            return None
+        if kind != "step":
+            return value
+        self.recent.append(value)
+        return sum(self.recent) / len(self.recent) if step % self.every == 0 else None
+
+
+def find_value(facts: dict[str, Any], name: str) -> float | None:
+    """A finite number of an event; None without one."""
+    value = facts.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or name in UNMEASURED:
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class TrialCurve:
+    """The metric in a trial's log."""
+
+    points: list[tuple[int, float]]
+    """(step, value), by step."""
+    step: int
+    """The last optimizer step that was logged."""
+    averaged: bool
+    """Whether it is a metric of the steps."""
+    names: tuple[str, ...]
+    """All metrics that the log holds."""
+
+
+def read_curve(run_dir: Path, metric: TrialMetric) -> TrialCurve:
+    """The metric in the log of a run. Without a log there are no points."""
+    try:
+        events = sorted(read_log(run_dir / LOG), key=lambda event: int(event["step"]))
+    except OSError:
+        events = []
+    found = [(event["step"], value) for event in events if (value := find_value(event, metric.name)) is not None]
+    averaged = any(event["event"] == "step" and metric.name in event for event in events)
+    names = dict.fromkeys(name for event in events if event["event"] in ("step", "evaluation") for name in event)
+    return TrialCurve(
+        found,
+        max((event["step"] for event in events), default=0),
+        averaged,
+        tuple(name for name in names if name not in ("event", *UNMEASURED)),
+    )
+
+
+def summarize_curve(curve: TrialCurve, metric: TrialMetric) -> tuple[float | None, int | None]:
+    """(value, its step): the best of the evaluations, the first of equal ones; of a metric of the steps the mean over the last of them."""
+    if not curve.points:
+        return None, None
+    if curve.averaged:
+        last = [value for _, value in curve.points[-AVERAGED:]]
+        return sum(last) / len(last), None
+    step, value = min(curve.points, key=lambda point: (metric.order(point[1]), point[0]))
+    return value, step
+
+
+def rank_trials(trials: Iterable[TrialRecord], metric: TrialMetric) -> list[TrialRecord]:
+    """The best trial first; those without a value last. A diverged trial ranks below all others, whatever it had reached before."""
+    return sorted(trials, key=lambda trial: (trial.status == "diverged", metric.order(trial.value), trial.number))
+
+
+def explain_missing_metric(metric: TrialMetric, curves: Iterable[TrialCurve]) -> str:
+    """Why no trial of a study is the best."""
+    names = [*dict.fromkeys(name for curve in curves for name in curve.names)]
+    if metric.name in names:
+        return f"every trial with a value of {metric.name} has diverged; try smaller values of train.lr"
+    near = difflib.get_close_matches(metric.name, names, n=1)
+    hint = f"did you mean --metric {near[0]}?" if near else f"the logs have {', '.join(names)}" if names else "the logs are empty"
+    return f"no trial has logged {metric.name}; {hint}"
