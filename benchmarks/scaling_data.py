@@ -26,8 +26,9 @@ SPEECH, TOKENS = 26.0, 3.5
 BATCH = 16
 KERNELS, START = 25, 6e-6
 """Kernels of a decoder block in eager torch, and seconds to start one from Python: 5 to 10 µs."""
-HOST = 36.0
-"""CPU seconds for an hour of recording, on one core: reading it and resampling twice 8, speech detection 18, loudness and measures 10."""
+HOST = 41.0
+"""CPU seconds for an hour of recording, on one core: reading it and resampling twice 11, speech detection 4, measures and clips 26
+(preparation_speed)."""
 PUBLISHED = {"large-v3": "70 (WhisperX, large-v2)", "turbo": "393 (TensorRT-LLM, distil-large-v2)"}
 """Times real time on one GPU: WhisperX's README, and the Open ASR Leaderboard of January 2025; their decoders are of about that size."""
 COLUMNS = (

@@ -167,7 +167,8 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
         for warning in doubts.warnings:
             print(f"warning: {warning}", file=sys.stderr)
         if doubts.note:
-            print(f"note: {doubts.note}", file=sys.stderr)
+            advice = "" if options.align or options.check_with else "; listen to some clips, or use --align MODEL"
+            print(f"note: {doubts.note}{advice}", file=sys.stderr)
         if options.dry_run:
             print(rule_removal_table.format_removals(recordings, options.preset, standard, least_sure, doubts))
             return 0

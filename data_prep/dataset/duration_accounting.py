@@ -135,7 +135,7 @@ def format_summary(summary: Summary) -> str:
         _format_line("rejected", summary.rejected_seconds, format_count(summary.rejected, "piece"), summary),
     ]
     for reason, count in sorted(summary.rejected_by_reason.items(), key=lambda item: (-item[1], item[0])):
-        lines.append(_format_line(f"  {reason}", summary.rejected_seconds_by_reason[reason], f"{count} pieces", summary))
+        lines.append(_format_line(f"  {reason}", summary.rejected_seconds_by_reason[reason], format_count(count, "piece"), summary))
     lines.append(_format_line("no speech", summary.non_speech_seconds, "", summary))
     lines += [_format_line(f"speaker {name}", seconds, "", summary) for name, seconds in summary.speakers.items()]
     lines += [f"warning: {one.source}: {one.warning}" for one in summary.sources if one.warning]

@@ -8,7 +8,7 @@ Every piece with text becomes a clip file. Selection happens later, so rules and
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -117,6 +117,8 @@ class PreparedRecording:
     """Seconds by which the user's transcript was late (negative: early); its times were moved by as much."""
     timings: tuple[TranscriptTiming, ...] = ()
     """Whether the cues of the user's transcript begin where speech begins, block by block; empty without cues, or with too few."""
+    has_unchecked_times: bool = False
+    """Whether the user's transcript has too few cues for `timings`."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,7 @@ class TimedText:
     """What the aligner changed."""
     delay: float = 0.0
     timings: tuple[TranscriptTiming, ...] = ()
+    has_unchecked_times: bool = False
 
 
 @dataclass(frozen=True)
@@ -183,6 +186,8 @@ class RecordingPart:
         return {} if self.is_whole else {"part": list(self.place)}
 
 
+FindUtterances = Callable[[int], list[Region]]
+"""The utterances of a user's transcript, sorted by start, for a recording of so many samples."""
 SPEECH: TypeAdapter[DetectedSpeech | UnusableRecording] = TypeAdapter(DetectedSpeech | UnusableRecording)
 UNITS: TypeAdapter[list[TextUnit]] = TypeAdapter(list[TextUnit])
 CLIPS: TypeAdapter[list[MeasuredClip]] = TypeAdapter(list[MeasuredClip])
@@ -220,8 +225,12 @@ def examine_recording(
     divisible = not (transcript and transcript.text) or job.aligner is not None
     sound = LazyAudio(source.path, models, locate_samples(source, stages.folder) if divisible else None, job.part_seconds)
     try:
-        early = transcript is None and job.whisper_settings is not None
-        speech = stages.run("speech", make_speech_inputs(source), SPEECH, lambda: detect_speech(sound, models, job.part_seconds, early))
+        speech = stages.run(
+            "speech",
+            make_speech_inputs(source),
+            SPEECH,
+            lambda: detect_speech(sound, models, job.part_seconds, _plan_early(transcript, job)),
+        )
         if isinstance(speech, UnusableRecording):
             return refuse_recording(source, speech.reason, speech.detail, round(speech.seconds * MASTER_RATE))
         length = speech.track.length
@@ -266,13 +275,14 @@ def prepare_part(
 
 
 def begin_part(source: RecordingSource, part: DecodedPart, job: Job, stages: Stages, models: Models) -> None:
-    """Run the stages that need no more than a part of a recording without a transcript, while the rest is being decoded: `prepare_part`
-    uses their stored results. Nothing to do if the samples are gone, because decoding failed."""
+    """Run the stages that need no more than a part of a recording, and no text of the user's, while the rest is being decoded:
+    `prepare_part` uses their stored results. Nothing to do if the samples are gone, because decoding failed."""
     folder = part.folder if part.folder.exists() else locate_samples(source, stages.folder)
     sound = PartAudio(folder, None, part.place)
     known = RecordingPart(sound, part.place, False, None, TimedText(), part.regions)
     with contextlib.suppress(FileNotFoundError):
-        _transcribe_part(source, known, job.whisper_settings, job, stages, models)
+        if (settings := job.whisper_settings or job.check_settings) is not None:
+            _transcribe_part(source, known, settings, job, stages, models)
         _embed_windows(source, known, job, stages, models)
 
 
@@ -304,9 +314,24 @@ def make_speech_inputs(source: RecordingSource) -> dict[str, Any]:
     return {"form": FORM, "recording": source.digest, "vad": vad.describe_settings()}
 
 
-def detect_speech(sound: LazyAudio, models: Models, part_seconds: float, early: bool) -> DetectedSpeech | UnusableRecording:
+def _plan_early(transcript: UserTranscript | None, job: Job) -> FindUtterances | None:
+    """What `detect_speech` needs to begin parts before the recording is decoded; None: nothing can be done without the times of the text.
+
+    If the times of the transcript are moved later, the parts may end elsewhere, and what was begun is not used.
+    """
+    if transcript is None:
+        return None if job.whisper_settings is None else lambda _length: []
+    if job.aligner is not None or (job.encoder is None and job.check_settings is None):
+        return None
+    language = _find_language(transcript, job) or AUTO
+    return lambda length: [Region(unit.start, unit.stop) for unit in transcript.make_units(length, language)]
+
+
+def detect_speech(
+    sound: LazyAudio, models: Models, part_seconds: float, early: FindUtterances | None
+) -> DetectedSpeech | UnusableRecording:
     """Decode, check that the audio is usable, detect speech; in a long recording while it is decoded. `early`: send each part of it to the
-    parent process as a `DecodedPart` as soon as it is known."""
+    parent process as a `DecodedPart` as soon as it is known; None: do not."""
 
     def report(done: int) -> None:
         report_activity("detecting speech", done / SPEECH_RATE)
@@ -315,7 +340,8 @@ def detect_speech(sound: LazyAudio, models: Models, part_seconds: float, early: 
         scan = None
         if sound.is_divided and models.vad.network is not None:
             scan = SpeechScan(models.vad.network)
-            sound.store(sound.track, _PartFinder(scan, sound.track.length, part_seconds, early).follow)
+            utterances = None if early is None else early(sound.track.length)
+            sound.store(sound.track, _PartFinder(scan, sound.track.length, part_seconds, utterances).follow)
         regions = vad.find_speech(models.vad, sound.speech_audio, len(sound.master.samples), report, scan)
         return DetectedSpeech(track=sound.track, regions=regions)
     except AudioError as error:
@@ -327,18 +353,19 @@ def detect_speech(sound: LazyAudio, models: Models, part_seconds: float, early: 
 class _PartFinder:
     """Detects speech in the samples of a recording that is being decoded, and finds its parts."""
 
-    def __init__(self, scan: SpeechScan, length: int, part_seconds: float, sends: bool) -> None:
-        self._scan, self._length, self._seconds, self._sends = scan, length, part_seconds, sends
+    def __init__(self, scan: SpeechScan, length: int, part_seconds: float, utterances: list[Region] | None) -> None:
+        """`utterances`: of the user's transcript, inside of which no part should end; None: send no part."""
+        self._scan, self._length, self._seconds, self._utterances = scan, length, part_seconds, utterances
         self._start = 0
 
     def follow(self, folder: Path) -> None:
         """Process what is new in the temporary `folder` of the samples."""
         master, speech = sandboxed_decoder.map_growing(folder)
-        if not self._scan.advance(speech.samples, False) or not self._sends:
+        if not self._scan.advance(speech.samples, False) or self._utterances is None:
             return
         while True:
             regions = self._scan.find_regions(self._start, self._length)
-            part = parts.find_next_part(regions, self._start, self._length, self._seconds)
+            part = parts.find_next_part(regions, self._start, self._length, self._seconds, self._utterances)
             if part is None or part.stop > len(master.samples):
                 return
             process_pool.send_progress(DecodedPart(part, parts.select_regions(regions, part), folder))
@@ -357,6 +384,7 @@ def _make_recording(source: RecordingSource, speech: DetectedSpeech, text: Timed
         windows=join_windows([part.windows for part in prepared]),
         delay=text.delay,
         timings=text.timings,
+        has_unchecked_times=text.has_unchecked_times,
     )
 
 
@@ -385,9 +413,10 @@ def _time_transcript(
     delay = subtitle_sync.measure_delay(units, speech.regions) if has_cues else 0.0
     units = subtitle_sync.shift_units(units, delay) if delay else units
     timings = tuple(subtitle_sync.check_timing(units, speech.regions)) if has_cues else ()
+    unchecked = has_cues and not timings
     short = Region(speech.regions[0].start, speech.regions[-1].stop).seconds <= job.lengths.longest
     if job.aligner is None or (transcript.text and short):  # a text that is short enough for one clip has nothing to locate
-        return TimedText(tuple(units), delay=delay, timings=timings)
+        return TimedText(tuple(units), delay=delay, timings=timings, has_unchecked_times=unchecked)
     known: recording_alignment.Times = "right" if timings and all(timing.is_trusted for timing in timings) else "approximate"
     times: recording_alignment.Times = "unknown" if transcript.text else known
     inputs = {
@@ -405,7 +434,7 @@ def _time_transcript(
         return recording_alignment.locate_utterances(models.aligner, sound.speech_audio, windows, units, job.lengths.longest, times)
 
     located = stages.run("located", inputs, LOCATED, locate)
-    return TimedText(tuple(located.units), tuple(located.ends), located.note, delay, timings)
+    return TimedText(tuple(located.units), tuple(located.ends), located.note, delay, timings, unchecked)
 
 
 def _select_utterances(divided: DividedRecording, part: Region) -> TimedText:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from data_prep.clips import speaking_rate_misfit
 from data_prep.clips.extraction import MeasuredClip
 from data_prep.pipeline.one_recording import PreparedRecording
-from data_prep.segmentation.subtitle_sync import GOOD_CORRELATION
+from data_prep.segmentation.subtitle_sync import GOOD_CORRELATION, LEAST_CUES
 
 MISTIMED, MISFIT, REPEATED = "mistimed_text", "misfit_text", "same_text"
 """Reasons for rejected clips."""
@@ -65,8 +65,17 @@ def find_doubts(recordings: Sequence[PreparedRecording]) -> TranscriptDoubts:
     spoken = [(clip.id, _measure_speech(clip), clip.text) for one in recordings for clip in one.clips if clip.text]
     repeats = speaking_rate_misfit.find_unlikely_repeats(spoken)
     doubts = {clip: Doubt(REPEATED, "five or more clips of very different lengths have this sentence") for clip in sorted(repeats)} | doubts
-    few = f"not checked, too few clips ({speaking_rate_misfit.LEAST_CLIPS} are needed): lengths of the texts of {_list_names(unchecked)}"
-    return TranscriptDoubts(doubts, warnings, few if unchecked else "")
+    return TranscriptDoubts(doubts, warnings, _describe_unchecked([one for one in recordings if one.has_unchecked_times], unchecked))
+
+
+def _describe_unchecked(times: Sequence[PreparedRecording], lengths: Sequence[PreparedRecording]) -> str:
+    """What was not checked: the `times` of transcripts with few cues, the `lengths` of the texts of few clips. "" if everything was."""
+    parts = [f"the times of {_list_names(times)} (fewer than {LEAST_CUES} cues)"] if times else []
+    if lengths:
+        parts.append(
+            f"the lengths of the texts of {_list_names(lengths)} (fewer than {speaking_rate_misfit.LEAST_CLIPS} clips of a second or more)"
+        )
+    return f"not checked: {'; '.join(parts)}" if parts else ""
 
 
 def _doubt_times(recording: PreparedRecording) -> dict[str, Doubt]:

@@ -40,14 +40,14 @@ def list_parts(regions: list[Region], length: int, seconds: float, utterances: l
     return [*parts, Region(start, length)]
 
 
-def find_next_part(known: list[Region], start: int, length: int, seconds: float) -> Region | None:
-    """The part from `start` of a recording of `length` samples without a transcript, as `list_parts` will find it, from the regions that
-    are `known` so far, from `start` on; None as long as they do not decide it. The last part is never decided before the end."""
+def find_next_part(known: list[Region], start: int, length: int, seconds: float, utterances: list[Region]) -> Region | None:
+    """The part from `start` of a recording of `length` samples, as `list_parts` will find it, from the regions that are `known` so far,
+    from `start` on; None as long as they do not decide it. The last part is never decided before the end."""
     target = round(seconds * MASTER_RATE)
     if not is_divided(length, seconds) or length - start <= target * 3 // 2 or not known or known[-1].start <= start + target * 3 // 2:
         return None
     pauses = _list_pauses(known, length)
-    edge = _choose_edge(start, target, pauses, pauses)
+    edge = _choose_edge(start, target, pauses, [pause for pause in pauses if not _is_covered(pause, utterances)])
     return None if edge is None else Region(start, edge)
 
 

@@ -47,8 +47,10 @@ def label_windows(recordings: Mapping[str, VoiceWindows]) -> dict[str, NDArray[n
     """Name of a recording → [n] voice of each of its windows; voices are numbered over all recordings, 0 speaks longest."""
     filled = {name: windows for name, windows in recordings.items() if len(windows.spans)}
     if filled:
+        vectors = np.concatenate([windows.vectors for windows in filled.values()])
+        lengths = np.concatenate([windows.spans[:, 1] - windows.spans[:, 0] for windows in filled.values()]) / MASTER_RATE
         new = np.concatenate([measure_new_speech(windows) for windows in filled.values()])
-        found = find_voices(np.concatenate([windows.vectors for windows in filled.values()]), new)
+        found = find_voices(vectors, lengths, new)
     labels, at = {name: np.zeros(0, np.int64) for name in recordings}, 0
     for name, windows in filled.items():
         together = windows.spans[1:, 0] <= windows.spans[:-1, 1]

@@ -30,6 +30,7 @@ COLUMNS = {
     "order": {"rows", "first step from the middle, ms", "memory of its own, KiB"},
     "packing_utilisation": {"sequence_length", "window", "best fit", "first fit in order", "padded in order"},
     "plan_backtest": {"run", "source", "published, GB", "sum / published", "use", "fitted / published"},
+    "preparation_speed": {"step", "seconds of one core for an hour", "times real time"},
     "reliability": {"promise", "trials", "failures"},
     "scaling": {"model", "GPUs", "fsdp, s", "best", "waits", "GPU-hours for 10⁹", "$ for 10⁹"},
     "scaling_context": {"model", "GPUs", "longest sequence, fsdp", "fsdp, 8 GPUs a sequence", "ring hides in a machine from"},
@@ -43,6 +44,7 @@ COLUMNS = {
     "step_overhead": {"model", "positions a step", "ranks", "our step / bare loop", "accelerate / bare loop"},
     "start_up": {"command", "processor time, ms", "of import torch"},
     "strategy_bytes": {"strategy", "compute", "ranks N", "lasting", "passing", "formula", "ratio"},
+    "transcribe_estimate": {"GPU", "a step waits for", "times real time", "goal", "with fp32 weights"},
     "transcribe_speed": {"pauses", "windows", "tokens", "transcribe / data_prep", "a file each / data_prep"},
     "voice_batches": {"clips", "micro_tokens", "by budget", "2 clips, padded"},
     "voice_ways": {"model", "way", "predictor calls", "tokens / s", "frames / s", "its time / voice_clone's"},
@@ -75,7 +77,7 @@ SLOW = {
         "step_overhead",
         "strategy_bytes",
     ),
-    *("transcribe_speed", "voice_ways"),
+    *("preparation_speed", "transcribe_estimate", "transcribe_speed", "voice_ways"),
 }
 """Benchmarks that start worlds of several processes, or twenty after each other, or run or trace a model of real size: half a minute."""
 ON_A_GPU = {"gpu"}
@@ -106,7 +108,10 @@ def test_a_part_that_no_gpu_has_measured_says_so() -> None:
 
 @pytest.mark.parametrize(
     ("page", "names"),
-    [("plan", ("plan_backtest",)), ("scaling", tuple(f"scaling_{name}" for name in ("limits", "data", "pipeline", "context", "experts")))],
+    [
+        ("plan", ("plan_backtest",)),
+        ("scaling", (*(f"scaling_{name}" for name in ("limits", "data", "pipeline", "context", "experts")), "transcribe_estimate")),
+    ],
 )
 def test_a_page_shows_the_tables_that_its_commands_wrote(page: str, names: tuple[str, ...]) -> None:
     shown = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
 """A long recording is processed in parts: the files of the whole, with any number of workers, after a stop and after a kill.
 
-The quick tests divide a minute into parts of seven seconds; the slow ones 25 minutes into parts of one.
+The quick tests divide a minute into parts of seven seconds; the slow ones ten minutes into parts of one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import soundfile
 from data_prep.audio import sandboxed_decoder
 from data_prep.audio.waveform import MASTER_RATE, Audio
 from data_prep.cli import voice
-from data_prep.pipeline import all_recordings
+from data_prep.pipeline import all_recordings, one_recording
 from data_prep.pipeline.one_recording import DecodedPart, DividedRecording, Job, begin_part
 from data_prep.pipeline.stage_cache import Stages
 from data_prep.pipeline.worker_models import Models
@@ -59,8 +59,10 @@ def minute(railway, said, tmp_path_factory) -> Path:
     return write_recording(tmp_path_factory.mktemp("minute") / "in", railway, said, 1.0)
 
 
-def run(recordings: Path, out: Path, seconds: float, workers: int = 0, whisper: Path | None = None) -> int:
-    text = ["--whisper", str(whisper), "--language", "en"] if whisper else ["--transcripts"]
+def run(recordings: Path, out: Path, seconds: float, workers: int = 0, whisper: Path | None = None, checks: bool = False) -> int:
+    """`checks`: the Whisper checks the transcript instead of writing one."""
+    named = [] if whisper is None else [str(whisper), "--language", "en"]
+    text = ["--transcripts", *(["--check-with", *named] if named else [])] if checks or not named else ["--whisper", *named]
     options = [*text, "--speaker", "me", "--preset", "keep-all", "--workers", str(workers)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts, "PART_SECONDS", seconds)
@@ -152,9 +154,12 @@ def says(whisper_that_says) -> Path:
     return whisper_that_says("The night train leaves from platform seven.")
 
 
-def test_parts_are_begun_while_the_recording_is_decoded(minute, says, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("checks", [False, True])
+def test_parts_are_begun_while_the_recording_is_decoded(minute, says, tmp_path, monkeypatch, checks) -> None:
     """The files are those of a run that begins no part early, and nothing is transcribed twice."""
-    assert run(minute, tmp_path / "late", SECONDS, whisper=says) == 0
+    with monkeypatch.context() as late:
+        late.setattr(parts, "find_next_part", lambda *_: None)  # a busy machine decodes so slowly that parts are begun by themselves
+        assert run(minute, tmp_path / "late", SECONDS, whisper=says, checks=checks) == 0
     begun, decoded, begin, examine = [], [], all_recordings.begin_part, all_recordings.examine_recording
 
     def note_begin(source, part, *rest):
@@ -169,13 +174,35 @@ def test_parts_are_begun_while_the_recording_is_decoded(minute, says, tmp_path, 
     monkeypatch.setattr(all_recordings, "examine_recording", note_end)
     monkeypatch.setattr(sandboxed_decoder, "HEARTBEAT_SECONDS", 0.0)
     monkeypatch.setattr(silero_network, "BLOCK", 64)
-    assert run(minute, tmp_path / "early", SECONDS, whisper=says) == 0
+    assert run(minute, tmp_path / "early", SECONDS, whisper=says, checks=checks) == 0
     (divided,) = decoded
     assert len(begun) > 2 and begun == divided.parts[: len(begun)]
     assert contents(tmp_path / "early") == contents(tmp_path / "late")
-    late, early = (json.loads((tmp_path / name / "run.json").read_text()) for name in ("late", "early"))
-    assert early["computed"] == late["computed"] and early["computed"]["words"] == len(divided.parts)
-    assert early["reused"] == {"words": len(begun)} and late["reused"] == {}
+    before, early = (json.loads((tmp_path / name / "run.json").read_text()) for name in ("late", "early"))
+    assert early["computed"] == before["computed"] and early["computed"]["words"] == len(divided.parts)
+    assert early["reused"] == {"words": len(begun)} and before["reused"] == {}
+
+
+def test_parts_that_end_elsewhere_once_the_transcript_is_moved_give_the_same_files(minute, says, tmp_path, monkeypatch) -> None:
+    """A delay of the transcript is known once the recording is decoded: parts may have been begun in vain."""
+    divided, examine = [], all_recordings.examine_recording
+
+    def note_end(*arguments):
+        divided.append(examine(*arguments))
+        return divided[-1]
+
+    with monkeypatch.context() as late:
+        late.setattr(all_recordings, "examine_recording", note_end)
+        late.setattr(parts, "find_next_part", lambda *_: None)
+        assert run(minute, tmp_path / "late", SECONDS, whisper=says, checks=True) == 0
+    moved = [Region(part.stop - MASTER_RATE, part.stop + MASTER_RATE) for part in divided[0].parts]
+    monkeypatch.setattr(one_recording, "_plan_early", lambda *_: lambda _length: moved)
+    monkeypatch.setattr(sandboxed_decoder, "HEARTBEAT_SECONDS", 0.0)
+    monkeypatch.setattr(silero_network, "BLOCK", 64)
+    assert run(minute, tmp_path / "early", SECONDS, whisper=says, checks=True) == 0
+    assert contents(tmp_path / "early") == contents(tmp_path / "late")
+    before, early = (json.loads((tmp_path / name / "run.json").read_text())["computed"]["words"] for name in ("late", "early"))
+    assert before < early
 
 
 def test_a_part_whose_samples_are_gone_is_not_begun(tmp_path) -> None:
@@ -207,6 +234,11 @@ def long_recording(railway, said, tmp_path_factory) -> Path:
     return write_recording(tmp_path_factory.mktemp("long") / "in", railway, said, 25.0)
 
 
+@pytest.fixture(scope="module")
+def ten_minutes(railway, said, tmp_path_factory) -> Path:
+    return write_recording(tmp_path_factory.mktemp("ten") / "in", railway, said, 10.0)
+
+
 BY_MINUTES = """
 import sys
 from data_prep.cli import voice
@@ -217,36 +249,36 @@ sys.exit(voice.main(sys.argv[1:]))
 
 
 @pytest.mark.slow
-def test_a_run_killed_inside_a_recording_is_resumed_there(long_recording, tmp_path) -> None:
-    assert run(long_recording, tmp_path / "whole", inf) == 0
+def test_a_run_killed_inside_a_recording_is_resumed_there(ten_minutes, tmp_path) -> None:
+    assert run(ten_minutes, tmp_path / "whole", inf) == 0
     expected = contents(tmp_path / "whole")
     options = ["--transcripts", "--speaker", "me", "--preset", "keep-all", "--workers", "2"]
     out = tmp_path / "out"
-    command = [sys.executable, "-c", BY_MINUTES, str(long_recording), "--out", str(out), *options]
+    command = [sys.executable, "-c", BY_MINUTES, str(ten_minutes), "--out", str(out), *options]
     for count in (1, 5):
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
         wait_until_stored(process, out, "clips", count)
         kill_group(process)
     done = count_stored(out, "clips")
-    assert run(long_recording, out, 60.0) == 0
+    assert run(ten_minutes, out, 60.0) == 0
     assert contents(out) == expected
     assert list_computed(out) == {"clips": count_stored(out, "clips") - done}
-    assert run(long_recording, tmp_path / "alone", 60.0) == 0
+    assert run(ten_minutes, tmp_path / "alone", 60.0) == 0
     assert contents(tmp_path / "alone") == expected, "with one worker as with two"
 
 
 @pytest.mark.slow
-def test_a_run_killed_while_parts_are_begun_gives_the_same_files(long_recording, says, tmp_path) -> None:
+def test_a_run_killed_while_parts_are_begun_gives_the_same_files(ten_minutes, says, tmp_path) -> None:
     """With one worker and with two, whose second one transcribes while the first one decodes."""
-    assert run(long_recording, tmp_path / "alone", 60.0, whisper=says) == 0
+    assert run(ten_minutes, tmp_path / "alone", 60.0, whisper=says) == 0
     expected, out = contents(tmp_path / "alone"), tmp_path / "out"
     options = ["--whisper", str(says), "--language", "en", "--speaker", "me", "--preset", "keep-all", "--workers", "2"]
-    command = [sys.executable, "-c", BY_MINUTES, str(long_recording), "--out", str(out), *options]
+    command = [sys.executable, "-c", BY_MINUTES, str(ten_minutes), "--out", str(out), *options]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
     wait_until_stored(process, out, "words", 2)
     kill_group(process)
     print("stored before the kill:", {stage: count_stored(out, stage) for stage in ("speech", "words", "clips")})
-    assert run(long_recording, out, 60.0, workers=2, whisper=says) == 0
+    assert run(ten_minutes, out, 60.0, workers=2, whisper=says) == 0
     assert contents(out) == expected
 
 

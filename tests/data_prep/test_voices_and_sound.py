@@ -21,8 +21,8 @@ from data_prep.audio.waveform import Samples
 from data_prep.cli import voice
 from data_prep.clips import dnsmos
 from data_prep.clips.duplicates import normalise_text
-from data_prep.speakers import resemblyzer_encoder
-from tests.data_prep.telephone_prompts import list_prompts
+from data_prep.speakers import resemblyzer_encoder, voice_clusters
+from tests.data_prep.telephone_prompts import VOICES, join_prompts, list_prompts
 
 RATE = 16_000
 SOUNDS = Path("/usr/share/asterisk/sounds")
@@ -191,6 +191,27 @@ def test_good_clips_of_one_speaker_stay(tmp_path: Path, capsys: pytest.CaptureFi
     about_sound = [clip for clip in before if set(clip["reasons"]) & OF_THESE_RULES]
     print(f"{name}: {len(before)} good clips, {len(about_voice)} rejected for the voice, {len(about_sound)} for any of the rules")
     assert len(about_voice) <= 0.02 * len(before) and len(about_sound) <= 0.07 * len(before)
+
+
+@pytest.mark.parametrize("language", VOICES)
+def test_single_words_of_a_speaker_are_no_guest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language: str) -> None:
+    """Six recordings of 25 prompts, each checked by itself. Half of the prompts are shorter than the windows that decide how many voices
+    there are."""
+    prompts = list_prompts(language, "reported")
+    for number in range(6):
+        recording = join_prompts(prompts[25 * number : 25 * (number + 1)], number)
+        folder = tmp_path / "in" / f"recording{number}"
+        folder.mkdir(parents=True)
+        soundfile.write(folder / "talk.wav", recording.samples, RATE)
+        (folder / "talk.json").write_text(json.dumps([vars(cue) for cue in recording.cues]))
+    lost = []
+    for seconds in (0.0, voice_clusters.LEAST_SECONDS):
+        monkeypatch.setattr(voice_clusters, "LEAST_SECONDS", seconds)
+        before = [clip for clip in prepare(tmp_path / "in", "--speaker-from", "folder") if clip["before"]]
+        lost.append(sum(bool(set(clip["reasons"]) & {"two_voices", "guest_speaker"}) for clip in before))
+        print(f"{language}, windows from {seconds} s on decide: {len(before)} good clips, {lost[-1]} rejected as another voice")
+    assert lost[0] >= 0.04 * len(before), "the trap is one"
+    assert lost[1] <= 0.02 * len(before)
 
 
 def make_music(length: int) -> Samples:

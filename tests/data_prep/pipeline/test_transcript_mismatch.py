@@ -40,4 +40,11 @@ def test_small_recordings_of_a_speaker_are_checked_together() -> None:
     assert len(find_doubts(make(20)).by_clip) == 20
     few = find_doubts(make(19))
     assert not few.by_clip and not few.warnings
-    assert "not checked, too few clips" in few.note and "a.wav" in few.note
+    assert few.note == "not checked: the lengths of the texts of a.wav, a.wav, a.wav and 16 more (fewer than 20 clips of a second or more)"
+
+
+def test_a_note_says_that_the_times_of_few_cues_were_not_checked() -> None:
+    few = replace(recording(clip()), has_unchecked_times=True)
+    assert find_doubts([few]).note.startswith("not checked: the times of a.wav (fewer than 12 cues); the lengths of the texts of a.wav (")
+    right = replace(recording(*(clip(number, text=f"Sentence {number}.") for number in range(20))), timings=(timing(0, 6, RIGHT),))
+    assert find_doubts([right]).note == ""

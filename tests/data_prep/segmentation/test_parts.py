@@ -58,22 +58,22 @@ def test_the_parts_fill_the_recording_and_each_region_is_in_one(case, seconds: f
     assert all(part.seconds >= seconds / 2 for part in found[:-1])
 
 
-@given(spans(), st.floats(1.0, 60.0))
-def test_the_parts_of_a_recording_that_is_being_decoded_are_those_of_the_whole(case, seconds: float) -> None:
-    """Region by region; the last part is known at the end only."""
-    regions, length = case
+@given(spans(), spans(), st.floats(1.0, 60.0))
+def test_the_parts_of_a_recording_that_is_being_decoded_are_those_of_the_whole(case, transcript, seconds: float) -> None:
+    """Region by region, with the utterances of a transcript; the last part is known at the end only."""
+    (regions, length), (utterances, _) = case, transcript
     early, start = list[Region](), 0
     for count in range(len(regions) + 1):
-        while part := find_next_part([one for one in regions[:count] if one.start >= start], start, length, seconds):
+        while part := find_next_part([one for one in regions[:count] if one.start >= start], start, length, seconds, utterances):
             early.append(part)
             start = part.stop
-    whole = list_parts(regions, length, seconds, [])
+    whole = list_parts(regions, length, seconds, utterances)
     assert early == whole[: len(early)] and len(early) < len(whole)
 
 
 def test_a_part_is_known_once_speech_begins_after_its_range() -> None:
     """5 to 15 s; a pause that begins in it may be the longest."""
     regions = speak(0, 7, 8, 14, 17, 30)
-    assert find_next_part(regions[:2], 0, 30 * SECOND, 10.0) is None
-    assert find_next_part(regions, 0, 30 * SECOND, 10.0) == Region(0, 7.5 * SECOND // STEP * STEP)
-    assert find_next_part(regions, 0, 20 * SECOND, 10.0) is None, "it is not divided"
+    assert find_next_part(regions[:2], 0, 30 * SECOND, 10.0, []) is None
+    assert find_next_part(regions, 0, 30 * SECOND, 10.0, []) == Region(0, 7.5 * SECOND // STEP * STEP)
+    assert find_next_part(regions, 0, 20 * SECOND, 10.0, []) is None, "it is not divided"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from data_prep.speakers.voice_clusters import FEWEST_WINDOWS, find_voices, measure_separation, smooth_labels
+from data_prep.speakers.voice_clusters import FEWEST_WINDOWS, LEAST_SECONDS, find_voices, measure_separation, smooth_labels
 
 
 def windows_of(seed: int, count: int, spread: float = 0.45) -> np.ndarray:
@@ -15,14 +15,18 @@ def windows_of(seed: int, count: int, spread: float = 0.45) -> np.ndarray:
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
 
+def label(vectors: np.ndarray, lengths: np.ndarray | None = None) -> np.ndarray:
+    return find_voices(vectors, np.full(len(vectors), LEAST_SECONDS) if lengths is None else lengths)
+
+
 @pytest.mark.parametrize("count", [1, 12, 40, 300])
 def test_one_person_is_one_voice(count: int) -> None:
-    assert not any(find_voices(windows_of(seed, count)).any() for seed in range(10))
+    assert not any(label(windows_of(seed, count)).any() for seed in range(10))
 
 
 @pytest.mark.parametrize("fewer", [FEWEST_WINDOWS, 30, 100])
 def test_two_people_are_two_voices_and_the_first_has_most_windows(fewer: int) -> None:
-    labels = find_voices(np.concatenate([windows_of(1, fewer), windows_of(2, 120)]))
+    labels = label(np.concatenate([windows_of(1, fewer), windows_of(2, 120)]))
     assert labels.tolist() == [1] * fewer + [0] * 120
 
 
@@ -30,23 +34,31 @@ def test_four_people_are_told_apart_whatever_the_order_of_their_windows() -> Non
     truth = np.repeat(np.arange(4), [50, 40, 30, 20])
     vectors = np.concatenate([windows_of(seed, count) for seed, count in zip(range(4), (50, 40, 30, 20), strict=True)])
     order = np.random.default_rng(0).permutation(len(truth))
-    assert find_voices(vectors[order]).tolist() == truth[order].tolist()
+    assert label(vectors[order]).tolist() == truth[order].tolist()
 
 
 def test_the_first_voice_is_the_one_that_speaks_longest() -> None:
-    vectors, seconds = np.concatenate([windows_of(1, 30), windows_of(2, 20)]), np.repeat([0.8, 1.5], [30, 20])
-    assert find_voices(vectors, seconds).tolist() == [1] * 30 + [0] * 20
+    vectors, seconds = np.concatenate([windows_of(1, 30), windows_of(2, 20)]), np.repeat([1.0, 1.6], [30, 20])
+    assert label(vectors, seconds).tolist() == [1] * 30 + [0] * 20
 
 
 def test_a_wide_spread_is_no_second_voice() -> None:
     """Vectors all over the sphere: the two halves are as dissimilar as two people, but nothing separates them."""
     vectors = np.random.default_rng(0).standard_normal((200, 8))
-    assert not find_voices((vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)).any()
+    assert not label((vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)).any()
+
+
+def test_short_windows_are_no_voice_of_their_own_but_get_the_most_similar_one() -> None:
+    """Vectors of single words resemble each other more than those of their speaker."""
+    vectors, lengths = np.concatenate([windows_of(1, 60), windows_of(2, 20)]), np.repeat([1.6, 0.9], [60, 20])
+    assert not label(vectors, lengths).any()
+    three = np.concatenate([windows_of(1, 60), windows_of(3, 30), windows_of(3, 5)])
+    assert label(three, np.repeat([1.6, 1.6, 0.7], [60, 30, 5])).tolist() == [0] * 60 + [1] * 35
 
 
 def test_too_few_windows_are_no_voice() -> None:
-    assert not find_voices(np.concatenate([windows_of(1, FEWEST_WINDOWS - 1), windows_of(2, 100)])).any()
-    assert find_voices(np.zeros((0, 64), np.float32)).tolist() == []
+    assert not label(np.concatenate([windows_of(1, FEWEST_WINDOWS - 1), windows_of(2, 100)])).any()
+    assert label(np.zeros((0, 64), np.float32)).tolist() == []
 
 
 def test_the_separation_of_normal_distributions() -> None:

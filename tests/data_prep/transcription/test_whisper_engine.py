@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import soxr
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, convert_position
 from data_prep.segmentation.vad import Region
@@ -53,6 +54,47 @@ def test_loading_whisper_disables_the_cudnn_backend_of_attention(random_whisper)
     torch.backends.cuda.enable_cudnn_sdp(True)
     load_whisper(str(random_whisper), "cpu")
     assert not torch.backends.cuda.cudnn_sdp_enabled(), "a cache that grows would need another plan for each token"
+
+
+class Conversions(TorchDispatchMode):
+    """Counts the conversions from fp32 to fp16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._to_copy.default and found.dtype == torch.float16 and args[0].dtype == torch.float32:
+            self.count += 1
+        return found
+
+
+@pytest.mark.parametrize("checkpoint", ["says", "random"])
+def test_weights_in_fp16_give_the_same_words_with_fewer_conversions(
+    checkpoint, whisper_that_says, random_whisper, hearing, monkeypatch
+) -> None:
+    """A GPU computes in fp16; a CPU can too."""
+    monkeypatch.setattr(whisper_engine, "_uses_fp16", lambda _model: False)
+    model = load_whisper(str(random_whisper if checkpoint == "random" else whisper_that_says(TEXT)), "cpu")
+    monkeypatch.setattr(whisper_engine, "_uses_fp16", lambda _model: True)
+    found, converted = [], []
+    for step in (lambda _model: None, whisper_engine.halve_products):
+        step(model)
+        with Conversions() as counted:
+            found.append(whisper_engine.transcribe_recording(model, hearing, [WINDOW], "english"))
+        converted.append(counted.count)
+    assert found[0] == found[1]
+    assert found[0] and not any(unit.error for unit in found[0])
+    assert converted[1] < 0.3 * converted[0]
+
+
+def test_a_model_that_computes_in_fp16_is_loaded_with_such_weights(random_whisper, monkeypatch) -> None:
+    assert {one.dtype for one in load_whisper(str(random_whisper), "cpu").parameters()} == {torch.float32}
+    monkeypatch.setattr(whisper_engine, "_uses_fp16", lambda _model: True)
+    model = load_whisper(str(random_whisper), "cpu")
+    assert model.decoder.blocks[0].attn.out.weight.dtype == model.encoder.conv1.weight.dtype == torch.float16
+    assert model.decoder.token_embedding.weight.dtype == model.decoder.ln.weight.dtype == torch.float32
 
 
 def test_words_have_text_times_and_confidence(speaking, hearing) -> None:
