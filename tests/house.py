@@ -45,7 +45,16 @@ FOR_DATA_PREP = frozenset(
 LIBRARIES = frozenset(
     {
         f"recipes.{name}"
-        for name in ("speech", "language", "demo_runner", "distributed_generation", "recipe_state", "stock_models", "tiny_checkpoints")
+        for name in (
+            "speech",
+            "language",
+            "serving",
+            "demo_runner",
+            "distributed_generation",
+            "recipe_state",
+            "stock_models",
+            "tiny_checkpoints",
+        )
     }
 )
 """What recipes may import from each other's side; a library imports no recipe."""

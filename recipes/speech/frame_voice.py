@@ -6,7 +6,7 @@ Must not import torch: `finetune generate --help` imports modules that import th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,9 @@ from .loaded_voice import LoadedVoice
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from .decoding.frame_batch import FrameBatch
     from .decoding.frame_loop import DecodedCodes, FrameLoop
+    from .speech_batch import SpeechBatch
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,23 @@ class FrameVoice(LoadedVoice, ABC):
     @abstractmethod
     def decode_stream(self, request: SpeechRequest, pieces: Iterator[Tensor]) -> Iterator[Tensor]:
         """Samples [n] float32, as soon as they are final, of pieces [frames, codebooks] of codes; concatenated they are the wave."""
+
+    @abstractmethod
+    def start_batch(self, slots: int) -> tuple[FrameBatch, Callable[[SpeechRequest, SpeechSampling], int]]:
+        """A batch of at most `slots` requests at once, and the function that starts a request, which has passed `check`, in one of its
+        rows and returns the row."""
+
+    def open_batch(self, slots: int) -> SpeechBatch:
+        """Implements `BatchingVoice`."""
+        from .speech_batch import SpeechBatch
+
+        batch, join = self.start_batch(slots)
+
+        def check_and_join(request: SpeechRequest, sampling: SpeechSampling) -> int:
+            self.check(request)
+            return join(request, sampling)
+
+        return SpeechBatch(batch, check_and_join, self.decode_stream)
 
     def speak(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> list[SpeechWithCodes]:
         """Speech for each request, in order, generated as one batch. With the same seed, a request gives the same codes alone or in a

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from recipes.serving.running_batch import RunningBatch
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,23 @@ class Voice(Protocol):
 
     def close(self) -> None:
         """Free the model's memory. It must not be used afterwards."""
+
+
+@dataclass(frozen=True)
+class SpokenRequest:
+    """A request with its settings, as it joins a batch."""
+
+    request: SpeechRequest
+    sampling: SpeechSampling
+
+
+@runtime_checkable
+class BatchingVoice(Protocol):
+    """A `Voice` that also speaks requests which join and leave a running batch. A server speaks one request at a time with other voices."""
+
+    def open_batch(self, slots: int) -> RunningBatch[SpokenRequest, np.ndarray]:
+        """A batch of at most `slots` requests at once. The pieces are chunks [samples] float32; a request has the same codes as in
+        `Voice.stream`, whatever else is in the batch."""
 
 
 class VoiceFolder(Protocol):

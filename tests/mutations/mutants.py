@@ -25,6 +25,62 @@ class Mutant(NamedTuple):
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "recipes/serving/fair_queue.py",
+        "self._waiting.popitem(last=False)",
+        "self._waiting.popitem(last=True)",
+        "tests/recipes/serving/test_fair_queue.py::test_clients_take_turns_and_their_own_requests_keep_their_order",
+        "a client with many requests is served before those that came earlier",
+    ),
+    Mutant(
+        "recipes/serving/batch_scheduler.py",
+        "            lane.batch.leave(job.slot)",
+        "            pass",
+        "tests/recipes/serving/test_batch_scheduler.py::test_a_disconnected_client_frees_its_slot_and_leaves_the_queue",
+        "speech of a disconnected client keeps its place in the batch until its end",
+    ),
+    Mutant(
+        "recipes/serving/batch_scheduler.py",
+        ">= lane.batch.slots + self.room:",
+        "> lane.batch.slots + self.room:",
+        "tests/recipes/serving/test_batch_scheduler.py::test_a_full_queue_refuses_the_next_request",
+        "the queue is longer than --queue",
+    ),
+    Mutant(
+        "recipes/serving/batch_scheduler.py",
+        "async with asyncio.timeout_at(deadline):",
+        "async with asyncio.timeout_at(None):",
+        "tests/recipes/serving/test_batch_scheduler.py::test_a_request_is_stopped_at_its_deadline_in_the_batch_and_in_the_queue",
+        "a request can wait without limit",
+    ),
+    Mutant(
+        "recipes/speech/decoding/row_cache.py",
+        "            values[row].zero_()",
+        "            pass",
+        "tests/recipes/speech/decoding/test_row_cache.py::test_a_row_does_not_read_what_the_request_before_it_left",
+        "after NaN in one request, the next one in its row is NaN too",
+    ),
+    Mutant(
+        "recipes/speech/decoding/row_cache.py",
+        "mask = (self._indices[:size] <= slots[..., None])[:, None]",
+        "mask = (self._indices[:size] <= slots.max())[None, None, None].expand(self.rows, 1, count, -1)",
+        "tests/recipes/speech/decoding/test_row_cache.py::test_the_bits_of_a_row_do_not_depend_on_the_others",
+        "a request attends to empty positions when a longer one is in the batch",
+    ),
+    Mutant(
+        "recipes/speech/decoding/row_sampling.py",
+        "torch.where(self._limited & (scores < border)",
+        "torch.where((scores < border)",
+        "tests/recipes/speech/decoding/test_row_sampling.py::test_each_row_is_sampled_with_its_own_settings",
+        "a request without top-k becomes greedy beside one with top-k",
+    ),
+    Mutant(
+        "recipes/speech/decoding/frame_batch.py",
+        "        self._drawn[0] = self._drawn[1]\n",
+        "",
+        "tests/recipes/speech/decoding/test_frame_batch.py::test_the_random_numbers_of_a_request_are_those_of_its_seed",
+        "sampled speech in a batch differs from the same request alone",
+    ),
+    Mutant(
         "recipes/voice_clone/demo/demo_metrics.py",
         "iterdir())[:NEW_VOICE_CLIPS]",
         "iterdir())",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from data_prep.audio_codecs.snac_codec import CODEC_FOLDER
 from data_prep.audio_codecs.snac_stream_decoder import StreamingSnacDecoder, decode_codes
+from finetune.errors import UserError
 from recipes.language.model_loading import load_for_generation
 from recipes.speech.decoding.frame_loop import DecodedCodes
 from recipes.speech.frame_voice import FrameVoice
@@ -21,6 +22,7 @@ from recipes.speech.sampling_settings import extend_sampling
 from ..speakers_and_codec import open_run_codec
 from ..token_sampling_settings import TokenSampling, make_sampler, resolve_settings
 from .exported_metadata import ExportedSpeechTokens
+from .token_batch import SpeechTokenBatch
 from .token_decoding import SpeechTokenDecoder, SpeechTokenSession
 
 
@@ -73,6 +75,20 @@ class TokenSynthesizer(FrameVoice):
             [settings.seed] * len(requests),
             math.ceil(settings.max_seconds * self.frame_rate),
         )
+
+    def start_batch(self, slots: int) -> tuple[SpeechTokenBatch, Callable[[SpeechRequest, SpeechSampling], int]]:
+        """Implements `FrameVoice`. A batch always has the constraint that only codes are chosen."""
+        batch = SpeechTokenBatch(self._decoder, slots)
+
+        def join(request: SpeechRequest, sampling: SpeechSampling) -> int:
+            settings = extend_sampling(sampling, TokenSampling)
+            if not settings.constrained:
+                raise UserError("--unconstrained is not possible in a batch that requests join; remove the option")
+            sampler = make_sampler(self.exported.family, self.exported.generation, settings)
+            frames = math.ceil(settings.max_seconds * self.frame_rate)
+            return batch.join(self.exported.make_prompt(request), sampler, settings.seed, frames)
+
+        return batch, join
 
     def decode_waves(self, requests: Sequence[SpeechRequest], results: Sequence[DecodedCodes]) -> list[np.ndarray]:  # noqa: ARG002
         """Implements `FrameVoice`."""

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers, KeyValueCache, make_codebook_windows
 from recipes.speech.decoding.frame_loop import FrameLoop
 from recipes.speech.decoding.left_padding import PaddedSlots, pad_left
-from recipes.speech.decoding.token_sampling import FrameSampler, draw_random_numbers
+from recipes.speech.decoding.token_sampling import CodeChooser, FrameSampler, draw_random_numbers
 
 from ..model.sequence_layout import CsmTokens
 
@@ -50,13 +50,13 @@ class CsmDecoder:
         """[…, codebooks] → […, H]: the sum of each frame's embeddings."""
         return F.embedding(codes + self.offsets, self.table).sum(-2)
 
-    def choose_frame(self, hidden: Tensor, cache: KeyValueCache, sampler: FrameSampler, random: Tensor) -> Tensor:
-        """Backbone's state [B, H], random numbers [codebooks, B] → the frame that follows it, [B, codebooks]."""
-        codes = [sampler.first.choose(F.linear(hidden, self.first_head).float(), random[0])]
+    def choose_frame(self, hidden: Tensor, cache: KeyValueCache, first: CodeChooser, others: CodeChooser, random: Tensor) -> Tensor:
+        """Backbone's state [B, H], random numbers [codebooks, B] → the frame after it, [B, codebooks]. `first` chooses codebook 0."""
+        codes = [first.choose(F.linear(hidden, self.first_head).float(), random[0])]
         x = torch.stack([hidden, F.embedding(codes[0], self.depth_table)], 1)
         for book, (window, head) in enumerate(zip(self.depth_windows, self.other_heads, strict=True), start=1):
             state = self.depth(self.project(x), cache, window)[:, -1]
-            codes.append(sampler.others.choose((state @ head).float(), random[book]))
+            codes.append(others.choose((state @ head).float(), random[book]))
             x = F.embedding(codes[-1] + self.offsets[book], self.depth_table)[:, None]
         return torch.stack(codes, 1)
 
@@ -92,7 +92,8 @@ class CsmSession(FrameLoop):
 
     def run_frame(self, size: int) -> None:
         """One frame, and the backbone's state after it."""
-        codes = self.decoder.choose_frame(self.hidden, self.depth_cache, self.sampler, self.random.index_select(0, self.frame)[0])
+        random = self.random.index_select(0, self.frame)[0]
+        codes = self.decoder.choose_frame(self.hidden, self.depth_cache, self.sampler.first, self.sampler.others, random)
         self.codes.index_copy_(0, self.frame, codes[None])
         self.has_ended.logical_or_(self.find_ends(codes))
         x = self.decoder.embed_frames(codes)[:, None]

@@ -7,7 +7,7 @@ continues in the voice of the clip.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +31,7 @@ from recipes.speech.reference_cache import ReferenceClips
 from ..model.csm_model import CsmTrainingModel, build_on_meta
 from ..model.model_config import read_config
 from .exported_metadata import LANGUAGE, ExportedCsm, check_language
+from .frame_batch import CsmBatch
 from .frame_decoding import CsmDecoder, CsmSession
 from .sampling_settings import SCHEME
 
@@ -68,6 +69,16 @@ class CsmVoice(FrameVoice):
         prompts = [self._embed_prompt(request) for request in requests]
         sampler, frames = make_frame_sampler(SCHEME, self.exported.generation, sampling), math.ceil(sampling.max_seconds * self.frame_rate)
         return CsmSession(self._decoder, prompts, sampler, [sampling.seed] * len(prompts), frames)
+
+    def start_batch(self, slots: int) -> tuple[CsmBatch, Callable[[SpeechRequest, SpeechSampling], int]]:
+        """Implements `FrameVoice`."""
+        batch = CsmBatch(self._decoder, slots)
+
+        def join(request: SpeechRequest, sampling: SpeechSampling) -> int:
+            sampler = make_frame_sampler(SCHEME, self.exported.generation, sampling)
+            return batch.join(self._embed_prompt(request), sampler, sampling.seed, math.ceil(sampling.max_seconds * self.frame_rate))
+
+        return batch, join
 
     def decode_waves(self, requests: Sequence[SpeechRequest], results: Sequence[DecodedCodes]) -> list[np.ndarray]:  # noqa: ARG002
         """Implements `FrameVoice`."""

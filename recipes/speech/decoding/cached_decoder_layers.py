@@ -63,7 +63,7 @@ class AttentionWindow:
     """The cache slots that a step reads and writes."""
 
     slots: Tensor
-    """[S] int64: the cache slots of this step's positions."""
+    """[S] int64: the cache slots of this step's positions; [B, S] if each row of the batch has its own."""
     size: int
     """Attention covers slots 0 … size-1."""
     mask: Tensor | None
@@ -119,10 +119,17 @@ class CachedDecoderLayers:
         qk = qk * cosine + qk.roll(self.head // 2, -1) * sine
         q, k = qk.split([self.heads, self.key_value_heads], 1)
         keys, values = (
-            store.index_copy_(2, window.slots, new)[:, :, : window.size] for store, new in zip(keys_and_values, (k, v), strict=True)
+            write_slots(store, window.slots, new)[:, :, : window.size] for store, new in zip(keys_and_values, (k, v), strict=True)
         )
         attended = F.scaled_dot_product_attention(q, keys, values, attn_mask=window.mask, enable_gqa=True)
         return F.linear(attended.transpose(1, 2).reshape(batch, steps, -1), layer.out)
+
+
+def write_slots(store: Tensor, slots: Tensor, new: Tensor) -> Tensor:
+    """Write `new` [B, heads, S, head] to the slots [S] or [B, S] of `store` [B, heads, slots, head]; returns the store."""
+    if slots.dim() == 1:
+        return store.index_copy_(2, slots, new)
+    return store.scatter_(2, slots[:, None, :, None].expand_as(new), new)
 
 
 def make_codebook_windows(rotary: Tensor) -> list[AttentionWindow]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -17,6 +17,13 @@ from torch import Tensor
 
 from recipes.speech.interface import SpeechSampling
 from recipes.speech.sampling_settings import SamplingScheme
+
+
+class CodeChooser(Protocol):
+    """Chooses codes: `CodeSampler` with the same settings for all rows, `RowSampling` with those of each row."""
+
+    def choose(self, scores: Tensor, random: Tensor) -> Tensor:
+        """Scores [B, V] fp32, random numbers [B] fp64 in [0, 1) → codes [B]."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse
 from data_prep.pages.request_guard import RequestError
 
 RETRY_AFTER = 2
-"""Seconds after which a client should retry if the queue is full."""
+"""Seconds after which a client should retry if the queue is full, or the server is shutting down."""
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 LOGIN = {"www-authenticate": 'Basic realm="overtone", charset="UTF-8"'}
 """Header that makes a browser request the token as a password."""
@@ -24,7 +24,8 @@ class Refusal(HTTPException):
         self, status: int, message: str, code: str | None = None, param: str | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
         """`param`: name of the invalid field of the request."""
-        super().__init__(status, message, {401: LOGIN, 429: {"retry-after": str(RETRY_AFTER)}}.get(status, {}) | dict(headers or {}))
+        retry = {"retry-after": str(RETRY_AFTER)}
+        super().__init__(status, message, {401: LOGIN, 429: retry, 503: retry}.get(status, {}) | dict(headers or {}))
         self.code, self.param = code, param
 
     def response(self) -> JSONResponse:

@@ -8,14 +8,14 @@ import socket
 import time
 from collections.abc import Callable
 from types import FrameType
+from typing import Protocol
 
 import uvicorn
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from data_prep.pages.request_guard import Route
-from recipes.speech.serving.metrics import MEDIA_TYPE, ServerMetrics
-from recipes.speech.serving.request_queue import SpeechQueue
+from recipes.speech.serving.metrics import MEDIA_TYPE
 
 HEALTH = "/health"
 ROUTES = (Route("GET", HEALTH), Route("GET", "/metrics"))
@@ -51,16 +51,36 @@ class DrainingServer(uvicorn.Server):
             await asyncio.sleep(POLL_SECONDS)
 
 
-def status_routes(speech: SpeechQueue, metrics: ServerMetrics) -> APIRouter:
+class DrainableQueue(Protocol):
+    """What the status of a server needs of its queue."""
+
+    @property
+    def draining(self) -> bool: ...
+
+    @property
+    def pending(self) -> int: ...
+
+    @property
+    def room(self) -> int: ...
+
+
+class RenderedMetrics(Protocol):
+    """What the status of a server needs of its metrics."""
+
+    def render(self, pending: int, room: int) -> str:
+        """The text of `GET /metrics`."""
+
+
+def status_routes(queue: DrainableQueue, metrics: RenderedMetrics) -> APIRouter:
     """`/health`: 200 while new requests are accepted, then 503. `/metrics`: in Prometheus' format."""
     router = APIRouter()
 
     @router.api_route(HEALTH, methods=["GET", "HEAD"])
     async def health() -> Response:
-        return JSONResponse({"status": "draining"}, 503) if speech.draining else JSONResponse({"status": "ok"})
+        return JSONResponse({"status": "draining"}, 503) if queue.draining else JSONResponse({"status": "ok"})
 
     @router.get("/metrics")
     async def read_metrics() -> Response:
-        return PlainTextResponse(metrics.render(speech.pending, speech.room), media_type=MEDIA_TYPE)
+        return PlainTextResponse(metrics.render(queue.pending, queue.room), media_type=MEDIA_TYPE)
 
     return router

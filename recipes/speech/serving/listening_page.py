@@ -15,16 +15,19 @@ import numpy as np
 from data_prep.pages.report_audio import draw_spectrogram, make_data_uri
 from finetune.errors import UserError
 from finetune.storage.synthetic_mark_reader import SyntheticMark
+from recipes.serving.batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
 from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.speech.marked_audio import encode_marked_flac
 from recipes.speech.serving.openai_api import LARGEST_SEED, Limits
-from recipes.speech.serving.request_queue import QueueFullError, ServerClosedError, SpeechQueue
+from recipes.speech.serving.request_queue import SpeechQueue
 from recipes.speech.serving.uploaded_clips import Clips
 
 if TYPE_CHECKING:
     import gradio
 
 STYLE = Path(__file__).with_suffix(".css")
+PAGE = "page"
+"""The client that all browsers are, for the turns of the queue."""
 NOBODY = "– none –"
 """Choice of no second voice."""
 CLIP = "the reference clip"
@@ -107,7 +110,7 @@ class Controls:
             async with aclosing(self._run(tasks, sampling)) as updates:
                 async for sides in updates:
                     yield sides
-        except (UserError, QueueFullError, ServerClosedError) as error:
+        except (UserError, QueueFullError, ServerClosedError, DeadlineError) as error:
             raise Error(str(error), print_exception=False) from error
 
     def _parse_sampling(self, temperature: float, greedy: bool, seed: float) -> SpeechSampling:
@@ -152,7 +155,7 @@ class Controls:
         for task in tasks:
             yield render_sides(done, f"{task.title} is waiting in the queue")
             voice, waves = self.speech.models[task.model], list[np.ndarray]()
-            async with aclosing(self.speech.speak(task.model, task.request, sampling)) as chunks:
+            async with aclosing(self.speech.speak(task.model, task.request, sampling, PAGE)) as chunks:
                 async for wave in chunks:
                     waves.append(wave)
                     yield render_sides(done, f"{task.title} is speaking: {sum(map(len, waves)) / voice.rate:.1f} s")
@@ -198,7 +201,7 @@ def build_page(controls: Controls) -> gradio.Blocks:
     models = list(controls.speech.models)
     first, second = controls.choose_sides()
     waiting = controls.only_clones(first)
-    room = controls.speech.room
+    most = controls.speech.room + controls.speech.slots
     with gradio.Blocks(title="Overtone", analytics_enabled=False) as page:
         gradio.HTML(HEAD)
         text = gradio.Textbox(EXAMPLE[: controls.limits.chars], label="Text", lines=2, elem_id="text", max_length=controls.limits.chars)
@@ -216,12 +219,12 @@ def build_page(controls: Controls) -> gradio.Blocks:
             cards = [gradio.HTML(elem_id="result-a"), gradio.HTML(elem_id="result-b")]
         inputs = [text, *chosen[0], *chosen[1], *clip, *chosen_settings]
         speaking = gradio.on(
-            [speak.click, text.submit], controls.speak, inputs, cards, api_name="speak", concurrency_limit=room + 1, show_progress="hidden"
+            [speak.click, text.submit], controls.speak, inputs, cards, api_name="speak", concurrency_limit=most, show_progress="hidden"
         )
         stop.click(None, cancels=[speaking])
         if waiting:
             clip[0].change(_enable_speaking, clip[:1], speak, show_progress="hidden", api_name="enable_speaking")
-    page.queue(max_size=room + 1)
+    page.queue(max_size=most)
     return page
 
 

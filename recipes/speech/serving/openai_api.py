@@ -7,6 +7,7 @@ field is ignored. The fields `language` and `seed` are additions.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
@@ -24,11 +25,13 @@ from starlette.types import Receive, Scope, Send
 from data_prep.pages.request_guard import LARGEST_JSON, Route
 from finetune.errors import UserError
 from finetune.storage.synthetic_mark_reader import SyntheticMark
+from recipes.serving.batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
 from recipes.speech.interface import SpeechRequest, SpeechSampling, Voice
 from recipes.speech.serving import audio_encoding
+from recipes.speech.serving.access_control import client_of
 from recipes.speech.serving.api_errors import Refusal, to_refusal, validation_refusal
 from recipes.speech.serving.audio_encoding import FORMATS, AudioEncoder
-from recipes.speech.serving.request_queue import QueueFullError, ServerClosedError, SpeechQueue
+from recipes.speech.serving.request_queue import SpeechQueue
 
 LARGEST_SEED = 2**63 - 1
 ROUTES = (Route("GET", "/v1/.*"), Route("POST", "/v1/.*", largest=LARGEST_JSON, check=lambda value: value))
@@ -95,10 +98,10 @@ def routes(speech: SpeechQueue, limits: Limits) -> APIRouter:
     @router.post("/audio/speech")
     async def create(body: SpeechCall, call: Call) -> Response:
         request, encoder = await asyncio.to_thread(parse_call, body, speech, limits)  # tokenizing a long text takes time
-        chunks = speech.speak(body.model, request, SpeechSampling(seed=body.seed, max_seconds=limits.seconds))
-        encoded = encode(chunks, encoder)
+        sampling, deadline = SpeechSampling(seed=body.seed, max_seconds=limits.seconds), time.monotonic() + speech.deadline_seconds
+        encoded = encode(speech.speak(body.model, request, sampling, find_client(call)), encoder)
         first = await await_first(call, anext(encoded))
-        return SpeechResponse(_chain(first, encoded), media_type=FORMATS[body.response_format].media_type)
+        return DeadlineResponse(_chain(first, encoded), FORMATS[body.response_format].media_type, deadline)
 
     @router.api_route("/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
     async def unknown(path: str) -> None:
@@ -190,7 +193,7 @@ async def await_first(call: Call, first: Awaitable[bytes]) -> bytes:
         return waiting.result()
     except QueueFullError as error:
         raise Refusal(429, str(error), "rate_limit_exceeded") from error
-    except ServerClosedError as error:
+    except (ServerClosedError, DeadlineError) as error:
         raise Refusal(503, str(error)) from error
     except UserError as error:
         raise Refusal(400, str(error), "invalid_value", "input") from error
@@ -198,12 +201,23 @@ async def await_first(call: Call, first: Awaitable[bytes]) -> bytes:
         waiting.cancel()
 
 
-class SpeechResponse(StreamingResponse):
-    """A streamed response that closes its source, also if the client disconnects before the end."""
+class DeadlineResponse(StreamingResponse):
+    """A streamed response that closes its source, also if the client disconnects before the end, or reads so slowly that the deadline
+    passes; the response then breaks off, and its memory is freed."""
+
+    def __init__(self, content: AsyncGenerator[bytes, None], media_type: str, deadline: float) -> None:
+        """`deadline`: of `time.monotonic`."""
+        super().__init__(content, media_type=media_type)
+        self._deadline = deadline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with aclosing(self.body_iterator):  # type: ignore[type-var]
+        async with aclosing(self.body_iterator), asyncio.timeout(self._deadline - time.monotonic()):  # type: ignore[type-var]
             await super().__call__(scope, receive, send)
+
+
+def find_client(call: Call) -> str:
+    """The client that takes turns with others: an address, or an IPv6 /64 network."""
+    return client_of(call.client.host) if call.client is not None else ""
 
 
 async def _chain(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

@@ -1,111 +1,110 @@
-"""The queue of requests: one thread speaks them in order, a limited number can wait, and requests of disconnected clients are dropped."""
+"""The requests for speech of a server: voices that batch speak several at once, others one at a time, and each way ends in the metrics."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from recipes.serving.batch_scheduler import BatchScheduler, DeadlineError, QueueFullError, ServerClosedError
+from recipes.serving.running_batch import OneAtATime, RunningBatch
+from recipes.speech.interface import BatchingVoice, SpokenRequest
 from recipes.speech.serving.metrics import ModelMetrics
 
 if TYPE_CHECKING:
     from recipes.speech.interface import SpeechRequest, SpeechSampling, Voice
 
-Piece = np.ndarray | Exception | None
-"""A chunk of samples [n], an error, or None at the end."""
-
-
-class QueueFullError(Exception):
-    """The queue is full."""
-
-
-class ServerClosedError(Exception):
-    """The server is shutting down; the speech is incomplete."""
+SpeechLane = RunningBatch[SpokenRequest, np.ndarray]
+DEADLINE_SECONDS = 300.0
+"""Longest time from a request to the end of its speech."""
+OUTCOMES = {ServerClosedError: "shutting_down", QueueFullError: "queue_full", DeadlineError: "deadline"}
 
 
 class SpeechQueue:
     """Owns the loaded models and the thread that speaks with them, until `close`. For one event loop."""
 
-    def __init__(self, models: Mapping[str, Voice], room: int) -> None:
-        """`room`: maximum number of waiting requests. `pending` counts the waiting requests and the current one."""
-        self.models, self.room, self.pending = models, room, 0
-        self.metrics = {name: ModelMetrics() for name in models}
-        self.draining = False
-        """Whether new requests are refused, while those in the queue are still spoken."""
-        self._closing = threading.Event()
-        self._thread = ThreadPoolExecutor(1, "speech")  # two at a time would share the model's caches, and slow each other down
+    def __init__(self, models: Mapping[str, Voice], room: int, slots: int = 1, deadline_seconds: float = DEADLINE_SECONDS) -> None:
+        """`room`: maximum number of waiting requests of each model. `slots`: how many requests a model speaks at once, if it can."""
+        self.models, self.deadline_seconds = models, deadline_seconds
+        batches = {name: open_lane(voice, slots) for name, voice in models.items()}
+        self._scheduler = BatchScheduler[SpokenRequest, np.ndarray](batches, room)
+        self.metrics = {name: ModelMetrics(self._scheduler.figures[name]) for name in models}
 
-    async def speak(self, model: str, request: SpeechRequest, sampling: SpeechSampling) -> AsyncGenerator[np.ndarray, None]:
-        """Samples [n] float32 while they are generated. Closing or cancelling the iterator stops generation at its next chunk.
+    @property
+    def room(self) -> int:
+        """Maximum number of waiting requests of each model."""
+        return self._scheduler.room
 
-        Raises `QueueFullError` at the first step if the queue is full, `ServerClosedError` if the server is shutting down, and every error
-        of the model.
+    @property
+    def slots(self) -> int:
+        """How many requests all models speak at once."""
+        return self._scheduler.count_slots()
+
+    @property
+    def pending(self) -> int:
+        """Requests that wait or are spoken."""
+        return self._scheduler.pending
+
+    @property
+    def draining(self) -> bool:
+        """Whether new requests are refused, while accepted ones are still spoken."""
+        return self._scheduler.draining
+
+    async def speak(
+        self, model: str, request: SpeechRequest, sampling: SpeechSampling, client: str = ""
+    ) -> AsyncGenerator[np.ndarray, None]:
+        """Samples [n] float32 while they are generated. Closing or cancelling the iterator frees the request's place in the batch.
+
+        Clients take turns. Raises `QueueFullError` at the first step if the queue is full, `ServerClosedError` if the server is shutting
+        down, `DeadlineError` if the speech was not complete in time, and every error of the model.
         """
-        metrics, began = self.metrics[model], time.monotonic()
-        if self.draining:
-            metrics.outcomes["shutting_down"] += 1
-            raise ServerClosedError("the server is shutting down")
-        if self.pending > self.room:
-            metrics.outcomes["queue_full"] += 1
-            raise QueueFullError(f"Queue full ({self.pending} pending); retry in a few seconds")
-        pieces: asyncio.Queue[Piece] = asyncio.Queue()
-        loop, cancelled = asyncio.get_running_loop(), threading.Event()
-
-        def put(piece: Piece) -> None:
-            with contextlib.suppress(RuntimeError):  # the event loop has ended, so there are no clients
-                loop.call_soon_threadsafe(pieces.put_nowait, piece)
-
-        self.pending += 1
-        outcome, spoken = "cancelled", False
+        metrics, began, spoken = self.metrics[model], time.monotonic(), False
+        outcome, rate = "cancelled", self.models[model].rate
+        steps = self._scheduler.generate(model, SpokenRequest(request, sampling), client, self.deadline_seconds)
         try:
-            job = self._thread.submit(self._generate, model, request, sampling, put, cancelled)
-            while (piece := await pieces.get()) is not None:
-                if isinstance(piece, Exception):
-                    outcome = "shutting_down" if isinstance(piece, ServerClosedError) else "failed"
-                    raise piece
-                if not spoken:
-                    metrics.observe_first_audio(time.monotonic() - began)
-                    spoken = True
-                yield piece
-            outcome = "completed"
+            async with aclosing(steps):
+                async for progress in steps:
+                    if progress.over is not None:
+                        outcome = "completed"
+                    if progress.piece is None:
+                        continue
+                    metrics.audio_seconds += len(progress.piece) / rate
+                    if not spoken:
+                        metrics.observe_first_audio(time.monotonic() - began)
+                        spoken = True
+                    yield progress.piece
+        except Exception as error:
+            outcome = OUTCOMES.get(type(error), "failed")
+            raise
         finally:
             metrics.outcomes[outcome] += 1
-            cancelled.set()
-            job.cancel()
-            self.pending -= 1
-
-    def _generate(
-        self, model: str, request: SpeechRequest, sampling: SpeechSampling, put: Callable[[Piece], None], cancelled: threading.Event
-    ) -> None:
-        """Runs in the thread. It does not wait for a slow client, because all other clients would wait too."""
-        voice, metrics, began = self.models[model], self.metrics[model], time.monotonic()
-        try:
-            for wave in voice.stream(request, sampling):
-                metrics.audio_seconds += len(wave) / voice.rate
-                put(wave)
-                if cancelled.is_set():
-                    return
-                if self._closing.is_set():
-                    raise ServerClosedError("the server is shutting down")
-            put(None)
-        except Exception as error:
-            put(error)
-        finally:
-            metrics.generation_seconds += time.monotonic() - began
 
     def refuse_new(self) -> None:
         """Refuse new requests from now on; those in the queue are spoken."""
-        self.draining = True
+        self._scheduler.refuse_new()
 
     def close(self) -> None:
-        """Stop the current request at its next chunk, drop the waiting ones, free the models' memory."""
-        self._closing.set()
-        self._thread.shutdown(cancel_futures=True)
+        """Stop after the current frame, fail the requests that are not complete, free the models' memory."""
+        self._scheduler.close()
         for voice in self.models.values():
             voice.close()
+
+
+def can_batch(voice: Voice, slots: int) -> bool:
+    """Whether requests of this voice join a running batch."""
+    return slots > 1 and isinstance(voice, BatchingVoice)
+
+
+def open_lane(voice: Voice, slots: int) -> SpeechLane:
+    """The running batch of a voice; one request at a time if it has none."""
+    if can_batch(voice, slots):
+        assert isinstance(voice, BatchingVoice)
+        return voice.open_batch(slots)
+
+    def stream(spoken: SpokenRequest) -> Iterator[np.ndarray]:
+        return iter(voice.stream(spoken.request, spoken.sampling))
+
+    return OneAtATime[SpokenRequest, np.ndarray](stream)

@@ -67,7 +67,7 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: lis
         folder = opened.enter_context(web_server.open_private_folder(f"overtone-serve-{address.host}-{address.port}"))
         clips = Clips(folder / "clips")
         opened.callback(clips.close)
-        speech = load_models(exports, args.queue)
+        speech = load_models(exports, args)
         opened.callback(speech.close)
         metrics = ServerMetrics(speech.metrics)
         app = build_app(speech, Limits(args.max_chars, args.max_seconds), policy, clips, metrics)
@@ -91,7 +91,14 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--host", default=web_server.LOOPBACK, help="address to listen on (default %(default)s: only this machine)")
     parser.add_argument("--port", type=int, default=7861, help="port to listen on (default %(default)s)")
     parser.add_argument("--token-file", type=Path, help="file with a token that clients must send; or set OVERTONE_TOKEN")
-    parser.add_argument("--queue", type=int, default=16, help="maximum number of waiting requests (default %(default)s)")
+    parser.add_argument("--batch", type=int, default=8, help="requests that a model speaks at once (default %(default)s)")
+    parser.add_argument("--queue", type=int, default=16, help="maximum number of waiting requests of a model (default %(default)s)")
+    parser.add_argument(
+        "--deadline-seconds",
+        type=float,
+        default=300.0,
+        help="longest time of a request, until its client has read it (%(default)g)",
+    )
     parser.add_argument("--max-chars", type=int, default=4096, help="maximum length of a text (default %(default)s)")
     parser.add_argument(
         "--max-seconds", type=float, default=60.0, help="maximum duration of speech; longer speech is cut off (default %(default)g)"
@@ -107,7 +114,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     blind.add_argument("--seed", type=int, default=0, help="seed of the speech (default %(default)s)")
     args = parser.parse_args(argv)
     web_server.require_port(args.port)
-    for option in ("queue", "max_chars", "max_seconds", "drain_seconds"):
+    for option in ("batch", "queue", "deadline_seconds", "max_chars", "max_seconds", "drain_seconds"):
         if not getattr(args, option) >= (0 if option in ("queue", "drain_seconds") else 1):
             raise UserError(f"--{option.replace('_', '-')} {getattr(args, option):g} is too small; omit the option to use the default")
     return args
@@ -133,15 +140,18 @@ def inspect_folders(inspect: Callable[[Path], VoiceFolder], folders: Sequence[Pa
     return found
 
 
-def load_models(exports: Mapping[str, VoiceFolder], room: int) -> SpeechQueue:
-    """Load the models and return their queue, in which `room` requests can wait."""
-    from recipes.speech.serving.request_queue import SpeechQueue
+def load_models(exports: Mapping[str, VoiceFolder], args: argparse.Namespace) -> SpeechQueue:
+    """Load the models and return their queue. Prints which of them speak one request at a time."""
+    from recipes.speech.serving.request_queue import SpeechQueue, can_batch
 
     models = {}
     for name, exported in exports.items():
         print(f"serve: loading {name} from {exported.folder}", flush=True)
         models[name] = exported.open()
-    return SpeechQueue(models, room)
+        if not can_batch(models[name], args.batch):
+            reason = "--batch 1" if args.batch == 1 else "its recipe has no batch that requests can join"
+            print(f"serve: {name} speaks one request at a time ({reason})", flush=True)
+    return SpeechQueue(models, args.queue, args.batch, args.deadline_seconds)
 
 
 def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: Clips, metrics: ServerMetrics) -> FastAPI:

@@ -9,7 +9,7 @@ torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -33,6 +33,7 @@ from .exported_metadata import ExportedModel
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from recipes.speech.decoding.frame_batch import FrameBatch
     from recipes.speech.decoding.frame_loop import DecodedCodes
 
     from .prompt_embeddings import PromptEmbeddings, VoiceConditioning
@@ -136,6 +137,19 @@ class Synthesizer(FrameVoice):
         return DecodingSession(
             self._decoder, prompts, settings.make_sampler(self.exported.generation), [settings.seed] * len(prompts), settings.max_frames
         )
+
+    def start_batch(self, slots: int) -> tuple[FrameBatch, Callable[[SpeechRequest, SpeechSampling], int]]:
+        """Implements `FrameVoice`."""
+        from .talker_batch import TalkerBatch
+
+        batch = TalkerBatch(self._decoder, slots)
+
+        def join(request: SpeechRequest, sampling: SpeechSampling) -> int:
+            settings = extend_sampling(sampling, SamplingSettings)
+            prompt = self._embed_prompt(request, self._load_voice(request))
+            return batch.join(prompt, settings.make_sampler(self.exported.generation), settings.seed, settings.max_frames)
+
+        return batch, join
 
     def _embed_prompt(self, request: SpeechRequest, voice: VoiceConditioning) -> PromptEmbeddings:
         import torch

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers, KeyValueCache, join_weights, make_codebook_windows
 from recipes.speech.decoding.frame_loop import FrameLoop
 from recipes.speech.decoding.left_padding import PaddedSlots, pad_left
-from recipes.speech.decoding.token_sampling import CodeSampler, FrameSampler, draw_random_numbers
+from recipes.speech.decoding.token_sampling import CodeChooser, FrameSampler, draw_random_numbers
 
 from ..model.config_factory import SUPPRESSED
 from ..model.sequence_layout import TokenIds
@@ -51,7 +51,7 @@ class TalkerDecoder:
         others = F.embedding(codes[:, 1:] + self.offsets, self.other_tables)
         return F.embedding(codes[:, 0], self.first_table) + others.sum(1)
 
-    def choose_other_codes(self, hidden: Tensor, first: Tensor, cache: KeyValueCache, sampler: CodeSampler, random: Tensor) -> Tensor:
+    def choose_other_codes(self, hidden: Tensor, first: Tensor, cache: KeyValueCache, sampler: CodeChooser, random: Tensor) -> Tensor:
         """Talker's state [B, H], codebook 0 [B], random numbers [codebooks, B] → the frame [B, codebooks]."""
         codes = [first]
         x = torch.stack([hidden, F.embedding(first, self.first_table)], 1)

@@ -28,14 +28,15 @@ def read(text: str) -> dict[str, float]:
             assert match, line
             assert re.sub(r"_(bucket|sum|count)$", "", match[1]) == declared[-1] or match[1] == declared[-1], line
             found[line.rpartition(" ")[0]] = float(match[3])
-    assert len(set(declared)) == len(declared) == 8
+    assert len(set(declared)) == len(declared) == 10
     return found
 
 
 def test_counters_of_a_model_are_rendered() -> None:
     model = ModelMetrics()
     model.outcomes["completed"] += 2
-    model.audio_seconds, model.generation_seconds = 7.5, 2.5
+    model.audio_seconds, model.load.generation_seconds = 7.5, 2.5
+    model.load.steps, model.load.occupied_slots = 4, 10
     for seconds in (0.01, 0.1, 0.3, 99.0):
         model.observe_first_audio(seconds)
     found = read(ServerMetrics({"me": model}).render(pending=3, room=16))
@@ -44,6 +45,7 @@ def test_counters_of_a_model_are_rendered() -> None:
     assert (found["overtone_speech_queue_depth"], found["overtone_speech_queue_limit"]) == (3, 16)
     assert found['overtone_speech_audio_seconds_total{model="me"}'] == 7.5
     assert found['overtone_speech_generation_seconds_total{model="me"}'] == 2.5
+    assert (found['overtone_speech_batch_steps_total{model="me"}'], found['overtone_speech_batch_requests_total{model="me"}']) == (4, 10)
     buckets = {key: value for key, value in found.items() if "_bucket" in key}
     assert [*buckets.values()] == [1, 2, 2, 3, 3, 3, 3, 3, 3, 4], "buckets are cumulative, and a bound belongs to its own"
     assert found['overtone_speech_time_to_first_audio_seconds_count{model="me"}'] == 4

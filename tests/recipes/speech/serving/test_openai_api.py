@@ -87,11 +87,11 @@ def test_unknown_paths_and_invalid_json_are_errors(client: TestClient) -> None:
 
 
 def test_a_full_queue_answers_with_the_time_to_retry(client: TestClient, speech: SpeechQueue) -> None:
-    speech.pending += 3
+    speech._scheduler._accepted["tuned"] += 3
     try:
         answer = client.post("/v1/audio/speech", json=GOOD)
     finally:
-        speech.pending -= 3
+        speech._scheduler._accepted["tuned"] -= 3
     assert answer.status_code == 429 and int(answer.headers["retry-after"]) >= 1
     assert answer.json()["error"]["code"] == "rate_limit_exceeded"
     assert client.post("/v1/audio/speech", json=GOOD).status_code == 200

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from recipes.serving.batch_scheduler import QueueFullError, ServerClosedError
 from recipes.speech.interface import SpeechRequest, SpeechSampling
-from recipes.speech.serving.request_queue import QueueFullError, ServerClosedError, SpeechQueue
+from recipes.speech.serving.request_queue import SpeechQueue
 
 CHUNK = np.zeros(10, np.float32)
 
@@ -149,7 +150,14 @@ def test_a_draining_queue_refuses_new_requests_and_serves_the_others() -> None:
         for _ in range(10):
             voice.go.release()
         assert await asyncio.gather(*waiting) == [5, 5]
-        assert speech.metrics["m"].outcomes == {"completed": 2, "shutting_down": 1, "cancelled": 0, "failed": 0, "queue_full": 0}
+        assert speech.metrics["m"].outcomes == {
+            "completed": 2,
+            "shutting_down": 1,
+            "cancelled": 0,
+            "failed": 0,
+            "queue_full": 0,
+            "deadline": 0,
+        }
 
     assert run(scenario).spoken == [*"aaaaabbbbb", "closed"]
 
@@ -159,9 +167,10 @@ def test_closing_the_server_fails_the_current_request() -> None:
         chunks = speaking(speech, "a")
         voice.go.release()
         await anext(chunks)
-        await second_chunk_of(voice)  # the thread has checked `_closing` after the first chunk, and is generating the second
+        await second_chunk_of(voice)  # the thread is generating the second chunk
         closing = asyncio.create_task(asyncio.to_thread(speech.close))
-        await asyncio.to_thread(speech._closing.wait)
+        while not speech._scheduler._closing:
+            await asyncio.sleep(0)
         voice.go.release()
         await anext(chunks)
         with pytest.raises(ServerClosedError):

@@ -1,0 +1,226 @@
+"""Continuous batching: one thread runs the batches of all models, and requests join and leave them between steps.
+
+    arrival ──▶ fair queue of the model ──▶ slot of its running batch ──▶ pieces ──▶ the client reads
+
+A client that disconnects frees its slot at the next step. A client that reads slowly holds only its own pieces: the thread never waits for
+a client. A request that is not complete at its deadline is stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic
+
+from .fair_queue import FairQueue
+from .running_batch import Piece, Request, RunningBatch, StepProgress
+
+
+class QueueFullError(Exception):
+    """The queue is full."""
+
+
+class ServerClosedError(Exception):
+    """The server is shutting down; the result is incomplete."""
+
+
+class DeadlineError(Exception):
+    """The request was not complete at its deadline."""
+
+
+@dataclass
+class LoadFigures:
+    """Counters of one model since the server started."""
+
+    generation_seconds: float = 0.0
+    """Time that the model took for its steps, and for the beginnings of requests."""
+    steps: int = 0
+    occupied_slots: int = 0
+    """Sum over the steps: requests in the batch."""
+
+
+@dataclass(eq=False)
+class _Job(Generic[Request, Piece]):
+    """A request on its way. The thread owns `slot`; the event loop owns the rest."""
+
+    model: str
+    client: str
+    request: Request
+    deliver: Callable[[StepProgress[Piece] | Exception], None]
+    slot: int | None = None
+
+
+@dataclass
+class _Lane(Generic[Request, Piece]):
+    """The requests of one model."""
+
+    batch: RunningBatch[Request, Piece]
+    waiting: FairQueue[_Job[Request, Piece]] = field(default_factory=FairQueue)
+    running: dict[int, _Job[Request, Piece]] = field(default_factory=dict)
+    """Slot → request."""
+
+
+class BatchScheduler(Generic[Request, Piece]):
+    """Owns the thread that generates, until `close`. `generate` is for one event loop."""
+
+    def __init__(self, batches: Mapping[str, RunningBatch[Request, Piece]], room: int) -> None:
+        """`room`: maximum number of waiting requests of each model, besides those in its batch."""
+        self.room, self.figures = room, {name: LoadFigures() for name in batches}
+        self.draining = False
+        """Whether new requests are refused, while accepted ones are completed."""
+        self._lanes: dict[str, _Lane[Request, Piece]] = {name: _Lane(batch) for name, batch in batches.items()}
+        self._accepted = dict.fromkeys(batches, 0)
+        self._closing = False
+        self._changed = threading.Condition()
+        self._left: list[_Job[Request, Piece]] = []
+        """Requests to stop, guarded by `_changed` like the queues."""
+        self._thread = threading.Thread(target=self._run, name="generation", daemon=True)
+        self._thread.start()
+
+    @property
+    def pending(self) -> int:
+        """Requests that wait or are being generated. A finished one that its client still reads does not count."""
+        return sum(self._accepted.values())
+
+    def count_slots(self) -> int:
+        """Requests that are generated at once, of all models."""
+        return sum(lane.batch.slots for lane in self._lanes.values())
+
+    async def generate(self, model: str, request: Request, client: str, seconds: float) -> AsyncGenerator[StepProgress[Piece], None]:
+        """The progress of a request until it is over. Closing or cancelling the iterator frees its slot at the next step.
+
+        `client`: whose turn the request takes. `seconds`: until its deadline. Raises `QueueFullError` at the first step if the queue is
+        full, `ServerClosedError` if the server is shutting down, `DeadlineError`, and every error of the model.
+        """
+        if self.draining:
+            raise ServerClosedError("the server is shutting down")
+        lane = self._lanes[model]
+        if self._accepted[model] >= lane.batch.slots + self.room:
+            raise QueueFullError(f"Queue full ({self._accepted[model]} pending); retry in a few seconds")
+        news: asyncio.Queue[StepProgress[Piece] | Exception] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        job = _Job(model, client, request, _deliver_to(news, loop))
+        deadline = loop.time() + seconds
+        self._accepted[model] += 1
+        counted = True
+        try:
+            with self._changed:
+                lane.waiting.put(client, job)
+                self._changed.notify()
+            while True:
+                async with asyncio.timeout_at(deadline):
+                    one = await news.get()
+                if isinstance(one, Exception):
+                    raise one
+                if one.over is not None:
+                    self._accepted[model] -= 1
+                    counted = False
+                yield one
+                if one.over is not None:
+                    return
+        except TimeoutError:
+            raise DeadlineError(f"the request was not complete after {seconds:g} s; retry later") from None
+        finally:
+            if counted:
+                self._accepted[model] -= 1
+                self._stop(job)
+
+    def refuse_new(self) -> None:
+        """Refuse new requests from now on; accepted ones are completed."""
+        self.draining = True
+
+    def close(self) -> None:
+        """Stop after the current step; requests that are not complete fail."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _stop(self, job: _Job[Request, Piece]) -> None:
+        with self._changed:
+            if not self._lanes[job.model].waiting.remove(job.client, job):
+                self._left.append(job)
+                self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(self._has_work)
+                if self._closing:
+                    self._fail_all(ServerClosedError("the server is shutting down"))
+                    return
+                left, self._left = self._left, []
+            for job in left:
+                self._free(job)
+            for name, lane in self._lanes.items():
+                self._admit(name, lane)
+                if lane.running:
+                    self._step(name, lane)
+
+    def _has_work(self) -> bool:
+        return self._closing or bool(self._left) or any(lane.running or len(lane.waiting) for lane in self._lanes.values())
+
+    def _free(self, job: _Job[Request, Piece]) -> None:
+        lane = self._lanes[job.model]
+        if job.slot is not None and lane.running.get(job.slot) is job:
+            del lane.running[job.slot]
+            lane.batch.leave(job.slot)
+
+    def _admit(self, name: str, lane: _Lane[Request, Piece]) -> None:
+        """Let one request join. One for each step: the others continue in between, and do not wait for a series of beginnings."""
+        while len(lane.running) < lane.batch.slots:
+            with self._changed:
+                if not len(lane.waiting):
+                    return
+                job = lane.waiting.take()
+            began = time.monotonic()
+            try:
+                job.slot = lane.batch.join(job.request)
+            except Exception as error:
+                job.deliver(error)
+                continue
+            finally:
+                self.figures[name].generation_seconds += time.monotonic() - began
+            lane.running[job.slot] = job
+            return
+
+    def _step(self, name: str, lane: _Lane[Request, Piece]) -> None:
+        figures, began = self.figures[name], time.monotonic()
+        figures.steps += 1
+        figures.occupied_slots += len(lane.running)
+        try:
+            found = lane.batch.step()
+        except Exception as error:  # of the model as a whole: which request caused it is unknown
+            for job in [*lane.running.values()]:
+                self._free(job)
+                job.deliver(error)
+            return
+        finally:
+            figures.generation_seconds += time.monotonic() - began
+        for slot, progress in found.items():
+            job = lane.running[slot]
+            if progress.over is not None:
+                del lane.running[slot]
+            if progress.piece is not None or progress.over is not None:
+                job.deliver(progress)
+
+    def _fail_all(self, error: Exception) -> None:
+        for lane in self._lanes.values():
+            for job in lane.running.values():
+                job.deliver(error)
+            while len(lane.waiting):
+                lane.waiting.take().deliver(error)
+
+
+def _deliver_to(
+    news: asyncio.Queue[StepProgress[Piece] | Exception], loop: asyncio.AbstractEventLoop
+) -> Callable[[StepProgress[Piece] | Exception], None]:
+    def deliver(one: StepProgress[Piece] | Exception) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop has ended, so there are no clients
+            loop.call_soon_threadsafe(news.put_nowait, one)
+
+    return deliver

@@ -1,0 +1,99 @@
+"""The key/value cache of a batch whose rows begin and end at different times: each row has its own length, and none has padding.
+
+The results of a row do not depend on the other rows. The batch always has the same number of rows, so the shapes of all products are the
+same, and no operation mixes rows. The attention window grows in steps of `WINDOW` slots with the longest row; the further slots of shorter
+rows are masked, and their weights are exactly 0.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .cached_decoder_layers import AttentionWindow, CachedDecoderLayers, KeyValueCache
+
+WINDOW = 512
+"""Slots by which the attention window grows. It is the block in which attention on a CPU reads keys (`kvSplitSize` of PyTorch's
+`FlashAttentionKernel.cpp`), so that the blocks of a row are the same in a longer window; and there are few CUDA graphs."""
+ROWS_MULTIPLE = 4
+"""The number of rows is a multiple of this. Matrix products take rows in groups; the rows of an incomplete group are summed in another
+order, so that a request would depend on its row (with 6 rows it does)."""
+
+
+def count_rows(requested: int) -> int:
+    """The number of rows of a batch that speaks `requested` requests at once: at least as many, and a multiple of `ROWS_MULTIPLE`."""
+    return -(-max(requested, 2) // ROWS_MULTIPLE) * ROWS_MULTIPLE
+
+
+class RowCache:
+    """Owns the cache of `rows` rows. It grows when a row needs more slots, and keeps that size."""
+
+    def __init__(self, layers: CachedDecoderLayers, rows: int) -> None:
+        self.rows, self._layers, self._slots = rows, layers, 0
+        device = layers.norm.weight.device
+        self.lengths = torch.zeros(rows, dtype=torch.int64, device=device)
+        """[rows]: the slots that each row has filled."""
+        self._known = [0] * rows
+        """The same on the host, so that the window is chosen without a synchronization."""
+        self._store: KeyValueCache = []
+        self._rotary = torch.empty(0, device=device)
+        self._indices = torch.empty(0, dtype=torch.int64, device=device)
+
+    @property
+    def slots(self) -> int:
+        """Slots of each row; a multiple of `WINDOW`."""
+        return self._slots
+
+    def reserve(self, slots: int) -> None:
+        """Make room for rows of so many slots. Existing rows keep their contents."""
+        if slots <= self._slots:
+            return
+        before, self._slots = self._store, -(-slots // WINDOW) * WINDOW
+        self._store = self._layers.make_cache(self.rows, self._slots)
+        for old, new in zip(before, self._store, strict=False):
+            for part, whole in zip(old, new, strict=True):
+                whole[:, :, : part.shape[2]] = part
+        self._rotary = self._layers.make_rotary_table(self._slots)
+        self._indices = torch.arange(self._slots, device=self.lengths.device)
+
+    def read_prompt(self, row: int, x: Tensor) -> Tensor:
+        """Start a row with a prompt [S, H], for which there is room; returns the states [S, H] of its positions. The prompt is computed
+        alone, so it depends on no other row."""
+        count = len(x)
+        for keys, values in self._store:  # of the request before: masked values still count as 0 · value, and 0 · NaN is NaN
+            keys[row].zero_()
+            values[row].zero_()
+        own = [(keys[row : row + 1], values[row : row + 1]) for keys, values in self._store]
+        indices = self._indices[:count]
+        cosine, sine = self._rotary[:count].unbind(1)
+        window = AttentionWindow(indices, count, (indices <= indices[:, None])[None, None], (cosine, sine))
+        self.lengths[row] = count
+        self._known[row] = count
+        return self._layers(x[None], own, window)[0]
+
+    def find_window(self, steps: int) -> int:
+        """Slots of the attention window for `steps` further positions of every row."""
+        return min(self._slots, -(-(max(self._known) + steps) // WINDOW) * WINDOW)
+
+    def make_windows(self, count: int, size: int) -> list[AttentionWindow]:
+        """For `count` positions after the present ones, one by one, with attention to the first `size` slots."""
+        slots = self.lengths[:, None] + self._indices[:count]
+        mask = (self._indices[:size] <= slots[..., None])[:, None]
+        cosine, sine = F.embedding(slots, self._rotary.flatten(1)).unsqueeze(1).chunk(2, -1)
+        steps = zip(slots.split(1, 1), mask.split(1, 2), cosine.split(1, 2), sine.split(1, 2), strict=True)
+        return [AttentionWindow(slot, size, of_step, (cos, sin)) for slot, of_step, cos, sin in steps]
+
+    def advance(self, occupied: list[bool], count: int) -> None:
+        """Lengthen the occupied rows by `count` positions; the others write to the same slots again."""
+        self._known = [length + count * taken for length, taken in zip(self._known, occupied, strict=True)]
+
+    def clear(self, row: int) -> None:
+        """A row that is free has no length, so that it does not widen the window."""
+        self.lengths[row] = 0
+        self._known[row] = 0
+
+    @property
+    def store(self) -> KeyValueCache:
+        """Keys and values of each layer, [rows, key/value heads, slots, head]."""
+        return self._store

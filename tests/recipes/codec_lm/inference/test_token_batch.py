@@ -1,0 +1,39 @@
+"""Codes in a batch that requests join and leave equal those of each request alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from finetune.errors import UserError
+from recipes.codec_lm.token_sampling_settings import TokenSampling
+from recipes.speech.interface import SpeechRequest
+from tests.recipes.codec_lm import tiny_models
+from tests.recipes.speech.decoding import schedules
+
+TEXTS = tuple(row["text"] for row in tiny_models.make_rows())
+
+
+def prove(voice: Any, count: int) -> None:
+    requests = schedules.make_requests(voice, TEXTS, 20)
+    alone = schedules.speak_alone(voice, requests)
+    assert {ended for _, ended in alone.values()} == {True, False}
+    outcome = schedules.run_schedules(voice, requests, alone, count)
+    assert outcome.finished >= 4 * count and outcome.left >= count // 4 and {1, 2, 3, 4} <= outcome.together
+
+
+def test_codes_do_not_depend_on_the_other_requests(voice: Any) -> None:
+    prove(voice, 6)
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_codes_do_not_depend_on_the_other_requests_in_200_schedules(voice: Any) -> None:
+    prove(voice, 200)
+
+
+def test_a_request_without_the_constraint_is_refused(voice: Any) -> None:
+    _, join = voice.start_batch(2)
+    with pytest.raises(UserError, match="--unconstrained is not possible"):
+        join(SpeechRequest(TEXTS[0], voice.speakers[0]), TokenSampling(constrained=False))

@@ -1,0 +1,81 @@
+"""Requests that join and leave a running batch at random, and the codes of each of them alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from recipes.speech.decoding.frame_batch import FrameBatch
+from recipes.speech.frame_voice import FrameVoice
+from recipes.speech.interface import SpeechRequest, SpeechSampling
+
+Alone = dict[int, tuple[list[list[int]], bool]]
+"""Number of a request → its codes [T, codebooks], and whether it reached its end."""
+SLOTS = 4
+
+
+def make_requests(voice: FrameVoice, texts: Sequence[str], frames: int) -> list[tuple[SpeechRequest, SpeechSampling]]:
+    """Each text greedily, with the model's own settings, and with a temperature; different speakers, seeds and limits."""
+    made = []
+    for number, text in enumerate(texts):
+        speaker = voice.speakers[number % len(voice.speakers)]
+        for kind, chosen in enumerate(({"greedy": True}, {}, {"temperature": 0.7 + number / 10})):
+            limit = 1 + (5 * number + 3 * kind) % frames
+            sampling = SpeechSampling(seed=3 * number + kind, max_seconds=limit / voice.frame_rate, **chosen)
+            made.append((SpeechRequest(text, speaker), sampling))
+    return made
+
+
+def speak_alone(voice: FrameVoice, requests: Sequence[tuple[SpeechRequest, SpeechSampling]]) -> Alone:
+    """By the loop that speaks one request from beginning to end."""
+    spoken = [voice.speak([request], sampling)[0] for request, sampling in requests]
+    return {number: (one.codes.tolist(), one.ended) for number, one in enumerate(spoken)}
+
+
+@dataclass
+class Outcome:
+    """What the schedules came to."""
+
+    finished: int = 0
+    left: int = 0
+    together: set[int] = field(default_factory=set)
+    """Numbers of requests that were in the batch at once."""
+
+
+def run_schedules(voice: FrameVoice, requests: Sequence[tuple[SpeechRequest, SpeechSampling]], alone: Alone, schedules: int) -> Outcome:
+    """Run them in one batch, one after another, and assert the codes of every request that was not stopped."""
+    batch, join = voice.start_batch(SLOTS)
+    outcome = Outcome()
+    for seed in range(schedules):
+        chance = random.Random(seed)
+        waiting = chance.sample(range(len(requests)), len(requests) // 2)
+        running: dict[int, tuple[int, list[Any]]] = {}
+        while waiting or running:
+            while waiting and len(running) < SLOTS and chance.random() < 0.6:
+                number = waiting.pop()
+                running[join(*requests[number])] = (number, [])
+            outcome.together.add(len(running))
+            _step(batch, running, alone, outcome)
+            if running and chance.random() < 0.1:
+                row = chance.choice(sorted(running))
+                batch.leave(row)
+                outcome.left += running.pop(row) is not None
+    return outcome
+
+
+def _step(batch: FrameBatch, running: dict[int, tuple[int, list[Any]]], alone: Alone, outcome: Outcome) -> None:
+    found = batch.step()
+    assert found.keys() == running.keys()
+    for row, frame in found.items():
+        number, codes = running[row]
+        if frame.codes is not None:
+            codes.append(frame.codes)
+        if frame.over:
+            expected, ended = alone[number]
+            assert (torch.stack(codes).tolist() if codes else [], frame.ended) == (expected, ended), f"request {number} in row {row}"
+            del running[row]
+            outcome.finished += 1

@@ -1,0 +1,51 @@
+"""Codes in a batch that requests join and leave equal those of each request alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recipes.speech.interface import SpeechRequest, SpeechSampling
+from recipes.voice_clone.inference.synthesizer import Request, Synthesizer, open_synthesizer
+from tests.recipes.speech.decoding import schedules
+
+TEXTS = ("She counted the boats.", "It is never late!", "Please close the window, the rain comes in over the books.", "Hi.")
+
+
+@pytest.fixture(scope="module")
+def voice(fresh: Any, export: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Synthesizer]:
+    folder: Path = export(fresh, "custom_voice", tmp_path_factory.mktemp("batched") / "tuned")
+    with closing(open_synthesizer(folder)) as opened:
+        yield opened
+
+
+def prove(voice: Synthesizer, count: int) -> None:
+    requests = schedules.make_requests(voice, TEXTS, 12)
+    outcome = schedules.run_schedules(voice, requests, schedules.speak_alone(voice, requests), count)
+    assert outcome.finished >= 4 * count and outcome.left >= count // 4 and {1, 2, 3, 4} <= outcome.together
+
+
+def test_codes_do_not_depend_on_the_other_requests(voice: Synthesizer) -> None:
+    prove(voice, 10)
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_codes_do_not_depend_on_the_other_requests_in_200_schedules(voice: Synthesizer) -> None:
+    prove(voice, 200)
+
+
+def test_streamed_text_is_added_to_the_frames_of_its_row(voice: Synthesizer) -> None:
+    sampling = SpeechSampling(greedy=True, max_seconds=0.8)
+    request, other = Request(TEXTS[2], "anna", streamed_text=True), SpeechRequest(TEXTS[0], "bert")
+    (alone,) = voice.speak([request], sampling)
+    batch, join = voice.start_batch(2)
+    join(other, sampling)
+    batch.step()
+    row = join(request, sampling)
+    codes = [batch.step()[row].codes for _ in alone.codes]
+    assert [one.tolist() for one in codes if one is not None] == alone.codes.tolist()
