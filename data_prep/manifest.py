@@ -38,12 +38,19 @@ TOGETHER = "copy the clips into one folder with: python -m data_prep export {} -
 TRAIN, VAL, REJECTS, SUMMARY, RUN = "train.jsonl", "val.jsonl", "rejects.jsonl", "summary.json", "run.json"
 
 
+def locate_shifted_rows(manifest: Path) -> Path:
+    """The file beside a manifest with its rows and their time-shifted copies: train.jsonl → train.shifted.jsonl."""
+    return manifest.with_suffix(f".shifted{manifest.suffix}")
+
+
 def training_command(dataset: Path, recipe: str, base: str | None = None) -> str:
-    """The command that trains on a dataset with audio codes, or on one of its files, quoted for a shell.
+    """The command that trains on a dataset with audio codes, or on one of its files, quoted for a shell; with the time-shifted copies if
+    there are some.
 
     `recipe`: that of the codes' codec. `base`: the base model, if it is not that of the recipe.
     """
-    train = dataset / TRAIN if dataset.is_dir() else dataset
+    plain = dataset / TRAIN if dataset.is_dir() else dataset
+    train = copies if (copies := locate_shifted_rows(plain)).is_file() else plain
     val = dataset / VAL
     source = [] if base is None else ["--model.source", base]
     validation = ["--data.val", str(val)] if val.is_file() and val.stat().st_size else []
@@ -141,6 +148,8 @@ class ManifestRow(BaseModel):
     """Name and scope of the demo Whisper, if it wrote the text."""
     audio_codes: list[list[int]] | None = None
     """[frames, codebooks] codes of the clip, by the codec that `data_prep codes` was given."""
+    time_shift: float | None = None
+    """Seconds of silence before the clip in `audio_codes`, in a copy that `data_prep codes --time-shifts` added; None: the clip itself."""
 
 
 class Reject(BaseModel):
@@ -226,10 +235,12 @@ def write_entries(path: Path, entries: Iterable[ManifestRow | Reject]) -> int:
 
 
 def write_rows_unless_same(path: Path, rows: list[ManifestRow]) -> None:
-    """Replace a manifest unless it already has these rows; rewriting it would lose their codes, which are expensive."""
+    """Replace a manifest unless it already has these rows; rewriting it would lose their codes, which are expensive. Time-shifted copies of
+    other rows are removed."""
     plain = [row.model_dump(mode="json", exclude_none=True) for row in rows]
     if not path.is_file() or plain != [_drop_codes(value) for _, value in read_lines(path)]:
         files.write_jsonl(path, plain)
+        files.discard(locate_shifted_rows(path))
 
 
 def _drop_codes(value: dict[str, Any]) -> dict[str, Any]:

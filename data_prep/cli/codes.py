@@ -4,10 +4,14 @@
   python -m data_prep codes official.jsonl --model Qwen/Qwen3-TTS-12Hz-1.7B-Base --speaker me
   python -m data_prep codes data/me --model sesame/csm-1b
   python -m data_prep codes data/me --model hubertsiuzdak/snac_24khz
+  python -m data_prep codes data/me --model Qwen/Qwen3-TTS-12Hz-1.7B-Base --time-shifts 7
 
 Reads datasets of `data_prep voice`, and files of the official Qwen3-TTS script whose clips are under the file's folder (`data_prep export
 --root` collects others in one folder). Codes are stored by the content of clip and codec, so another run encodes only what is new. A
 dataset has the codes of one codec at a time: another --model replaces them in the rows, and keeps them in the store.
+
+--time-shifts N is for few minutes of speech. It also encodes each training clip N times with silence of a part of a frame before it, which
+gives other codes of the same speech, and writes train.shifted.jsonl: the rows of train.jsonl and their copies, to train on.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +40,8 @@ from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code, format_count
 from finetune.storage import demo_models, files
 
+MOST_TIME_SHIFTS = 63
+"""More copies would be shifted by less than the encoders resolve: 30 samples for Qwen3-TTS."""
 MODEL = f"a speech model that contains its codec, or a codec: a folder, a name on the model hub, or codec-demo. {list_models(CODECS)}"
 
 
@@ -54,6 +60,13 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--batch-seconds", type=float, default=60.0, help="seconds of audio to encode at a time; bounds memory (default %(default)s)"
     )
+    options.add_argument(
+        "--time-shifts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="copies of each training clip to encode, shifted by 1/(N+1), 2/(N+1), … of a frame; in train.shifted.jsonl (default 0)",
+    )
     return options
 
 
@@ -64,6 +77,8 @@ class EncodableRow:
     row: ManifestRow
     manifest: Path
     clip: ClipToEncode
+    digest: str
+    """Of the clip's file."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +95,8 @@ def _run(argv: list[str]) -> int:
     options = parse_arguments(parser(), argv)
     if not options.batch_seconds > 0:
         raise UserError(f"--batch-seconds {options.batch_seconds}: give a number of seconds above 0")
+    if not 0 <= options.time_shifts <= MOST_TIME_SHIFTS:
+        raise UserError(f"--time-shifts {options.time_shifts}: give a number from 0 to {MOST_TIME_SHIFTS}")
     executor.check_options(options)
     manifests = find_manifests(options.dataset)
     folder = manifests[0].parent
@@ -104,7 +121,9 @@ def _add_codes(
         files.remove_unfinished(place)
     read = _read_clips(rows, setup.codec.sample_rate, digest)
     good, rejected = [one for one in read if isinstance(one, EncodableRow)], [one for one in read if isinstance(one, RejectedRow)]
-    missing = list({one.clip.key: one.clip for one in good if not code_store.locate_codes(store, one.clip.key).is_file()}.values())
+    copies = [copy for one in good for copy in _shift_row(one, options.time_shifts, setup.codec, digest)]
+    wanted = [one.clip for one in (*good, *copies)]
+    missing = list({clip.key: clip for clip in wanted if not code_store.locate_codes(store, clip.key).is_file()}.values())
     if stop.requested:
         return report_stopped("no clip was encoded yet")
     failed = code_store.encode_clips(missing, setup, stop)
@@ -117,7 +136,11 @@ def _add_codes(
         first = f"{rejected[0].row.audio}: {rejected[0].reason}: {rejected[0].detail}" if rejected else "the manifests are empty"
         raise UserError(f"no clip of {options.dataset} could be encoded, and nothing was changed; first: {first}")
     _write_manifests(folder, good, rejected)
-    _report_result(options, folder, setup.codec, digest, good, rejected, encoded=len(missing) - len(failed))
+    for one in (one for one in copies if one.clip.key in failed):
+        print(f"not in the copies: {one.row.audio}, shifted by {one.clip.shift} samples: {failed[one.clip.key]}", file=sys.stderr)
+    copies = [one for one in copies if one.clip.key not in failed]
+    _write_shifted_rows(folder, good, copies)
+    _report_result(options, folder, setup.codec, digest, good, rejected, len(missing) - len(failed), len(copies))
     return 0
 
 
@@ -151,8 +174,36 @@ def _read_clips(rows: list[tuple[Path, ManifestRow]], codec_rate: int, codec_dig
             read.append(RejectedRow(row, path, sound.reason, sound.detail))
         else:
             key = code_store.make_key(sound.digest, codec_digest)
-            read.append(EncodableRow(row, path, ClipToEncode(clip, key, sound.count_samples(codec_rate))))
+            read.append(EncodableRow(row, path, ClipToEncode(clip, key, sound.count_samples(codec_rate)), sound.digest))
     return read
+
+
+def _shift_row(one: EncodableRow, count: int, codec: Codec, codec_digest: str) -> Iterator[EncodableRow]:
+    """The time-shifted copies of a row; none of a row to validate on."""
+    if one.manifest.name == manifest.VAL:
+        return
+    for shift in code_store.list_time_shifts(count, codec.samples_per_frame):
+        key = code_store.make_key(one.digest, codec_digest, shift)
+        clip = replace(one.clip, key=key, samples=one.clip.samples + shift, shift=shift)
+        row = one.row.model_copy(update={"time_shift": round(shift / codec.sample_rate, 6)})
+        yield EncodableRow(row, one.manifest, clip, one.digest)
+
+
+def _write_shifted_rows(folder: Path, good: list[EncodableRow], copies: list[EncodableRow]) -> None:
+    """Write the rows of each manifest and then their copies, beside it. Without copies, remove such a file of an earlier run: its codes may
+    be those of another codec."""
+    for path in sorted({one.manifest for one in good}):
+        own = [one for one in copies if one.manifest == path]
+        target = manifest.locate_shifted_rows(path)
+        if own:
+            manifest.write_entries(target, (_add_stored_codes(folder, one) for one in (*good, *own) if one.manifest == path))
+        elif target.is_file():
+            files.discard(target)
+            print(f"{target} is removed: it was of an earlier run with --time-shifts")
+
+
+def _add_stored_codes(folder: Path, one: EncodableRow) -> ManifestRow:
+    return one.row.model_copy(update={"audio_codes": code_store.read_codes(folder / STORE, one.clip.key).tolist()})
 
 
 def _write_manifests(folder: Path, good: list[EncodableRow], rejected: list[RejectedRow]) -> None:
@@ -163,12 +214,7 @@ def _write_manifests(folder: Path, good: list[EncodableRow], rejected: list[Reje
     if rejected or before:
         manifest.write_entries(folder / REJECTS, [*kept, *(_make_reject(one) for one in rejected)])
     for path in manifests:
-        coded = (
-            one.row.model_copy(update={"audio_codes": code_store.read_codes(folder / STORE, one.clip.key).tolist()})
-            for one in good
-            if one.manifest == path
-        )
-        manifest.write_entries(path, coded)
+        manifest.write_entries(path, (_add_stored_codes(folder, one) for one in good if one.manifest == path))
 
 
 def _make_reject(rejected: RejectedRow) -> Reject:
@@ -195,8 +241,9 @@ def _report_result(
     good: list[EncodableRow],
     rejected: list[RejectedRow],
     encoded: int,
+    copies: int,
 ) -> None:
-    """Write summary.json and run.json; print the rejected rows, the totals and the next command."""
+    """Write summary.json and run.json; print the rejected rows, the totals and the next command. `encoded`: now, `copies` included."""
     code_format = read_code_format(codec)
     frames = sum(code_format.count_frames(one.clip.samples) for one in good)
     summary = {
@@ -205,13 +252,15 @@ def _report_result(
         "frames": frames,
         "seconds": round(frames * codec.samples_per_frame / codec.sample_rate, 2),
         "rejected": len(rejected),
+        **({"time_shifts": options.time_shifts} if options.time_shifts else {}),
         **describe_codec(codec, digest),
         **demo_models.warning_entry(options.model),
     }
     files.write_json(folder / STORE / manifest.SUMMARY, summary)
-    files.write_json(folder / STORE / manifest.RUN, {"encoded": encoded, "reused": len(good) - encoded})
+    files.write_json(folder / STORE / manifest.RUN, {"encoded": encoded, "reused": len(good) + copies - encoded})
     for one in rejected:
         print(f"rejected {one.row.audio}: {one.reason}: {one.detail}", file=sys.stderr)
     made = f"{format_count(len(good), 'clip')}, {format_count(frames, 'frame')}, {summary['seconds']} s"
+    made += f", and {copies:,} time-shifted {'copy' if copies == 1 else 'copies'}" if copies else ""
     print(f"{made}; {encoded} encoded now, {len(rejected)} rejected")
     print(f"next: {manifest.training_command(options.dataset, codec.recipe, find_base_model(options.model))}")

@@ -1,6 +1,7 @@
 """Encode clips batch by batch into a content-addressed store: a clip that any run has encoded is never encoded again.
 
-A key is a digest of the clip's file and the codec's files; its codes are in `<store>/<two letters>/<key>.npy`, uint16 [frames, codebooks].
+A key is a digest of the clip's file, the codec's files, and the time shift if there is one; its codes are in
+`<store>/<two letters>/<key>.npy`, uint16 [frames, codebooks].
 """
 
 from __future__ import annotations
@@ -42,12 +43,20 @@ class ClipToEncode:
     key: str
     """Of its codes in the store."""
     samples: int
-    """Its length at the codec's sample rate."""
+    """Its length at the codec's sample rate, with the shift."""
+    shift: int = 0
+    """Zeros that are put before it, at the codec's sample rate."""
 
 
-def make_key(clip_digest: str, codec_digest: str) -> str:
-    """The key of a clip's codes: 64 hexadecimal digits."""
-    return hashlib.sha256(f"{FORM} {clip_digest} {codec_digest}".encode()).hexdigest()
+def make_key(clip_digest: str, codec_digest: str, shift: int = 0) -> str:
+    """The key of a clip's codes: 64 hexadecimal digits. `shift`: zeros before the clip, at the codec's sample rate."""
+    shifted = f" {shift}" if shift else ""  # the keys of codes without a shift are those of earlier versions
+    return hashlib.sha256(f"{FORM} {clip_digest} {codec_digest}{shifted}".encode()).hexdigest()
+
+
+def list_time_shifts(count: int, samples_per_frame: int) -> list[int]:
+    """`count` different shifts in samples, which divide a frame into equal parts: 1/(count + 1) of it, 2/(count + 1), and so on."""
+    return [round(number * samples_per_frame / (count + 1)) for number in range(1, count + 1)]
 
 
 def locate_codes(store: Path, key: str) -> Path:
@@ -140,20 +149,22 @@ def make_batches(clips: list[ClipToEncode], seconds: float, rate: int) -> list[l
 def _encode_batch(codec: LoadedCodec, rate: int, batch: list[ClipToEncode]) -> list[Codes | str]:
     """The codes of each clip, or its error. A batch that fails is encoded clip by clip, so that the others keep their codes."""
     try:
-        return list(codec.encode([_read_samples(clip.path, rate) for clip in batch]))
+        return list(codec.encode([_read_samples(clip, rate) for clip in batch]))
     except (CodecError, RuntimeError, AudioError) as error:
         if len(batch) == 1:
             return [f"{type(error).__name__}: {error}"]
         return [codes for clip in batch for codes in _encode_batch(codec, rate, [clip])]
 
 
-def _read_samples(path: Path, rate: int) -> Samples:
-    """[n] at `rate`. A constant offset, which `data_prep voice` removes from recordings, is kept here, as the official script does.
+def _read_samples(clip: ClipToEncode, rate: int) -> Samples:
+    """[n] at `rate`, after the zeros of the shift. A constant offset, which `data_prep voice` removes from recordings, is kept here, as the
+    official script does.
 
     Raises `AudioError`.
     """
-    track = probe_recording(path)
-    return load_track(path, track.model_copy(update={"offset": 0.0}), rate)[0].samples
+    track = probe_recording(clip.path)
+    samples = load_track(clip.path, track.model_copy(update={"offset": 0.0}), rate)[0].samples
+    return np.pad(samples, (clip.shift, 0)) if clip.shift else samples
 
 
 def _sum_seconds(clips: list[ClipToEncode], rate: int) -> float:

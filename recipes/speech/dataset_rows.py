@@ -94,8 +94,9 @@ def collect_clips(
     def add_row(_: Path, name: str, row: dict[str, Any]) -> None:
         frames, language = count_frames(row), str(row.get("language") or manifest.AUTO).strip().lower()
         speaker = found.setdefault(name, SpeakerClips())
-        speaker.clips += 1
-        speaker.frames += frames
+        if row.get("time_shift") is None:  # a copy adds no speech
+            speaker.clips += 1
+            speaker.frames += frames
         speaker.languages[manifest.LANGUAGES.get(language, language)] += 1
 
     visit_speakers(config, recipe, default, add_row)

@@ -50,6 +50,8 @@ def test_the_training_command_can_be_pasted_and_names_validation_data_if_there_i
         "--data.val",
         str(folder / "val.jsonl"),
     ]
+    (folder / "train.shifted.jsonl").write_text("{}")
+    assert shlex.split(manifest.training_command(folder, "voice_clone"))[-3] == str(folder / "train.shifted.jsonl")
 
 
 def test_unchanged_rows_keep_their_codes_and_changed_rows_lose_them(tmp_path) -> None:
@@ -58,10 +60,12 @@ def test_unchanged_rows_keep_their_codes_and_changed_rows_lose_them(tmp_path) ->
     path = tmp_path / "train.jsonl"
     manifest.write_entries(path, [plain.model_copy(update={"audio_codes": [[1, 2]]})])
     with_codes = path.read_bytes()
+    copies = manifest.locate_shifted_rows(path)
+    copies.write_bytes(with_codes)
     manifest.write_rows_unless_same(path, [plain])
-    assert path.read_bytes() == with_codes
+    assert path.read_bytes() == copies.read_bytes() == with_codes
     manifest.write_rows_unless_same(path, [plain, plain])
-    assert b"audio_codes" not in path.read_bytes()
+    assert b"audio_codes" not in path.read_bytes() and not copies.exists()
     assert len(list(read_rows(path))) == 2
 
 

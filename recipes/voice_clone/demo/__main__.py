@@ -1,4 +1,4 @@
-"""`python -m recipes.voice_clone.demo`, which is `make demo`."""
+"""`python -m recipes.voice_clone.demo`, which is `make demo`; `--seed N` trains with another seed."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ import sys
 from recipes.voice_clone.demo.pipeline import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

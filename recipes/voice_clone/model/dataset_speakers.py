@@ -70,8 +70,9 @@ def _add_clip(speaker: DatasetSpeaker, row: dict[str, Any], root: Path, ids: Tok
     codes = row.get("audio_codes")
     if not isinstance(codes, list):
         raise UserError(f"the row has no audio_codes; run `python -m data_prep codes {shlex.quote(str(root))} --model MODEL` first")
-    speaker.clips += 1
-    speaker.frames += len(codes)
+    if row.get("time_shift") is None:  # a copy adds no speech
+        speaker.clips += 1
+        speaker.frames += len(codes)
     speaker.languages[find_language(row, ids) or ""] += 1
     if row.get("ref_audio"):
         speaker.named_references[files.resolve_under(root, row["ref_audio"])] = None

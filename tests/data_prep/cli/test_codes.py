@@ -120,6 +120,46 @@ def test_a_second_run_encodes_nothing_and_writes_the_same_bytes(encoded, encoded
     assert read_run_json(encoded_copy) == {"encoded": 0, "reused": 4}
 
 
+def test_time_shifts_add_copies_with_the_codes_of_a_later_start(encoded, encoded_copy, nano, capsys) -> None:
+    data = encoded_copy
+    assert run(data, nano, "--time-shifts", 3) == 0
+    assert f"--data.train {data / 'train.shifted.jsonl'} --data.val {data / 'val.jsonl'}" in capsys.readouterr().out
+    plain, copies = rows(data / "train.jsonl"), rows(data / "train.shifted.jsonl")[3:]
+    assert (data / "train.jsonl").read_bytes() == (encoded / "train.jsonl").read_bytes()
+    assert rows(data / "train.shifted.jsonl")[:3] == plain and not (data / "val.shifted.jsonl").exists()
+    assert [(row["id"], row["time_shift"]) for row in copies] == [(name, shift) for name in "abc" for shift in (0.02, 0.04, 0.06)]
+    assert read_run_json(data) == {"encoded": 9, "reused": 4}
+    summary = json.loads((data / "codes" / "summary.json").read_text())
+    assert (summary["clips"], summary["frames"], summary["time_shifts"]) == (4, sum(FRAMES.values()), 3)
+    samples, _ = soundfile.read(data / "clips" / "b.flac", dtype="float32")
+    (later,) = QwenCodec(nano / "speech_tokenizer").load("cpu").encode([np.pad(samples, (960, 0))])
+    (copy,) = (row for row in copies if row["id"] == "b" and row["time_shift"] == 0.04)
+    assert copy == {**plain[1], "audio_codes": later.tolist(), "time_shift": 0.04}
+
+
+def test_copies_of_an_earlier_run_are_removed(encoded_copy, nano, capsys) -> None:
+    assert run(encoded_copy, nano, "--time-shifts", 1) == 0
+    assert run(encoded_copy, nano) == 0
+    assert not (encoded_copy / "train.shifted.jsonl").exists()
+    printed = capsys.readouterr().out
+    assert "train.shifted.jsonl is removed: it was of an earlier run" in printed and "train.jsonl --data.val" in printed
+
+
+def test_a_copy_that_fails_in_the_tokenizer_is_named_and_left_out(encoded_copy, nano, monkeypatch, capsys) -> None:
+    encode = LoadedQwenCodec.encode
+
+    def refuse(self: LoadedQwenCodec, clips: list[Any]) -> list[Any]:
+        if any(len(clip) == SAMPLES["c"] + 960 for clip in clips):
+            raise RuntimeError("no codes")
+        return encode(self, clips)
+
+    monkeypatch.setattr(LoadedQwenCodec, "encode", refuse)
+    assert run(encoded_copy, nano, "--time-shifts", 1) == 0
+    assert "not in the copies: clips/c.flac, shifted by 960 samples: RuntimeError: no codes" in capsys.readouterr().err
+    assert [row["id"] for row in rows(encoded_copy / "train.shifted.jsonl")] == ["a", "b", "c", "a", "b"]
+    assert [row["id"] for row in rows(encoded_copy / "train.jsonl")] == ["a", "b", "c"]
+
+
 def test_only_a_changed_clip_is_encoded_again(encoded_copy, nano) -> None:
     data = encoded_copy
     before = {row["id"]: row["audio_codes"] for row in rows(data / "train.jsonl")}
@@ -329,3 +369,5 @@ def test_bad_requests_name_the_thing(data, nano, tmp_path, capsys) -> None:
     assert "no train.jsonl in it; give a dataset folder" in capsys.readouterr().err
     assert run(data, nano, "--batch-seconds", 0) == 2
     assert "--batch-seconds 0.0" in capsys.readouterr().err
+    assert run(data, nano, "--time-shifts", 64) == 2
+    assert "--time-shifts 64: give a number from 0 to 63" in capsys.readouterr().err

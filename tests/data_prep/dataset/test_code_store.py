@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.audio_codecs.qwen3_tts_codec import QwenCodec
 from data_prep.dataset import code_store
-from data_prep.dataset.code_store import ClipToEncode, EncodingSetup, encode_clips, locate_codes, make_batches, make_key
+from data_prep.dataset.code_store import ClipToEncode, EncodingSetup, encode_clips, list_time_shifts, locate_codes, make_batches, make_key
 from data_prep.parallel.executor import WorkerOptions
 from data_prep.parallel.process_pool import Failure, StopSignal
 
@@ -53,7 +53,14 @@ def test_a_batch_that_crashes_its_workers_is_split(monkeypatch: pytest.MonkeyPat
 
 def test_a_key_depends_on_the_clip_and_the_tokenizer() -> None:
     assert len({make_key("clip", "codec"), make_key("clip", "other"), make_key("other", "codec")}) == 3
+    assert make_key("clip", "codec", 0) == make_key("clip", "codec") != make_key("clip", "codec", 960) != make_key("clip", "codec", 480)
     assert locate_codes(Path("codes"), "abcd") == Path("codes/ab/abcd.npy")
+
+
+def test_time_shifts_divide_a_frame_into_equal_parts() -> None:
+    assert list_time_shifts(0, 1920) == []
+    assert list_time_shifts(3, 1920) == [480, 960, 1440]
+    assert list_time_shifts(2, 2048) == [683, 1365]
 
 
 def test_batches_have_little_padding() -> None:

@@ -62,11 +62,13 @@ def test_a_chat_and_a_row_without_text_or_speaker_are_refused() -> None:
 def test_clips_frames_and_languages_are_counted_per_speaker(tmp_path: Path) -> None:
     rows = [("Bob", "de", 3), ("Ann", None, 4), ("bob", "English", 5), ("BOB", "de", 1)]
     text = "".join(json.dumps({"speaker": name, "language": language, "n": n}) + "\n" for name, language, n in rows)
+    text += json.dumps({"speaker": "Ann", "n": 4, "time_shift": 0.04}) + "\n"  # a copy is no more speech
     (tmp_path / "train.jsonl").write_text(text)
     config = resolve("csm", Options, [], [("data.train", json.dumps(str(tmp_path / "train.jsonl")))])
     found = collect_clips(config, "csm", None, lambda row: row["n"])
     assert [*found] == ["ann", "bob"] and (found["bob"].clips, found["bob"].frames) == (3, 9)
-    assert found["bob"].languages == {"german": 2, "english": 1} and found["ann"].languages == {"auto": 1}
+    assert (found["ann"].clips, found["ann"].frames) == (1, 4)
+    assert found["bob"].languages == {"german": 2, "english": 1} and found["ann"].languages == {"auto": 2}
 
 
 def test_the_order_of_a_mixture_does_not_change_its_description(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ def test_the_demo_runs_the_commands_of_the_readme_in_order(tmp_path: Path) -> No
     assert "-m data_prep voice" in words["voice"] and "-m data_prep codes" in words["codes"]
     assert "accelerate launch --config_file" in words["train"] and "finetune/train.py --recipe voice_clone" in words["train"]
     assert "-m finetune export" in words["export"] and "-m finetune generate" in words["generate"]
+    assert f"--data.train {tmp_path / 'data' / 'train.shifted.jsonl'}" in words["train"] and "--time-shifts 7" in words["codes"]
+    assert "--run.seed 0" in words["train"] and "--run.seed 3" in " ".join(pipeline.build_commands(tmp_path, 3)["train"])
     assert "--speaker rms" in words["generate"], "the base has its own voices"
     assert "-m finetune eval-voice" in words["evaluate"]
     settings = yaml.safe_load((pipeline.HERE / "demo.yaml").read_text())
@@ -41,7 +43,7 @@ def test_the_demo_stops_at_the_stage_that_fails(tmp_path: Path, monkeypatch: pyt
         "voice": [sys.executable, "-c", "raise SystemExit(3)"],
         "codes": [sys.executable, "-c", f"import pathlib; pathlib.Path({str(touched)!r}).touch()"],
     }
-    monkeypatch.setattr(pipeline, "build_commands", lambda home: failing)
+    monkeypatch.setattr(pipeline, "build_commands", lambda home, seed: failing)
     assert pipeline.main() == 3
     assert "the demo stopped at `voice` (exit code 3)" in capfd.readouterr().err
     assert not touched.exists()

@@ -34,6 +34,7 @@ def test_clips_frames_and_languages_are_counted_per_speaker(tmp_path: Path, corp
         {"audio": "high.flac", "text": "b", "speaker": "zoe ", "language": "German", "audio_codes": CODES * 2},
         {"audio": "high.flac", "text": "c", "speaker": "ZOE", "language": "english", "audio_codes": CODES},
         {"audio": "low.flac", "text": "d", "speaker": "Abe", "audio_codes": CODES},
+        {"audio": "low.flac", "text": "d", "speaker": "Abe", "audio_codes": CODES, "time_shift": 0.04},  # a copy is no more speech
     ]
     abe, zoe = collect(tmp_path, corpus, rows)
     assert (abe.name, abe.clips, abe.frames, abe.language) == ("abe", 1, 25, None)
