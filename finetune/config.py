@@ -19,6 +19,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainSerializer,
     PlainValidator,
     SerializeAsAny,
     ValidationError,
@@ -53,6 +54,10 @@ def _one_or_several(value: Any) -> Path | str | tuple[Path | str, ...]:
     return tuple(map(_path_or_url, value))
 
 
+def _as_text(value: Path | str | tuple[Path | str, ...]) -> str | list[str]:
+    return [str(path) for path in value] if isinstance(value, tuple) else str(value)
+
+
 def _url(value: str) -> str:
     if not is_url(value):
         raise ValueError("expected a URL such as s3://bucket/runs/me; for a mounted folder file:///mnt/share/me")
@@ -73,7 +78,11 @@ def _list_of_one(value: Any) -> Any:
 FilePath = Annotated[Path, Field(strict=False)]
 DataFile = Annotated[Path | str, PlainValidator(_path_or_url, json_schema_input_type=str)]
 """A string is a URL."""
-DataFiles = Annotated[Path | str | tuple[Path | str, ...], PlainValidator(_one_or_several, json_schema_input_type=str | list[str])]
+DataFiles = Annotated[
+    Path | str | tuple[Path | str, ...],
+    PlainValidator(_one_or_several, json_schema_input_type=str | list[str]),
+    PlainSerializer(_as_text, when_used="json"),  # pydantic itself warns that a tuple is no path
+]
 """One `DataFile`, or several."""
 Url = Annotated[str, AfterValidator(_url)]
 Names = Annotated[tuple[str, ...], Field(strict=False), BeforeValidator(_list_of_one, json_schema_input_type=str | tuple[str, ...])]

@@ -489,8 +489,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "data_prep/segmentation/parts.py",
-        "[pause for pause in pauses if not _is_covered(pause, utterances)]",
-        "pauses",
+        "_choose_edge(start, target, pauses, [pause for pause in pauses if not _is_covered(pause, utterances)])",
+        "_choose_edge(start, target, pauses, pauses)",
         "tests/data_prep/segmentation/test_parts.py::test_the_parts_of_a_recording_that_is_being_decoded_are_those_of_the_whole",
         "with a transcript, parts are begun that the recording does not have, and their work is lost",
     ),

@@ -71,7 +71,7 @@ def afflict(affliction: Affliction, witness: Path, run: Path) -> None:
     if affliction.place == "step":
         before(loop, "train_step", come_by)
     elif affliction.place == "save":
-        before(checkpoint.safetensors_shards, "write_shard", come_by)
+        before(checkpoint.rank_shards, "write_shard", come_by)
     elif affliction.place == "evaluation":
         before(evaluation, "copy_to_device", come_by)
     else:  # an evaluation reads rows ahead too, with a loader of its own

@@ -14,6 +14,8 @@ from transformers.models.mimi.modeling_mimi import MimiConv1d
 from data_prep.audio_codecs import mimi_stream_decoder
 from finetune.errors import UserError
 from recipes.csm.model import tiny_checkpoint
+from recipes.csm.model.tiny_checkpoint import BASE_VOCABULARY, PRETOKENIZE, SENTENCES, SPECIAL
+from recipes.tiny_checkpoints import train_byte_tokenizer
 
 FRAME, TOLERANCE = 1920, 1e-5
 
@@ -22,7 +24,8 @@ FRAME, TOLERANCE = 1920, 1e-5
 def codec() -> Any:
     """A tiny Mimi whose transformer matters as much as the rest, and whose waves are within [-1, 1]."""
     torch.manual_seed(0)
-    model = MimiModel(tiny_checkpoint.make_config(tiny_checkpoint.train_tokenizer()).codec_config).eval()
+    tokenizer = train_byte_tokenizer(PRETOKENIZE, SENTENCES, BASE_VOCABULARY, SPECIAL)
+    model = MimiModel(tiny_checkpoint.make_config(tokenizer).codec_config).eval()
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if name.endswith("embed_sum"):
             tensor.data.normal_()

@@ -145,7 +145,7 @@ def test_a_save_waits_until_the_previous_one_is_written(tmp_path: Path, world: W
         awaited.set()
         return wait(futures)
 
-    monkeypatch.setattr(checkpoint.safetensors_shards, "write_shard", slowly)
+    monkeypatch.setattr(checkpoint.rank_shards, "write_shard", slowly)
     monkeypatch.setattr(Staging, "copy", noted)
     monkeypatch.setattr(checkpoint, "wait", waiting)
     saver = Saver(world, tmp_path / "other", keep=2, asynchronous=True)

@@ -37,13 +37,13 @@ def test_it_is_a_model_of_orpheus_with_its_codec(tmp_path: Path) -> None:
 
 def test_the_same_seed_gives_the_same_bytes_in_a_new_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("snac")
-    assert tiny_checkpoint.main([str(tmp_path / "one")]) == 0 and "random checkpoint" in capsys.readouterr().out
+    assert tiny_checkpoint.main([str(tmp_path / "one")]) == 0 and "random weights" in capsys.readouterr().out
     one, again, other = tmp_path / "one", tiny_checkpoint.build(tmp_path / "again"), tiny_checkpoint.build(tmp_path / "other", seed=1)
     names = sorted(str(path.relative_to(one)) for path in one.rglob("*") if path.is_file())
     changed = [name for name in names if (one / name).read_bytes() != (other / name).read_bytes()]
     assert all((one / name).read_bytes() == (again / name).read_bytes() for name in names)
     assert changed == ["model.safetensors", "speech_codec/model.safetensors"]
-    with pytest.raises(UserError, match="one already exists"):
+    with pytest.raises(UserError, match="one exists already"):
         tiny_checkpoint.build(one)
 
 

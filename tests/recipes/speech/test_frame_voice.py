@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -53,6 +54,9 @@ class CountingVoice(FrameVoice):
 
     def start_session(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> CountingSession:
         return CountingSession([request.text for request in requests], round(sampling.max_seconds * 10))
+
+    def start_batch(self, slots: int) -> NoReturn:
+        raise AssertionError("these requests are not batched")
 
     def decode_waves(self, requests: Sequence[SpeechRequest], results: Sequence[DecodedCodes]) -> list[np.ndarray]:
         assert len(requests) == len(results)

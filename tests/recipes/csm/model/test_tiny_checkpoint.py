@@ -10,6 +10,8 @@ import torch
 
 from finetune.errors import UserError
 from recipes.csm.model import tiny_checkpoint
+from recipes.csm.model.tiny_checkpoint import BASE_VOCABULARY, PRETOKENIZE, SPECIAL
+from recipes.tiny_checkpoints import train_byte_tokenizer
 
 
 def test_the_same_seed_gives_the_same_bytes(tiny: Path, tmp_path: Path) -> None:
@@ -21,7 +23,7 @@ def test_the_same_seed_gives_the_same_bytes(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_an_existing_folder_is_kept(tiny: Path) -> None:
-    with pytest.raises(UserError, match="already exists"):
+    with pytest.raises(UserError, match="exists already"):
         tiny_checkpoint.build(tiny)
 
 
@@ -34,10 +36,10 @@ def test_the_codec_gives_different_codes_to_different_sounds(stock: Any) -> None
 
 
 def test_numbers_up_to_999_are_one_piece() -> None:
-    tokenizer = tiny_checkpoint.train_tokenizer(["[123] [999] [12]"] * 50)
+    tokenizer = train_byte_tokenizer(PRETOKENIZE, ["[123] [999] [12]"] * 50, BASE_VOCABULARY, SPECIAL)
     assert [len(tokenizer.encode(f"{number}").tokens) for number in (7, 123, 999)] == [1, 1, 1]
 
 
 def test_the_command_builds_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tiny_checkpoint.main([str(tmp_path / "made")]) == 0
-    assert (tmp_path / "made" / "config.json").is_file() and "random checkpoint" in capsys.readouterr().out
+    assert (tmp_path / "made" / "config.json").is_file() and "random weights" in capsys.readouterr().out

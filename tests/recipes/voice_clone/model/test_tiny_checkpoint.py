@@ -50,7 +50,7 @@ def test_building_does_not_change_the_random_state(tmp_path: Path) -> None:
 def test_the_command_refuses_to_overwrite_a_folder(nano: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tiny_checkpoint.main([str(tmp_path / "made"), "--size", "nano"]) == 0
     assert "a model with random weights; train it before use" in capsys.readouterr().out
-    with pytest.raises(UserError, match="already exists"):
+    with pytest.raises(UserError, match="exists already"):
         tiny_checkpoint.main([str(tmp_path / "made")])
     with pytest.raises(UserError, match="known sizes are nano, demo, mini"):
         tiny_checkpoint.build(tmp_path / "huge", "huge")
