@@ -148,6 +148,8 @@ def _read_rows(manifests: list[Path], folder: Path, speaker: str | None) -> Iter
     """Every row with its manifest, without codes; rows that an earlier run rejected are included, to be tried again."""
     for path in manifests:
         for row in manifest.read_rows(path, speaker):
+            if row.time_shift:
+                raise UserError(f"{path}: a row for {row.audio} is a time-shifted copy; give the original clips, and --time-shifts N")
             yield path, row.model_copy(update={"audio_codes": None})
     for reject in _read_rejects(folder):
         if _is_own_reject(reject, manifests):

@@ -76,7 +76,8 @@ def read_measurements(run_dir: Path, settings: str | None) -> dict[int, SampleMe
 def discard_later(run_dir: Path, step: int) -> list[int]:
     """Remove the measurements of steps after `step`, from which the run resumes: it will save other checkpoints there. Returns the
     steps."""
-    later = [path for path in sorted((run_dir / FOLDER).glob(f"step-*/{RECORD}")) if path.parent.name > f"step-{step:08d}"]
+    found = sorted((run_dir / FOLDER).glob(f"step-{'[0-9]' * 8}/{RECORD}"))
+    later = [path for path in found if path.parent.name > f"step-{step:08d}"]
     for path in later:
         files.discard(path)
     return [int(path.parent.name.removeprefix("step-")) for path in later]

@@ -175,7 +175,7 @@ def make_orders(plan: StudyPlan) -> dict[int, TrialOrder]:
     shared = [text for text, count in Counter(signatures.values()).items() if count > 1]
     orders: dict[int, TrialOrder] = {}
     for trial in plan.trials:
-        values = [f"--{key}={search_space.format_value(value)}" for key, value in trial.values.items()]
+        values = [f"--{key}={search_space.format_value(value)}" for key, value in sorted(trial.values.items())]
         signature = signatures[trial.number]
         orders[trial.number] = {
             "number": trial.number,

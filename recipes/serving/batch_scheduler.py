@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -96,8 +97,6 @@ class BatchScheduler(Generic[Request, Piece]):
         `client`: whose turn the request takes. `seconds`: until its deadline. Raises `QueueFullError` at the first step if the queue is
         full, `ServerClosedError` if the server is shutting down, `DeadlineError`, and every error of the model.
         """
-        if self.draining:
-            raise ServerClosedError("the server is shutting down")
         lane = self._lanes[model]
         if self._accepted[model] >= lane.batch.slots + self.room:
             raise QueueFullError(f"Queue full ({self._accepted[model]} pending); retry in a few seconds")
@@ -109,6 +108,8 @@ class BatchScheduler(Generic[Request, Piece]):
         counted = True
         try:
             with self._changed:
+                if self.draining:
+                    raise ServerClosedError("the server is shutting down")
                 lane.waiting.put(client, job)
                 self._changed.notify()
             while True:
@@ -147,6 +148,15 @@ class BatchScheduler(Generic[Request, Piece]):
                 self._changed.notify()
 
     def _run(self) -> None:
+        try:
+            self._generate_until_closed()
+        except BaseException as error:  # else all clients would wait for a thread that is gone, and `/health` would not say so
+            with self._changed:
+                self.draining = True
+                self._fail_all(ServerClosedError(f"generation ended with {type(error).__name__}: {error}; restart the server"))
+            raise
+
+    def _generate_until_closed(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(self._has_work)
@@ -168,7 +178,14 @@ class BatchScheduler(Generic[Request, Piece]):
         lane = self._lanes[job.model]
         if job.slot is not None and lane.running.get(job.slot) is job:
             del lane.running[job.slot]
-            lane.batch.leave(job.slot)
+            self._leave(lane, job.slot)
+
+    def _leave(self, lane: _Lane[Request, Piece], slot: int) -> None:
+        """Free a slot of the model. An error of the model is reported and does not end the thread, on which all other requests depend."""
+        try:
+            lane.batch.leave(slot)
+        except Exception as error:
+            print(f"slot {slot} could not be freed: {type(error).__name__}: {error}", file=sys.stderr)
 
     def _admit(self, name: str, lane: _Lane[Request, Piece]) -> None:
         """Let one request join. One for each step: the others continue in between, and do not wait for a series of beginnings."""
@@ -195,9 +212,12 @@ class BatchScheduler(Generic[Request, Piece]):
         try:
             found = lane.batch.step()
         except Exception as error:  # of the model as a whole: which request caused it is unknown
-            for job in [*lane.running.values()]:
-                self._free(job)
+            failed = dict(lane.running)
+            lane.running.clear()
+            for job in failed.values():  # first: `leave` may fail as well, and nobody may wait for a request that is gone
                 job.deliver(error)
+            for slot in failed:
+                self._leave(lane, slot)
             return
         finally:
             figures.generation_seconds += time.monotonic() - began

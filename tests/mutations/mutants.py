@@ -33,7 +33,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "recipes/serving/batch_scheduler.py",
-        "            lane.batch.leave(job.slot)",
+        "            self._leave(lane, job.slot)",
         "            pass",
         "tests/recipes/serving/test_batch_scheduler.py::test_a_disconnected_client_frees_its_slot_and_leaves_the_queue",
         "speech of a disconnected client keeps its place in the batch until its end",
@@ -2589,5 +2589,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "if trial.number not in draws:",
         "tests/finetune/tuning/test_study_plan.py::test_a_record_chooses_neither_keys_nor_values_of_a_training",
         "a study.json from elsewhere chooses which recipe's code runs",
+    ),
+    Mutant(
+        "recipes/serving/batch_scheduler.py",
+        """        except Exception as error:
+            print(f"slot {slot} could""",
+        """        except KeyError as error:
+            print(f"slot {slot} could""",
+        "tests/recipes/serving/test_batch_scheduler.py::test_a_request_that_cannot_leave_gets_its_error_and_the_next_one_is_served",
+        "a model that fails twice ends the thread, and every client waits until its deadline",
     ),
 )

@@ -48,6 +48,7 @@ def test_without_a_cluster_this_process_generates(tmp_path: Path) -> None:
 
 
 def test_a_missing_cluster_is_an_error_before_anything_is_loaded(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
     options = parsed("--engine", "ray", "--ray-address", "127.0.0.1:1")
     with pytest.raises(UserError, match=r"no Ray cluster at 127.0.0.1:1"), open_engine(options, tmp_path, []):
         raise AssertionError("it was opened")

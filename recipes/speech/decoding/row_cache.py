@@ -49,13 +49,14 @@ class RowCache:
         """Make room for rows of so many slots. Existing rows keep their contents."""
         if slots <= self._slots:
             return
-        before, self._slots = self._store, -(-slots // WINDOW) * WINDOW
-        self._store = self._layers.make_cache(self.rows, self._slots)
-        for old, new in zip(before, self._store, strict=False):
+        size = -(-slots // WINDOW) * WINDOW
+        store, rotary = self._layers.make_cache(self.rows, size), self._layers.make_rotary_table(size)
+        indices = torch.arange(size, device=self.lengths.device)
+        for old, new in zip(self._store, store, strict=False):
             for part, whole in zip(old, new, strict=True):
                 whole[:, :, : part.shape[2]] = part
-        self._rotary = self._layers.make_rotary_table(self._slots)
-        self._indices = torch.arange(self._slots, device=self.lengths.device)
+        # Only now: without memory for the larger cache, the rows keep the one that they have.
+        self._slots, self._store, self._rotary, self._indices = size, store, rotary, indices
 
     def read_prompt(self, row: int, x: Tensor) -> Tensor:
         """Start a row with a prompt [S, H], for which there is room; returns the states [S, H] of its positions. The prompt is computed

@@ -19,7 +19,8 @@ Request = tuple[str, int]
 
 
 class CountingBatch:
-    """Each request gets its name with 0, 1, …; `refused` cannot join, and a step with `broken` in the batch fails."""
+    """Each request gets its name with 0, 1, …; `refused` cannot join, a step with `broken` or `stuck` in the batch fails, and `stuck` cannot
+    leave."""
 
     def __init__(self, slots: int, held: bool) -> None:
         self.slots, self.joined, self.left = slots, list[str](), list[str]()
@@ -40,7 +41,7 @@ class CountingBatch:
     def step(self) -> dict[int, StepProgress[str]]:
         if self.permits is not None:
             self.permits.acquire()
-        if any(name == "broken" for name, _, _ in self._running.values()):
+        if any(name in ("broken", "stuck") for name, _, _ in self._running.values()):
             raise RuntimeError("the model failed")
         found = {}
         for slot, (name, count, done) in [*self._running.items()]:
@@ -53,6 +54,8 @@ class CountingBatch:
 
     def leave(self, slot: int) -> None:
         self.left.append(self._running.pop(slot)[0])
+        if self.left[-1] == "stuck":
+            raise RuntimeError("the device is lost")
 
 
 Scenario = Callable[[BatchScheduler[Request, str], CountingBatch], Awaitable[None]]
@@ -171,6 +174,16 @@ def test_a_slow_reader_does_not_hold_a_slot() -> None:
         assert [one.piece async for one in slow] == ["slow1", "slow2", "slow3", "slow4"]
 
     assert run(scenario, slots=1, room=1).left == []
+
+
+def test_a_request_that_cannot_leave_gets_its_error_and_the_next_one_is_served(capsys: pytest.CaptureFixture[str]) -> None:
+    async def scenario(scheduler: BatchScheduler[Request, str], _batch: CountingBatch) -> None:
+        with pytest.raises(RuntimeError, match="the model failed"):
+            await all_of(scheduler, "stuck", 3)
+        assert await all_of(scheduler, "next", 1) == ["next0"]
+
+    assert run(scenario).left == ["stuck"]
+    assert "slot 0 could not be freed: RuntimeError: the device is lost" in capsys.readouterr().err
 
 
 def test_draining_completes_accepted_requests_and_closing_fails_them() -> None:
