@@ -19,8 +19,8 @@ Request = tuple[str, int]
 
 
 class CountingBatch:
-    """Each request gets its name with 0, 1, …; `refused` cannot join, a step with `broken` or `stuck` in the batch fails, and `stuck` cannot
-    leave."""
+    """Each request gets its name with 0, 1, …; `refused` cannot join, a step with `broken` or `stuck` in the batch fails, and `stuck`
+    cannot leave."""
 
     def __init__(self, slots: int, held: bool) -> None:
         self.slots, self.joined, self.left = slots, list[str](), list[str]()
