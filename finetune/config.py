@@ -8,6 +8,7 @@ All problems of all sources are reported together, before anything expensive sta
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, cast
@@ -416,7 +417,13 @@ def dump(config: Config) -> str:
 
 def make_config_class(options: type[OptionsT]) -> type[Config[OptionsT]]:
     """`Config` with the options of a recipe."""
-    return cast("type[Config[OptionsT]]", create_model("Config", __base__=Config, options=(options, Field(default_factory=options))))
+    return cast("type[Config[OptionsT]]", _build_config_class(options))
+
+
+@functools.lru_cache(maxsize=32)
+def _build_config_class(options: type[BaseModel]) -> type[Config[Any]]:
+    """Kept, since a class takes up to 90 ms: pydantic looks through all imported modules for the source of its docstrings."""
+    return create_model("Config", __base__=Config, options=(options, Field(default_factory=options)))
 
 
 def help_text(options: type[BaseModel] | None, own: Mapping[str, Any]) -> str:
