@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal
 
 import torch
-import torch.nn.attention.varlen  # registers the last operation in `KEPT`
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointImpl,
@@ -16,18 +15,25 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 )
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
-aten = torch.ops.aten
-KEPT = {
-    aten.mm.default,
-    aten.addmm.default,
-    aten.bmm.default,
-    aten._scaled_dot_product_flash_attention.default,
-    aten._scaled_dot_product_efficient_attention.default,
-    aten._scaled_dot_product_cudnn_attention.default,
-    aten._scaled_dot_product_flash_attention_for_cpu.default,
-    torch.ops.torch_attn._varlen_attn.default,
-}
-"""Operations whose results `selective` keeps: matrix products and attention take most of the time, but little of the memory."""
+
+@cache
+def kept_operations() -> frozenset[Any]:
+    """Operations whose results `selective` keeps: matrix products and attention take most of the time, but little of the memory."""
+    import torch.nn.attention.varlen  # registers the last one; it imports torch's compiler, and every process would wait a second for it
+
+    aten = torch.ops.aten
+    return frozenset(
+        {
+            aten.mm.default,
+            aten.addmm.default,
+            aten.bmm.default,
+            aten._scaled_dot_product_flash_attention.default,
+            aten._scaled_dot_product_efficient_attention.default,
+            aten._scaled_dot_product_cudnn_attention.default,
+            aten._scaled_dot_product_flash_attention_for_cpu.default,
+            torch.ops.torch_attn._varlen_attn.default,
+        }
+    )
 
 
 def wrap_blocks(model: nn.Module, blocks: tuple[type[nn.Module], ...], how: Literal["none", "selective", "full"]) -> None:
@@ -57,4 +63,4 @@ def block_of(module: nn.Module) -> nn.Module:
 
 
 def _keep(_: Any, operation: Any, *_arguments: Any, **_options: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if operation in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+    return CheckpointPolicy.MUST_SAVE if operation in kept_operations() else CheckpointPolicy.PREFER_RECOMPUTE

@@ -242,8 +242,10 @@ def draw_curve(log_path: Path, picture: Path) -> None:
     from matplotlib.figure import Figure
 
     events = read_log(log_path)
-    figure = Figure(figsize=(8, 5.6), layout="constrained")
+    figure = Figure(figsize=(8, 5.6))
     losses, rates = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
+    # Fixed margins: a layout that matplotlib computes would draw every picture twice.
+    figure.subplots_adjust(left=0.1, right=0.98, top=0.94, bottom=0.1, hspace=0.12)
     losses.set_ylabel("loss")
     losses.set_title(_drop_surrogates(str(log_path.parent)), parse_math=False)  # a $ in a folder's name would start a formula
     rates.set(xlabel="optimizer step", ylabel="learning rate")

@@ -1014,8 +1014,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/distributed/activation_checkpointing.py",
-        "CheckpointPolicy.MUST_SAVE if operation in KEPT else CheckpointPolicy.PREFER_RECOMPUTE",
-        "CheckpointPolicy.PREFER_RECOMPUTE if operation in KEPT else CheckpointPolicy.MUST_SAVE",
+        "CheckpointPolicy.MUST_SAVE if operation in kept_operations() else CheckpointPolicy.PREFER_RECOMPUTE",
+        "CheckpointPolicy.PREFER_RECOMPUTE if operation in kept_operations() else CheckpointPolicy.MUST_SAVE",
         "tests/finetune/distributed/test_activation_checkpointing.py::test_selective_keeps_products_and_recomputes_the_rest",
         "selective activation checkpointing recomputes matrix products and keeps the rest",
     ),
