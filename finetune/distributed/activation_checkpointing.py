@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache, partial
 from typing import Any, Literal
 
-import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointImpl,
