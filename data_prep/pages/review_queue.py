@@ -10,7 +10,7 @@ from math import inf
 from data_prep.clips.review_decisions import Action, Decision
 from data_prep.pages import dataset_loader
 from data_prep.pages.dataset_loader import Dataset, ReportClip
-from data_prep.pages.rule_effects import Weakness, build_candidate_clips, find_weaknesses, list_rules
+from data_prep.pages.quality_rule_effects import Weakness, build_candidate_clips, find_weaknesses, list_rules
 from finetune.errors import UserError
 
 ALL, KEPT, REJECTED, OPEN, DECIDED = "all clips", "kept", "rejected", "not decided yet", "decided"
