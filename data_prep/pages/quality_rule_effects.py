@@ -10,7 +10,7 @@ from math import inf
 import numpy as np
 
 from data_prep.clips.quality_rules import PRESETS, TRAINABLE, Candidate, Rule, RuleInput, build_candidates, make_presets
-from data_prep.pages.dataset_loader import Dataset, ReportClip
+from data_prep.pages.voice_dataset_loader import Dataset, ReportClip
 from data_prep.segmentation.clip_segmentation import Lengths
 
 DEFAULT_PRESET = "default"

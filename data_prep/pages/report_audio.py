@@ -15,8 +15,8 @@ from matplotlib.image import imsave
 
 from data_prep.audio.librosa_import import import_librosa
 from data_prep.audio.waveform import AudioError, Samples, read_audio
-from data_prep.pages.dataset_loader import ReportClip
 from data_prep.pages.quality_rule_effects import Weakness
+from data_prep.pages.voice_dataset_loader import ReportClip
 from finetune.storage import files
 
 SHOWN = 20

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.pages import dataset_loader
+from data_prep.pages import voice_dataset_loader
 from finetune.errors import UserError
 from tests.data_prep.example_clips import QUALITY, clip, dataset
 
@@ -24,7 +24,7 @@ REJECT = {"source": "x.wav", "start": 1.0, "end": 2.5, "stage": "clip", "reasons
 
 
 def test_rows_and_rejects_become_clips(tmp_path) -> None:
-    found = dataset_loader.read_dataset(written(tmp_path, [ROW], [REJECT | {"quality": QUALITY}]))
+    found = voice_dataset_loader.read_dataset(written(tmp_path, [ROW], [REJECT | {"quality": QUALITY}]))
     (kept,), (lost,) = found.kept, found.rejected
     assert (kept.id, kept.speaker, kept.source, kept.seconds, kept.stage, kept.reasons) == ("a", "", "clips/a.flac", 2.0, "val", ())
     assert (lost.id, lost.audio, lost.seconds, lost.reasons, lost.text) == ("b", "clips/b.flac", 1.5, ("noisy",), "")
@@ -48,11 +48,11 @@ def test_missing_broken_or_outside_files_are_refused(tmp_path, name, content, co
     written(tmp_path, [ROW], [])
     (tmp_path / name).unlink() if content is None else (tmp_path / name).write_text(content)
     with pytest.raises(UserError) as refused:
-        dataset_loader.read_dataset(tmp_path)
+        voice_dataset_loader.read_dataset(tmp_path)
     assert complaint in str(refused.value)
     assert str(tmp_path) in str(refused.value)
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path) -> None:
     with pytest.raises(UserError, match="is not a folder; create a dataset with: python -m data_prep voice"):
-        dataset_loader.read_dataset(tmp_path / "absent")
+        voice_dataset_loader.read_dataset(tmp_path / "absent")
