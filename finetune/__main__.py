@@ -38,7 +38,9 @@ MODULES = {
     "check": "finetune.cli.verify_checkpoints",
     "verify-audio": "finetune.cli.verify_synthetic_mark",
     "ls": "finetune.cli.list_runs",
+    "translate": "finetune.cli.translate_launch_file",
     "cp": "finetune.cli.copy_recipe",
+    "where": "finetune.cli.install_paths",
 }
 """The module of each verb that does not bear the name of one in `finetune/cli/`."""
 

@@ -29,7 +29,7 @@ from finetune.config_sources import Arguments, parse_arguments
 from finetune.errors import UserError, exit_code
 from finetune.monitoring.run_records import is_finished
 from finetune.ray_cluster import cluster
-from finetune.ray_cluster.launch_arguments import USE_GPU, format_arguments, list_local_files, parse_choice, parse_count, parse_storage
+from finetune.ray_cluster.verb_arguments import USE_GPU, format_arguments, list_local_files, parse_choice, parse_count, parse_storage
 from finetune.storage import files
 from finetune.train import check_config, load_checked_recipe, print_help, report_overlay
 

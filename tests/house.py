@@ -52,7 +52,7 @@ LIBRARIES = frozenset(
             "demo_runner",
             "distributed_generation",
             "recipe_state",
-            "stock_models",
+            "transformers_models",
             "tiny_checkpoints",
         )
     }

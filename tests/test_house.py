@@ -29,7 +29,7 @@ ALLOWED_WRITES: dict[str, str] = {
     "finetune/storage/demo_models.py: zipfile.ZipFile": "packs into memory",
     "data_prep/transcription/demo_whisper.py: torch.save": "the format of Whisper's checkpoints, into memory",
     "recipes/speech/serving/audio_encoding.py: av.open": "encodes into memory",
-    "recipes/speech/marked_audio.py: soundfile.SoundFile": "the same",
+    "recipes/speech/synthetic_mark_writer.py: soundfile.SoundFile": "the same",
     "data_prep/audio/waveform.py: soundfile.SoundFile": "the same",
 }
 """`path: call` → why it may touch the disk without `finetune.storage.files`."""
@@ -62,7 +62,7 @@ ALLOWED_JSON: dict[str, str] = {
     "recipes/voice_clone/model/tiny_checkpoint.py": OURS,
     **{
         f"recipes/voice_clone/studio/{name}.py": STUDIO
-        for name in ("corpus/make_corpus", "base/pack_base", "remeasure_models", "base/spliced_clips", "whisper/training_windows")
+        for name in ("corpus/make_corpus", "base/pack_base", "remeasure_models", "base/spliced_clips", "whisper/augmented_windows")
     },
 }
 """Path → what it parses with Python's own reader of JSON; what people wrote goes through `finetune.storage.strict_json`, YAML through

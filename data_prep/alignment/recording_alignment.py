@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 from data_prep.alignment.clip_alignment import split_words
 from data_prep.alignment.interface import LoadedAligner, TextAlignment
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples, convert_position
-from data_prep.segmentation.segment import SENTENCE_ENDS, TextUnit
+from data_prep.segmentation.clip_segmentation import SENTENCE_ENDS, TextUnit
 from data_prep.segmentation.vad import Region
 from finetune.errors import format_count
 from finetune.storage import files

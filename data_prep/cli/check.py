@@ -22,11 +22,11 @@ from data_prep.audio_codecs.interface import Codec, CodeFormat, read_code_format
 from data_prep.audio_codecs.selection import CODECS, DEFAULT_MODEL, RECIPES, find_base_model, open_codec
 from data_prep.dataset import row_checks
 from data_prep.dataset.clip_audio_checks import AudioInfo, inspect_clips
-from data_prep.dataset.code_store import STORE
+from data_prep.dataset.codec_code_store import STORE
 from data_prep.dataset.codec_metadata import CodesSummary, has_same_shape, read_codes_summary
 from data_prep.dataset.duration_accounting import format_clock
+from data_prep.dataset.manifest_line_reader import DATASET, ROOT, ManifestLine, find_manifests, read_manifest_lines
 from data_prep.dataset.row_checks import NOTES, PROBLEMS, Problem, RowFacts
-from data_prep.dataset.row_reader import DATASET, ROOT, ManifestLine, find_manifests, read_manifest_lines
 from data_prep.manifest import SUMMARY, TRAIN, VAL, ManifestRow
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code, format_count

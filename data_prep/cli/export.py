@@ -25,12 +25,12 @@ import numpy as np
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.audio_codecs.selection import DEFAULT_RECIPE
 from data_prep.cli.check import CheckResult, check_dataset
-from data_prep.dataset.code_store import STORE
+from data_prep.dataset.codec_code_store import STORE
 from data_prep.dataset.codec_metadata import CodesSummary
 from data_prep.dataset.duration_accounting import format_clock
 from data_prep.dataset.export_formats import FORMATS, ExportItem, ExportResult
+from data_prep.dataset.manifest_line_reader import DATASET, ROOT, find_manifests, read_manifest_lines
 from data_prep.dataset.row_checks import RowFacts
-from data_prep.dataset.row_reader import DATASET, ROOT, find_manifests, read_manifest_lines
 from data_prep.manifest import SUMMARY
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code, format_count

@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from data_prep.pages import dataset_loader
+from data_prep.pages import voice_dataset_loader
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import exit_code
 from finetune.storage import files
@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _run(argv: list[str]) -> int:
     options = parse_arguments(parser(), argv)
-    dataset = dataset_loader.read_dataset(options.folder)
+    dataset = voice_dataset_loader.read_dataset(options.folder)
     from data_prep.pages import report_page  # imports matplotlib: too slow for --help or a wrong folder
 
     page = report_page.render_page(dataset)

@@ -12,7 +12,7 @@ import argparse
 import importlib.util
 from pathlib import Path
 
-from data_prep.pages import dataset_loader
+from data_prep.pages import voice_dataset_loader
 from data_prep.pages.review_page import ReviewSession
 from data_prep.pages.review_server import serve_page
 from data_prep.pages.web_server import require_free_port, require_port
@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
 def _run(argv: list[str]) -> int:
     options = parse_arguments(parser(), argv)
     require_port(options.port)
-    dataset = dataset_loader.read_dataset(options.folder)
+    dataset = voice_dataset_loader.read_dataset(options.folder)
     if importlib.util.find_spec("gradio") is None:
         raise UserError("review needs gradio, which is not installed; install it with: pip install 'overtone[review]'")
     require_free_port(options.port)

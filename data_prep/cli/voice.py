@@ -24,20 +24,20 @@ from data_prep.audio_codecs.interface import SpeakerEncoder
 from data_prep.audio_codecs.selection import DEFAULT_MODEL, suggest_other_models
 from data_prep.clips import dnsmos, review_decisions
 from data_prep.clips.quality_rules import KEEP_ALL, PRESETS, make_presets
-from data_prep.dataset import duration_accounting, writer
+from data_prep.dataset import duration_accounting, voice_dataset_writer
 from data_prep.parallel import executor
 from data_prep.parallel.devices import choose_device
 from data_prep.parallel.executor import WorkerOptions
 from data_prep.parallel.process_pool import StopSignal, report_stopped
-from data_prep.pipeline import clip_selection, rule_removal_table, transcript_examples, transcript_mismatch
+from data_prep.pipeline import clip_selection, rule_removal_table, transcript_mismatch, transcript_spot_check
 from data_prep.pipeline.all_recordings import RecordingTask, StoppedError, WorkerSetup, process_recordings
 from data_prep.pipeline.clip_selection import SelectionCriteria
 from data_prep.pipeline.one_recording import Job
-from data_prep.recordings import column_tables, filelist_parsers, recording_speakers, remote_recordings, user_transcripts
+from data_prep.recordings import filelist_parsers, named_column_tables, recording_speakers, remote_recordings, user_transcripts
 from data_prep.recordings.audio_datasets import is_audio_dataset, unpack_dataset
 from data_prep.recordings.recording_files import SOUND_ENDINGS, RecordingSource, count_ignored, find_recordings, format_counts
 from data_prep.recordings.user_transcripts import FORMS, UserTranscript
-from data_prep.segmentation.segment import Lengths
+from data_prep.segmentation.clip_segmentation import Lengths
 from data_prep.speakers import resemblyzer_encoder
 from data_prep.speakers.encoder_selection import find_installed_encoder, open_voice_encoder
 from data_prep.transcription import faster_whisper_engine, whisper_engine
@@ -156,11 +156,11 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
     least_sure = (job.whisper_settings or {}).get("least_sure")
     rules, decisions = make_presets(least_sure)[options.preset], review_decisions.read_decisions(job.out)
     standard = SelectionCriteria(rules, job.lengths, decisions, options.preset == KEEP_ALL, options.diarize)
-    with writer.lock_dataset(job.out):
+    with voice_dataset_writer.lock_dataset(job.out):
         _print_ignored(options, [task.source for task in tasks])
         whisper = options.whisper or options.check_with
         hands = hands if whisper or options.align else replace(hands, device="cpu")
-        setup = WorkerSetup(job, job.out / writer.STAGES, whisper, hands, _name_whisper_option(options))
+        setup = WorkerSetup(job, job.out / voice_dataset_writer.STAGES, whisper, hands, _name_whisper_option(options))
         recordings, work = process_recordings(tasks, setup, standard, stop)
         _warn_of_stale_decisions(clip_selection.find_stale_decisions(recordings, standard.decisions))
         doubts = transcript_mismatch.find_doubts(recordings)
@@ -175,11 +175,11 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
         judged = clip_selection.judge_clips(recordings, standard, doubts)
         voices = clip_selection.describe_voices(judged)
         settings = _describe_settings(options, job, standard) | {"voices": voices}
-        summary = writer.write_dataset(job.out, recordings, judged, options.val_share, settings)
+        summary = voice_dataset_writer.write_dataset(job.out, recordings, judged, options.val_share, settings)
         run = vars(work) | {"seconds": round(time.monotonic() - started, 1)}
         files.write_json(job.out / manifest.RUN, run)
     print(duration_accounting.format_summary(summary))
-    print(transcript_examples.format_examples([one for one in judged if not one.reasons]))
+    print(transcript_spot_check.format_examples([one for one in judged if not one.reasons]))
     _print_unchecked(options, job)
     for line in voices:
         print(line if options.diarize else f"warning: {line}; listen, and see --diarize", file=sys.stderr)
@@ -318,7 +318,7 @@ def _print_ignored(options: argparse.Namespace, sources: list[RecordingSource]) 
     if unusual:
         print(f"read as recordings by their content: {', '.join([*unusual[:SHOWN], *['…'] * (len(unusual) > SHOWN)])}")
     others = Counter[str]() if options.recordings.is_file() else count_ignored(options.recordings, options.out, sources)
-    for name in (*user_transcripts.SUFFIXES, *column_tables.ENDINGS, filelist_parsers.GPT_SOVITS) if options.transcripts else ():
+    for name in (*user_transcripts.SUFFIXES, *named_column_tables.ENDINGS, filelist_parsers.GPT_SOVITS) if options.transcripts else ():
         del others[f".{name.rpartition('.')[2]}"]
     if others:
         print(f"ignored, not recordings: {format_counts(others)}")

@@ -19,8 +19,8 @@ from data_prep.clips import fingerprints, loudness, measurements
 from data_prep.manifest import AUTO, Quality
 from data_prep.recordings.recording_files import RecordingSource
 from data_prep.recordings.user_transcripts import UserTranscript
-from data_prep.segmentation import segment
-from data_prep.segmentation.segment import Lengths, Piece, TextUnit
+from data_prep.segmentation import clip_segmentation
+from data_prep.segmentation.clip_segmentation import Lengths, Piece, TextUnit
 from data_prep.segmentation.vad import Region
 from data_prep.transcription import whisper_engine
 from finetune.storage import files
@@ -73,7 +73,7 @@ def compute_code_digests() -> tuple[str, ...]:
     """Digests of the source files that determine the clips: part of the cache key, so that results of other code are not reused."""
     return tuple(
         files.digest(Path(module.__file__ or ""))
-        for module in (segment, measurements, bandwidth, fingerprints, loudness, sys.modules[__name__])
+        for module in (clip_segmentation, measurements, bandwidth, fingerprints, loudness, sys.modules[__name__])
     )
 
 
@@ -94,22 +94,22 @@ def divide_recording(
     length = len(master.samples)
     if aligned_ends is not None:
         ends = frozenset(aligned_ends)
-        cuts = segment.find_cuts(units, regions, length, whisper_engine.WORD_TOLERANCE)
-        return segment.choose_pieces(
+        cuts = clip_segmentation.find_cuts(units, regions, length, whisper_engine.WORD_TOLERANCE)
+        return clip_segmentation.choose_pieces(
             cuts,
             units,
             master,
             lengths,
-            lambda unit: segment.score_utterance_end(unit) if unit.stop in ends else segment.score_sentence_end(unit),
+            lambda unit: clip_segmentation.score_utterance_end(unit) if unit.stop in ends else clip_segmentation.score_sentence_end(unit),
             voice_changes,
         )
     of_utterances = transcript is not None and not transcript.words
     if transcript is not None and transcript.text:
-        cuts = segment.make_outer_cuts(units, regions, length)
+        cuts = clip_segmentation.make_outer_cuts(units, regions, length)
     else:
-        cuts = segment.find_cuts(units, regions, length, UTTERANCE_TOLERANCE if of_utterances else whisper_engine.WORD_TOLERANCE)
-    bonus = segment.score_utterance_end if of_utterances else segment.score_sentence_end
-    return segment.choose_pieces(cuts, units, master, lengths, bonus, voice_changes)
+        cuts = clip_segmentation.find_cuts(units, regions, length, UTTERANCE_TOLERANCE if of_utterances else whisper_engine.WORD_TOLERANCE)
+    bonus = clip_segmentation.score_utterance_end if of_utterances else clip_segmentation.score_sentence_end
+    return clip_segmentation.choose_pieces(cuts, units, master, lengths, bonus, voice_changes)
 
 
 def measure_levels(master: Audio, regions: list[Region]) -> RecordingLevels:

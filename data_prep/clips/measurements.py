@@ -15,7 +15,7 @@ from data_prep.audio.librosa_import import import_librosa
 from data_prep.audio.waveform import MASTER_RATE, Audio, Samples
 from data_prep.clips import loudness
 from data_prep.manifest import Quality
-from data_prep.segmentation.segment import Piece, TextUnit
+from data_prep.segmentation.clip_segmentation import Piece, TextUnit
 from data_prep.segmentation.vad import Region
 
 FRAME = MASTER_RATE // 100

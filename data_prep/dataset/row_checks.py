@@ -11,7 +11,7 @@ from data_prep.audio.stream_reader import AudioError
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.audio_codecs.interface import CodeFormat
 from data_prep.dataset.clip_audio_checks import AudioInfo
-from data_prep.dataset.row_reader import ManifestLine
+from data_prep.dataset.manifest_line_reader import ManifestLine
 from data_prep.manifest import AUTO, LANGUAGES, TRAIN, VAL, ManifestRow
 
 DURATION_TOLERANCE = 0.02

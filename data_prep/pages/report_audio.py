@@ -15,8 +15,8 @@ from matplotlib.image import imsave
 
 from data_prep.audio.librosa_import import import_librosa
 from data_prep.audio.waveform import AudioError, Samples, read_audio
-from data_prep.pages.dataset_loader import ReportClip
-from data_prep.pages.rule_effects import Weakness
+from data_prep.pages.quality_rule_effects import Weakness
+from data_prep.pages.voice_dataset_loader import ReportClip
 from finetune.storage import files
 
 SHOWN = 20
@@ -55,7 +55,7 @@ class ClipMedia:
 
 
 def choose_clips(kept: Sequence[ReportClip], rejected: Sequence[ReportClip], weaknesses: Mapping[str, Weakness]) -> ClipSelection:
-    """Choose by the weakest measure of each clip (`rule_effects.find_weaknesses`), most extreme first."""
+    """Choose by the weakest measure of each clip (`quality_rule_effects.find_weaknesses`), most extreme first."""
     ranked = sorted((clip for clip in kept if clip.id in weaknesses), key=lambda clip: (weaknesses[clip.id].margin, clip.id))
     candidates = [clip for clip in rejected if clip.audio and clip.id in weaknesses and weaknesses[clip.id].margin < 0]
     nearest = sorted(candidates, key=lambda clip: (len(clip.reasons), -weaknesses[clip.id].margin, clip.id))

@@ -16,12 +16,8 @@ import numpy as np
 
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.dataset.duration_accounting import RecordingDurations
-from data_prep.pages.dataset_loader import Dataset, ReportClip
 from data_prep.pages.jinja_environment import format_identifier, make_environment, read_style
-from data_prep.pages.report_advice import ADVICE, explain_reason
-from data_prep.pages.report_audio import AUDIO_BYTES, ClipSelection, choose_clips, render_clips
-from data_prep.pages.report_charts import STEPS, Curve, Histogram, choose_ticks, format_number, make_curve, make_histogram
-from data_prep.pages.rule_effects import (
+from data_prep.pages.quality_rule_effects import (
     DEFAULT_PRESET,
     RuleFinding,
     RuleRemoval,
@@ -30,6 +26,10 @@ from data_prep.pages.rule_effects import (
     find_weaknesses,
     list_rules,
 )
+from data_prep.pages.rejection_advice import ADVICE, explain_reason
+from data_prep.pages.report_audio import AUDIO_BYTES, ClipSelection, choose_clips, render_clips
+from data_prep.pages.report_charts import STEPS, Curve, Histogram, choose_ticks, format_number, make_curve, make_histogram
+from data_prep.pages.voice_dataset_loader import Dataset, ReportClip
 
 FOLDER = Path(__file__).parent
 MOST_RECORDINGS = 2000

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from data_prep.clips import review_decisions
 from data_prep.clips.review_decisions import Action, Decision
-from data_prep.pages.dataset_loader import Dataset, ReportClip, resolve_clip
 from data_prep.pages.jinja_environment import format_identifier
-from data_prep.pages.report_advice import explain_reason
+from data_prep.pages.quality_rule_effects import Weakness
+from data_prep.pages.rejection_advice import explain_reason
 from data_prep.pages.report_charts import format_number
 from data_prep.pages.review_queue import (
     ALL,
@@ -23,7 +23,7 @@ from data_prep.pages.review_queue import (
     move_selection,
     select_clips,
 )
-from data_prep.pages.rule_effects import Weakness
+from data_prep.pages.voice_dataset_loader import Dataset, ReportClip, resolve_clip
 from finetune.errors import UserError
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from math import inf
 
 from data_prep.clips.review_decisions import Action, Decision
-from data_prep.pages import dataset_loader
-from data_prep.pages.dataset_loader import Dataset, ReportClip
-from data_prep.pages.rule_effects import Weakness, build_candidate_clips, find_weaknesses, list_rules
+from data_prep.pages import voice_dataset_loader
+from data_prep.pages.quality_rule_effects import Weakness, build_candidate_clips, find_weaknesses, list_rules
+from data_prep.pages.voice_dataset_loader import Dataset, ReportClip
 from finetune.errors import UserError
 
 ALL, KEPT, REJECTED, OPEN, DECIDED = "all clips", "kept", "rejected", "not decided yet", "decided"
@@ -32,7 +32,7 @@ def build_queue(dataset: Dataset) -> ReviewQueue:
     clips = {
         clip.id: clip
         for clip in (*dataset.kept, *dataset.rejected)
-        if clip.id and clip.audio and dataset_loader.resolve_clip(dataset, clip).is_file()
+        if clip.id and clip.audio and voice_dataset_loader.resolve_clip(dataset, clip).is_file()
     }
     if not clips:
         raise UserError(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from data_prep.clips import review_decisions
 from data_prep.pages import web_server
-from data_prep.pages.dataset_loader import resolve_clip
 from data_prep.pages.review_page import ReviewSession, build_page
+from data_prep.pages.voice_dataset_loader import resolve_clip
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -24,7 +24,7 @@ from data_prep.manifest import ManifestRow, Reject
 from data_prep.pipeline import transcript_mismatch
 from data_prep.pipeline.one_recording import PreparedRecording
 from data_prep.pipeline.transcript_mismatch import Doubt, TranscriptDoubts
-from data_prep.segmentation.segment import Lengths
+from data_prep.segmentation.clip_segmentation import Lengths
 from data_prep.speakers.voice_changes import assess_clip, label_windows
 
 REVIEWED = "review"

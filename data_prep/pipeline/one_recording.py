@@ -35,12 +35,19 @@ from data_prep.pipeline.stage_cache import NotStoredError, Stages, StoredStages,
 from data_prep.pipeline.worker_models import LazyAudio, Models, PartAudio, format_time, report_activity
 from data_prep.recordings.recording_files import RecordingSource
 from data_prep.recordings.user_transcripts import UserTranscript
-from data_prep.segmentation import parts, subtitle_sync, vad
-from data_prep.segmentation.segment import Lengths, TextUnit
+from data_prep.segmentation import recording_parts, subtitle_sync, vad
+from data_prep.segmentation.clip_segmentation import Lengths, TextUnit
 from data_prep.segmentation.subtitle_sync import TranscriptTiming
 from data_prep.segmentation.vad import Region, SpeechScan
 from data_prep.speakers.voice_changes import find_voice_changes
-from data_prep.speakers.voice_windows import StoredVoiceWindows, VoiceWindows, describe_windows, embed_windows, join_windows, read_windows
+from data_prep.speakers.windowed_speaker_vectors import (
+    StoredVoiceWindows,
+    VoiceWindows,
+    describe_windows,
+    embed_windows,
+    join_windows,
+    read_windows,
+)
 from data_prep.transcription import whisper_engine, word_errors
 
 FORM = 1
@@ -69,7 +76,7 @@ class Job:
     """Checks the texts against the sound, if that is requested."""
     check_settings: dict[str, Any] | None = None
     """`whisper_engine.describe_settings` of the Whisper that checks the user's transcripts, if that is requested."""
-    part_seconds: float = field(default_factory=lambda: parts.PART_SECONDS)
+    part_seconds: float = field(default_factory=lambda: recording_parts.PART_SECONDS)
     """Target duration of the parts of a long recording."""
 
 
@@ -242,7 +249,7 @@ def examine_recording(
         text = _time_transcript(source, transcript, speech, sound, job, stages, models) if transcript else TimedText()
         spoken = [Region(unit.start, unit.stop) for unit in text.units]
         divisible = divisible and not (transcript and transcript.text and text.ends is None)  # one text without the times of its words
-        found = parts.list_parts(speech.regions, length, job.part_seconds, spoken) if divisible else [Region(0, length)]
+        found = recording_parts.list_parts(speech.regions, length, job.part_seconds, spoken) if divisible else [Region(0, length)]
         if len(found) == 1:
             whole = RecordingPart(sound, found[0], True, None, text, speech.regions)
             return _make_recording(source, speech, text, [_cut_clips(source, transcript, whole, job, stages, models)])
@@ -270,7 +277,7 @@ def prepare_part(
     """Run the stages after speech detection for one part: as for a short recording, with the levels of the whole one."""
     sound = PartAudio(locate_samples(source, stages.folder), divided.speech.track, part)
     text = _select_utterances(divided, part)
-    whole = RecordingPart(sound, part, False, divided.levels, text, parts.select_regions(divided.speech.regions, part))
+    whole = RecordingPart(sound, part, False, divided.levels, text, recording_parts.select_regions(divided.speech.regions, part))
     return _cut_clips(source, transcript, whole, job, stages, models)
 
 
@@ -365,10 +372,10 @@ class _PartFinder:
             return
         while True:
             regions = self._scan.find_regions(self._start, self._length)
-            part = parts.find_next_part(regions, self._start, self._length, self._seconds, self._utterances)
+            part = recording_parts.find_next_part(regions, self._start, self._length, self._seconds, self._utterances)
             if part is None or part.stop > len(master.samples):
                 return
-            process_pool.send_progress(DecodedPart(part, parts.select_regions(regions, part), folder))
+            process_pool.send_progress(DecodedPart(part, recording_parts.select_regions(regions, part), folder))
             self._start = part.stop
 
 

@@ -19,7 +19,7 @@ from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Track, con
 from data_prep.audio_codecs.interface import LoadedSpeakerEncoder, SpeakerEncoder
 from data_prep.clips.dnsmos import LoadedSoundScorer, SoundScorer
 from data_prep.parallel import process_pool
-from data_prep.segmentation import parts, vad
+from data_prep.segmentation import recording_parts, vad
 from data_prep.segmentation.vad import Region, SpeechDetector
 from data_prep.transcription import whisper_engine
 from data_prep.transcription.whisper_languages import WHISPER_OPTION
@@ -110,7 +110,7 @@ class LazyAudio:
     @property
     def is_divided(self) -> bool:
         """Whether the recording is divided into parts."""
-        return self._folder is not None and parts.is_divided(self.track.length, self._part_seconds)
+        return self._folder is not None and recording_parts.is_divided(self.track.length, self._part_seconds)
 
     def store(self, track: Track, follow: Callable[[Path], None] = lambda _folder: None) -> None:
         """Decode a recording that is divided to its folder, unless it is there. `follow`: see `AudioDecoder.store`."""

@@ -22,7 +22,7 @@ from data_prep.hub_datasets import (
     download_dataset_files,
     list_configuration_folders,
 )
-from data_prep.recordings.column_tables import TEXT_COLUMNS, find_columns
+from data_prep.recordings.named_column_tables import TEXT_COLUMNS, find_columns
 from data_prep.recordings.recording_files import SOUND_ENDINGS
 from finetune.errors import UserError, format_count
 from finetune.storage import files, strict_json

@@ -7,7 +7,7 @@ For `talk.wav`, the first of these files that exists is used:
   talk.lab, talk.txt                    the text of a short recording: one clip; or a label track of Audacity or HTK
   metadata.csv, metadata_val.csv        lines `talk|text`, `talk|text|normalised text` (the normalised text is used) or `talk|speaker|text`,
                                         as in LJSpeech
-  any .csv, .tsv, .jsonl                with named columns for the file and its text (`column_tables`); Common Voice, AudioFolder
+  any .csv, .tsv, .jsonl                with named columns for the file and its text (`named_column_tables`); Common Voice, AudioFolder
   any .list, .trans.txt                 of GPT-SoVITS and LibriSpeech (`filelist_parsers`)
   txt/SPEAKER/talk.txt                  in a tree beside that of the recordings, as in VCTK (`transcript_trees`)
 A table is looked up in the folder of the recording, then in the folders above it up to the one that was given; and above a folder that is
@@ -25,14 +25,14 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.recordings import column_tables, filelist_parsers, subtitles, timed_transcript, transcript_tables
+from data_prep.recordings import filelist_parsers, named_column_tables, subtitles, timed_transcript, transcript_table_lookup
 from data_prep.recordings.audio_datasets import ORIGIN
 from data_prep.recordings.metadata_csv import MetadataLine
 from data_prep.recordings.text_encoding import read_text
 from data_prep.recordings.timed_transcript import TimedUtterance
-from data_prep.recordings.transcript_tables import TranscriptTables
+from data_prep.recordings.transcript_table_lookup import TranscriptTables
 from data_prep.recordings.transcript_trees import describe_trees, find_text_in_tree, find_tree_speaker
-from data_prep.segmentation.segment import TextUnit
+from data_prep.segmentation.clip_segmentation import TextUnit
 from finetune.errors import UserError, format_count
 
 UNSPACED = ("chinese", "japanese")
@@ -156,7 +156,7 @@ def _scan_folder(folder: Path, recordings: list[Path], root: Path | None, known:
             near.append(path)
         elif path.name == ORIGIN and path.with_suffix("").name not in stems:
             continue  # of a dataset whose rows were written here
-        elif (suffix := _find_suffix(path)) and (path.name[: -len(suffix)] in stems or not column_tables.is_column_table(path)):
+        elif (suffix := _find_suffix(path)) and (path.name[: -len(suffix)] in stems or not named_column_tables.is_column_table(path)):
             named[path.name[: -len(suffix)]].append(path)
     translated = _find_translations(named)
     own = {
@@ -177,7 +177,7 @@ def _list_table_folders(folder: Path, root: Path | None) -> list[Path]:
 def _read_tables(folder: Path, root: Path | None, known: dict[Path, TranscriptTables]) -> TranscriptTables:
     """The tables of a folder, each read once."""
     if folder not in known:
-        known[folder] = transcript_tables.read_tables(
+        known[folder] = transcript_table_lookup.read_tables(
             folder, [] if folder != root else sorted(folder.rglob(f"*/*{filelist_parsers.GPT_SOVITS}"))
         )
     return known[folder]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.segmentation.segment import TextUnit
+from data_prep.segmentation.clip_segmentation import TextUnit
 from data_prep.segmentation.vad import Region
 
 FRAMES_PER_SECOND = 50

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.segmentation.vad import Region
 from data_prep.speakers.voice_clusters import find_voices, smooth_labels
-from data_prep.speakers.voice_windows import VoiceWindows
+from data_prep.speakers.windowed_speaker_vectors import VoiceWindows
 
 
 class ClipVoice(NamedTuple):

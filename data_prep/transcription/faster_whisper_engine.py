@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.audio.waveform import SPEECH_RATE, Audio, Samples
-from data_prep.segmentation.segment import TextUnit, WhisperScores
+from data_prep.segmentation.clip_segmentation import TextUnit, WhisperScores
 from data_prep.transcription import window_packing
 from data_prep.transcription.whisper_languages import WHISPER_OPTION
 from data_prep.transcription.window_packing import Pack

@@ -18,7 +18,7 @@ from typing import Any
 
 from data_prep.audio.waveform import SPEECH_RATE, Audio
 from data_prep.parallel.devices import restore_thread_count
-from data_prep.segmentation.segment import TextUnit, WhisperScores
+from data_prep.segmentation.clip_segmentation import TextUnit, WhisperScores
 from data_prep.segmentation.vad import Region
 from data_prep.transcription import demo_whisper, faster_whisper_engine, whisper_conversion, whisper_languages, window_packing
 from data_prep.transcription.whisper_languages import WHISPER_OPTION

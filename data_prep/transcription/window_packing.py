@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples, convert_position
-from data_prep.segmentation.segment import TextUnit
+from data_prep.segmentation.clip_segmentation import TextUnit
 from data_prep.segmentation.vad import Region
 
 BATCH = 16

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from finetune.argument_parsing import parse_arguments
-from finetune.cli.where import recipes_folder
+from finetune.cli.install_paths import recipes_folder
 from finetune.command_lines import configs_folder, finetune_command, join_words
 from finetune.errors import UserError, exit_code
 from finetune.recipe import built_in_recipes

@@ -33,7 +33,7 @@ from finetune.config_sources import Arguments, parse_arguments
 from finetune.errors import UserError, exit_code, format_count
 from finetune.monitoring.run_records import CHECKPOINTS
 from finetune.ray_cluster import cluster
-from finetune.ray_cluster.launch_arguments import USE_GPU, list_local_files, parse_choice, parse_count, parse_storage
+from finetune.ray_cluster.verb_arguments import USE_GPU, list_local_files, parse_choice, parse_count, parse_storage
 from finetune.storage import files
 from finetune.train import load_checked_recipe, print_help, report_overlay
 from finetune.tuning import report, search_space, study_plan, study_record

@@ -18,7 +18,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from data_prep.audio_codecs.interface import CodeFormat
 from finetune.checkpointing.checkpoint_metadata import Count, JsonPart
 from finetune.errors import UserError
-from recipes.speech.voices_schema import VOICES, read_voices
+from recipes.speech.voices_json_schema import VOICES, read_voices
 
 Positive = Annotated[int, Field(ge=1)]
 

@@ -17,14 +17,14 @@ from torch import Tensor
 from finetune.config import Config
 from finetune.modeling.loading import resolve_source
 from finetune.recipe import ExportPlan, Loaded, Recipe, Sample, Sketch
-from recipes.language import collation, loss_equivalence, loss_metrics
+from recipes.language import collation, loss_assumption_checks, loss_metrics
 from recipes.language.causal_model import read_config
 from recipes.language.model_loading import load_for_training, sketch_model
 from recipes.language.tokenizer import check_vocabulary, load_tokenizer
 from recipes.recipe_state import load_state, store_state
 from recipes.speech.dataset_rows import check_dataset_codec
 
-from . import sequence_layout, speakers_and_codec
+from . import dataset_speakers_and_codec, sequence_layout
 from .exporting import exported_files
 from .families import choose_family
 from .options import Options
@@ -68,11 +68,11 @@ def prepare(config: Config[Options]) -> None:
 
     base = resolve_source(config.model.source, config.model.revision)
     family = make_processor(config, base, read_config(base).max_position_embeddings).family
-    codec = speakers_and_codec.open_run_codec(config.options.codec, base, family)
+    codec = dataset_speakers_and_codec.open_run_codec(config.options.codec, base, family)
     check_dataset_codec(config, codec)  # before the rows are checked: its message names the codec of the data
-    speakers = speakers_and_codec.collect_speakers(config, family)
+    speakers = dataset_speakers_and_codec.collect_speakers(config, family)
     samples_during_training.check_prompts(config.sample.prompts, speakers)
-    store_state(config, speakers_and_codec.make_recipe_state(config, family, speakers, codec.digest()))
+    store_state(config, dataset_speakers_and_codec.make_recipe_state(config, family, speakers, codec.digest()))
 
 
 def sketch(config: Config[Options]) -> Sketch:
@@ -111,7 +111,7 @@ RECIPE = Recipe(
     prepare=prepare,
     pack=collation.pack,
     pad=collation.pad,
-    verify=loss_equivalence.check_batching,
+    verify=loss_assumption_checks.check_batching,
     report=loss_metrics.add_perplexity,
     base_folders=("speech_codec",),
     sketch=sketch,

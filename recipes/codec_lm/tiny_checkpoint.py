@@ -20,7 +20,7 @@ from data_prep.audio_codecs.snac_codec import CODEC_FOLDER, WEIGHTS, import_snac
 from finetune.errors import exit_code
 from finetune.storage import files
 from finetune.storage.model_security import CONFIG
-from recipes.speech.voices_schema import VOICES
+from recipes.speech.voices_json_schema import VOICES
 from recipes.tiny_checkpoints import make_parser, report_checkpoint, require_new_folder, to_safetensors, write_checkpoint
 
 from .families import ORPHEUS

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from finetune.config import Config
 from finetune.recipe import BASE_STATES, BaseDistance, Batch, ContextRows, ExportPlan, Loaded, Recipe, RowPlace, Sample, Sketch
-from recipes.speech.loss_terms import compute_weighted_sums
+from recipes.speech.multi_term_loss import compute_weighted_sums
 
 from .options import Options, limit_context
 from .verb_arguments import VERBS

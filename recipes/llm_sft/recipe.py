@@ -2,7 +2,7 @@
 
 The tokenizer's own chat template decides which tokens are learned (`chat_labels`). The loss never computes full logits (`loss_head`).
 Samples can be packed without attending to each other (`collation`); this is checked on the actual model before the first step
-(`loss_equivalence`).
+(`loss_assumption_checks`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch import Tensor
 from finetune.config import Config
 from finetune.errors import UserError
 from finetune.recipe import Answer, ExportPlan, Inference, Loaded, Recipe, Sample, Sketch
-from recipes.language import collation, loss_equivalence, loss_metrics
+from recipes.language import collation, loss_assumption_checks, loss_metrics
 from recipes.language.chat_labels import check_template, tokenize_row
 from recipes.language.model_loading import load_for_training, sketch_model
 from recipes.language.tokenizer import check_vocabulary, load_tokenizer, read_template
 
-from . import chat_session, exported_files, generation, sample_preview
+from . import chat_session, exported_files, generation, loss_mask_preview
 from .options import Options
 
 
@@ -108,10 +108,10 @@ RECIPE = Recipe(
     pack=collation.pack,
     pad=collation.pad,
     truncate=collation.truncate,
-    verify=loss_equivalence.check_batching,
+    verify=loss_assumption_checks.check_batching,
     report=loss_metrics.add_perplexity,
     unit="tokens",
     base_folders=("additional_chat_templates",),
     sketch=sketch,
-    show=sample_preview.render_sample,
+    show=loss_mask_preview.render_sample,
 )

@@ -152,7 +152,7 @@ class VoiceFolder(Protocol):
 
 
 def list_speaker_names(state: dict[str, Any]) -> list[str]:
-    """The names in a recipe state whose `speakers` are objects with a `name`, as `voices_state` makes it."""
+    """The names in a recipe state whose `speakers` are objects with a `name`, as `speech_recipe_state` makes it."""
     return [speaker["name"] for speaker in state["speakers"]]
 
 

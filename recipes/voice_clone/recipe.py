@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from finetune.config import Config
 from finetune.recipe import BASE_STATES, BaseDistance, Batch, ExportPlan, Loaded, Recipe, Sample, Sketch
-from recipes.speech.loss_terms import compute_weighted_sums
+from recipes.speech.multi_term_loss import compute_weighted_sums
 
 from .options import Options
 from .verb_arguments import VERBS

@@ -25,7 +25,7 @@ from finetune.planning.estimate import estimate_run, read_some_rows
 from finetune.recipe import Recipe, find_recipe, load_recipe
 from finetune.training import loop, setup
 from finetune.training.step import Training
-from recipes.language import attention, varlen_attention
+from recipes.language import attention_selection, varlen_attention
 from recipes.llm_sft import tiny_checkpoint as tiny_chat
 from recipes.voice_clone.model import tiny_checkpoint as tiny_voice
 from tests.launch.launching import ROOT
@@ -311,7 +311,9 @@ def test_packing_sample_by_sample_is_not_the_kernel_that_packing_takes(bench: _g
     names = {}
     for name in ("packing", "packing, sample by sample"):
         given = _gpu_smoke.settings(bench, "llm_sft", bench.folder / "run", keys_of(name))
-        names[name] = attention.choose_attention(resolve("llm_sft", recipe_of("chat").Options, [], list(given.items())), shape).name
+        names[name] = attention_selection.choose_attention(
+            resolve("llm_sft", recipe_of("chat").Options, [], list(given.items())), shape
+        ).name
     assert names == {"packing": varlen_attention.KERNEL, "packing, sample by sample": varlen_attention.LOOP}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.dataset.duration_accounting import RecordingDurations, Summary
 from data_prep.manifest import Quality
-from data_prep.pages.dataset_loader import Dataset, ReportClip
+from data_prep.pages.voice_dataset_loader import Dataset, ReportClip
 
 QUALITY: dict[str, Any] = {
     "chars_per_second": 15.0,

@@ -15,8 +15,8 @@ import soxr
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio
 from data_prep.clips.measurements import measure_clip, measure_noise_power
 from data_prep.clips.quality_rules import PRESETS, Candidate, find_failures
-from data_prep.segmentation import segment, vad
-from data_prep.segmentation.segment import Lengths, TextUnit, WhisperScores
+from data_prep.segmentation import clip_segmentation, vad
+from data_prep.segmentation.clip_segmentation import Lengths, TextUnit, WhisperScores
 from data_prep.segmentation.vad import Region
 from data_prep.transcription import whisper_engine
 from tests.ledger import record
@@ -72,8 +72,8 @@ def hearing(master: Audio) -> Audio:
 
 def clips_of(master: Audio, units: list[TextUnit], regions: list[Region]) -> dict[str, list[str]]:
     """The text of each clip, and what is wrong with it."""
-    cuts = segment.find_cuts(units, regions, len(master.samples), whisper_engine.WORD_TOLERANCE)
-    pieces = segment.choose_pieces(cuts, units, master, Lengths(), segment.score_sentence_end)
+    cuts = clip_segmentation.find_cuts(units, regions, len(master.samples), whisper_engine.WORD_TOLERANCE)
+    pieces = clip_segmentation.choose_pieces(cuts, units, master, Lengths(), clip_segmentation.score_sentence_end)
     floor = measure_noise_power(master.samples, regions)
     measured = [(piece, measure_clip(master.samples, piece, regions, floor)) for piece in pieces]
     candidates = [

@@ -26,8 +26,8 @@ from data_prep.pipeline.one_recording import DecodedPart, DividedRecording, Job,
 from data_prep.pipeline.stage_cache import Stages
 from data_prep.pipeline.worker_models import Models
 from data_prep.recordings.recording_files import RecordingSource
-from data_prep.segmentation import parts, silero_network
-from data_prep.segmentation.segment import Lengths
+from data_prep.segmentation import recording_parts, silero_network
+from data_prep.segmentation.clip_segmentation import Lengths
 from data_prep.segmentation.vad import Region
 from finetune.storage import files
 from tests.data_prep.test_voice_interrupted import ROOT, contents, count_stored, kill_group, wait_until_stored
@@ -65,7 +65,7 @@ def run(recordings: Path, out: Path, seconds: float, workers: int = 0, whisper: 
     text = ["--transcripts", *(["--check-with", *named] if named else [])] if checks or not named else ["--whisper", *named]
     options = [*text, "--speaker", "me", "--preset", "keep-all", "--workers", str(workers)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "PART_SECONDS", seconds)
+        patch.setattr(recording_parts, "PART_SECONDS", seconds)
         return voice.main([str(recordings), "--out", str(out), *options])
 
 
@@ -158,7 +158,9 @@ def says(whisper_that_says) -> Path:
 def test_parts_are_begun_while_the_recording_is_decoded(minute, says, tmp_path, monkeypatch, checks) -> None:
     """The files are those of a run that begins no part early, and nothing is transcribed twice."""
     with monkeypatch.context() as late:
-        late.setattr(parts, "find_next_part", lambda *_: None)  # a busy machine decodes so slowly that parts are begun by themselves
+        late.setattr(
+            recording_parts, "find_next_part", lambda *_: None
+        )  # a busy machine decodes so slowly that parts are begun by themselves
         assert run(minute, tmp_path / "late", SECONDS, whisper=says, checks=checks) == 0
     begun, decoded, begin, examine = [], [], all_recordings.begin_part, all_recordings.examine_recording
 
@@ -193,7 +195,7 @@ def test_parts_that_end_elsewhere_once_the_transcript_is_moved_give_the_same_fil
 
     with monkeypatch.context() as late:
         late.setattr(all_recordings, "examine_recording", note_end)
-        late.setattr(parts, "find_next_part", lambda *_: None)
+        late.setattr(recording_parts, "find_next_part", lambda *_: None)
         assert run(minute, tmp_path / "late", SECONDS, whisper=says, checks=True) == 0
     moved = [Region(part.stop - MASTER_RATE, part.stop + MASTER_RATE) for part in divided[0].parts]
     monkeypatch.setattr(one_recording, "_plan_early", lambda *_: lambda _length: moved)

@@ -20,7 +20,7 @@ from data_prep import manifest
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.cli import voice
 from data_prep.clips.duplicates import normalise_text
-from data_prep.segmentation import parts, subtitle_sync
+from data_prep.segmentation import recording_parts, subtitle_sync
 from tests.data_prep.telephone_prompts import (
     RATE,
     VOICES,
@@ -136,7 +136,7 @@ def test_a_divided_recording_has_the_texts_of_the_whole(tmp_path, monkeypatch) -
     soundfile.write(path, join_prompts(list_prompts("en", "reported")[:50], 5, (0.3, 2.6)).samples, RATE)
     found = []
     for seconds in (60.0, 600.0):
-        monkeypatch.setattr(parts, "PART_SECONDS", seconds)
+        monkeypatch.setattr(recording_parts, "PART_SECONDS", seconds)
         _, kept, _ = prepare(tmp_path, "--whisper", "whisper-demo-en", "--speaker-check", "none", "--preset", "keep-all")
         found.append({(row["start"], row["end"]): row["text"] for row in kept})
     divided, whole = found

@@ -53,31 +53,31 @@ MUTANTS: tuple[Mutant, ...] = (
         "a request can wait without limit",
     ),
     Mutant(
-        "recipes/speech/decoding/row_cache.py",
+        "recipes/speech/decoding/ragged_kv_cache.py",
         "            values[row].zero_()",
         "            pass",
-        "tests/recipes/speech/decoding/test_row_cache.py::test_a_row_does_not_read_what_the_request_before_it_left",
+        "tests/recipes/speech/decoding/test_ragged_kv_cache.py::test_a_row_does_not_read_what_the_request_before_it_left",
         "after NaN in one request, the next one in its row is NaN too",
     ),
     Mutant(
-        "recipes/speech/decoding/row_cache.py",
+        "recipes/speech/decoding/ragged_kv_cache.py",
         "mask = (self._indices[:size] <= slots[..., None])[:, None]",
         "mask = (self._indices[:size] <= slots.max())[None, None, None].expand(self.rows, 1, count, -1)",
-        "tests/recipes/speech/decoding/test_row_cache.py::test_the_bits_of_a_row_do_not_depend_on_the_others",
+        "tests/recipes/speech/decoding/test_ragged_kv_cache.py::test_the_bits_of_a_row_do_not_depend_on_the_others",
         "a request attends to empty positions when a longer one is in the batch",
     ),
     Mutant(
-        "recipes/speech/decoding/row_sampling.py",
+        "recipes/speech/decoding/per_row_sampling.py",
         "torch.where(self._limited & (scores < border)",
         "torch.where((scores < border)",
-        "tests/recipes/speech/decoding/test_row_sampling.py::test_each_row_is_sampled_with_its_own_settings",
+        "tests/recipes/speech/decoding/test_per_row_sampling.py::test_each_row_is_sampled_with_its_own_settings",
         "a request without top-k becomes greedy beside one with top-k",
     ),
     Mutant(
-        "recipes/speech/decoding/frame_batch.py",
+        "recipes/speech/decoding/continuous_batching.py",
         "        self._drawn[0] = self._drawn[1]\n",
         "",
-        "tests/recipes/speech/decoding/test_frame_batch.py::test_the_random_numbers_of_a_request_are_those_of_its_seed",
+        "tests/recipes/speech/decoding/test_continuous_batching.py::test_the_random_numbers_of_a_request_are_those_of_its_seed",
         "sampled speech in a batch differs from the same request alone",
     ),
     Mutant(
@@ -124,17 +124,17 @@ MUTANTS: tuple[Mutant, ...] = (
         "the codec gets a frame's codes in the order of the tokens and speaks other sounds",
     ),
     Mutant(
-        "recipes/speech/marked_audio.py",
+        "recipes/speech/synthetic_mark_writer.py",
         'return convert_to_int16(wave).astype("<i2").tobytes()',
         'return np.floor(wave * 32768).clip(-32768, 32767).astype("<i2").tobytes()',
-        "tests/recipes/speech/test_marked_audio.py::test_samples_and_tags_are_read_by_libsndfile",
+        "tests/recipes/speech/test_synthetic_mark_writer.py::test_samples_and_tags_are_read_by_libsndfile",
         "every sample of generated speech is rounded down, half a step too low on average",
     ),
     Mutant(
-        "recipes/speech/frame_voice.py",
+        "recipes/speech/frame_synthesizer.py",
         "        session.check_well_formed()\n        (result,)",
         "        (result,)",
-        "tests/recipes/speech/test_frame_voice.py::test_what_is_no_code_is_an_error_whole_and_streamed",
+        "tests/recipes/speech/test_frame_synthesizer.py::test_what_is_no_code_is_an_error_whole_and_streamed",
         "a stream of tokens that are no codes ends as if it were speech",
     ),
     Mutant(
@@ -208,10 +208,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "codebook 0 is sampled without the model's repetition penalty",
     ),
     Mutant(
-        "recipes/speech/voices_state.py",
+        "recipes/speech/speech_recipe_state.py",
         'sum(speaker["clips"] for speaker in speakers)',
         "len(speakers)",
-        "tests/recipes/speech/test_voices_state.py::test_the_state_names_data_and_base_without_folders_of_this_machine",
+        "tests/recipes/speech/test_speech_recipe_state.py::test_the_state_names_data_and_base_without_folders_of_this_machine",
         "voices.json and the card count speakers as clips",
     ),
     Mutant(
@@ -327,10 +327,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "a Russian transcript in Windows-1251 is read as Western European letters",
     ),
     Mutant(
-        "data_prep/recordings/transcript_tables.py",
+        "data_prep/recordings/transcript_table_lookup.py",
         "return name[-shared:] == parts[-shared:]",
         "return name[-1:] == parts[-1:]",
-        "tests/data_prep/recordings/test_transcript_tables.py::test_parts_that_table_and_path_both_have_must_be_equal",
+        "tests/data_prep/recordings/test_transcript_table_lookup.py::test_parts_that_table_and_path_both_have_must_be_equal",
         "a recording gets the text of one with the same file name in another folder",
     ),
     Mutant(
@@ -355,10 +355,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "a folder of the user is replaced by the recordings of a dataset",
     ),
     Mutant(
-        "data_prep/recordings/transcript_tables.py",
+        "data_prep/recordings/transcript_table_lookup.py",
         "if line.text != first.setdefault(line.path, line).text:",
         "if False:",
-        "tests/data_prep/recordings/test_transcript_tables.py::test_two_lines_of_a_table_for_one_recording",
+        "tests/data_prep/recordings/test_transcript_table_lookup.py::test_two_lines_of_a_table_for_one_recording",
         "of two lines with different texts for one recording, the first is used",
     ),
     Mutant(
@@ -488,10 +488,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "--check-with waits until a recording of hours is decoded",
     ),
     Mutant(
-        "data_prep/segmentation/parts.py",
+        "data_prep/segmentation/recording_parts.py",
         "_choose_edge(start, target, pauses, [pause for pause in pauses if not _is_covered(pause, utterances)])",
         "_choose_edge(start, target, pauses, pauses)",
-        "tests/data_prep/segmentation/test_parts.py::test_the_parts_of_a_recording_that_is_being_decoded_are_those_of_the_whole",
+        "tests/data_prep/segmentation/test_recording_parts.py::test_the_parts_of_a_recording_that_is_being_decoded_are_those_of_the_whole",
         "with a transcript, parts are begun that the recording does not have, and their work is lost",
     ),
     Mutant(
@@ -509,10 +509,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "one person whose vectors are spread widely is divided into two voices",
     ),
     Mutant(
-        "data_prep/segmentation/segment.py",
+        "data_prep/segmentation/clip_segmentation.py",
         "VOICE_CHANGE_PENALTY * max(0, crossed)",
         "VOICE_CHANGE_PENALTY * 0",
-        "tests/data_prep/segmentation/test_segment.py::test_no_piece_reaches_over_a_change_of_voice_though_one_is_too_short_for_it",
+        "tests/data_prep/segmentation/test_clip_segmentation.py::test_no_piece_reaches_over_a_change_of_voice_though_one_is_too_short_for_it",
         "short sentences of two people are merged into one clip",
     ),
     Mutant(
@@ -579,10 +579,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "speech detection forgets what it heard before each block of 33 s",
     ),
     Mutant(
-        "data_prep/segmentation/parts.py",
+        "data_prep/segmentation/recording_parts.py",
         "free = [pause for pause in pauses if not _is_covered(pause, utterances)]",
         "free = pauses",
-        "tests/data_prep/segmentation/test_parts.py::test_a_pause_inside_an_utterance_is_used_only_if_there_is_no_other",
+        "tests/data_prep/segmentation/test_recording_parts.py::test_a_pause_inside_an_utterance_is_used_only_if_there_is_no_other",
         "a long recording is divided inside a sentence of its transcript",
     ),
     Mutant(
@@ -607,10 +607,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "a part is transcribed by two workers at once",
     ),
     Mutant(
-        "data_prep/segmentation/parts.py",
+        "data_prep/segmentation/recording_parts.py",
         "known[-1].start <= start + target * 3 // 2",
         "known[-1].start <= start + target",
-        "tests/data_prep/segmentation/test_parts.py::test_the_parts_of_a_recording_that_is_being_decoded_are_those_of_the_whole",
+        "tests/data_prep/segmentation/test_recording_parts.py::test_the_parts_of_a_recording_that_is_being_decoded_are_those_of_the_whole",
         "a part of a recording that is still being decoded ends before a longer pause was seen",
     ),
     Mutant(
@@ -621,10 +621,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "a region that continues in samples not yet decoded is taken for complete",
     ),
     Mutant(
-        "data_prep/speakers/voice_windows.py",
+        "data_prep/speakers/windowed_speaker_vectors.py",
         "return lengths @ self.vectors[inside] / lengths.sum() if len(lengths) else None",
         "return self.vectors[inside].mean(axis=0) if len(lengths) else None",
-        "tests/data_prep/speakers/test_voice_windows.py::test_the_vector_of_a_clip_is_the_mean_of_its_windows_weighted_by_their_lengths",
+        "tests/data_prep/speakers/test_windowed_speaker_vectors.py::test_the_vector_of_a_clip_is_the_mean_of_its_windows_weighted_by_their_lengths",
         "a word of half a second counts as much in a clip's speaker vector as 1.6 s of speech",
     ),
     Mutant(
@@ -1569,7 +1569,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a form may carry a file above the size limit",
     ),
     Mutant(
-        "recipes/speech/marked_audio.py",
+        "recipes/speech/synthetic_mark_writer.py",
         'return convert_to_int16(wave).astype("<i2").tobytes()',
         'return np.rint(wave * 32768).astype(np.int64).astype("<i2").tobytes()',
         "tests/recipes/speech/serving/test_audio_encoding.py::test_samples_beyond_full_scale_are_clipped",
@@ -1590,24 +1590,24 @@ MUTANTS: tuple[Mutant, ...] = (
         "a foreign site can reach a local server by DNS rebinding",
     ),
     Mutant(
-        "data_prep/segmentation/segment.py",
+        "data_prep/segmentation/clip_segmentation.py",
         "if gap.seconds >= CUT_GAP_SECONDS]",
         "if gap.seconds >= 0]",
-        "tests/data_prep/segmentation/test_segment.py::test_a_pause_shorter_than_90_ms_is_not_cut",
+        "tests/data_prep/segmentation/test_clip_segmentation.py::test_a_pause_shorter_than_90_ms_is_not_cut",
         "clips are cut inside the closure of a plosive",
     ),
     Mutant(
-        "data_prep/segmentation/segment.py",
+        "data_prep/segmentation/clip_segmentation.py",
         "tolerance * MASTER_RATE",
         "tolerance * 1000",
-        "tests/data_prep/segmentation/test_segment.py::test_the_tolerance_of_stated_times_is_in_seconds",
+        "tests/data_prep/segmentation/test_clip_segmentation.py::test_the_tolerance_of_stated_times_is_in_seconds",
         "the tolerance of a transcript's times is 24 times too small",
     ),
     Mutant(
-        "data_prep/segmentation/segment.py",
+        "data_prep/segmentation/clip_segmentation.py",
         "tuple(units[cuts[left].unit : cuts[right].unit])",
         "tuple(units[cuts[left].unit : cuts[right].unit + 1])",
-        "tests/data_prep/segmentation/test_segment.py::test_utterances_become_clips_and_a_pause_inside_one_is_not_cut",
+        "tests/data_prep/segmentation/test_clip_segmentation.py::test_utterances_become_clips_and_a_pause_inside_one_is_not_cut",
         "a clip's text contains the first word of the next clip",
     ),
     Mutant(
@@ -1667,17 +1667,17 @@ MUTANTS: tuple[Mutant, ...] = (
         "a bilingual speaker's usual pace is that of both languages together",
     ),
     Mutant(
-        "data_prep/dataset/code_store.py",
+        "data_prep/dataset/codec_code_store.py",
         "np.pad(samples, (clip.shift, 0))",
         "np.pad(samples, (0, clip.shift))",
         "tests/data_prep/cli/test_codes.py::test_time_shifts_add_copies_with_the_codes_of_a_later_start",
         "time-shifted copies have the codes of the clip itself",
     ),
     Mutant(
-        "data_prep/dataset/code_store.py",
+        "data_prep/dataset/codec_code_store.py",
         'f" {shift}" if shift else ""',
         '""',
-        "tests/data_prep/dataset/test_code_store.py::test_a_key_depends_on_the_clip_and_the_tokenizer",
+        "tests/data_prep/dataset/test_codec_code_store.py::test_a_key_depends_on_the_clip_and_the_tokenizer",
         "the codes of a clip are stored as those of its time-shifted copies",
     ),
     Mutant(
@@ -1709,10 +1709,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "the model cards of csm and codec_lm count time-shifted copies as speech",
     ),
     Mutant(
-        "data_prep/dataset/code_store.py",
+        "data_prep/dataset/codec_code_store.py",
         'f"{FORM} {clip_digest} {codec_digest}{shifted}"',
         'f"{FORM} {clip_digest}{shifted}"',
-        "tests/data_prep/dataset/test_code_store.py::test_a_key_depends_on_the_clip_and_the_tokenizer",
+        "tests/data_prep/dataset/test_codec_code_store.py::test_a_key_depends_on_the_clip_and_the_tokenizer",
         "codes of another codec are reused",
     ),
     Mutant(
@@ -1863,17 +1863,17 @@ MUTANTS: tuple[Mutant, ...] = (
         "the demo of digits succeeds although its model reads fewer of them than promised",
     ),
     Mutant(
-        "recipes/stock_models.py",
+        "recipes/transformers_models.py",
         "name.removeprefix(prefix) if plain else name",
         "name",
-        "tests/recipes/test_stock_models.py::test_names_are_those_of_the_files_with_or_without_a_prefix",
+        "tests/recipes/test_transformers_models.py::test_names_are_those_of_the_files_with_or_without_a_prefix",
         "a backbone without an output layer is not found in its own files",
     ),
     Mutant(
-        "recipes/stock_models.py",
+        "recipes/transformers_models.py",
         "for name in sorted(saved) if names[name] in known",
         "for name in sorted(saved) if names[name] not in known",
-        "tests/recipes/test_stock_models.py::test_saved_buffers_have_the_values_of_the_base",
+        "tests/recipes/test_transformers_models.py::test_saved_buffers_have_the_values_of_the_base",
         "batch normalization starts with the statistics of an untrained model",
     ),
     Mutant(
@@ -2216,7 +2216,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "finetune/storage/synthetic_mark_reader.py",
         "return mark if own is None else own.comment",
         'return ""',
-        "tests/recipes/speech/test_marked_audio.py::test_the_mark_is_kept_by_copies_that_data_prep_makes",
+        "tests/recipes/speech/test_synthetic_mark_writer.py::test_the_mark_is_kept_by_copies_that_data_prep_makes",
         "clips of synthetic recordings look like real ones",
     ),
     Mutant(
@@ -2241,10 +2241,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "a second, different answer looks as if it had been saved",
     ),
     Mutant(
-        "finetune/migration/key_mapping.py",
+        "finetune/migration/key_outcomes.py",
         '        return KeyOutcome("unknown", ',
         '        return KeyOutcome("not needed", ',
-        "tests/finetune/migration/test_key_mapping.py::test_a_key_without_a_rule_is_unknown",
+        "tests/finetune/migration/test_key_outcomes.py::test_a_key_without_a_rule_is_unknown",
         "a misspelled key of a DeepSpeed file looks as if it had been understood",
     ),
     Mutant(
@@ -2262,17 +2262,17 @@ MUTANTS: tuple[Mutant, ...] = (
         "a batch is an eighth of what the file says on 8 ranks",
     ),
     Mutant(
-        "finetune/migration/translation.py",
+        "finetune/migration/launch_file_translation.py",
         'written = launch_settings(distributed, machines, processes or "gpu", fsdp if distributed == "FSDP" else None)',
         'written = launch_settings(distributed, machines, processes or 1, fsdp if distributed == "FSDP" else None)',
-        "tests/finetune/migration/test_translation.py::test_the_files_of_axolotl_are_translated_whole",
+        "tests/finetune/migration/test_launch_file_translation.py::test_the_files_of_axolotl_are_translated_whole",
         "the translated launch file starts one rank on a machine with eight GPUs",
     ),
     Mutant(
-        "finetune/migration/translation.py",
+        "finetune/migration/launch_file_translation.py",
         "        return max(one, other, key=order.index)",
         "        return other",
-        "tests/finetune/migration/test_translation.py::test_trackers_are_joined_and_the_stronger_strategy_stays",
+        "tests/finetune/migration/test_launch_file_translation.py::test_trackers_are_joined_and_the_stronger_strategy_stays",
         "tensor parallelism is written beside a strategy that it does not work with",
     ),
     Mutant(
@@ -2454,14 +2454,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "finetune/training/generation_during_training.py",
         "if step <= self._done and step not in self._measured and",
         "if step not in self._measured and",
-        "tests/finetune/training/test_sample_choice.py::test_checkpoints_without_a_measurement_are_measured_after_a_resume_in_order",
+        "tests/finetune/training/test_best_checkpoint_by_samples.py::test_checkpoints_without_a_measurement_are_measured_after_a_resume_in_order",
         "a damaged checkpoint after the resumed one is measured",
     ),
     Mutant(
         "finetune/training/generation_during_training.py",
         "if self._due and not self._plan.decides:",
         "if self._due:",
-        "tests/finetune/training/test_sample_choice.py::test_checkpoints_without_a_measurement_are_measured_after_a_resume_in_order",
+        "tests/finetune/training/test_best_checkpoint_by_samples.py::test_checkpoints_without_a_measurement_are_measured_after_a_resume_in_order",
         "a checkpoint that is to be measured is passed over",
     ),
     Mutant(
@@ -2472,10 +2472,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "each validation file is reported with the loss of all",
     ),
     Mutant(
-        "recipes/speech/selection/sample_metrics.py",
+        "recipes/speech/selection/training_sample_metrics.py",
         "one[SIMILARITY] = 0.0 if found is None else found",
         "one[SIMILARITY] = 1.0 if found is None else found",
-        "tests/recipes/speech/selection/test_sample_metrics.py::test_errors_are_summed_and_a_clip_without_a_voice_is_no_advantage",
+        "tests/recipes/speech/selection/test_training_sample_metrics.py::test_errors_are_summed_and_a_clip_without_a_voice_is_no_advantage",
         "a silent clip counts as the speaker's voice",
     ),
     Mutant(
@@ -2570,10 +2570,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "a cluster's speech differs from that of one process in the last bits of its sums",
     ),
     Mutant(
-        "recipes/speech/batch_speech.py",
+        "recipes/speech/batch_synthesis.py",
         "failed.append((len(batches[index]), spoken.why))",
         "pass",
-        "tests/recipes/speech/test_batch_speech.py::test_a_failed_batch_is_reported_when_the_others_are_done",
+        "tests/recipes/speech/test_batch_synthesis.py::test_a_failed_batch_is_reported_when_the_others_are_done",
         "texts that no worker could speak are dropped without a word",
     ),
     Mutant(

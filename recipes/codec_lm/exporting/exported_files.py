@@ -22,11 +22,11 @@ from finetune.storage import files
 from finetune.storage.model_security import CONFIG, cleaned
 from recipes.language.exported_files import GENERATION, config_without_code, find_tied_head, list_copied_files
 from recipes.language.tokenizer import load_tokenizer
-from recipes.speech.voices_schema import VOICES, TrainedSpeaker, TrainedVoices
+from recipes.speech.voices_json_schema import VOICES, TrainedSpeaker, TrainedVoices
 
+from ..dataset_speakers_and_codec import open_run_codec
 from ..families import Family
 from ..sequence_layout import find_token_ids
-from ..speakers_and_codec import open_run_codec
 from .model_card import write_model_card
 
 
@@ -45,7 +45,7 @@ class CodecRecord(JsonPart):
 
 
 class CodecLmState(TrainedVoices):
-    """The recipe state in a checkpoint, as `speakers_and_codec.make_recipe_state` writes it."""
+    """The recipe state in a checkpoint, as `dataset_speakers_and_codec.make_recipe_state` writes it."""
 
     family: Family
     supervise: str

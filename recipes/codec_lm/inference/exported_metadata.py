@@ -12,7 +12,7 @@ from finetune.errors import UserError
 from finetune.storage.model_security import CONFIG
 from recipes.speech import request_checks
 from recipes.speech.interface import SpeechRequest
-from recipes.speech.voices_schema import VOICES, read_voices
+from recipes.speech.voices_json_schema import VOICES, read_voices
 
 from ..families import Family, choose_family
 from ..token_sampling_settings import SCHEME

@@ -15,14 +15,14 @@ from data_prep.audio_codecs.snac_stream_decoder import StreamingSnacDecoder, dec
 from finetune.errors import UserError
 from recipes.language.model_loading import load_for_generation
 from recipes.speech.decoding.frame_loop import DecodedCodes
-from recipes.speech.frame_voice import FrameVoice
+from recipes.speech.frame_synthesizer import FrameVoice
 from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.speech.sampling_settings import extend_sampling
 
-from ..speakers_and_codec import open_run_codec
+from ..dataset_speakers_and_codec import open_run_codec
 from ..token_sampling_settings import TokenSampling, make_sampler, resolve_settings
+from .continuous_batching import SpeechTokenBatch
 from .exported_metadata import ExportedSpeechTokens
-from .token_batch import SpeechTokenBatch
 from .token_decoding import SpeechTokenDecoder, SpeechTokenSession
 
 

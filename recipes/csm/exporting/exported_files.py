@@ -14,7 +14,7 @@ from finetune.exporting.model_card_metadata import read_base_metadata
 from finetune.recipe import ExportPlan
 from finetune.storage import files
 from finetune.storage.model_security import CONFIG, cleaned
-from recipes.speech.voices_schema import VOICES, TrainedSpeaker, TrainedVoices
+from recipes.speech.voices_json_schema import VOICES, TrainedSpeaker, TrainedVoices
 
 from ..model.csm_model import COPY
 from ..model.model_config import read_config

@@ -24,14 +24,14 @@ from finetune.modeling.loading import materialise
 from finetune.storage.model_security import require_safetensors
 from recipes.speech.decoding.frame_loop import DecodedCodes
 from recipes.speech.decoding.token_sampling import make_frame_sampler
-from recipes.speech.frame_voice import FrameVoice
+from recipes.speech.frame_synthesizer import FrameVoice
 from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.speech.reference_cache import ReferenceClips
 
 from ..model.csm_model import CsmTrainingModel, build_on_meta
 from ..model.model_config import read_config
+from .continuous_batching import CsmBatch
 from .exported_metadata import LANGUAGE, ExportedCsm, check_language
-from .frame_batch import CsmBatch
 from .frame_decoding import CsmDecoder, CsmSession
 from .sampling_settings import SCHEME
 

@@ -19,8 +19,8 @@ from recipes.speech.dataset_rows import (
     list_training_files,
 )
 from recipes.speech.evaluation.evaluation_items import visit_rows
-from recipes.speech.voices_schema import VOICES, read_voices
-from recipes.speech.voices_state import make_voices_state
+from recipes.speech.speech_recipe_state import make_voices_state
+from recipes.speech.voices_json_schema import VOICES, read_voices
 
 from ..options import Options, limit_context
 from .model_config import FRAME_RATE

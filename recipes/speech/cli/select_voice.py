@@ -28,11 +28,11 @@ from recipes.speech.evaluation.evaluation_items import Check, Item, normalize
 from recipes.speech.evaluation.metric_aggregation import LEAST_TEXTS
 from recipes.speech.evaluation.systems import RECORDINGS, Take
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling
-from recipes.speech.selection import candidates, page, result_table
+from recipes.speech.selection import candidates, result_table, selection_page
 from recipes.speech.selection.candidate_costs import DEFAULT_WEIGHTS, MEASURES, PACE, decide
 from recipes.speech.selection.candidates import ClipRuler, ComparedClip, VoiceCandidate
 from recipes.speech.selection.result_table import SelectionResult
-from recipes.speech.selection.spoken_texts import SpokenTexts, choose_texts
+from recipes.speech.selection.selection_texts import SpokenTexts, choose_texts
 
 STRENGTHS = (0.4, 0.7, 1.0)
 PICTURE, PAGE, CANDIDATES = "selection.png", "selection.html", "candidates"
@@ -291,7 +291,7 @@ def write_results(plan: SelectionPlan, result: SelectionResult, clips: Mapping[s
     """Write plot, page and selection.json, which holds the choice; print the table."""
     reason, chosen = result_table.explain_choice(result.decision), result.chosen
     files.write_bytes(plan.folder / PICTURE, result_table.draw_plot(result))
-    files.write_text(plan.folder / PAGE, page.render_page(result, clips, plan.texts.kinds, plan.run.name))
+    files.write_text(plan.folder / PAGE, selection_page.render_page(result, clips, plan.texts.kinds, plan.run.name))
     texts = [{"key": item.key, "kind": plan.texts.kinds[item.key], "speaker": item.speaker, "text": item.text} for item in plan.texts.items]
     record = {**result_table.build_record(result), "texts": texts}
     selection_record.write_selection(plan.run, chosen.checkpoint, chosen.strength, reason, record)

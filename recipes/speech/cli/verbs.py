@@ -38,15 +38,15 @@ class SpeechVerbs:
 
     def prepare_metrics(self, config: Config) -> PreparedMetrics | None:
         """What measuring those clips needs."""
-        from recipes.speech.selection import sample_metrics
+        from recipes.speech.selection import training_sample_metrics
 
-        return sample_metrics.prepare(config)
+        return training_sample_metrics.prepare(config)
 
     def measure(self, folder: Path, prompts: list[str], answers: list[Answer], prepared: PreparedMetrics) -> MeasuredAnswers:
         """WER, similarity and endings of those clips."""
-        from recipes.speech.selection import sample_metrics
+        from recipes.speech.selection import training_sample_metrics
 
-        return sample_metrics.measure(self.load_command().speech, folder, prompts, answers, prepared)
+        return training_sample_metrics.measure(self.load_command().speech, folder, prompts, answers, prepared)
 
     def evaluate(self, model: Path, argv: list[str]) -> int:
         """Body of `finetune eval-voice`."""

@@ -15,10 +15,10 @@ from data_prep.pages.jinja_environment import make_environment, read_style
 from data_prep.pages.report_audio import AUDIO_BYTES, draw_spectrogram, make_data_uri
 from finetune.storage.synthetic_mark_reader import make_comment_of_copy
 from recipes.speech.evaluation import result_rendering
-from recipes.speech.evaluation.curves import Plot, make_plot
 from recipes.speech.evaluation.evaluation_items import Item
 from recipes.speech.evaluation.intelligibility import AlignedWord
 from recipes.speech.evaluation.metric_aggregation import Metric, ScoredClip, Verdict, metric_value
+from recipes.speech.evaluation.metric_curves import Plot, make_plot
 from recipes.speech.evaluation.results import (
     SET_TITLES,
     Comparison,

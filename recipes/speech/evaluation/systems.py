@@ -23,10 +23,10 @@ from finetune.storage import demo_models, files
 from finetune.storage.hub_download import display_name
 from finetune.storage.strict_json import read_object
 from finetune.storage.synthetic_mark_reader import SyntheticMark
-from recipes.speech.batch_speech import speak_batches
+from recipes.speech.batch_synthesis import speak_batches
 from recipes.speech.evaluation.evaluation_items import Item
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling, VoiceFolder
-from recipes.speech.marked_audio import encode_marked_flac, encode_marked_wav
+from recipes.speech.synthetic_mark_writer import encode_marked_flac, encode_marked_wav
 
 if TYPE_CHECKING:
     from data_prep.parallel.ray_pool import RayWorkers

@@ -24,7 +24,7 @@ from recipes.speech.evaluation.scoring import ScoringModels
 from recipes.speech.evaluation.speaker_similarity import SimilarityEncoder
 from recipes.speech.evaluation.systems import System, Take
 from recipes.speech.selection.candidate_costs import Array
-from recipes.speech.selection.endings import SpeechEnding, measure_ending
+from recipes.speech.selection.speech_endings import SpeechEnding, measure_ending
 
 MEASURES_FILE = "measures.json"
 """In the folder of a candidate, beside its clips; written last."""

@@ -17,10 +17,10 @@ from finetune.errors import UserError
 from finetune.storage.synthetic_mark_reader import SyntheticMark
 from recipes.serving.batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
 from recipes.speech.interface import SpeechRequest, SpeechSampling
-from recipes.speech.marked_audio import encode_marked_flac
 from recipes.speech.serving.openai_api import LARGEST_SEED, Limits
 from recipes.speech.serving.request_queue import SpeechQueue
 from recipes.speech.serving.uploaded_clips import Clips
+from recipes.speech.synthetic_mark_writer import encode_marked_flac
 
 if TYPE_CHECKING:
     import gradio

@@ -18,7 +18,7 @@ from finetune.exporting.model_card_metadata import read_base_metadata
 from finetune.recipe import ExportPlan
 from finetune.storage import files
 from recipes.speech.sampling_settings import CONFIG
-from recipes.speech.voices_schema import VOICES, TrainedSpeaker, TrainedVoices
+from recipes.speech.voices_json_schema import VOICES, TrainedSpeaker, TrainedVoices
 
 from .model_card import write_model_card
 

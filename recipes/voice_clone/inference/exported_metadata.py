@@ -11,7 +11,7 @@ from data_prep import manifest
 from data_prep.audio_codecs.qwen_tts_import import VOICE_MODEL
 from finetune.errors import UserError
 from recipes.speech import request_checks
-from recipes.speech.voices_schema import read_voices
+from recipes.speech.voices_json_schema import read_voices
 
 from ..model.sampling_settings import SCHEME
 

@@ -21,7 +21,7 @@ from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
 from finetune.errors import UserError
 from finetune.hardware import cudnn_sdpa
 from recipes.speech import request_checks
-from recipes.speech.frame_voice import FrameVoice
+from recipes.speech.frame_synthesizer import FrameVoice
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling
 from recipes.speech.reference_cache import ReferenceClips
 from recipes.speech.sampling_settings import extend_sampling
@@ -33,7 +33,7 @@ from .exported_metadata import ExportedModel
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from recipes.speech.decoding.frame_batch import FrameBatch
+    from recipes.speech.decoding.continuous_batching import FrameBatch
     from recipes.speech.decoding.frame_loop import DecodedCodes
 
     from .prompt_embeddings import PromptEmbeddings, VoiceConditioning
@@ -140,7 +140,7 @@ class Synthesizer(FrameVoice):
 
     def start_batch(self, slots: int) -> tuple[FrameBatch, Callable[[SpeechRequest, SpeechSampling], int]]:
         """Implements `FrameVoice`."""
-        from .talker_batch import TalkerBatch
+        from .continuous_batching import TalkerBatch
 
         batch = TalkerBatch(self._decoder, slots)
 

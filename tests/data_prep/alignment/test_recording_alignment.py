@@ -8,7 +8,7 @@ import pytest
 from data_prep.alignment import recording_alignment
 from data_prep.alignment.ctc_aligner import LoadedCtcAligner, open_ctc_aligner
 from data_prep.audio.waveform import MASTER_RATE, Audio
-from data_prep.segmentation.segment import TextUnit
+from data_prep.segmentation.clip_segmentation import TextUnit
 from data_prep.segmentation.vad import Region
 from tests.data_prep.alignment.tone_model import save_tone_model, speak
 

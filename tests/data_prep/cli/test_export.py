@@ -13,7 +13,7 @@ import soundfile
 
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.cli import check, export, voice
-from data_prep.dataset.row_reader import find_manifests
+from data_prep.dataset.manifest_line_reader import find_manifests
 from data_prep.manifest import read_rows
 from finetune.errors import UserError
 from finetune.storage import files

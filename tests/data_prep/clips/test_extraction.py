@@ -13,7 +13,7 @@ from data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
 from data_prep.clips import extraction
 from data_prep.recordings.recording_files import RecordingSource
 from data_prep.recordings.user_transcripts import UserTranscript
-from data_prep.segmentation.segment import Lengths, Piece, TextUnit, WhisperScores
+from data_prep.segmentation.clip_segmentation import Lengths, Piece, TextUnit, WhisperScores
 from data_prep.segmentation.vad import Region
 from finetune.storage.synthetic_mark_reader import SyntheticMark, read_synthetic_mark
 

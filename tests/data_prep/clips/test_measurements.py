@@ -16,7 +16,7 @@ from data_prep.clips.measurements import (
     measure_pitch,
     measure_repeated_share,
 )
-from data_prep.segmentation.segment import Piece, TextUnit, WhisperScores
+from data_prep.segmentation.clip_segmentation import Piece, TextUnit, WhisperScores
 from data_prep.segmentation.vad import Region
 
 SECOND = MASTER_RATE

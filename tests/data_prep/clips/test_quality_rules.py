@@ -16,7 +16,7 @@ from data_prep.clips.quality_rules import (
     find_failures,
 )
 from data_prep.manifest import Quality
-from data_prep.segmentation.segment import Lengths
+from data_prep.segmentation.clip_segmentation import Lengths
 
 GOOD = {
     "seconds": 5.0,

@@ -20,7 +20,7 @@ from data_prep.audio_codecs.qwen3_tts_speaker_encoder import LoadedQwenSpeakerEn
 from data_prep.cli import voice
 from data_prep.clips import speaker_similarity
 from data_prep.clips.quality_rules import VOICE_CLIPS, compute_voice_limits
-from data_prep.pages import dataset_loader, rule_effects
+from data_prep.pages import quality_rule_effects, voice_dataset_loader
 from finetune.errors import UserError
 from recipes.voice_clone.model.tiny_checkpoint import build
 from tests.data_prep.spoken import needs_flite, sentences
@@ -154,11 +154,11 @@ def test_only_sentences_of_another_speaker_are_rejected(checked: Path) -> None:
 
 
 def test_the_report_shows_the_same_rejected_speakers_and_limit(checked: Path) -> None:
-    dataset = dataset_loader.read_dataset(checked)
-    rules = rule_effects.list_rules(dataset)
+    dataset = voice_dataset_loader.read_dataset(checked)
+    rules = quality_rule_effects.list_rules(dataset)
     (finding,) = [
         one
-        for one in rule_effects.compute_findings(rule_effects.build_candidate_clips(dataset), rules)
+        for one in quality_rule_effects.compute_findings(quality_rule_effects.build_candidate_clips(dataset), rules)
         if one.rule.reason == "other_speaker"
     ]
     assert (finding.now.clips, finding.alone.clips, finding.limit, finding.varies) == (STRANGERS, STRANGERS, 1.0, True)

@@ -10,6 +10,7 @@ import pytest
 from data_prep.audio.stream_reader import AudioError
 from data_prep.audio_codecs.qwen3_tts_codec import RELEASED_FORMAT
 from data_prep.dataset.clip_audio_checks import AudioInfo
+from data_prep.dataset.manifest_line_reader import ManifestLine
 from data_prep.dataset.row_checks import (
     NOTES,
     PROBLEMS,
@@ -21,7 +22,6 @@ from data_prep.dataset.row_checks import (
     collect_facts,
     find_codes_fault,
 )
-from data_prep.dataset.row_reader import ManifestLine
 from data_prep.manifest import LANGUAGES as CODES_OF_LANGUAGES
 from data_prep.manifest import ManifestRow
 

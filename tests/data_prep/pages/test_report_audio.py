@@ -12,8 +12,8 @@ from matplotlib.image import imread
 
 from data_prep.audio.librosa_import import import_librosa
 from data_prep.pages import report_audio
+from data_prep.pages.quality_rule_effects import build_candidate_clips, find_weaknesses, list_rules
 from data_prep.pages.report_audio import BANDS, COLUMNS, choose_clips, draw_spectrogram, render_clips
-from data_prep.pages.rule_effects import build_candidate_clips, find_weaknesses, list_rules
 from finetune.errors import UserError
 from tests.data_prep.example_clips import clip, dataset, whole
 

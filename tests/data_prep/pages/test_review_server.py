@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_prep.cli import voice
-from data_prep.pages import dataset_loader
+from data_prep.pages import voice_dataset_loader
 from data_prep.pages.review_page import ReviewSession
 from data_prep.pages.review_server import make_application
 from tests import loopback
@@ -52,7 +52,9 @@ def server(folder, port) -> Iterator[subprocess.Popen]:
 
 @pytest.fixture(scope="module")
 def session(mixed_dataset, tmp_path_factory: pytest.TempPathFactory) -> ReviewSession:
-    return ReviewSession(dataset_loader.read_dataset(Path(shutil.copytree(mixed_dataset, tmp_path_factory.mktemp("session") / "dataset"))))
+    return ReviewSession(
+        voice_dataset_loader.read_dataset(Path(shutil.copytree(mixed_dataset, tmp_path_factory.mktemp("session") / "dataset")))
+    )
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from data_prep.pipeline.all_recordings import RecordingTask, StoppedError, Worke
 from data_prep.pipeline.one_recording import Job
 from data_prep.recordings.recording_files import RecordingSource, find_recordings
 from data_prep.recordings.user_transcripts import UserTranscript
-from data_prep.segmentation.segment import Lengths
+from data_prep.segmentation.clip_segmentation import Lengths
 from tests.data_prep.pipeline.test_clip_selection import STANDARD
 
 TEXT = UserTranscript(text="The night train to the north leaves from platform seven.")

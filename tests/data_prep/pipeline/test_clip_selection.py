@@ -19,8 +19,8 @@ from data_prep.pipeline import clip_selection
 from data_prep.pipeline.clip_selection import SelectionCriteria
 from data_prep.pipeline.one_recording import PreparedRecording, refuse_recording
 from data_prep.recordings.recording_files import RecordingSource
-from data_prep.segmentation.segment import Lengths
-from data_prep.speakers.voice_windows import VoiceWindows
+from data_prep.segmentation.clip_segmentation import Lengths
+from data_prep.speakers.windowed_speaker_vectors import VoiceWindows
 from tests.data_prep.speakers.test_voice_clusters import windows_of
 
 QUALITY = Quality(

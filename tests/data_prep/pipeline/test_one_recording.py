@@ -18,9 +18,9 @@ from data_prep.pipeline.stage_cache import Stages
 from data_prep.pipeline.worker_models import Models
 from data_prep.recordings.recording_files import RecordingSource, find_recordings
 from data_prep.recordings.user_transcripts import UserTranscript, find_transcript
-from data_prep.segmentation.segment import Lengths
-from data_prep.speakers import voice_windows
-from data_prep.speakers.voice_windows import list_windows
+from data_prep.segmentation.clip_segmentation import Lengths
+from data_prep.speakers import windowed_speaker_vectors
+from data_prep.speakers.windowed_speaker_vectors import list_windows
 from data_prep.transcription.whisper_engine import describe_settings
 
 TEXT = "The night train to the north leaves from platform seven."
@@ -226,7 +226,7 @@ def test_a_clip_without_a_window_is_encoded_itself(sample, job, monkeypatch) -> 
     """Its words are shorter than what the encoder needs, but the clip is not."""
     source = next(one for one in find_recordings(sample, None, job.out) if one.name == "rms/railway.ogg")
     encoder = CountingEncoder([])
-    monkeypatch.setattr(voice_windows, "list_windows", lambda region: [])
+    monkeypatch.setattr(windowed_speaker_vectors, "list_windows", lambda region: [])
     recording, stages, _ = run(source, find_transcript(source.path), replace(job, encoder=encoder))
     assert encoder.lengths == [round(clip.seconds, 2) for clip in recording.clips] and stages.computed["voices"] == 1
     assert recording.voices.keys() == {clip.id for clip in recording.clips}

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.segmentation.segment import TextUnit
+from data_prep.segmentation.clip_segmentation import TextUnit
 from data_prep.segmentation.subtitle_sync import LEAST_CUES, check_timing, measure_delay, shift_units
 from data_prep.segmentation.vad import Region
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, load_track, probe_recording
 from data_prep.segmentation import silero_network
 from data_prep.segmentation import vad as vad_module
-from data_prep.segmentation.parts import STEP
+from data_prep.segmentation.recording_parts import STEP
 from data_prep.segmentation.vad import Region, SpeechDetector, SpeechScan, find_quietest, find_speech, list_gaps, load_vad, make_windows
 
 SECOND = MASTER_RATE

@@ -17,7 +17,7 @@ import soxr
 
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio
 from data_prep.cli import voice
-from data_prep.segmentation.segment import TextUnit
+from data_prep.segmentation.clip_segmentation import TextUnit
 from data_prep.segmentation.vad import Region
 from data_prep.transcription import faster_whisper_engine, whisper_engine, window_packing
 from finetune.errors import UserError

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio
-from data_prep.segmentation.segment import TextUnit
+from data_prep.segmentation.clip_segmentation import TextUnit
 from data_prep.segmentation.vad import Region
 from data_prep.transcription import window_packing
 from data_prep.transcription.window_packing import locate_word, pack_windows, sum_seconds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from data_prep.segmentation.segment import TextUnit
+from data_prep.segmentation.clip_segmentation import TextUnit
 from data_prep.transcription.word_errors import measure_clip_errors
 
 HEARD = [

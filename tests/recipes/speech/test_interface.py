@@ -19,7 +19,7 @@ from finetune.errors import UserError
 from recipes.speech.cli import evaluate
 from recipes.speech.evaluation import samples_during_training, systems
 from recipes.speech.evaluation.evaluation_items import Item
-from recipes.speech.frame_voice import SpeechWithCodes
+from recipes.speech.frame_synthesizer import SpeechWithCodes
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling, Voice, VoiceFolder
 from recipes.speech.serving.listening_page import CLIP, NOBODY
 from recipes.voice_clone.inference.exported_metadata import ExportedModel

@@ -31,7 +31,7 @@ from recipes.speech.evaluation.evaluation_items import Item
 from recipes.speech.evaluation.scoring import read_clip
 from recipes.speech.interface import SpeechSampling
 from recipes.speech.sampling_settings import CONFIG
-from recipes.speech.voices_schema import VOICES
+from recipes.speech.voices_json_schema import VOICES
 from recipes.voice_clone.inference.synthesizer import SPEECH
 from recipes.voice_clone.model.sampling_settings import STOCK
 from recipes.voice_clone.studio import pocketsphinx_recognizer, recognizers

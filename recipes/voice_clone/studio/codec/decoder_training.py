@@ -22,7 +22,7 @@ from data_prep.audio_codecs.qwen3_tts_codec import SAMPLES_PER_FRAME
 from ..resumable_training import Schedule, train_parameters
 from .codebooks import WIDTH
 from .codec_model import decode_frames, generate_wave, upsample_frames
-from .features import BANDS, LOWEST_HZ, PITCHES, SPECTRA, USUAL_LOG_HZ, FrameFeatures
+from .frame_features import BANDS, LOWEST_HZ, PITCHES, SPECTRA, USUAL_LOG_HZ, FrameFeatures
 from .training_clips import CodecClip, slice_features
 
 FRONT_CLIPS, FRONT_FRAMES = 10, 20

@@ -25,7 +25,7 @@ from data_prep.audio.waveform import MASTER_RATE, Samples
 from data_prep.audio_codecs.qwen3_tts_codec import encode_clips, find_codec, load_codec
 from finetune.errors import UserError, exit_code
 from recipes.voice_clone.studio import recognizers
-from recipes.voice_clone.studio.codec.features import FrameFeatures
+from recipes.voice_clone.studio.codec.frame_features import FrameFeatures
 from recipes.voice_clone.studio.codec.train_codec import load_clips
 from recipes.voice_clone.studio.codec.training_clips import CodecClip, make_clip
 from recipes.voice_clone.studio.corpus.make_corpus import FOLDER as CORPUS

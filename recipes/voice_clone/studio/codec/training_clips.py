@@ -10,7 +10,7 @@ import numpy as np
 from data_prep.audio.waveform import Samples
 from data_prep.audio_codecs.qwen3_tts_codec import SAMPLES_PER_FRAME
 
-from .features import SPECTRA, FrameFeatures, extract_features, pad_to_frames
+from .frame_features import SPECTRA, FrameFeatures, extract_features, pad_to_frames
 
 LOUDEST_DB, QUIETEST_DB = 3.0, -20.0
 """Range of random levels, relative to a clip's own level."""

@@ -30,7 +30,7 @@ from data_prep.segmentation import vad
 from data_prep.transcription import demo_whisper, whisper_engine
 from finetune.errors import UserError, exit_code
 from recipes.voice_clone.studio.corpus import grammar, make_corpus
-from recipes.voice_clone.studio.corpus.make_sample import RECORDINGS
+from recipes.voice_clone.studio.corpus.make_sample_recordings import RECORDINGS
 from recipes.voice_clone.studio.corpus.voices import NEW_VOICE, VOICES, Wave, make_silence, speak
 
 LEAST_SURE = -0.1

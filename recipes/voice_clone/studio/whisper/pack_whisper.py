@@ -20,7 +20,7 @@ from finetune.storage import demo_models, files
 from recipes.voice_clone.studio.corpus import grammar, make_corpus
 from recipes.voice_clone.studio.resumable_training import restore_parameters
 from recipes.voice_clone.studio.whisper import measure_whisper, train_whisper
-from recipes.voice_clone.studio.whisper.training_windows import WhisperDataset
+from recipes.voice_clone.studio.whisper.augmented_windows import WhisperDataset
 
 CARD = """# whisper-demo-en
 

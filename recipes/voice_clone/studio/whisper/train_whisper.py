@@ -35,7 +35,7 @@ from data_prep.transcription import demo_whisper, whisper_engine
 from finetune.errors import UserError, exit_code
 from recipes.voice_clone.studio.corpus import make_corpus
 from recipes.voice_clone.studio.resumable_training import Schedule, train_parameters
-from recipes.voice_clone.studio.whisper.training_windows import IGNORED, TICK_S, WhisperBatch, WhisperDataset
+from recipes.voice_clone.studio.whisper.augmented_windows import IGNORED, TICK_S, WhisperBatch, WhisperDataset
 
 FOLDER = Path("runs/studio/whisper")
 STEPS = 7000

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from recipes.speech.decoding.frame_batch import FrameBatch
-from recipes.speech.frame_voice import FrameVoice
+from recipes.speech.decoding.continuous_batching import FrameBatch
+from recipes.speech.frame_synthesizer import FrameVoice
 from recipes.speech.interface import SpeechRequest, SpeechSampling
 
 Alone = dict[int, tuple[list[list[int]], bool]]

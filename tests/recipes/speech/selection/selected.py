@@ -8,8 +8,8 @@ from recipes.speech.evaluation.systems import RECORDINGS
 from recipes.speech.selection import candidates
 from recipes.speech.selection.candidate_costs import DEFAULT_WEIGHTS, decide
 from recipes.speech.selection.candidates import ComparedClip, VoiceCandidate
-from recipes.speech.selection.endings import SpeechEnding
 from recipes.speech.selection.result_table import SelectionResult
+from recipes.speech.selection.speech_endings import SpeechEnding
 from tests.recipes.voice_clone import evaluated
 
 FIGURES = {(1, 0.5): (0, 0.5), (2, 0.5): (2, 0.9), (2, 1.0): (3, 0.4), (3, 1.0): (2, 0.9)}

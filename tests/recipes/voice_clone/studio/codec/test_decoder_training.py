@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from recipes.voice_clone.studio.codec import codec_model, decoder_training, features
+from recipes.voice_clone.studio.codec import codec_model, decoder_training, frame_features
 from recipes.voice_clone.studio.codec.codebooks import Codebooks
 from recipes.voice_clone.studio.codec.decoder_training import EncodedClip
 from recipes.voice_clone.studio.codec.training_clips import CodecClip
@@ -23,8 +23,8 @@ def test_an_excerpt_has_audio_features_and_codes_of_the_same_frames(coded: list[
     for cut in decoder_training.draw_excerpts(coded, 6, 9, np.random.default_rng(0)):
         assert torch.equal(books.encode(books.project(cut.features.vectors(cut.gain))), cut.codes)
         assert cut.wave.shape == (9 * 1920,)
-        power = features.compute_mel_power(cut.wave)[8:]  # the first spectra depend on sound before the excerpt
-        assert torch.allclose((power + features.FLOOR).log(), cut.features.log_mel(cut.gain)[8:], atol=1e-3)
+        power = frame_features.compute_mel_power(cut.wave)[8:]  # the first spectra depend on sound before the excerpt
+        assert torch.allclose((power + frame_features.FLOOR).log(), cut.features.log_mel(cut.gain)[8:], atol=1e-3)
 
 
 def test_the_front_loss_is_zero_for_features_one_step_early(coded: list[EncodedClip]) -> None:

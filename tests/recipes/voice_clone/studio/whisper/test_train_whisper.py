@@ -10,8 +10,8 @@ from whisper.model import ModelDimensions, Whisper, disable_sdpa
 
 from finetune.errors import UserError
 from recipes.voice_clone.studio.whisper import train_whisper
+from recipes.voice_clone.studio.whisper.augmented_windows import WhisperDataset
 from recipes.voice_clone.studio.whisper.train_whisper import DIMENSIONS, Phase, Student, main, train
-from recipes.voice_clone.studio.whisper.training_windows import WhisperDataset
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,153 @@
+"""Frames of several requests at once, which join and leave between frames.
+
+`FrameLoop` generates one batch from beginning to end. Here the batch always runs, and a request takes a free row of it. As there, a frame
+is one sequence of tensor operations at fixed addresses, so on CUDA it is captured once for each attention window.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .cached_decoder_layers import CachedDecoderLayers
+from .cuda_graphs import FrameGraphs
+from .ragged_kv_cache import RowCache, count_rows
+
+
+@dataclass(frozen=True)
+class RowFrame:
+    """What a step generated for one row."""
+
+    codes: Tensor | None
+    """[codebooks] int64 on the CPU; None: this step only found the end of speech."""
+    over: bool
+    """Whether this was the last frame."""
+    ended: bool
+    """Whether the speech has reached its end; False with `over`: cut off at the limit."""
+
+
+@dataclass
+class _Row:
+    """A request in progress."""
+
+    random: np.random.Generator
+    limit: int
+    count: int = 0
+
+
+class FrameBatch(ABC):
+    """Owns the cache and all tensors that a frame reads and writes. A subclass computes one frame of all rows.
+
+    The codes of a request do not depend on the other rows: see `RowCache` for the arithmetic; and its random numbers come from its seed
+    alone, as in `draw_random_numbers`.
+    """
+
+    @torch.inference_mode()
+    def __init__(self, layers: CachedDecoderLayers, requests: int, codebooks: int, positions: int = 1) -> None:
+        """`requests`: at most so many at once. `positions`: the slots of the cache that a frame takes."""
+        rows, device = count_rows(requests), layers.norm.weight.device
+        self.cache, self.slots, self._positions = RowCache(layers, rows), requests, positions
+        self.codes = torch.zeros(rows, codebooks, dtype=torch.int64, device=device)
+        """[rows, codebooks]: the last frame."""
+        self.random = torch.zeros(2, codebooks, rows, dtype=torch.float64, device=device)
+        """Random numbers of this frame and of the next one."""
+        self.frame = torch.zeros(rows, dtype=torch.int64, device=device)
+        """[rows]: frames of each row that are generated."""
+        self.occupied = torch.zeros(rows, dtype=torch.int64, device=device)
+        """[rows]: 1 if the row has a request."""
+        self._rows: dict[int, _Row] = {}
+        self._drawn = np.zeros((2, codebooks, rows))
+        self._graphs: FrameGraphs | None = None
+        self._graphs_of: Any = None
+
+    @property
+    @abstractmethod
+    def ended(self) -> Tensor:
+        """[rows] bool: rows that have reached end of speech."""
+
+    @property
+    @abstractmethod
+    def plan(self) -> object:
+        """What decides, apart from the window, which operations a frame has. A captured frame is only replayed for the same plan."""
+
+    @abstractmethod
+    def find_ends(self, codes: Tensor) -> Tensor:
+        """[…, codebooks] → […] bool: the frames that are no sound but mark end of speech."""
+
+    @abstractmethod
+    def run_frame(self, size: int) -> None:
+        """One frame of all rows, with attention to the first `size` slots. Sets `codes`. All results are written into existing tensors;
+        `frame` and the lengths of the cache are advanced afterwards."""
+
+    def prepare_frame(self) -> None:  # noqa: B027  # most batches have nothing to prepare
+        """Before a frame, outside of a captured graph."""
+
+    def take_row(self, prompt: Tensor, seed: int, limit: int) -> tuple[int, Tensor]:
+        """A free row, whose prompt [S, H] is read, and the state [H] of its last position. At most `limit` ≥ 1 frames are generated.
+
+        Raises `RuntimeError` if no row is free, which the caller should have checked."""
+        row = next((row for row in range(self.slots) if row not in self._rows), None)
+        if row is None:
+            raise RuntimeError(f"all {self.slots} rows are taken")
+        self.cache.reserve(len(prompt) + self._positions * limit)
+        state = self.cache.read_prompt(row, prompt)[-1]
+        self._rows[row] = _Row(np.random.Generator(np.random.Philox(seed)), limit)
+        self._drawn[1, :, row] = self._rows[row].random.random(len(self._drawn[1]))
+        self.random[1, :, row] = torch.from_numpy(self._drawn[1, :, row])
+        self.frame[row] = 0
+        self.occupied[row] = 1
+        return row, state
+
+    @torch.inference_mode()
+    def leave(self, row: int) -> None:
+        """Free a row. Does nothing for a free one."""
+        if self._rows.pop(row, None) is not None:
+            self.cache.clear(row)
+            self.frame[row] = 0
+            self.occupied[row] = 0
+
+    @torch.inference_mode()
+    def step(self) -> dict[int, RowFrame]:
+        """One frame of every row with a request. A row whose speech is over leaves the batch."""
+        if not self._rows:
+            return {}
+        self._draw()
+        self.prepare_frame()
+        self._run(self.cache.find_window(self._positions))
+        self.cache.advance([row in self._rows for row in range(self.cache.rows)], self._positions)
+        codes, flags = self.codes.cpu(), torch.stack([self.ended, self.find_ends(self.codes)]).tolist()
+        found = {row: self._describe(one, codes[row], flags[0][row], flags[1][row]) for row, one in self._rows.items()}
+        for row in [row for row, frame in found.items() if frame.over]:
+            self.leave(row)
+        return found
+
+    def _describe(self, row: _Row, codes: Tensor, ended: bool, is_end: bool) -> RowFrame:
+        row.count += 1
+        if is_end:
+            return RowFrame(None, over=True, ended=True)
+        return RowFrame(codes.clone(), ended or row.count >= row.limit, ended)
+
+    def _draw(self) -> None:
+        """The next random numbers of each row: those of the next frame become those of this one."""
+        self._drawn[0] = self._drawn[1]
+        for number, row in self._rows.items():
+            self._drawn[1, :, number] = row.random.random(len(self._drawn[1]))
+        self.random.copy_(torch.from_numpy(self._drawn))
+
+    def _run(self, size: int) -> None:
+        if not self.codes.is_cuda:
+            self._run_and_count(size)
+            return
+        if self._graphs is None or self._graphs_of != (self.plan, self.cache.slots):  # other operations, or the cache has moved
+            self._graphs, self._graphs_of = FrameGraphs(self.cache.slots), (self.plan, self.cache.slots)
+        self._graphs.run(self._run_and_count, size)
+
+    def _run_and_count(self, size: int) -> None:
+        self.run_frame(size)
+        self.cache.lengths.add_(self.occupied * self._positions)
+        self.frame.add_(self.occupied)

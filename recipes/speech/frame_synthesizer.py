@@ -1,0 +1,101 @@
+"""How every model that generates frames of codes speaks: one text or several at once, whole or as a stream.
+
+Must not import torch: `finetune generate --help` imports modules that import this one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .interface import SpeechRequest, SpeechResult, SpeechSampling
+from .loaded_voice import LoadedVoice
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .continuous_speech_batch import SpeechBatch
+    from .decoding.continuous_batching import FrameBatch
+    from .decoding.frame_loop import DecodedCodes, FrameLoop
+
+
+@dataclass(frozen=True)
+class SpeechWithCodes(SpeechResult):
+    """Generated speech and its codes."""
+
+    codes: np.ndarray
+    """[T, codebooks] int64, in the codec's order."""
+
+
+class FrameVoice(LoadedVoice, ABC):
+    """Base of the classes that implement `Voice` with a session (`FrameLoop`) and a codec."""
+
+    @property
+    @abstractmethod
+    def rate(self) -> int:
+        """Sample rate of every wave, in Hz."""
+
+    @abstractmethod
+    def start_session(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> FrameLoop:
+        """The session that generates the codes of requests, which have passed `check`."""
+
+    @abstractmethod
+    def decode_waves(self, requests: Sequence[SpeechRequest], results: Sequence[DecodedCodes]) -> list[np.ndarray]:
+        """Wave [samples] float32 of each request's codes."""
+
+    @abstractmethod
+    def decode_stream(self, request: SpeechRequest, pieces: Iterator[Tensor]) -> Iterator[Tensor]:
+        """Samples [n] float32, as soon as they are final, of pieces [frames, codebooks] of codes; concatenated they are the wave."""
+
+    @abstractmethod
+    def start_batch(self, slots: int) -> tuple[FrameBatch, Callable[[SpeechRequest, SpeechSampling], int]]:
+        """A batch of at most `slots` requests at once, and the function that starts a request, which has passed `check`, in one of its
+        rows and returns the row."""
+
+    def open_batch(self, slots: int) -> SpeechBatch:
+        """Implements `BatchingVoice`."""
+        from .continuous_speech_batch import SpeechBatch
+
+        batch, join = self.start_batch(slots)
+
+        def check_and_join(request: SpeechRequest, sampling: SpeechSampling) -> int:
+            self.check(request)
+            return join(request, sampling)
+
+        return SpeechBatch(batch, check_and_join, self.decode_stream)
+
+    def speak(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> list[SpeechWithCodes]:
+        """Speech for each request, in order, generated as one batch. With the same seed, a request gives the same codes alone or in a
+        batch."""
+        if not requests:
+            return []
+        session = self._check_and_start(requests, sampling)
+        for _ in session.frames():
+            pass
+        session.check_well_formed()
+        results = session.results()
+        waves = self.decode_waves(requests, results)
+        return [SpeechWithCodes(wave, self.rate, one.ended, one.codes.numpy()) for wave, one in zip(waves, results, strict=True)]
+
+    def stream(self, request: SpeechRequest, sampling: SpeechSampling) -> Generator[np.ndarray, None, SpeechWithCodes]:
+        """Chunks [samples] float32 as they are generated; concatenated they are the wave of `speak`. The generator returns the result."""
+        from .decoding.frame_loop import growing_chunk_sizes
+
+        session = self._check_and_start([request], sampling)
+        chunks = [np.zeros(0, np.float32)]
+        for samples in self.decode_stream(request, (piece[:, 0] for piece in session.chunks(growing_chunk_sizes()))):
+            if len(samples):
+                chunks.append(samples.cpu().numpy())
+                yield chunks[-1]
+        session.check_well_formed()
+        (result,) = session.results()
+        return SpeechWithCodes(np.concatenate(chunks), self.rate, result.ended, result.codes.numpy())
+
+    def _check_and_start(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> FrameLoop:
+        for request in requests:
+            self.check(request)
+        return self.start_session(requests, sampling)

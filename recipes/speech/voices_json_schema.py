@@ -1,0 +1,50 @@
+"""`voices.json` of an export, and the recipe state of a checkpoint, from which it is written: trained speakers, their data and base."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from finetune.checkpointing.checkpoint_metadata import JsonPart
+from finetune.storage.strict_json import read_object
+
+VOICES = "voices.json"
+"""File of an export with its speakers and their data: the content of README.md for `generate` and other programs."""
+
+
+class TrainedSpeaker(JsonPart):
+    """A trained speaker. A recipe adds what its models need."""
+
+    name: str
+    clips: Annotated[int, Field(ge=0)]
+    seconds: Annotated[float, Field(ge=0)]
+
+
+class TrainingData(JsonPart):
+    """The training data."""
+
+    name: str
+    sha256: str
+    clips: Annotated[int, Field(ge=0)]
+
+
+class BaseModelName(JsonPart):
+    """The base model."""
+
+    name: str
+    revision: str | None
+
+
+class TrainedVoices(JsonPart):
+    """The part of a recipe state that `speech_recipe_state.make_voices_state` makes, without `speakers`."""
+
+    data: TrainingData
+    base: BaseModelName
+
+
+def read_voices(folder: Path) -> dict[str, Any]:
+    """`VOICES` of an export; empty for other models. Raises `UserError` if it is no JSON object."""
+    path = folder / VOICES
+    return read_object(path) if path.is_file() else {}

@@ -1,0 +1,93 @@
+"""Tables with named columns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from data_prep.recordings.named_column_tables import is_column_table, parse_columns
+from data_prep.recordings.text_encoding import read_text
+from finetune.errors import UserError
+
+TABLES = {
+    "metadata.csv": 'file_name,text\na.wav,"One, two."\nsub/b.wav,"He said ""no""."\n',
+    "semicolons.csv": 'path;transcription\na.wav;One, two.\nsub/b.wav;"He said ""no""."\n',
+    "metadata.jsonl": '{"file_name": "a.wav", "text": "One, two."}\n\n{"file_name": "sub/b.wav", "text": "He said \\"no\\"."}\n',
+    "manifest.jsonl": '{"audio_filepath": "a.wav", "text": "One, two."}\n{"audio_filepath": "sub/b.wav", "text": "He said \\"no\\"."}\n',
+    "train.tsv": 'client_id\tpath\tsentence\nx\ta.wav\tOne, two.\nx\tsub/b.wav\t"He said ""no""."\n',
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_one_table_in_every_form_has_the_same_texts(name: str, tmp_path: Path) -> None:
+    (path := tmp_path / name).write_text("\ufeff" * (name == "metadata.csv") + TABLES[name])
+    assert is_column_table(path)
+    found = dict(parse_columns(path, TABLES[name]))
+    assert {file: line.text for file, line in found.items()} == {"a.wav": "One, two.", "sub/b.wav": 'He said "no".'}
+
+
+def test_common_voice_names_speakers_and_locales_and_its_unbalanced_quotes_are_kept() -> None:
+    content = 'client_id\tpath\tsentence\tup_votes\tlocale\n8f\tcv_1.mp3\tOh " dear.\t2\tpt-BR\n9a\tcv_2.mp3\t\t2\tpt\n'
+    ((name, line),) = parse_columns(Path("validated.tsv"), content)
+    assert (name, line.line, line.text, line.speaker, line.language) == ("cv_1.mp3", 2, 'Oh " dear.', "8f", "pt-BR")
+
+
+def test_other_files_are_no_tables(tmp_path: Path) -> None:
+    for name, content in (
+        ("other.tsv", TABLES["train.tsv"]),
+        ("a.csv", "name,text\na,b\n"),
+        ("b.csv", "a|b\n"),
+        ("c.jsonl", '{"messages": []}\n'),
+        ("d.jsonl", "broken"),
+        ("e.txt", "file_name,text"),
+        ("f.tsv", "start\tend\ttext\n"),
+        ("g.jsonl", '{"audio": {"bytes": ""}, "text": "x"}'),
+    ):
+        (tmp_path / name).write_text(content)
+        assert not is_column_table(tmp_path / name)
+    assert not is_column_table(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "file_name,text\na.wav,One, two.\n", "a.csv:2: 3 columns, but the first line names 2"),
+        ("a.csv", 'file_name,text\na.wav,"One\n', "a.csv:2: not a table"),
+        ("a.csv", "file_name,text\n,One\n", "a.csv:2: expected the file and its text"),
+        ("a.jsonl", '{"file_name": "a.wav", "text": "x"}\n{"text": "y"}', "a.jsonl:2: expected the file and its text"),
+        ("a.jsonl", '{"file_name": "a.wav", "text": "x"}\n[', "a.jsonl:2: not JSON"),
+        ("a.jsonl", '{"file_name": "a.wav", "text": "x"}\n[1]', "a.jsonl:2: expected a JSON object, found list"),
+    ],
+)
+def test_broken_lines_are_named(name: str, content: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        list(parse_columns(Path(name), content))
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", b"file_name,text\ra.wav,One.\r"),
+        ("a.csv", b"\n\nfile_name,text\na.wav,One.\n"),
+        ("a.csv", "file_name,text\na.wav,One.\n".encode("utf-16")),
+        ("a.jsonl", b'\n{"file_name": "b.wav", "text": null}\n{"file_name": "a.wav", "text": "One.", "speaker": 1}\n'),
+    ],
+)
+def test_tables_of_other_programs(name: str, content: bytes, tmp_path: Path) -> None:
+    (path := tmp_path / name).write_bytes(content)
+    assert is_column_table(path)
+    assert [(file, line.text) for file, line in parse_columns(path, read_text(path).text)] == [("a.wav", "One.")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", '{"audio_filepath": "a.wav", "text": "x", "offset": 0.0}\n{"audio_filepath": "a.wav", "text": "y", "offset": 10.0}'),
+        ("a.csv", "file,Start,end,text\n,,,\na.wav,0,2,first\n"),
+    ],
+)
+def test_texts_of_a_part_of_a_recording_are_refused(name: str, content: str) -> None:
+    with pytest.raises(UserError, match="the text belongs to a part of the recording; cut the recording there"):
+        list(parse_columns(Path(name), content))

@@ -1,0 +1,40 @@
+"""Codes in a batch that requests join and leave equal those of each request alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recipes.csm.speech_interface import SPEECH
+from tests.recipes.csm.tiny_csm import LearnedCsm
+from tests.recipes.speech.decoding import schedules
+
+TEXTS = ("She counted the boats.", "It is never late!", "Please close the window, the rain comes in.", "Hi.")
+
+
+@pytest.fixture(scope="module")
+def voice(learned: LearnedCsm) -> Iterator[Any]:
+    with closing(SPEECH.inspect(Path(learned.folder)).open()) as opened:
+        yield opened
+
+
+def prove(voice: Any, count: int) -> None:
+    requests = schedules.make_requests(voice, TEXTS, 24)
+    alone = schedules.speak_alone(voice, requests)
+    assert {ended for _, ended in alone.values()} == {True, False}
+    outcome = schedules.run_schedules(voice, requests, alone, count)
+    assert outcome.finished >= 4 * count and outcome.left >= count // 4 and {1, 2, 3, 4} <= outcome.together
+
+
+def test_codes_do_not_depend_on_the_other_requests(voice: Any) -> None:
+    prove(voice, 6)
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_codes_do_not_depend_on_the_other_requests_in_200_schedules(voice: Any) -> None:
+    prove(voice, 200)

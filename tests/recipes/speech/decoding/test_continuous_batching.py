@@ -1,0 +1,75 @@
+"""Tests of `recipes.speech.decoding.continuous_batching`. The recipes' own `test_continuous_batching.py` compare codes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaModel
+
+from recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers
+from recipes.speech.decoding.continuous_batching import FrameBatch
+from recipes.speech.decoding.token_sampling import draw_random_numbers
+
+
+class RandomNumbers(FrameBatch):
+    """Its codes are the random numbers of the frame, times 1000, and speech ends with a number below 50."""
+
+    plan = None
+
+    @property
+    def ended(self) -> Tensor:
+        return self.find_ends(self.codes)
+
+    def find_ends(self, codes: Tensor) -> Tensor:
+        return codes[..., 0] < 50
+
+    def run_frame(self, size: int) -> None:
+        self.codes.copy_((self.random[0].T * 1000).long())
+
+
+@pytest.fixture
+def batch() -> RandomNumbers:
+    config = LlamaConfig(
+        vocab_size=8, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2
+    )
+    return RandomNumbers(CachedDecoderLayers(LlamaModel(config).eval().requires_grad_(False), "Llama"), 2, 3)
+
+
+def join(batch: RandomNumbers, seed: int, limit: int) -> int:
+    with torch.inference_mode():
+        return batch.take_row(torch.zeros(2, 16), seed, limit)[0]
+
+
+def test_the_random_numbers_of_a_request_are_those_of_its_seed(batch: RandomNumbers) -> None:
+    expected = (draw_random_numbers([5, 6], 6, 3) * 1000).long()
+    first = join(batch, 5, 6)
+    batch.step()
+    second = join(batch, 6, 6)
+    for frame in range(1, 6):
+        found = batch.step()
+        for row, stream, number in ((first, 0, frame), (second, 1, frame - 1)):
+            codes = found[row].codes
+            assert codes is not None and torch.equal(codes, expected[number, :, stream])
+            assert found[row].over == (number == 5)
+
+
+def test_a_row_is_free_after_its_last_frame(batch: RandomNumbers) -> None:
+    short, long = join(batch, 0, 1), join(batch, 1, 5)
+    with pytest.raises(RuntimeError, match="all 2 rows are taken"):
+        join(batch, 2, 5)
+    assert batch.step()[short].over and batch.occupied.tolist()[:2] == [0, 1]
+    assert join(batch, 2, 5) == short
+    assert batch.step().keys() == {short, long} and batch.frame.tolist()[:2] == [1, 2]
+    batch.leave(long)
+    batch.leave(long)
+    assert batch.step().keys() == {short} and batch.cache.lengths.tolist()[:2] == [4, 0]
+
+
+def test_speech_ends_before_its_limit(batch: RandomNumbers) -> None:
+    row, numbers = join(batch, 11, 1000), draw_random_numbers([11], 1000, 3)[:, 0, 0]
+    end = int((numbers < 0.05).int().argmax())
+    for _ in range(end):
+        assert not batch.step()[row].over
+    last = batch.step()[row]
+    assert (last.codes, last.over, last.ended) == (None, True, True) and batch.step() == {}

@@ -1,0 +1,28 @@
+"""The recipe state of a speech model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from finetune.config import resolve
+from recipes.csm.options import Options
+from recipes.speech.speech_recipe_state import make_voices_state
+
+SPEAKERS = [{"name": "bob", "clips": 2, "seconds": 3.0, "id": 1}, {"name": "ann", "clips": 3, "seconds": 1.0, "id": 0}]
+
+
+def test_the_state_names_data_and_base_without_folders_of_this_machine(tmp_path: Path) -> None:
+    train = tmp_path / "me" / "train.jsonl"
+    train.parent.mkdir()
+    train.write_text('{"text": "a"}\n')
+    settings = [("data.train", json.dumps(str(train))), ("model.source", json.dumps(str(tmp_path / "base"))), ("model.revision", "main")]
+    state = make_voices_state(resolve("csm", Options, [], settings), SPEAKERS)
+    sha256 = hashlib.sha256(train.read_bytes()).hexdigest()
+    assert state == {
+        "speakers": SPEAKERS,
+        "data": {"name": "me/train.jsonl", "sha256": sha256, "clips": 5},
+        "base": {"name": "base", "revision": "main"},
+    }
+    assert [*state] == ["speakers", "data", "base"] and [*state["data"]] == ["name", "sha256", "clips"], "the order of voices.json"

@@ -1,0 +1,38 @@
+"""`voices.json` of an export."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finetune.checkpointing.checkpoint_metadata import check_recipe_state
+from finetune.errors import UserError
+from recipes.speech.voices_json_schema import VOICES, TrainedSpeaker, TrainedVoices, read_voices
+
+STATE: dict[str, Any] = {"data": {"name": "me/train.jsonl", "sha256": "ab", "clips": 3}, "base": {"name": "tiny", "revision": None}}
+
+
+def test_a_model_without_the_file_has_no_trained_voices(tmp_path: Path) -> None:
+    assert read_voices(tmp_path) == {}
+    (tmp_path / VOICES).write_text(json.dumps(STATE))
+    assert read_voices(tmp_path) == STATE
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / VOICES).write_text("[]")
+    with pytest.raises(UserError, match=r"voices.json must hold an object"):
+        read_voices(tmp_path)
+
+
+def test_an_incomplete_state_is_refused_by_its_key() -> None:
+    check_recipe_state(TrainedVoices, STATE)
+    for change, message in (({"base": {"name": "tiny"}}, "base.revision"), ({"data": {**STATE["data"], "clips": -1}}, "data.clips")):
+        with pytest.raises(UserError, match=f"recipe_state.{message}.*it was not written by this recipe"):
+            check_recipe_state(TrainedVoices, {**STATE, **change})
+
+
+def test_a_speaker_keeps_what_its_recipe_adds() -> None:
+    assert TrainedSpeaker.model_validate({"name": "ann", "clips": 1, "seconds": 2.5, "row": 3}).model_dump()["row"] == 3
