@@ -17,7 +17,7 @@ The space is YAML; each key has one of these, as in `train.lr: {loguniform: [1e-
   --storage DIR            a folder that all machines share; a relative run.dir is inside it (default: the current folder)
   --use-gpu auto           a GPU for each trial: auto (if the cluster has any), true or false, which takes a CPU
   --ray-address HOST:PORT  which cluster; auto: the one that runs here; local: a new one (default: RAY_ADDRESS, else auto, else local)
-  --max-failures N         how often a trial is started again after the death of its worker (default 3)
+  --max-failures N         how often a trial, or preparing its data, is started again after the death of its worker (default 3)
 """
 
 from __future__ import annotations
@@ -138,11 +138,12 @@ def run_study(plan: StudyPlan, where: ClusterOptions) -> str | None:
     unfinished = [trial.number for trial in driver.trials.values() if trial.status not in study_record.FINAL]
     print(f"{len(unfinished)} of {format_count(len(plan.trials), 'trial')} to run, {at_once} at a time; {plan.folder}", flush=True)
     with StopRequests(plan.folder) as requests:
-        problems = trial_driver.prepare_shared_data(study_plan.list_preparations(orders, unfinished), each)
-        refused = {number: problems[prepared] for number in unfinished if (prepared := orders[number]["prepared"]) in problems}
-        for number, problem in refused.items():
-            driver.end_without_start(number, {"status": "refused", "message": problem})
-        stopped = driver.run([number for number in unfinished if number not in refused], requests)
+        problems, stopped = trial_driver.prepare_shared_data(study_plan.list_preparations(orders, unfinished), settings, requests)
+        unprepared = {number: problems[prepared] for number in unfinished if (prepared := orders[number]["prepared"]) in problems}
+        for number, outcome in unprepared.items():
+            driver.end_without_start(number, outcome)
+        if stopped is None:
+            stopped = driver.run([number for number in unfinished if number not in unprepared], requests)
         files.discard(plan.folder / STOP_FILE)
     plan.trials[:] = driver.trials.values()
     return stopped

@@ -69,9 +69,8 @@ def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
 
     @cache
     def activations(positions: int, recomputing: Recomputing, tensor: int) -> Activations:
-        longest = min(dataset_opening.longest_sample(config), positions)
-        batch = sketched.batch(positions // longest, longest)
-        held = positions // longest * longest
+        samples = -(-positions // dataset_opening.longest_sample(config))
+        batch, held = sketched.batch(samples, positions // samples), positions // samples * samples
         return trace_step(loaded.model, counts, loaded.blocks, loss, batch, held, dtype, recomputing, tensor, loaded.tensor_plans)
 
     train = config.train

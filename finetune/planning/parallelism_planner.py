@@ -17,7 +17,6 @@ from finetune.distributed.ddp_replication import split_into_buckets
 from finetune.hardware.gpu_specs import EFFICIENCY, Cluster
 from finetune.planning.activation_memory import Activations, Recomputing
 from finetune.planning.memory import (
-    FRAGMENTS,
     GIB,
     GRADIENT,
     Arrangement,
@@ -39,6 +38,14 @@ EQUAL_RATIO = 1.03
 """Step times within this ratio count as equal."""
 HOP = 10e-6
 """Latency of one hop of a ring collective, in seconds. With hundreds of ranks it dominates, however little is sent."""
+SEARCHED = 16
+"""How many times the configured micro-batch the search for the largest one goes up to: a trace takes time in proportion to its samples."""
+TRACES = 6
+"""Most traces of that search."""
+CLOSE = 0.02
+"""The search ends when the largest micro-batch is known to this fraction."""
+SHORTEST = 64
+"""Positions below which that search traces nothing: a recipe's filler may need some for its prefix."""
 TENSOR_SIZES = (2, 4, 8)
 SUMS = 7
 """All-reduces of the hidden states over a tensor-parallel group, per block and micro-batch, as counted by benchmarks/communication.py:
@@ -242,12 +249,43 @@ def group_terms(memory: Memory) -> dict[str, int]:
     }
 
 
-def largest_micro_batch(work: Work, verdict: LayoutEstimate, half: Activations) -> int:
-    """Largest micro-batch, in positions, that fits; 0 if not even the weights fit. Linear extrapolation from this micro-batch and one of
-    about half its positions (`half`): activation memory is linear in positions unless attention materializes its matrix. If the two do not
-    differ, as with micro-batches of one row, all memory of this one is attributed to its positions."""
-    whole = work.activations(verdict.recomputing, verdict.arrangement.tensor)
-    bytes_apart, positions_apart = whole.peak - half.peak, whole.positions - half.positions
-    more = bytes_apart / positions_apart if bytes_apart * positions_apart > 0 else max(whole.peak, 1) / whole.positions
-    room = verdict.budget - verdict.memory.total
-    return max(0, int(whole.positions + room / (more * (1 + FRAGMENTS))))
+def largest_micro_batch(work: Work, verdict: LayoutEstimate, trace: Callable[[int], Activations]) -> int:
+    """Largest micro-batch, in positions, that fits with this layout, at most `SEARCHED` times the configured one; 0 if none fits.
+
+    `trace`: returns the memory of a micro-batch of about so many positions under the layout's activation checkpointing and tensor
+    parallelism. The peak of a step is the maximum over its moments, and the moment moves: in a short micro-batch it is in the loss, whose
+    fp32 gradient of the output layer does not grow with positions; in a long one it is in the backward pass of a block, which does. So
+    the memory of a long micro-batch cannot be extrapolated from short ones. This searches by the secant method with traces near the result.
+    """
+
+    def measure(traced: Activations) -> tuple[int, float]:
+        """(positions, bytes by which they exceed the budget)"""
+        memory = estimate_memory(work.outline, verdict.arrangement, traced, work.compute)
+        return traced.positions, memory.total - verdict.budget
+
+    limit, positions = SEARCHED * work.micro_tokens, work.micro_tokens
+    before = fits = measure(Activations(0, 0, 0, 0, 0.0, 0))
+    exceeds: tuple[int, float] | None = None
+    for _ in range(TRACES if fits[1] <= 0 else 0):
+        found = measure(trace(positions))
+        if found[1] > 0:
+            exceeds = found
+        else:
+            before, fits = fits, found
+        if exceeds is None and positions >= limit:
+            break
+        target = min(limit, find_zero(fits, exceeds or before, limit))
+        if fits[0] == 0:  # without positions there is no loss either, so that a line from there is too low
+            target = min(target, positions // 2)
+        if target <= (1 + CLOSE) * fits[0] or target < min(SHORTEST, work.micro_tokens):
+            break
+        positions = target
+    if exceeds is None or not fits[0]:
+        return fits[0]
+    return max(fits[0], find_zero(fits, exceeds, limit))  # memory is convex in positions, so that what is on the line fits
+
+
+def find_zero(one: tuple[int, float], other: tuple[int, float], most: int) -> int:
+    """Where the line through two points (x, y) is 0, rounded down; `most` if it does not rise."""
+    slope = (other[1] - one[1]) / (other[0] - one[0]) if other[0] != one[0] else 0.0
+    return int(one[0] - one[1] / slope) if slope > 0 else most

@@ -19,6 +19,8 @@ from finetune.planning.estimate import DataPreview, RunEstimate, has_weights, pr
 from finetune.planning.launch_file import distributed_type
 from finetune.planning.memory import GIB, Arrangement, Memory
 from finetune.planning.parallelism_planner import (
+    CLOSE,
+    SEARCHED,
     LayoutEstimate,
     choose_layouts,
     estimate_layout,
@@ -63,10 +65,12 @@ class RunPlan:
 
     @cached_property
     def largest(self) -> int:
-        """Largest micro-batch, in positions, that fits with the chosen strategy; 0 if none fits."""
-        config, best = self.foreseen.config, self.best
-        half = self.foreseen.activations(max(config.train.micro_tokens // 2, 64), best.recomputing, best.arrangement.tensor)
-        return largest_micro_batch(self.foreseen.work, best, half)
+        """Largest micro-batch, in positions, that fits with the chosen strategy; 0 if none fits. The search ends at `SEARCHED` times the
+        configured one."""
+        best = self.best
+        return largest_micro_batch(
+            self.foreseen.work, best, lambda positions: self.foreseen.activations(positions, best.recomputing, best.arrangement.tensor)
+        )
 
     def problems(self, seen: DataPreview | str | None) -> Iterator[str]:
         """Problems that would stop the run later. `seen`: the result of `look`."""
@@ -203,8 +207,9 @@ def describe_memory(prospect: RunPlan) -> Iterator[str]:
     yield from format_bars(best.memory)
     state = "fits" if best.fits else "does not fit"
     yield f"  {'total':<17}{best.memory.total / GIB:8.2f}  of {prospect.cluster.gpu.memory:g}: {state}"
-    most = prospect.largest
-    yield f"the largest micro-batch that fits: --train.micro_tokens {most}" if most else "no micro-batch fits beside the weights"
+    most, searched = prospect.largest, SEARCHED * prospect.foreseen.config.train.micro_tokens
+    more = f" or more; the search ends at {SEARCHED} times the configured one" if most >= (1 - CLOSE) * searched else ""
+    yield f"the largest micro-batch that fits: --train.micro_tokens {most}{more}" if most else "no micro-batch fits beside the weights"
 
 
 def format_bars(memory: Memory) -> Iterator[str]:

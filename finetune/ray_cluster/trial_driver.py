@@ -7,7 +7,7 @@ resume from their checkpoints.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,23 +44,48 @@ class TrialSettings:
     at_once: int
     """Most trials at a time."""
     failures: int
-    """How often a trial is started again after the death of its worker."""
+    """How often a trial, or a preparation of data, is started again after the death of its worker."""
 
 
-def prepare_shared_data(orders: Sequence[TrialOrder], each: dict[str, float]) -> dict[str, str]:
-    """Fill the caches that several trials share, before the first trial; returns the problem of each one that cannot be filled."""
+def prepare_shared_data(
+    orders: Sequence[TrialOrder], settings: TrialSettings, requests: StopRequests
+) -> tuple[dict[str, TrialOutcome], str | None]:
+    """Fill the caches that several trials share, before the first trial. A preparation whose worker dies is started again, at most
+    `settings.failures` times.
+
+    Returns the folder of each cache that could not be filled → how its trials end, and why the preparation was stopped before its end, or
+    None.
+    """
     import ray
 
-    task = ray.remote(**_options(each))(prepare_trial_data)
-    problems = dict[str, str]()
-    for order, result in [(order, task.remote(order)) for order in orders]:
-        try:
-            problem = ray.get(result)
-        except ray.exceptions.RayError as error:
-            problem = f"preparing the data failed: {_last_line(error)}"
-        if problem:
-            problems[order["prepared"]] = problem
-    return problems
+    task = ray.remote(**_options(settings.each))(prepare_trial_data)
+    running = {task.remote(order): order for order in orders}
+    deaths, problems = Counter[str](), dict[str, TrialOutcome]()
+    while running:
+        if (request := requests.poll()) is not None:
+            for reference in running:
+                ray.cancel(reference, force=True)
+            return problems, request[0]
+        done, _ = ray.wait(list(running), num_returns=1, timeout=POLL_SECONDS)
+        for reference in done:
+            order = running.pop(reference)
+            name = order["prepared"]
+            try:
+                if mistake := ray.get(reference):
+                    problems[name] = {"status": "refused", "message": mistake}
+            except ray.exceptions.RayTaskError as error:
+                problems[name] = {"status": "failed", "message": f"preparing the data failed: {_last_line(error)}"}
+            except ray.exceptions.RayError as error:
+                deaths[name] += 1
+                message = (
+                    f"preparing the data: its worker died ({deaths[name]} of at most {settings.failures + 1} times): {_last_line(error)}"
+                )
+                if deaths[name] <= settings.failures:
+                    print(f"{name}: {message}; starting it again", flush=True)
+                    running[task.remote(order)] = order
+                else:
+                    problems[name] = {"status": "failed", "message": message}
+    return problems, None
 
 
 def _options(each: dict[str, float]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def train_trial(order: TrialOrder, judge: Any) -> TrialOutcome:
     """Train one trial, or resume it; returns how it ended. Runs as a Ray task, in its own process. `judge`: handle of a `TrialJudge`."""
     os.chdir(order["folder"])  # so that relative paths of the driver's command line are valid here
     try:
-        config = check_config(parse_arguments(order["arguments"]))
+        config = read_config(order)
         recipe = load_checked_recipe(config)
         await_release(config.run.dir)
         if order["prepared"]:
@@ -53,6 +53,12 @@ def train_trial(order: TrialOrder, judge: Any) -> TrialOutcome:
     except UserError as error:
         return {"status": "refused", "message": str(error)}
     return describe_outcome(reason, reports.get_stop())
+
+
+def read_config(order: TrialOrder) -> Config:
+    """The checked config of an order. Raises `UserError`."""
+    config: Config = check_config(parse_arguments([*order["arguments"], f"--run.dir={order['run_dir']}"]))
+    return config
 
 
 def ask_judge(judge: Any, number: int, step: int, value: float, last: bool) -> str | None:
@@ -113,7 +119,7 @@ def prepare_trial_data(order: TrialOrder) -> str:
     """Fill the cache of the order's run folder; returns the user's mistake, empty without one. Runs as a Ray task."""
     os.chdir(order["folder"])
     try:
-        config: Config = check_config(parse_arguments(order["arguments"]))
+        config = read_config(order)
         recipe = load_checked_recipe(config)
         with process_group(config) as world:
             prepare_data(config, recipe, world)

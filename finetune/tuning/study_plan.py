@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from finetune.tuning.trial_metric import TrialMetric, parse_metric
 PREPARED = "prepared"
 """In the study's folder: the caches that trials share."""
 SAMPLES = 10
-MOST_TRIALS = 10**5
+MOST_TRIALS = 10**4
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class TrialOrder(TypedDict):
     folder: str
     """Working directory."""
     arguments: list[str]
-    """Of the training; the last one is run.dir."""
+    """Of the training, without run.dir."""
+    run_dir: str
     prepared: str
     """Run folder whose cache other trials share; empty: none."""
     metric: str
@@ -95,7 +97,7 @@ class CheckedSpace:
 def make_plan(options: StudyOptions, arguments: Arguments) -> StudyPlan:
     """Check space, config, data and the study's folder. Raises `UserError`. Imports neither Ray nor torch, unless the options do."""
     checked = check_space(options.space, arguments)
-    draws = draw_trials(options, checked.space)
+    draws = make_draws(options, checked.space)
     configs = {draw.number: checked.resolve(draw) for draw in draws}
     first = configs[draws[0].number]
     metric = choose_metric(options.metric, first)
@@ -128,7 +130,7 @@ def check_space(path: Path, arguments: Arguments) -> CheckedSpace:
     return CheckedSpace(space, arguments.recipe, options, sources)
 
 
-def draw_trials(options: StudyOptions, space: Space) -> list[Draw]:
+def make_draws(options: StudyOptions, space: Space) -> list[Draw]:
     """The draws of the study; prints how many were dropped because they repeat another. Raises `UserError` for too many."""
     is_grid = all(dimension.distribution == "grid" for dimension in space)
     samples = options.samples or (1 if is_grid else SAMPLES)
@@ -172,16 +174,18 @@ def make_orders(plan: StudyPlan) -> dict[int, TrialOrder]:
     """The order of each trial. Trials that read the same data in the same way share a prepared cache; one that nobody shares its settings
     with prepares its own, in its own time."""
     signatures = {number: describe_data(config) for number, config in plan.configs.items()}
-    shared = [text for text, count in Counter(signatures.values()).items() if count > 1]
+    counts = Counter(signatures.values())
     orders: dict[int, TrialOrder] = {}
     for trial in plan.trials:
         values = [f"--{key}={search_space.format_value(value)}" for key, value in sorted(trial.values.items())]
         signature = signatures[trial.number]
+        is_shared = counts[signature] > 1
         orders[trial.number] = {
             "number": trial.number,
             "folder": str(Path.cwd()),
-            "arguments": [*plan.arguments, *values, f"--run.dir={plan.folder / trial.name}"],
-            "prepared": str(plan.folder / PREPARED / f"data-{shared.index(signature)}") if signature in shared else "",
+            "arguments": [*plan.arguments, *values],
+            "run_dir": str(plan.folder / trial.name),
+            "prepared": str(plan.folder / PREPARED / f"data-{hashlib.sha256(signature.encode()).hexdigest()[:12]}") if is_shared else "",
             "metric": plan.metric.text,
         }
     return orders
@@ -199,4 +203,4 @@ def list_preparations(orders: dict[int, TrialOrder], numbers: Sequence[int]) -> 
     for number in numbers:
         if orders[number]["prepared"]:
             first.setdefault(orders[number]["prepared"], orders[number])
-    return [{**order, "arguments": [*order["arguments"][:-1], f"--run.dir={name}"]} for name, order in first.items()]
+    return [{**order, "run_dir": name} for name, order in first.items()]

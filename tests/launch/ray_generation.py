@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -70,3 +71,19 @@ def check_speech(nodes: Cluster, tmp_path: Path, model: Path, recipe: str, *argv
     (out / "00003.wav").unlink()
     assert f"{len(TEXTS)} wavs, {len(TEXTS) - 1} of them from an earlier run" in run("generate", *common, *engine)
     assert wavs_of(out).keys() == local.keys()
+
+
+def check_evaluation(nodes: Cluster, tmp_path: Path, model: Path, recipe: str, speaker: str, *argv: object) -> None:
+    """The clips of `eval-voice` on a cluster that loses a worker are those of one process."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"text": text, "speaker": speaker}) + "\n" for text in TEXTS))
+    common = ["--model", model, "--recipe", recipe, "--data", rows, "--batch", 2, "--max-seconds", 1, *argv]
+    run("eval-voice", *common, "--out", tmp_path / "here")
+    engine = ["--engine", "ray", "--ray-address", nodes.address, "--workers", 2, "--out", tmp_path / "there"]
+    with started("eval-voice", *common, *engine) as process:
+        kill_a_worker(process, lambda: any((tmp_path / "there" / "clips").rglob("*.flac")))
+        ended(process)
+    (here,), (there,) = ([*(tmp_path / name / "clips").iterdir()] for name in ("here", "there"))
+    assert wavs_of(here) == wavs_of(there) and len([*here.iterdir()]) == len(TEXTS)
+    kept = [json.loads((tmp_path / name / "evaluation.json").read_text()) for name in ("here", "there")]
+    assert kept[0]["settings"]["engine"] == "local" and kept[1]["settings"]["engine"] == "ray"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -99,7 +100,7 @@ def test_a_study_survives_its_driver_and_its_failing_trials(nodes: Cluster, trai
     assert any(trial.launches == 2 for trial in trials)
     first, second = span(study / "trial-0000"), span(study / "trial-0001")
     assert first[0] < second[1] and second[0] < first[1], "two at once"
-    prepared = list((study / "prepared" / "data-0" / "cache").glob("train-*.index"))
+    prepared = list(study.glob("prepared/data-*/cache/train-*.index"))
     assert all(path.samefile(study / "trial-0000" / "cache" / path.name) for path in prepared) and len(prepared) == 1, "indexed once"
     assert output.count("indexing") == 0
 
@@ -141,6 +142,48 @@ def test_a_trial_that_falls_behind_is_stopped_and_one_whose_worker_dies_resumes(
     results = list(read_results(study))
     again = ended(start(nodes, tmp_path, space, training, *argv))
     assert "0 of 2 trials to run" in again and list(read_results(study)) == results and record(tmp_path).trials == [good, bad]
+
+
+# A `prepare` that kills its worker so often, by train.micro_tokens.
+DEADLY = """
+
+import dataclasses, os, signal
+
+DEATHS = {64: 1, 128: 9}
+
+
+def prepare(config):
+    marks = [config.run.dir.parent / f"died-{config.train.micro_tokens}-{number}" for number in range(DEATHS[config.train.micro_tokens])]
+    for mark in marks:
+        if config.run.dir.parent.name == "prepared" and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+RECIPE = dataclasses.replace(RECIPE, prepare=prepare)
+"""
+
+
+@pytest.mark.ci
+@pytest.mark.slow
+def test_data_is_prepared_again_when_its_worker_dies(nodes: Cluster, training: list[str], tmp_path: Path) -> None:
+    """Once for one group of trials, which then train; again and again for the other, whose trials fail and are resumed later."""
+    recipe = tmp_path / "deadly"
+    shutil.copytree(ROOT / "tests" / "byte_model", recipe, ignore=shutil.ignore_patterns("__pycache__"))
+    code = (recipe / "recipe.py").read_text()
+    (recipe / "recipe.py").write_text(code + DEADLY)
+    named = [str(recipe) if word == str(ROOT / "tests" / "byte_model") else word for word in training]
+    space = "train.micro_tokens: {grid: [64, 128]}\ntrain.lr: {grid: [0.003, 0.01]}\n"
+    argv = ["--train.global_batch_tokens", "256", "--train.steps", "4", "--early-stopping", "false", "--max-failures", "2"]
+    output = ended(start(nodes, tmp_path, space, named, *argv))
+    trials = record(tmp_path).trials
+    statuses = {trial.values["train.micro_tokens"]: trial.status for trial in trials}
+    assert len(trials) == 4 and statuses == {64: "finished", 128: "failed"}, output
+    assert output.count("preparing the data: its worker died (1 of at most 3 times): ") == 2, "once for each group"
+    assert output.count("; starting it again") == 3
+    for trial in (trial for trial in trials if trial.status == "failed"):
+        assert trial.message.startswith("preparing the data: its worker died (3 of at most 3 times): ") and trial.launches == 0
+    assert "the same command resumes what is not done" in output
 
 
 def find_workers(name: str) -> list[psutil.Process]:

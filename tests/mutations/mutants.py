@@ -2165,10 +2165,10 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/planning/parallelism_planner.py",
-        "if bytes_apart * positions_apart > 0 else max(whole.peak, 1) / whole.positions",
-        "",
-        "tests/finetune/planning/test_parallelism_planner.py::test_micro_batches_of_the_same_memory_have_a_largest_one",
-        "plan fails if two micro-batches need the same memory",
+        "found = measure(trace(positions))",
+        "found = (positions, (low := measure(trace(work.micro_tokens)))[1] * positions / low[0])",
+        "tests/finetune/planning/test_parallelism_planner.py::test_the_largest_micro_batch_fills_the_memory_though_the_peak_moves",
+        "the largest micro-batch of a plan does not fit, because memory is extrapolated from a short one",
     ),
     Mutant(
         "finetune/exporting/export.py",

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from finetune.config import resolve
 from finetune.errors import UserError
 from finetune.hardware.gpu_specs import Cluster, Gpu, make_cluster
 from finetune.planning.estimate import RunEstimate, estimate_run
 from finetune.planning.memory import GIB, ParameterOutline, Unit, estimate_memory
 from finetune.planning.report import RunPlan, format_bars, format_plan, plan_run
+from finetune.recipe import find_recipe, load_recipe
+from finetune.storage import files
 from tests.finetune import tiny
 
 MACHINE = make_cluster("h100-80gb", 4, 1)
@@ -82,7 +85,31 @@ def test_the_largest_micro_batch_fits_and_more_does_not(foreseen: RunEstimate) -
         work = foreseen.activations(positions, "none", 1)
         return estimate_memory(foreseen.outline, prospect.best.arrangement, work, foreseen.work.compute).total
 
-    assert total(round(most * 0.97)) <= small.budget < total(round(most * 1.35))
+    assert total(most) <= small.budget < total(round(most * 1.04))
+    assert " or more" not in text_of(prospect, [])
+    assert f"--train.micro_tokens {16 * foreseen.config.train.micro_tokens} or more" in text_of(plan_run(foreseen, MACHINE), [])
+
+
+def test_the_largest_micro_batch_is_that_of_a_run_with_so_many_positions(tmp_path: Path) -> None:
+    """A wide vocabulary: the fp32 gradient of the head hides at 1,024 positions how much a recomputed block needs at nine times as many."""
+    shape = {"model_type": "llama", "vocab_size": 32000, "hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4}
+    files.write_json(tmp_path / "config.json", shape | {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": False})
+    recipe, folder = load_recipe(find_recipe("llm_sft")), find_recipe("llm_sft")
+    own = {"model.source": tmp_path, "run.dir": tmp_path / "run", "train.activation_checkpointing": "full", "model.lora": None}
+
+    def estimate(positions: int) -> RunEstimate:
+        sizes = {"train.micro_tokens": positions, "train.global_batch_tokens": 2**20}
+        overrides = [(key, "null" if value is None else str(value)) for key, value in (own | sizes).items()]
+        return estimate_run(resolve("llm_sft", recipe.Options, [folder / "config.yaml"], overrides), recipe)
+
+    short = estimate(1024)
+    needed = plan_run(short, make_cluster("h100-80gb", 1, 1)).best.memory
+    small = Cluster("toy", Gpu((needed.total + 115_000_000) / GIB, 1, 1, 1), 1)
+    most = plan_run(short, small).largest
+    for positions, fits in ((most, True), (round(1.04 * most), False)):
+        assert plan_run(estimate(positions), small).best.fits == fits, (most, positions)
+    traced = [short.activations(positions, "full", 1).peak for positions in (512, 1024)]
+    assert 1024 + 110_000_000 / ((traced[1] - traced[0]) / 512) > 1.5 * most, "a line through short ones is far too high"
 
 
 def test_a_plan_that_does_not_fit_comes_with_advice(foreseen: RunEstimate) -> None:

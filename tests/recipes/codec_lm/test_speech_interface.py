@@ -49,3 +49,4 @@ def test_a_ray_cluster_that_loses_a_worker_speaks_as_one_process(exported: Path,
 
     with ray_nodes.cluster(2) as nodes:
         ray_generation.check_speech(nodes, tmp_path, exported, "codec_lm", "--max-seconds", "2", "--speaker", "ann")
+        ray_generation.check_evaluation(nodes, tmp_path, exported, "codec_lm", "ann")

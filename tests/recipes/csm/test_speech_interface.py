@@ -121,3 +121,4 @@ def test_a_ray_cluster_that_loses_a_worker_speaks_as_one_process(learned: Learne
 
     with ray_nodes.cluster(2) as nodes:
         ray_generation.check_speech(nodes, tmp_path, learned.folder, "csm", "--speaker", "ann", "--max-seconds", "2")
+        ray_generation.check_evaluation(nodes, tmp_path, learned.folder, "csm", "ann")

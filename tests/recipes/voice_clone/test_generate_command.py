@@ -155,15 +155,6 @@ def test_a_ray_cluster_that_loses_a_worker_speaks_as_one_process(fresh: Any, exp
     from tests.launch import ray_generation, ray_nodes
 
     model = export(fresh, "custom_voice", tmp_path / "untrained")
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text("".join(json.dumps({"text": text, "speaker": "bert"}) + "\n" for text in ray_generation.TEXTS[:6]))
-    measured = ["--model", model, "--recipe", "voice_clone", "--data", rows, "--batch", "2", "--max-seconds", "1"]
     with ray_nodes.cluster(2) as nodes:
         ray_generation.check_speech(nodes, tmp_path, model, "voice_clone", "--speaker", "bert", "--max-seconds", "2")
-        engine = ["--engine", "ray", "--ray-address", nodes.address]
-        for name, more in (("here", []), ("there", engine)):
-            ray_generation.run("eval-voice", *measured, *more, "--out", tmp_path / name)
-    (here,), (there,) = ([*(tmp_path / name / "clips").iterdir()] for name in ("here", "there"))
-    assert ray_generation.wavs_of(here) == ray_generation.wavs_of(there) and len([*here.iterdir()]) == 6
-    kept = [json.loads((tmp_path / name / "evaluation.json").read_text()) for name in ("here", "there")]
-    assert kept[0]["settings"]["engine"] == "local" and kept[1]["settings"]["engine"] == "ray"
+        ray_generation.check_evaluation(nodes, tmp_path, model, "voice_clone", "bert")
