@@ -241,12 +241,15 @@ def load_mimi(codec: MimiCodec, device: str) -> MimiModel:
     import torch
     from transformers import MimiModel
 
+    from finetune.storage.construction_limits import limit_construction
+
     config, weights = codec.read_config(), read_codec_weights(codec.model, codec.prefix)
     misfit = f"{codec.model}: the codec's weights and {CONFIG} do not fit"
     try:
-        model, found = MimiModel.from_pretrained(
-            None, config=config, state_dict=weights, trust_remote_code=False, dtype=torch.float32, output_loading_info=True
-        )
+        with limit_construction(codec.model):
+            model, found = MimiModel.from_pretrained(
+                None, config=config, state_dict=weights, trust_remote_code=False, dtype=torch.float32, output_loading_info=True
+            )
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{misfit} ({one_line(error)}); fetch the model again") from error
     for fault in ("missing", "unexpected"):

@@ -278,10 +278,12 @@ def load_snac(codec: SnacCodec, device: str) -> Any:
     package is missing."""
     make_model = import_snac()
     from data_prep.audio_codecs.snac_noise import fix_noise  # imports the package
+    from finetune.storage.construction_limits import limit_construction
 
     weights = read_weights(codec.folder)
     try:
-        model = make_model(**asdict(codec.config), attn_window_size=None)
+        with limit_construction(codec.folder):
+            model = make_model(**asdict(codec.config), attn_window_size=None)
         model.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{codec.folder}: the weights and {CONFIG} do not fit ({one_line(error)}); fetch the model again") from error
