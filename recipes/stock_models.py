@@ -60,8 +60,8 @@ def explain_loading(folder: Path) -> Iterator[None]:
     """Raises `UserError` if `from_pretrained` fails on an exported folder while this is open."""
     try:
         yield
-    except UserError:
-        raise
+    except UserError as error:
+        raise UserError(f"--model {folder}: {error}") from None
     except Exception as error:  # a damaged or hostile folder fails in many ways
         raise UserError(f"--model {folder}: cannot be loaded ({error}); export it again") from error
 

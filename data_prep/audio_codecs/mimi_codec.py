@@ -20,12 +20,13 @@ import numpy as np
 
 from data_prep.audio.waveform import Samples
 from data_prep.audio_codecs.interface import CodeFormat, Codes, check_codes
-from data_prep.audio_codecs.partial_weights import open_weights, read_partial_weights
+from data_prep.audio_codecs.partial_weights import read_partial_weights
 from data_prep.parallel.devices import disable_tf32
 from finetune.errors import UserError
 from finetune.storage.hub_download import commit_of
 from finetune.storage.model_resolver import resolve_model
 from finetune.storage.model_security import CONFIG, Kind, check_config, checked_index
+from finetune.storage.safetensors_files import open_weights
 from finetune.storage.strict_json import one_line
 
 if TYPE_CHECKING:
