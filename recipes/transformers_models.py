@@ -43,9 +43,13 @@ def build_on_meta(make: Callable[[], Any], base: Path) -> Any:
     """What `make` makes of the config of `base`, with parameters on the meta device and real buffers. Raises `UserError` if it fails."""
     from accelerate import init_empty_weights
 
-    with init_empty_weights(include_buffers=False):
+    from finetune.storage.construction_limits import limit_construction
+
+    with init_empty_weights(include_buffers=False), limit_construction(base):
         try:
             return make()
+        except UserError:
+            raise
         except Exception as error:  # sizes that do not fit together fail in many ways
             problem = f"{type(error).__name__}: {one_line(error):.200}"
             raise UserError(f"{base}: the model in config.json cannot be built ({problem}); download it again, or give another") from error
@@ -56,7 +60,9 @@ def explain_loading(folder: Path) -> Iterator[None]:
     """Raises `UserError` if `from_pretrained` fails on an exported folder while this is open."""
     try:
         yield
-    except (AttributeError, ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
+    except UserError as error:
+        raise UserError(f"--model {folder}: {error}") from None
+    except Exception as error:  # a damaged or hostile folder fails in many ways
         raise UserError(f"--model {folder}: cannot be loaded ({error}); export it again") from error
 
 

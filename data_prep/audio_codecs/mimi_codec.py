@@ -20,12 +20,13 @@ import numpy as np
 
 from data_prep.audio.waveform import Samples
 from data_prep.audio_codecs.interface import CodeFormat, Codes, check_codes
-from data_prep.audio_codecs.partial_weights import open_weights, read_partial_weights
+from data_prep.audio_codecs.partial_weights import read_partial_weights
 from data_prep.parallel.devices import disable_tf32
 from finetune.errors import UserError
 from finetune.storage.hub_download import commit_of
 from finetune.storage.model_resolver import resolve_model
 from finetune.storage.model_security import CONFIG, Kind, check_config, checked_index
+from finetune.storage.safetensors_files import open_weights
 from finetune.storage.strict_json import one_line
 
 if TYPE_CHECKING:
@@ -241,12 +242,15 @@ def load_mimi(codec: MimiCodec, device: str) -> MimiModel:
     import torch
     from transformers import MimiModel
 
+    from finetune.storage.construction_limits import limit_construction
+
     config, weights = codec.read_config(), read_codec_weights(codec.model, codec.prefix)
     misfit = f"{codec.model}: the codec's weights and {CONFIG} do not fit"
     try:
-        model, found = MimiModel.from_pretrained(
-            None, config=config, state_dict=weights, trust_remote_code=False, dtype=torch.float32, output_loading_info=True
-        )
+        with limit_construction(codec.model):
+            model, found = MimiModel.from_pretrained(
+                None, config=config, state_dict=weights, trust_remote_code=False, dtype=torch.float32, output_loading_info=True
+            )
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{misfit} ({one_line(error)}); fetch the model again") from error
     for fault in ("missing", "unexpected"):

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from safetensors import SafetensorError, safe_open
-
-from finetune.errors import UserError
+from finetune.storage.safetensors_files import open_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@contextmanager
-def open_weights(path: Path) -> Iterator[Any]:
-    """A safetensors file. Raises `UserError` if it is damaged."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            yield file
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} cannot be read ({error}); fetch the model again") from error
 
 
 def read_partial_weights(paths: Iterable[Path], prefix: str) -> dict[str, Tensor]:

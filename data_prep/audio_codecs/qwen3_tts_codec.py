@@ -137,6 +137,8 @@ def load_codec(codec: Path, device: str) -> Any:
             return package.Qwen3TTSTokenizer.from_pretrained(
                 clean, trust_remote_code=False, use_safetensors=True, dtype=torch.float32, device_map=device
             )
+        except UserError:
+            raise
         except Exception as error:  # a damaged folder fails in many ways inside transformers
             raise UserError(f"{codec} cannot be loaded ({type(error).__name__}: {error}); fetch the model again") from error
 

@@ -115,9 +115,12 @@ def load_encoder(folder: Path, device: str = "cpu") -> nn.Module:
     from qwen_tts.core.models.configuration_qwen3_tts import Qwen3TTSSpeakerEncoderConfig
     from qwen_tts.core.models.modeling_qwen3_tts import Qwen3TTSSpeakerEncoder
 
+    from finetune.storage.construction_limits import limit_construction
+
     shape, weights = read_base_config(folder), read_encoder_weights(folder)
     try:
-        encoder: nn.Module = Qwen3TTSSpeakerEncoder(Qwen3TTSSpeakerEncoderConfig(**shape["speaker_encoder_config"])).float().eval()
+        with limit_construction(folder):
+            encoder: nn.Module = Qwen3TTSSpeakerEncoder(Qwen3TTSSpeakerEncoderConfig(**shape["speaker_encoder_config"])).float().eval()
         encoder.load_state_dict(weights)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{folder}: the speaker encoder's weights and config.json do not fit ({error}); fetch the model again") from error

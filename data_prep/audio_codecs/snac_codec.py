@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from data_prep.audio.waveform import Samples
 from data_prep.audio_codecs.interface import CodeFormat, Codes, check_codes
@@ -32,6 +31,7 @@ from data_prep.parallel.devices import disable_tf32
 from finetune.errors import UserError
 from finetune.storage.model_resolver import resolve_model
 from finetune.storage.model_security import CONFIG, cleaned, load_pickled_weights, report, shorten
+from finetune.storage.safetensors_files import open_weights
 from finetune.storage.strict_json import one_line
 
 if TYPE_CHECKING:
@@ -250,11 +250,8 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     import torch
 
     if (path := folder / WEIGHTS).is_file():
-        try:
-            with safe_open(path, framework="pt") as file:
-                return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            raise UserError(f"{path} cannot be read ({error}); fetch the model again") from error
+        with open_weights(path) as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if not (path := folder / PICKLED_WEIGHTS).is_file():
         raise UserError(f"{folder} contains neither {WEIGHTS} nor {PICKLED_WEIGHTS}; the download is incomplete, fetch the model again")
     found = load_pickled_weights(path)
@@ -278,10 +275,12 @@ def load_snac(codec: SnacCodec, device: str) -> Any:
     package is missing."""
     make_model = import_snac()
     from data_prep.audio_codecs.snac_noise import fix_noise  # imports the package
+    from finetune.storage.construction_limits import limit_construction
 
     weights = read_weights(codec.folder)
     try:
-        model = make_model(**asdict(codec.config), attn_window_size=None)
+        with limit_construction(codec.folder):
+            model = make_model(**asdict(codec.config), attn_window_size=None)
         model.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{codec.folder}: the weights and {CONFIG} do not fit ({one_line(error)}); fetch the model again") from error

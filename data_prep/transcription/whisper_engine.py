@@ -87,6 +87,8 @@ def load_whisper(name: str, device: str, option: str = WHISPER_OPTION) -> Any:
     folder or the hub. Raises `UserError`."""
     import whisper
 
+    from finetune.storage.construction_limits import limit_construction  # imports torch
+
     if faster_whisper_engine.is_faster_whisper(name, option):
         return faster_whisper_engine.load_model(name, device, option)
     path = fetch_weights(name, option)
@@ -94,7 +96,8 @@ def load_whisper(name: str, device: str, option: str = WHISPER_OPTION) -> Any:
     converted = whisper_conversion.read_checkpoint(name, option) if path.suffix == ".safetensors" else None
     try:
         checkpoint = converted or load_pickled_weights(path)
-        model = whisper.Whisper(whisper.ModelDimensions(**checkpoint["dims"]))
+        with limit_construction(path.parent if converted else path):
+            model = whisper.Whisper(whisper.ModelDimensions(**checkpoint["dims"]))
         model.load_state_dict(checkpoint["model_state_dict"])
     except Exception as error:  # an invalid file fails in many ways
         raise UserError(f"{option} {name}: not a Whisper checkpoint ({type(error).__name__}: {error})") from error

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from finetune.checkpointing import checkpoint, rank_shards
@@ -34,6 +33,7 @@ from finetune.recipe import ExportPlan, Recipe, choose_recipe, find_recipe, load
 from finetune.storage import files
 from finetune.storage.hub_download import commit_of
 from finetune.storage.model_security import copy_for_export
+from finetune.storage.safetensors_files import open_weights
 
 DTYPE_FLAGS = {None: None, "bf16": torch.bfloat16, "fp32": torch.float32}
 """Value of --dtype → type of the weights; None: as in the base."""
@@ -308,7 +308,7 @@ def exported_entries(source: Source, base: Path) -> list[TensorEntry]:
     types = {text: dtype for dtype, text in DTYPES.items()}
     added, entries = source.state["added"], []
     for name, path in sorted(loading.tensor_files(base).items()):
-        with safe_open(path, framework="pt") as file:
+        with open_weights(path) as file:
             part = file.get_slice(name)
             own = types[part.get_dtype()]
             dtype = source.dtype if source.dtype and own.is_floating_point else own

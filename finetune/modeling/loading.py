@@ -9,7 +9,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Shard
@@ -22,6 +21,7 @@ from finetune.modeling.added_parameters import Initializer
 from finetune.modeling.lora_adapters import init_adapter, init_magnitudes, is_adapter, is_magnitude, layer_of
 from finetune.storage import files
 from finetune.storage.model_resolver import MODEL_FILES, resolve_model
+from finetune.storage.safetensors_files import open_weights
 
 SHAPING = frozenset({".safetensors", ".json", ".jinja", ".model", ".txt", ".codes", ".tiktoken"})
 """Types of files that loaders of transformers read: weights, configs, tokenizers, chat templates."""
@@ -65,10 +65,11 @@ def content_digest(digests: Mapping[str, str]) -> str:
 
 
 def tensor_files(folder: Path) -> dict[str, Path]:
-    """Tensor name → the safetensors file in `folder` that contains it. Raises `UserError` if there are no such files."""
+    """Tensor name → the safetensors file in `folder` that contains it. Raises `UserError` if there are no such files, and for a damaged
+    one."""
     found: dict[str, Path] = {}
     for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
+        with open_weights(path) as file:
             if twice := sorted(found.keys() & set(file.keys())):
                 raise UserError(
                     f"{folder}: {twice[0]} is in {found[twice[0]].name} and in {path.name} ({len(twice)} such tensors); "
@@ -84,7 +85,7 @@ def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """Tensor name → shape, from the files' headers. Raises `UserError` if there are no weights."""
     shapes: dict[str, tuple[int, ...]] = {}
     for path in set(tensor_files(folder).values()):
-        with safe_open(path, framework="pt") as file:
+        with open_weights(path) as file:
             shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - no mapping
     return shapes
 
@@ -147,7 +148,7 @@ def open_base(folder: Path, names: Mapping[str, str] = SAME_NAMES) -> Iterator[R
     reader is given → name in the files, where they differ."""
     places = tensor_files(folder)
     with contextlib.ExitStack() as stack:
-        handles = {path: stack.enter_context(safe_open(path, framework="pt")) for path in set(places.values())}
+        handles = {path: stack.enter_context(open_weights(path)) for path in set(places.values())}
 
         def read(name: str, slices: tuple[slice, ...] | None) -> Tensor:
             stored = names.get(name, name)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import regex
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +22,8 @@ from finetune.modeling.added_parameters import make_generator
 
 ALL_LINEAR = "all-linear"
 """Value of `model.lora.targets` for all linear layers inside and between the blocks, without the output head."""
+MATCH_SECONDS = 5.0
+"""Limit for one name; usual patterns take microseconds."""
 DOWN, UP, LENGTHS = ".lora_A.default.weight", ".lora_B.default.weight", ".lora_magnitude_vector.default.weight"
 """Suffixes that peft adds to a layer's name for A [r, in], B [out, r] and m [out]."""
 
@@ -33,11 +36,26 @@ def inject_adapters(model: nn.Module, lora: Lora, targets: str, excluded: Collec
     pattern = lora.targets or targets
     chosen = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     if pattern != ALL_LINEAR:
-        chosen = [name for name, _ in model.named_modules() if re.fullmatch(pattern, name)]
+        chosen = match_names(pattern, [name for name, _ in model.named_modules()])
     chosen = [name for name in chosen if name not in excluded]
     if not all(isinstance(model.get_submodule(name), nn.Linear) for name in chosen) or not chosen:
         raise UserError(f"model.lora.targets {pattern!r} must match linear layers only, and at least one; check the model's module names")
     inject_adapter_in_model(peft_config(lora, chosen), model, low_cpu_mem_usage=True)
+
+
+def match_names(pattern: str, names: Iterable[str]) -> list[str]:
+    """The names that the regular expression `model.lora.targets` matches as a whole. Raises `UserError` for an invalid expression, and for
+    one that takes seconds: some, as `(a|a)+b`, try more ways to match than a computer can."""
+    try:
+        compiled = regex.compile(pattern)
+        return [name for name in names if compiled.fullmatch(name, timeout=MATCH_SECONDS)]
+    except regex.error as error:
+        raise UserError(f"model.lora.targets {pattern!r} is not a regular expression ({error}); correct it") from None
+    except TimeoutError:
+        raise UserError(
+            f"model.lora.targets {pattern!r} had not matched a name after {MATCH_SECONDS:g} s; write it without repetitions inside of "
+            "repetitions"
+        ) from None
 
 
 def peft_config(lora: Lora, modules: list[str]) -> Any:

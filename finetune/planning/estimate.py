@@ -71,7 +71,12 @@ def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
     def activations(positions: int, recomputing: Recomputing, tensor: int) -> Activations:
         samples = -(-positions // dataset_opening.longest_sample(config))
         batch, held = sketched.batch(samples, positions // samples), positions // samples * samples
-        return trace_step(loaded.model, counts, loaded.blocks, loss, batch, held, dtype, recomputing, tensor, loaded.tensor_plans)
+        try:
+            return trace_step(loaded.model, counts, loaded.blocks, loss, batch, held, dtype, recomputing, tensor, loaded.tensor_plans)
+        except (RuntimeError, ValueError) as error:
+            if not misfits:
+                raise
+            raise UserError(f"model.source: {misfits[0]} ({len(misfits)} tensors of {loaded.base} do not match its config.json)") from error
 
     train = config.train
     work = Work(

@@ -86,13 +86,17 @@ def admit(folder: Path, kind: Kind) -> Iterator[Path]:
     """A temporary clean copy of a model folder; weights are linked, not copied.
 
     Call the library's `from_pretrained` on it, with `trust_remote_code=False` and, for weights, `use_safetensors=True`. Dropped keys are
-    printed to stderr. Raises `UserError` for a model type that `kind` does not accept, and for invalid files.
+    printed to stderr. Raises `UserError` for a model type that `kind` does not accept, for invalid files, and if the library creates more
+    tensors than the weights justify.
     """
     temporary = files.fresh_folder(Path(tempfile.gettempdir()), "overtone-model", 0o700)
     try:
         _copy_clean(folder, kind, temporary)
-        with forbid_remote_code():
-            yield temporary
+        with forbid_remote_code():  # imports torch
+            from finetune.storage.construction_limits import limit_construction
+
+            with limit_construction(folder):
+                yield temporary
     finally:
         files.discard(temporary)
 

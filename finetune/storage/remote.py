@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import ipaddress
 import json
 import re
 import secrets
+import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
+from urllib.parse import urlsplit
 
 from finetune.errors import UserError
 from finetune.storage import files
@@ -24,6 +27,10 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 URL = re.compile(r"[a-z][a-z0-9+.-]*://.+")
+WEB = re.compile(r"(?:https?|webdavs?)://.+?(?=::\w+://|$)")
+"""Web addresses in a URL, which may be chained: `zip://a::https://host/b`."""
+METADATA_SERVICES = frozenset({ipaddress.ip_address("fd00:ec2::254")})
+"""Addresses of such services that are not link-local."""
 CONTENT = ("ETag", "etag", "e_tag", "md5Hash", "checksum", "generation", "version_id", "blob_id")
 """Keys of a file's info that change with its content. If there is none, the modification times (`TIMES`) are used."""
 TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
@@ -223,6 +230,7 @@ def _open_file_system(url: str) -> tuple[AbstractFileSystem, str]:
     from fsspec.core import url_to_fs
 
     scheme = url.partition("://")[0]
+    _refuse_link_local(url)
     try:
         system, path = url_to_fs(url, use_listings_cache=False, **OWN_OPTIONS.get(scheme, {}))
     except ImportError as error:
@@ -233,6 +241,35 @@ def _open_file_system(url: str) -> tuple[AbstractFileSystem, str]:
             f"{url}: {scheme}:// cannot be opened ({error}); use s3://bucket/name for S3, file:///path for a mounted folder"
         ) from error
     return system, path
+
+
+def _refuse_link_local(url: str) -> None:
+    """Raises `UserError` for a web address on the local link, before a request is sent: at such addresses, clouds give credentials to
+    whoever asks from the machine, and a config or a command may come from a stranger."""
+    for host in map(_find_host, WEB.findall(url)):
+        for address in _resolve_addresses(host):
+            if address.is_link_local or address in METADATA_SERVICES:
+                raise UserError(
+                    f"{url}: {host} is a link-local address ({address}), where a cloud machine finds its credentials, and no data; it is "
+                    "never read, so give another URL"
+                )
+
+
+def _find_host(address: str) -> str:
+    """The host of an http address; empty for an invalid one."""
+    try:
+        return urlsplit(address).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _resolve_addresses(host: str) -> set[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    """The IP addresses of a host; none if it has none."""
+    try:
+        found = {ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in socket.getaddrinfo(host or ".", None)}
+    except (OSError, ValueError):  # the request itself fails, too, and says so
+        return set()
+    return {getattr(address, "ipv4_mapped", None) or address for address in found}
 
 
 @contextlib.contextmanager

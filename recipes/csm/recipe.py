@@ -9,7 +9,6 @@ of the base.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -76,8 +75,10 @@ def make_loaded(config: Config[Options]) -> tuple[Loaded, CsmTokens]:
 
 def adapts_head(config: Config[Options]) -> bool:
     """Whether the head of codebook 0 gets a LoRA adapter."""
+    from finetune.modeling.lora_adapters import match_names
+
     pattern = config.model.lora.targets if config.model.lora else None
-    return pattern is not None and re.fullmatch(pattern, HEAD) is not None
+    return pattern is not None and bool(match_names(pattern, [HEAD]))
 
 
 def make_processor(config: Config[Options], base: Path, tokens: CsmTokens, speakers: dict[str, int]) -> CsmProcessing:

@@ -20,7 +20,7 @@ from data_prep.images.image_decoding import decode_image
 from finetune.errors import UserError
 from finetune.recipe import Sample
 from finetune.storage.files import resolve_under
-from finetune.storage.model_security import admit
+from finetune.storage.model_security import admit, read_object
 from finetune.storage.strict_json import one_line
 
 from .classifier_model import Normalization, image_classifier
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 SETTINGS = "preprocessor_config.json"
 STORED_AREA = 2.0
 """Pixels of the copy that crops are taken from, relative to the model's input: a crop of half of its area is not enlarged."""
+SIZES = ("size", "crop_size", "pad_size")
+"""Keys of `preprocessor_config.json` for heights and widths of images, in pixels."""
+LARGEST_SIDE = 4096
+"""Larger than the input of any published classifier."""
 RATIOS = (3 / 4, 4 / 3)
 """Aspect ratios of crops (Szegedy et al. 2014, arXiv:1409.4842)."""
 
@@ -55,6 +59,7 @@ def load_image_processor(base: Path) -> Any:
 
     if not (base / SETTINGS).is_file():
         raise UserError(f"{base} has no {SETTINGS}, so it is not known how images are prepared for it; download the model again")
+    check_sizes(base)
     level = logging.get_verbosity()
     logging.set_verbosity_error()  # each version comments on which of two implementations it chose
     with admit(base, image_classifier()) as clean:
@@ -65,6 +70,18 @@ def load_image_processor(base: Path) -> Any:
             raise UserError(f"{base / SETTINGS} cannot be used ({problem}); download the model again") from error
         finally:
             logging.set_verbosity(level)
+
+
+def check_sizes(base: Path) -> None:
+    """Raises `UserError` if images would be resized to more pixels than any classifier takes, for which the memory may not suffice."""
+    settings = read_object(base / SETTINGS)
+    for key in SIZES:
+        sides = settings.get(key)
+        for side in sides.values() if isinstance(sides, dict) else [sides]:
+            if isinstance(side, int | float) and not 0 <= side <= LARGEST_SIDE:
+                raise UserError(
+                    f"{base / SETTINGS}: {key} has {side}, expected 0 to {LARGEST_SIDE:,} pixels; download the model again, or give another"
+                )
 
 
 def read_normalization(processor: Any) -> Normalization:

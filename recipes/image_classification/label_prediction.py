@@ -11,7 +11,7 @@ from transformers import AutoModelForImageClassification
 from data_prep.images.image_decoding import decode_image
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError
-from finetune.storage.model_security import admit, require_safetensors
+from finetune.storage.model_security import admit, require_safetensors, require_weights
 from recipes.transformers_models import explain_loading
 
 from .classifier_model import image_classifier, read_base_labels
@@ -49,5 +49,8 @@ def load_export(folder: Path) -> tuple[Any, Any]:
     require_safetensors(folder, "--model")
     processor = load_image_processor(folder)
     with admit(folder, image_classifier()) as clean, explain_loading(folder):
-        model = AutoModelForImageClassification.from_pretrained(clean, trust_remote_code=False, use_safetensors=True)
+        model, loaded = AutoModelForImageClassification.from_pretrained(
+            clean, trust_remote_code=False, use_safetensors=True, output_loading_info=True
+        )
+        require_weights(loaded["missing_keys"], ())
     return model.eval().to("cuda" if torch.cuda.is_available() else "cpu"), processor

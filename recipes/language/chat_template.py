@@ -7,6 +7,7 @@ from datetime import date
 from typing import Any
 
 from finetune.errors import UserError
+from recipes.language.render_limits import check_length, limit_rendering
 
 FIXED_DATE = date(2024, 7, 26)
 """Current date for templates that write one; Llama 3's template falls back to this day. With the real date, the same row would have other
@@ -36,13 +37,15 @@ class Chat:
         Raises `UserError` with the template's own error if it fails.
         """
         try:
-            [text] = self.tokenizer.apply_chat_template(
-                [self.messages[:until]],  # a batch of one, because transformers refuses an empty conversation outside of a batch
-                tools=self.tools,
-                chat_template=template or self.template,
-                add_generation_prompt=add_generation_prompt,
-                tokenize=False,
-            )
+            with limit_rendering(template or self.template):
+                [text] = self.tokenizer.apply_chat_template(
+                    [self.messages[:until]],  # a batch of one, because transformers refuses an empty conversation outside of a batch
+                    tools=self.tools,
+                    chat_template=template or self.template,
+                    add_generation_prompt=add_generation_prompt,
+                    tokenize=False,
+                )
+                check_length(text)
         except Exception as error:  # a template is a third party's program, and can raise any exception
             raise UserError(f"the chat template cannot render this chat: {type(error).__name__}: {error}") from error
         return str(text)

@@ -24,10 +24,12 @@ def find_tied_head(base: Path) -> str | None:
     from accelerate import init_empty_weights
     from transformers import AutoModelForCausalLM
 
+    from finetune.storage.construction_limits import limit_construction
+
     config = read_config(base)
     if not config.get_text_config().tie_word_embeddings:
         return None
-    with init_empty_weights():
+    with init_empty_weights(), limit_construction(base):
         whole = AutoModelForCausalLM.from_config(config)
     return find_path(whole.get_output_embeddings(), whole) + ".weight"
 

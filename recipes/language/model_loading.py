@@ -11,7 +11,7 @@ import torch
 from finetune.errors import UserError
 from finetune.hardware import cudnn_sdpa
 from finetune.recipe import Loaded, Sketch
-from finetune.storage.model_security import admit, require_safetensors
+from finetune.storage.model_security import admit, require_safetensors, require_weights
 from recipes.language import collation
 from recipes.language.attention_selection import choose_attention, explain_recompilation
 from recipes.language.causal_model import build_on_meta, causal_language_model, choose_loss_head, find_block_classes, read_config
@@ -66,5 +66,8 @@ def load_for_generation(folder: Path) -> tuple[Any, Any]:
     cudnn_sdpa.disable_cudnn()
     placement = {"device_map": "auto", "dtype": "auto"} if torch.cuda.is_available() else {"dtype": torch.float32}
     with admit(folder, causal_language_model()) as clean, explain_loading(folder):
-        model = transformers.AutoModelForCausalLM.from_pretrained(clean, trust_remote_code=False, use_safetensors=True, **placement)
+        model, loaded = transformers.AutoModelForCausalLM.from_pretrained(
+            clean, trust_remote_code=False, use_safetensors=True, output_loading_info=True, **placement
+        )
+        require_weights(loaded["missing_keys"], ())
     return model.eval(), tokenizer

@@ -8,7 +8,6 @@ several reference clips; export for the stock `qwen_tts` package, as named voice
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -48,13 +47,17 @@ def load(config: Config[Options]) -> Loaded:
 
 def make_loaded(config: Config[Options], base: Path, model_config: dict[str, Any], vectors: Tensor) -> Loaded:
     """The model of `base`, whose config.json is `model_config`, with speaker vectors [speakers, H]; without processor and state."""
+    from finetune.storage.construction_limits import limit_construction
+
     from .model.qwen3_tts_model import block_classes, build_on_meta
 
     options = config.options
-    return Loaded(
-        model=build_on_meta(
+    with limit_construction(base):
+        model = build_on_meta(
             model_config, vectors, options.sub_weight, options.sub_frames, options.frame_dropout, partial(has_adapter, config)
-        ),
+        )
+    return Loaded(
+        model=model,
         processor=None,
         blocks=block_classes(),
         base=base,
@@ -65,8 +68,10 @@ def make_loaded(config: Config[Options], base: Path, model_config: dict[str, Any
 
 def has_adapter(config: Config[Options], name: str) -> bool:
     """Whether the layer `name` gets a LoRA adapter."""
+    from finetune.modeling.lora_adapters import match_names
+
     pattern = config.model.lora.targets if config.model.lora else None
-    return pattern is not None and re.fullmatch(pattern, name) is not None
+    return pattern is not None and bool(match_names(pattern, [name]))
 
 
 def make_processor(config: Config[Options], base: Path, ids: TokenIds, speakers: list[str]) -> SpeechProcessor:
@@ -89,14 +94,17 @@ def sketch(config: Config[Options]) -> Sketch:
 
     from data_prep.audio_codecs.qwen3_tts_speaker_encoder import read_base_config
     from finetune.modeling.loading import resolve_source
+    from finetune.storage.construction_limits import limit_construction
 
     from .model import sequence_layout
 
     base = resolve_source(config.model.source, config.model.revision)
     model_config = read_base_config(base)
     ids = sequence_layout.TokenIds.from_config(model_config)
+    with limit_construction(base):
+        vectors = torch.zeros(1, model_config["talker_config"]["hidden_size"])
     return Sketch(
-        loaded=make_loaded(config, base, model_config, torch.zeros(1, model_config["talker_config"]["hidden_size"])),
+        loaded=make_loaded(config, base, model_config, vectors),
         batch=lambda count, positions: sequence_layout.collate([sequence_layout.make_dummy_sample(positions, ids)] * count),
         processor=partial(make_plan_processor, config, base, ids),
     )

@@ -25,6 +25,41 @@ class Mutant(NamedTuple):
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "finetune/storage/model_security.py",
+        "            with limit_construction(folder):",
+        "            with contextlib.nullcontext():",
+        "tests/finetune/storage/test_construction_limits.py::test_a_config_of_absurd_sizes_is_refused_by_training_and_generation",
+        "a config.json of a few lines fills the memory of whoever loads the model",
+    ),
+    Mutant(
+        "finetune/storage/construction_limits.py",
+        'return min(int.from_bytes(file.read(8), "little"), path.stat().st_size)',
+        'return int.from_bytes(file.read(8), "little")',
+        "tests/finetune/storage/test_construction_limits.py::test_a_lying_header_does_not_raise_the_limit",
+        "a weights file that claims a long header lifts the limit on what config.json may describe",
+    ),
+    Mutant(
+        "recipes/language/render_limits.py",
+        "if len(text) > LONGEST_TEXT:",
+        "if False:",
+        "tests/recipes/language/test_render_limits.py::test_a_text_of_gigabytes_does_not_reach_the_tokenizer",
+        "a chat template that writes gigabytes keeps the tokenizer busy for minutes",
+    ),
+    Mutant(
+        "finetune/storage/remote.py",
+        "if address.is_link_local or address in METADATA_SERVICES:",
+        "if address in METADATA_SERVICES:",
+        "tests/finetune/storage/test_remote.py::test_the_credentials_service_of_a_cloud_machine_is_never_asked",
+        "a config of a stranger sends a request to the service that gives away a cloud machine's credentials",
+    ),
+    Mutant(
+        "recipes/image_classification/image_processing.py",
+        "    check_sizes(base)\n",
+        "",
+        "tests/recipes/image_classification/test_image_processing.py::test_a_processor_that_does_not_fit_is_explained",
+        "a processor that resizes images to a terapixel fills the memory",
+    ),
+    Mutant(
         "recipes/serving/fair_queue.py",
         "self._waiting.popitem(last=False)",
         "self._waiting.popitem(last=True)",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,11 @@ def arguments(folder: Path, run: Path) -> list[str]:
     )  # fmt: skip
 
 
-def inside_a_save(witness: Path, run: Path, chance: random.Random) -> str:
+Arguments = Callable[[Path, Path], list[str]]
+"""(folder of the data, folder of the run) → command line of the training."""
+
+
+def inside_a_save(witness: Path, run: Path, chance: random.Random, arguments: Arguments) -> str:
     """A rank dies at one of its disk operations, sometimes in the middle of it; then all are killed."""
     rank = chance.randrange(RANKS)
     fault = Fault(rank, chance.randrange(40 if rank == 0 else 8), torn=chance.random() < 0.5)
@@ -36,7 +41,7 @@ def inside_a_save(witness: Path, run: Path, chance: random.Random) -> str:
     return "save" if len(victims.struck(witness)) > before else "finished"
 
 
-def anywhere(witness: Path, run: Path, chance: random.Random) -> str:
+def anywhere(witness: Path, run: Path, chance: random.Random, arguments: Arguments) -> str:
     """All ranks are killed at a random moment after the first of their steps."""
     ranks = victims.start(witness, RANKS, arguments(run.parent, run))
     first, deadline = steps_told(run), time.monotonic() + 60
@@ -54,21 +59,21 @@ def steps_told(run: Path) -> int:
     return log.read_text().count('"event": "step"') if log.is_file() else 0
 
 
-def one_run_killed_on_and_on(folder: Path, chance: random.Random, kills: int) -> list[str]:
+def one_run_killed_on_and_on(folder: Path, chance: random.Random, kills: int, arguments: Arguments = arguments) -> list[str]:
     """A run that is killed after each start until it has ended (or suffered `kills`), and then equals the one that never was."""
     run, witness = folder / "run", folder / "witness"
     hits: list[str] = []
     while len(hits) < kills and "finished" not in hits:
         kind = inside_a_save if chance.random() < 0.5 else anywhere
-        hits.append(kind(witness, run, chance))
+        hits.append(kind(witness, run, chance, arguments))
         for path in checkpoint.list_checkpoints(run / "checkpoints"):
             assert checkpoint.find_problem(path) is None, (hits, path)
     victims.finish(witness, RANKS, arguments(folder, run))
     return [hit for hit in hits if hit != "finished"]
 
 
-def check_equal(folder: Path, whole: Path) -> None:
-    assert victims.losses(folder / "run") == victims.losses(whole / "run") and len(victims.losses(whole / "run")) == STEPS
+def check_equal(folder: Path, whole: Path, steps: int = STEPS) -> None:
+    assert victims.losses(folder / "run") == victims.losses(whole / "run") and len(victims.losses(whole / "run")) == steps
     assert victims.rows(folder / "witness") == victims.rows(whole / "witness")
     assert victims.weights(folder / "run") == victims.weights(whole / "run") and len(victims.weights(whole / "run")) == 1 + RANKS
     assert files.list_unfinished(folder / "run" / "checkpoints") == []

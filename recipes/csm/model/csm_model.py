@@ -23,8 +23,10 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.csm.modeling_csm import CsmBackboneModel, CsmDecoderLayer, CsmDepthDecoderForCausalLM
 
+from finetune.errors import UserError
 from finetune.modeling.loss_head import LossHead, of_logits
 from finetune.recipe import BASE_DISTANCE, BASE_STATES
+from finetune.storage.construction_limits import limit_construction
 
 from .model_config import explain_failure
 
@@ -162,8 +164,10 @@ def build_on_meta(
     for part in (config, config.depth_decoder_config):
         part._attn_implementation = ATTENTION
     try:
-        with init_empty_weights(include_buffers=False):
+        with init_empty_weights(include_buffers=False), limit_construction(base):
             model = CsmTrainingModel(config, depth_weight, depth_share)
+    except UserError:
+        raise
     except Exception as error:  # sizes that do not fit together fail in many ways
         raise explain_failure(base, error) from error
     if chunked_head:

@@ -21,5 +21,5 @@ def test_a_part_is_read_from_all_files_without_its_prefix(tmp_path: Path) -> Non
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "one.safetensors").write_bytes(b"no weights")
-    with pytest.raises(UserError, match=r"one.safetensors cannot be read \(.*\); fetch the model again"):
+    with pytest.raises(UserError, match=r"one.safetensors cannot be read \(.*\); download the model again"):
         read_partial_weights(tmp_path.iterdir(), "codec.")

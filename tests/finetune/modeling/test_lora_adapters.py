@@ -102,6 +102,18 @@ def test_dora_starts_at_the_lengths_of_the_base() -> None:
     assert torch.allclose(lora_adapters.init_magnitudes(base), stock)
 
 
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [(r"(a|a)+c", r"had not matched a name after 0\.1 s; write it without repetitions inside"), ("(a", "is not a regular expression")],
+)
+def test_a_pattern_that_cannot_be_matched_is_an_error(targets: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one tries about 2^40 ways to match the name."""
+    monkeypatch.setattr(lora_adapters, "MATCH_SECONDS", 0.1)
+    model = nn.ModuleDict({"a" * 40 + "cb": nn.Linear(4, 4)})
+    with pytest.raises(UserError, match=rf"model\.lora\.targets .*{message}"):
+        lora_adapters.inject_adapters(model, Lora(rank=2, targets=targets), "")
+
+
 def test_targets_match_whole_module_names() -> None:
     model = nn.ModuleDict({"head": nn.Linear(4, 4), "overhead": nn.Linear(4, 4), "head_2": nn.Linear(4, 4)})
     lora_adapters.inject_adapters(model, Lora(rank=2, targets="head"), "")

@@ -209,3 +209,25 @@ def test_a_url_without_permission_is_named(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(LocalFileSystem, "info", refused)
     with pytest.raises(UserError, match=r"is not allowed \(Access Denied\); check your credentials"):
         remote.find_file(f"file://{tmp_path}/a")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://169.254.169.254/latest/meta-data", "https://user:word@169.254.169.254:80/x", "http://2852039166/x", "http://[fe80::1]/x"),
+        *("http://[::ffff:169.254.169.254]/x", "http://[fd00:ec2::254]/x", "zip://a.jsonl::http://169.254.169.254/b.zip"),
+    ],
+)
+def test_the_credentials_service_of_a_cloud_machine_is_never_asked(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fsspec.core.url_to_fs", lambda *_, **__: pytest.fail("a file system was opened"))
+    for read in (remote.find_file, remote.list_files, remote.read):
+        with pytest.raises(UserError, match=r"is a link-local address .*; it is never read, so give another URL"):
+            read(url)
+
+
+def test_other_web_addresses_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("fsspec.core.url_to_fs", lambda url, **_: opened.append(url) or pytest.skip("reached"))
+    with pytest.raises(pytest.skip.Exception):
+        remote.find_file("http://127.0.0.1:1/x")
+    assert opened == ["http://127.0.0.1:1/x"]

@@ -101,6 +101,8 @@ def test_light_changes_around_the_mean() -> None:
     [
         ({"do_resize": False}, "stay different"),
         ({"size": {"height": "x"}}, "cannot be used"),
+        ({"size": {"height": 10**6, "width": 10**6}}, r"preprocessor_config.json: size has 1000000, expected 0 to 4,096 pixels; download"),
+        ({"crop_size": 30_000}, "crop_size has 30000"),
     ],
 )
 def test_a_processor_that_does_not_fit_is_explained(changes: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -1,0 +1,27 @@
+"""Opens safetensors files: one that is damaged, or whose header contradicts itself, is a `UserError` with its path. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from finetune.errors import UserError
+
+
+@contextmanager
+def open_weights(path: Path) -> Iterator[Any]:
+    """A safetensors file whose tensors torch gets. Raises `UserError` if it is damaged, also when a tensor is read while it is open."""
+    damaged = f"{path} cannot be read ({{}}); download the model again"
+    try:
+        opened = safe_open(path, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise UserError(damaged.format(error)) from error
+    with opened as file:
+        try:
+            yield file
+        except SafetensorError as error:  # no OSError: it may be of something else that is done while the file is open
+            raise UserError(damaged.format(error)) from error
