@@ -12,7 +12,7 @@ VERBS = {
     "codes": "encode the clips with the speech tokenizer; codes are added to the same files",
     "report": "write an HTML report about a dataset (report.html)",
     "review": "serve a page to listen to clips, correct texts, keep and reject (review.jsonl)",
-    "check": "check every line and every clip of a voice dataset, made here or not",
+    "check": "check every line and every clip of a voice dataset, also of one that another program made",
     "export": "export a voice dataset as LJSpeech, as an AudioFolder, or for the official Qwen3-TTS script",
     "images": "turn labelled images into rows for a classifier (train.jsonl, val.jsonl, rejects.jsonl, report.html)",
     "text": "turn conversations into chat rows (train.jsonl, val.jsonl, rejects.jsonl)",

@@ -21,7 +21,7 @@ VERBS = {
     "select": "choose the best checkpoint and strength of a run, for a voice by what it speaks",
     "serve": "serve exported models: a web page and an API",
     "check": "verify all checkpoints of a run",
-    "verify-audio": "say which audio files are marked as synthetic speech, and of which model",
+    "verify-audio": "report which audio files are marked as synthetic speech, and the model that made them",
     "ls": "list runs with their state, step and best loss; exports; recipes",
     "translate": "translate a DeepSpeed or accelerate config into a launch file and a config",
     "cp": "copy a recipe, its config or a launch file, to change it",

@@ -181,8 +181,8 @@ class Train(Section):
     steps: int | None = Field(default=None, ge=1)
     """Number of optimizer steps. If set, it replaces `epochs`."""
     patience: int | None = Field(default=None, ge=1)
-    """Number of evaluations in a row without a better `checkpoint.best_by` (default: validation loss) after which the run is finished; of
-    measured samples, if `best_by` is a metric of samples."""
+    """Finish the run after this many evaluations in a row without a better `checkpoint.best_by` (default: validation loss). If `best_by` is
+    a metric of samples, measured samples are counted instead of evaluations."""
     optimizer: Literal["adamw", "adamw_8bit", "muon"] = "adamw"
     """AdamW; AdamW with 8-bit moments (fp32 for embeddings, vectors and short rows); or Muon for the matrices of blocks, scaled to
     AdamW's learning rate and decay, with AdamW for the rest. A checkpoint can only be resumed with the optimizer that wrote it."""

@@ -17,7 +17,7 @@ def fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str,
         if section is not None:
             yield from fields(section, f"{prefix}{name}.")
         else:
-            default = "required" if info.is_required() else f"default {info.get_default(call_default_factory=True)}"
+            default = "required" if info.is_required() else f"default {_format_default(info.get_default(call_default_factory=True))}"
             yield f"{prefix}{name}", f"{_type_name(info.annotation)}, {default}", info.description or ""
 
 
@@ -116,12 +116,21 @@ def _listed_section(annotation: Any) -> type[BaseModel] | None:
     return _section_of(get_args(annotation)[0]) if get_origin(annotation) is tuple else None
 
 
+def _format_default(value: Any) -> str:
+    """A default as YAML writes it."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(str(each) for each in value)}]"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _type_name(annotation: Any) -> str:
+    """The type of a key, as `path | list of path or str | null`."""
     if hasattr(annotation, "__metadata__"):
         return _type_name(annotation.__origin__)
-    choices = get_args(annotation)
-    if choices and all(isinstance(choice, str) for choice in choices):
-        return " | ".join(choices)
-    if choices:
-        return " | ".join("null" if kind is type(None) else _type_name(kind) for kind in choices if kind is not Ellipsis)
-    return getattr(annotation, "__name__", str(annotation)).lower()
+    if get_origin(annotation) is tuple:
+        return f"list of {_type_name(get_args(annotation)[0]).replace(' | ', ' or ')}"
+    if choices := get_args(annotation):
+        return " | ".join(choice if isinstance(choice, str) else _type_name(choice) for choice in choices)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return f"{{{', '.join(annotation.model_fields)}}}"
+    return "null" if annotation is type(None) else getattr(annotation, "__name__", str(annotation)).lower()

@@ -73,7 +73,7 @@ def check_engine(environ: Mapping[str, str]) -> None:
 
 def explain_deepspeed(file: object) -> str:
     command = command_lines.finetune_command("translate", file, "--to", "FOLDER")
-    return f"asks for DeepSpeed; its ZeRO stages are parallel.strategy here. `{command}` writes a launch file and a config that do the same"
+    return f"uses DeepSpeed; its ZeRO stages are parallel.strategy here. `{command}` writes a launch file and a config that do the same"
 
 
 def find_launch_file(name: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +57,26 @@ def _unknown(page: Path) -> Iterator[str]:
     for package, verb in re.findall(r"python -m (finetune|data_prep) ([a-z][\w-]*)", code):
         if verb not in VERBS[package]:
             yield f"{package} {verb}"
+
+
+def test_the_messages_of_the_troubleshooting_page_are_those_of_the_source() -> None:
+    headings = re.findall(r"^\*\*(.*?)\*\*", (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE)
+    quoted = [
+        part.strip(" .,:;?()") for heading in headings for message in re.findall(r"`([^`]+)`", heading) for part in message.split("…")
+    ]
+    source = "\n".join(_texts_of_source())
+    assert len(quoted) >= 20
+    assert [part for part in quoted if part not in source and part != "accelerate launch"] == []
+
+
+def _texts_of_source() -> Iterator[str]:
+    """The literal texts of the packages; `…` is where a value of an f-string comes in."""
+    for path in sorted(path for package in ("finetune", "data_prep", "recipes") for path in (ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
 
 
 def _keys() -> set[str]:

@@ -312,4 +312,4 @@ def _describe_unspoken(texts: Sequence[str]) -> str:
     if not texts:
         return ""
     shown = ", ".join(f'"{text[:SHOWN_CHARACTERS]}"' for text in texts[:SHOWN])
-    return f"{format_count(len(texts), 'sentence')} not spoken, left out: {shown}{', …' if len(texts) > SHOWN else ''}"
+    return f"{format_count(len(texts), 'sentence')} not spoken, dropped: {shown}{', …' if len(texts) > SHOWN else ''}"

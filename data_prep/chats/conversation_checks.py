@@ -11,7 +11,7 @@ from data_prep.chats.conversation_formats import ChatRow
 from finetune.errors import UserError
 
 PLACEHOLDER = re.compile(r"<(?:image|image_\d+|ImageHere)>|<\|(?:image|audio|video)(?:_pad|_\d+)?\|>")
-"""What stands for a picture, sound or film in the text of datasets for multimodal models (LLaVA, Phi-3, Qwen-VL)."""
+"""What stands for an image, audio or video in the text of datasets for multimodal models (LLaVA, Phi-3, Qwen-VL)."""
 UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 """NUL, which ends strings in many programs, and lone surrogates, which UTF-8 cannot encode."""
 
@@ -23,7 +23,7 @@ def check_conversation(row: ChatRow) -> None:
         if not row["completion"].strip():
             raise UserError("an empty completion")
         if found := PLACEHOLDER.search(row["prompt"]):
-            raise UserError(f"the prompt refers to a picture, sound or film by {found[0]}, which a text model cannot use")
+            raise UserError(f"the prompt refers to an image, audio or video by {found[0]}, which a text model cannot use")
         return
     turns = [*row.get("messages", ()), *row.get("prompt", ()), *row.get("completion", ())]
     for number, turn in enumerate(turns, start=1):
@@ -31,7 +31,7 @@ def check_conversation(row: ChatRow) -> None:
     _check_order([turn["role"] for turn in turns])
     answers = [turn for turn in row.get("completion", turns) if turn["role"] == "assistant"]
     if not answers:
-        raise UserError("no message of the completion is the assistant's")
+        raise UserError("the completion has no message of the assistant")
     if all(turn.get("weight") == 0 for turn in answers):
         raise UserError("every answer has weight 0, so nothing would be learned")
 
@@ -62,9 +62,9 @@ def _check_content(turn: ChatRow, number: int) -> None:
             raise UserError(f"message {number} holds something other than text ({', '.join(kinds) or 'an unknown part'})")
         content = "".join(part["text"] for part in content)
     if not isinstance(content, str | None):
-        raise UserError(f"the content of message {number} is no text")
+        raise UserError(f"the content of message {number} is not text")
     if turn["role"] != "assistant" and (found := PLACEHOLDER.search(content or "")):
-        raise UserError(f"message {number} refers to a picture, sound or film by {found[0]}, which a text model cannot use")
+        raise UserError(f"message {number} refers to an image, audio or video by {found[0]}, which a text model cannot use")
     if not (content or "").strip() and not turn.get("tool_calls") and turn["role"] != "tool":
         raise UserError(f"message {number} ({turn['role']}) is empty")
 
@@ -72,15 +72,15 @@ def _check_content(turn: ChatRow, number: int) -> None:
 def _check_order(roles: list[str]) -> None:
     """Check the order of roles. The assistant may come first, and a last question may be unanswered: chat templates differ in this."""
     if "assistant" not in roles:
-        raise UserError("no message is the assistant's")
+        raise UserError("there is no message of the assistant")
     if any(role in ("system", "developer") for role in roles[1:]):
         raise UserError("a system message that is not the first")
     for number, (before, after) in enumerate(pairwise(roles), start=2):
         if before == after != "tool":
             hint = "; --join-turns joins them" if after in ("user", "assistant") else ""
-            raise UserError(f"messages {number - 1} and {number} are both the {after}'s{hint}")
+            raise UserError(f"messages {number - 1} and {number} both have the role {after}{hint}")
         if after == "tool" and before not in ("assistant", "tool"):
-            raise UserError(f"message {number} is a tool's, and no call stands before it")
+            raise UserError(f"message {number} is a tool result without a tool call before it")
 
 
 def join_repeated_turns(row: ChatRow) -> int:

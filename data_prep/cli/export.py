@@ -71,7 +71,7 @@ def _run(argv: list[str]) -> int:
     items = _collect_items(manifests, checked.rows, options)
     if options.layout == "qwen" and checked.recipe != DEFAULT_RECIPE:
         items = [replace(item, codes=None) for item in items]
-        print("note: the codes are left out, since they are of another codec than that of the official scripts", file=sys.stderr)
+        print("note: the codes are dropped, because they are of another codec than that of the official scripts", file=sys.stderr)
     files.require_space(options.to, round(BYTES_PER_SECOND * sum(item.seconds for item in items)), f"the export of {options.dataset}")
     exported = write_export(items, options.layout, options.to, checked.summary)
     print(format_result(exported, options.to))

@@ -135,7 +135,7 @@ def _run(argv: list[str]) -> int:
     options = parse_arguments(parser(), argv)
     _check_options(options)
     if (options.config or options.split) and not is_audio_dataset(options.recordings):
-        raise UserError(f"--config and --split choose parts of a dataset with sound; {options.recordings} is none")
+        raise UserError(f"--config and --split choose parts of a dataset with audio; {options.recordings} is not one")
     if is_audio_dataset(options.recordings):
         options.recordings = unpack_dataset(str(options.recordings), options.out, options.config, options.split)
     elif isinstance(options.recordings, str):

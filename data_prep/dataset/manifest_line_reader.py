@@ -1,4 +1,4 @@
-"""Line reader for voice manifests (JSONL), made here or not: yields each line as a row or as a problem."""
+"""Line reader for voice manifests (JSONL) of this package or another program: yields each line as a row or as a problem."""
 
 from __future__ import annotations
 

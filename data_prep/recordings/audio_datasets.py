@@ -188,7 +188,7 @@ def _write_rows(place: str, parts: list[DatasetPart], folder: Path) -> Iterator[
     if silent == rows:
         raise UserError(f"{OPTION} {place}: none of its {format_count(rows, 'row')} has sound, embedded or in a file beside it")
     if silent:
-        print(f"note: {place}: {format_count(silent, 'row')} without sound, left out", flush=True)
+        print(f"note: {place}: {format_count(silent, 'row')} without sound, dropped", flush=True)
 
 
 def _read_rows(part: DatasetPart) -> Iterator[dict[str, Any]]:

@@ -69,7 +69,7 @@ def open_xvector_encoder(option: str, name: str) -> XVectorEncoder:
     except (OSError, ValueError, KeyError, RuntimeError, UserError) as error:
         first = str(error).splitlines()[0]
         raise UserError(
-            f"{option} {name}: no speaker verification model of transformers ({first}); "
+            f"{option} {name}: not a speaker verification model of transformers ({first}); "
             "microsoft/wavlm-base-plus-sv is one, by this name or as a folder"
         ) from error
     named = [path for path in sorted(folder.iterdir()) if path.name in (CONFIG, "preprocessor_config.json", PICKLED)]

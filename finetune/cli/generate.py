@@ -178,6 +178,6 @@ def find_recipe_name(folder: Path, given: str | None) -> str:
         name = read_object(folder / CARD)["recipe"]
     except (UserError, KeyError):
         raise UserError(
-            f"--model {folder} is no exported model ({CARD} is missing or unreadable); export one, or name its recipe with --recipe"
+            f"--model {folder} is not an exported model ({CARD} is missing or unreadable); export one, or name its recipe with --recipe"
         ) from None
     return choose_recipe(folder / CARD, name, None)

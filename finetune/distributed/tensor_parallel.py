@@ -59,7 +59,7 @@ def check_shape(shape: Any, size: int) -> None:
     for key in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
         count = getattr(shape, key)
         if count % size:
-            raise UserError(f"parallel.tensor: {size} does not divide the model's {key}: {count}; take a number that does")
+            raise UserError(f"parallel.tensor: {size} does not divide the model's {key}: {count}; use a number that does")
     if shape.attention_dropout:
         raise UserError(
             f"parallel.tensor: {size}: attention_dropout: {shape.attention_dropout}: {MASKS_DIFFER}; set it to 0 in config.json"

@@ -113,7 +113,7 @@ def export(
 def check_strength(strength: float) -> None:
     """Raises `UserError` for a strength outside of the range in which an interpolation makes sense."""
     if not 0 <= strength <= LARGEST_STRENGTH:  # also NaN
-        raise UserError(f"--strength {strength:g}: give a number from 0 (the base) over 1 (as trained) to {LARGEST_STRENGTH:g}")
+        raise UserError(f"--strength {strength:g}: give a number from 0 to {LARGEST_STRENGTH:g}; 0 is the base, 1 the model as trained")
 
 
 def note_strength(plan: ExportPlan, strength: float) -> ExportPlan:

@@ -87,7 +87,7 @@ def judge(rules: Rules, key: str, value: Any, given: Given) -> KeyOutcome:
     try:
         return rule if isinstance(rule, KeyOutcome) else rule(value, given)
     except (TypeError, ValueError, OverflowError):  # rules compute with values
-        raise UserError(f"{key}: {shorten_value(format_value(value))} is no value that the key can have; correct it in the file") from None
+        raise UserError(f"{key}: {shorten_value(format_value(value))} is not a valid value of this key; correct it in the file") from None
 
 
 def _sections(key: str) -> Iterator[str]:

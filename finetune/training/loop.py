@@ -192,7 +192,7 @@ def run_evaluation(training: Training, progress: Progress, events: Events, reque
     check_validation_loss(progress.step, measured["loss"])
     best_by = BestBy.parse(training.config.checkpoint.best_by)
     if best_by.metric not in measured and not best_by.is_sampled:
-        raise UserError(f"checkpoint.best_by: {best_by.metric} is no metric of an evaluation; these are {', '.join(sorted(measured))}")
+        raise UserError(f"checkpoint.best_by: {best_by.metric} is not a metric of the evaluation; these are {', '.join(sorted(measured))}")
     of_files = (f"{source}/loss" for source in training.validation_sources)
     shown = dict.fromkeys(name for name in (*training.metrics, *of_files, best_by.metric) if name != "loss")
     events.evaluation(progress.step, measured, shown)

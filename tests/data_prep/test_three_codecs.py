@@ -133,7 +133,7 @@ def test_the_official_script_gets_no_codes_of_another_codec(
     rows = [json.loads(line) for line in (tmp_path / "official" / "train.jsonl").read_text().splitlines()]
     printed = capsys.readouterr()
     assert all(("audio_codes" in row) == (name == "nano") for row in rows) and len(rows) > 3
-    assert ("note: the codes are left out, since they are of another codec" in printed.err) == (name != "nano")
+    assert ("note: the codes are dropped, because they are of another codec" in printed.err) == (name != "nano")
     assert ("prepare_data.py" in printed.out) == (name != "nano")
 
 

@@ -33,7 +33,7 @@ def problems(*overrides: tuple[str, str], files: tuple[Path, ...] = ()) -> str:
 def test_fields_are_listed_with_type_default_and_meaning() -> None:
     assert list(fields(Options, "options.")) == [
         ("options.depth", "int, default 1", "How deep."),
-        ("options.names", "str, default ()", "Of what."),
+        ("options.names", "list of str, default []", "Of what."),
     ]
 
 

@@ -89,7 +89,7 @@ def test_a_rank_that_was_started_for_deepspeed_ends_before_anything_is_loaded(
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     assert train.main(argv_in(tmp_path)) == 2
     output = capsys.readouterr()
-    assert "the launch file asks for DeepSpeed" in output.err and "loading torch" not in output.out
+    assert "the launch file uses DeepSpeed" in output.err and "loading torch" not in output.out
 
 
 def test_a_launch_file_of_one_process_trains_in_this_one() -> None:

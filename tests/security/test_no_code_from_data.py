@@ -234,7 +234,7 @@ def test_a_speaker_model_runs_nothing(canary: Path, tmp_path: Path) -> None:
     for kind in ("wavlm", "lightglue", "mine"):
         change(tmp_path / "config.json", model_type=kind, auto_map={"AutoConfig": "modeling_mine.C"})
         change(tmp_path / "preprocessor_config.json", feature_extractor_type="Wav2Vec2FeatureExtractor")
-        with pytest.raises(UserError, match=f"--speaker-model {tmp_path}: no speaker verification model"):
+        with pytest.raises(UserError, match=f"--speaker-model {tmp_path}: not a speaker verification model"):
             load_independent_encoder(str(tmp_path))
 
 

@@ -68,7 +68,7 @@ class ExportedSpeechTokens:
         request_checks.check_text(request)
         if request.reference is not None:
             raise UserError(
-                "--reference: this model speaks with the voices that it was trained on, and clones none; give one of its speakers: "
+                "--reference: this model speaks only with its trained voices, and cannot clone one; give one of its speakers: "
                 f"{', '.join(self.languages)}"
             )
         self.check_language(request.language, request.speaker)

@@ -94,4 +94,4 @@ class ExportedCsm:
 def check_language(language: str | None) -> None:
     """Raise `UserError` for a language other than English."""
     if language is not None and manifest.parse_language(language) not in (LANGUAGE, manifest.AUTO):
-        raise UserError(f"language {language!r}: CSM speaks only {LANGUAGE}; leave the language out")
+        raise UserError(f"language {language!r}: CSM speaks only {LANGUAGE}; remove it")

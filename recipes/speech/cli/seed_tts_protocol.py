@@ -82,7 +82,7 @@ def make_plan(recipe: SpeechRecipe, model: Path, args: argparse.Namespace) -> Pr
     """Check the arguments, the models and every line of the prompts file. Raises `UserError`."""
     unused = next((name for name in WITHOUT_MEANING if getattr(args, name)), None)
     if unused is not None:
-        raise UserError(f"--{unused} has no meaning with --protocol {SEED_TTS_EVAL}; remove it")
+        raise UserError(f"--{unused} has no effect with --protocol {SEED_TTS_EVAL}; remove it")
     check_numbers(args)
     check_out(args.out)
     prompts = read_prompts(args.data, args.protocol_language)

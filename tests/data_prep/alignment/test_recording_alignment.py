@@ -65,7 +65,7 @@ def test_without_a_cue_of_another_text_the_others_keep_their_order(aligner: Load
     assert [unit.text for unit in found.units] == [cue.text for cue in cues if cue is not cues[1]]
     starts = [unit.start for unit in found.units]
     assert starts == sorted(starts)
-    assert '1 sentence not spoken, left out: "cb cb cb"' in found.note
+    assert '1 sentence not spoken, dropped: "cb cb cb"' in found.note
 
 
 @pytest.mark.parametrize("unspoken", [" cb cb cb", " da. bb dc"])
@@ -79,7 +79,7 @@ def test_a_cue_that_nobody_speaks_is_left_out_unless_the_times_are_right(
     cues.insert(at, TextUnit(text=unspoken, start=begin, stop=begin + SECOND // 8))
     found = recording_alignment.locate_utterances(aligner, audio, WINDOWS, cues, 20.0, "approximate")
     assert [unit.text for unit in found.units] == [" " + text for text in TEXTS]
-    assert "not spoken, left out" in found.note and unspoken.split()[0] in found.note
+    assert "not spoken, dropped" in found.note and unspoken.split()[0] in found.note
     kept = recording_alignment.locate_utterances(aligner, audio, WINDOWS, cues, 20.0, "right")
     assert kept.units == cues and "left out" not in kept.note
 
@@ -89,7 +89,7 @@ def test_a_sentence_of_a_plain_text_that_nobody_speaks_is_left_out(aligner: Load
     whole = [TextUnit(text=text, start=0, stop=8 * SECOND)]
     found = recording_alignment.locate_utterances(aligner, audio, WINDOWS, whole, 2.0, "unknown")
     assert "".join(unit.text for unit in found.units).split() == text.replace("dc bb ac. ", "").split()
-    assert found.note == '1 long utterances divided at pauses; 1 sentence not spoken, left out: "dc bb ac."'
+    assert found.note == '1 long utterances divided at pauses; 1 sentence not spoken, dropped: "dc bb ac."'
 
 
 def test_a_cue_with_another_text_than_its_sound_stays_for_the_check_of_the_clips(aligner: LoadedCtcAligner, audio: Audio) -> None:

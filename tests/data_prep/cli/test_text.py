@@ -73,7 +73,7 @@ def test_every_row_is_kept_or_rejected_with_place_and_reason(tmp_path: Path, cap
     train, val, rejects = (lines(tmp_path / "out" / f"{name}.jsonl") for name in ("train", "val", "rejects"))
     assert (len(train), len(val)) == (summary["train"], summary["val"]) and 4 <= len(val) <= 20
     assert [each["source"] for each in rejects] == [f"chats.jsonl:{line}" for line in (41, 42, 43, 44)]
-    assert rejects[0]["reason"] == "no message is the assistant's" and rejects[2]["reason"] == "the same as chats.jsonl:4"
+    assert rejects[0]["reason"] == "there is no message of the assistant" and rejects[2]["reason"] == "the same as chats.jsonl:4"
     assert rejects[3]["reason"] == "the same as chats.jsonl:5", "an id beside the messages makes no other conversation"
     assert sorted(json.dumps(row["messages"]) for row in train + val) == sorted(json.dumps(row["messages"]) for row in good)
     printed = capsys.readouterr().out
@@ -110,7 +110,7 @@ def test_a_file_of_another_kind_is_refused_with_its_keys(tmp_path: Path, capsys:
 def test_nothing_to_train_on_is_an_error_with_the_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "a.jsonl", [{"messages": [{"role": "user", "content": str(number)}]} for number in range(3)])
     assert run(path, "--out", tmp_path / "out") == 2
-    assert "no training rows among 3 rows: 3 no message is the assistant's" in capsys.readouterr().err
+    assert "no training rows among 3 rows: 3 there is no message of the assistant" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -310,11 +310,11 @@ def test_pictures_weights_pairs_and_stray_files_are_reported(tmp_path: Path, cap
     printed = capsys.readouterr().out
     for line in (
         "skipped: 1 config.json, 1 dataset_infos.json",
-        "rejected 1: message 1 refers to a picture, sound or film by <image>, which a text model cannot use (in/a.jsonl:1)",
+        "rejected 1: message 1 refers to an image, audio or video by <image>, which a text model cannot use (in/a.jsonl:1)",
         "rejected 1: message 1 holds something other than text (image_url) (in/a.jsonl:2)",
         "rejected 1: it has images, which a text model cannot use: it would learn to invent what it shows (in/a.jsonl:3)",
         "rejected 1: every answer has weight 0, so nothing would be learned (in/a.jsonl:4)",
-        "rejected 1: messages 1 and 2 are both the user's; --join-turns joins them (in/a.jsonl:7)",
+        "rejected 1: messages 1 and 2 both have the role user; --join-turns joins them (in/a.jsonl:7)",
         "1 preference pair: the chosen answer is trained on, the rejected one is not used",
         "1 answer with weight 0: read, but not learned",
     ):

@@ -79,7 +79,7 @@ def test_rows_without_sound_are_reported_and_no_path_leads_out(tmp_path: Path, c
     parquet.write_table(pyarrow.table({"audio": audio}), data / "train.parquet")
     folder = unpack_dataset(str(data), tmp_path / "me", [], [])
     assert held(folder) == [{"file_name": "train-000002.flac", "text": ""}] and (folder / "train-000002.flac").read_bytes() == sound(2)
-    assert "2 rows without sound, left out" in capsys.readouterr().out
+    assert "2 rows without sound, dropped" in capsys.readouterr().out
     parquet.write_table(pyarrow.table({"audio": audio[:1]}), data / "train.parquet")
     with pytest.raises(UserError, match="none of its 1 row has sound"):
         unpack_dataset(str(data), tmp_path / "me", [], [])

@@ -51,7 +51,7 @@ def test_the_digest_is_of_weights_and_config(wavlm: Path, tmp_path: Path) -> Non
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--speaker-check .*no speaker verification model of transformers"):
+    with pytest.raises(UserError, match="--speaker-check .*not a speaker verification model of transformers"):
         open_xvector_encoder("--speaker-check", str(tmp_path))
     assert find_installed_encoder() is None or open_voice_encoder("--speaker-check", "resemblyzer") == find_installed_encoder()
 

@@ -41,7 +41,7 @@ def test_a_folder_of_another_tool_needs_a_named_recipe(tmp_path: Path, capsys: p
     (tmp_path / "voice").mkdir()
     assert generate.main(["--model", str(tmp_path / "voice")]) == 2
     assert (
-        "is no exported model (overtone.json is missing or unreadable); export one, or name its recipe with --recipe"
+        "is not an exported model (overtone.json is missing or unreadable); export one, or name its recipe with --recipe"
         in capsys.readouterr().err
     )
     assert generate.main(["--model", str(tmp_path / "voice"), "--recipe", str(tiny.FOLDER)]) == 0
@@ -50,7 +50,7 @@ def test_a_folder_of_another_tool_needs_a_named_recipe(tmp_path: Path, capsys: p
 @pytest.mark.parametrize("card", ["{", "{}", "[]", '"text"', "\x00"])
 def test_an_unreadable_card_is_an_error(tmp_path: Path, card: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert generate.main(["--model", str(exported(tmp_path / "voice", card))]) == 2
-    assert "is no exported model" in capsys.readouterr().err
+    assert "is not an exported model" in capsys.readouterr().err
 
 
 def test_other_arguments_are_passed_to_the_recipe_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,7 +147,7 @@ def test_the_strength_scales_the_update(
 
 @pytest.mark.parametrize("strength", [-0.1, 2.5, math.nan, math.inf])
 def test_a_strength_out_of_range_is_refused(runs: dict[str, Path], tmp_path: Path, strength: float) -> None:
-    with pytest.raises(UserError, match=r"--strength .*: give a number from 0 \(the base\) over 1 \(as trained\) to 2"):
+    with pytest.raises(UserError, match=r"--strength .*: give a number from 0 to 2; 0 is the base"):
         export.export(runs["full"], tmp_path / "out", strength=strength)
     assert not (tmp_path / "out").exists()
 

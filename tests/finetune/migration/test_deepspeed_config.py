@@ -167,11 +167,11 @@ def test_shards_within_a_group_are_hsdp(processes: int, strategy: str, replicate
         ({"zero_optimization": {"stage": 4}}, "known are 0, 1, 2, 3"),
         ({"optimizer": {"params": {"betas": 0.9}}}, "two numbers"),
         ({"zero_optimization": {"offload_param": {"device": "tape"}}}, "none, cpu and nvme"),
-        ({"gradient_clipping": None}, "gradient_clipping: null is no value that the key can have"),
-        ({"optimizer": {"params": {"max_grad_norm": "much"}}}, "optimizer.params.max_grad_norm: much is no value"),
-        ({"scheduler": {"params": {"warmup_num_steps": [1]}}}, r"warmup_num_steps: \[1\] is no value"),
-        ({"train_batch_size": math.inf}, "train_batch_size: inf is no value"),
-        ({"zero_optimization": {"stage": [3]}}, r"zero_optimization.stage: \[3\] is no value"),
+        ({"gradient_clipping": None}, "gradient_clipping: null is not a valid value of this key"),
+        ({"optimizer": {"params": {"max_grad_norm": "much"}}}, "optimizer.params.max_grad_norm: much is not a valid value"),
+        ({"scheduler": {"params": {"warmup_num_steps": [1]}}}, r"warmup_num_steps: \[1\] is not a valid value"),
+        ({"train_batch_size": math.inf}, "train_batch_size: inf is not a valid value"),
+        ({"zero_optimization": {"stage": [3]}}, r"zero_optimization.stage: \[3\] is not a valid value"),
     ],
 )
 def test_a_file_that_deepspeed_would_refuse_is_refused(values: dict[str, Any], says: str) -> None:

@@ -138,7 +138,7 @@ def test_a_metric_that_no_sample_has_ends_the_run(tmp_path: Path, world: World) 
     with sampler_of(config, world, done=2) as sampler:
         choice = SampleChoice(world, config, sampler, sampler._events)
         with (
-            pytest.raises(UserError, match="sample/beauty is no metric of the samples; these are sample/error"),
+            pytest.raises(UserError, match="sample/beauty is not a metric of the samples; these are sample/error"),
             StopRequests() as requests,
         ):
             choice.wait(requests, 0)

@@ -234,7 +234,7 @@ def test_the_console_shows_the_metric_that_decides(
 def test_an_unknown_metric_is_refused_with_the_known_ones(tmp_path: Path, world: World) -> None:
     val = str(tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(3, seed=5)))
     config = tiny.config_in(tmp_path, ("data.val", val), ("checkpoint.best_by", "accurcy max"), ("eval.at_start", "true"))
-    with pytest.raises(UserError, match=r"accurcy is no metric of an evaluation; these are .*after_next, .*loss"):
+    with pytest.raises(UserError, match=r"accurcy is not a metric of the evaluation; these are .*after_next, .*loss"):
         fitted(*tiny.built(world, config), world)
 
 

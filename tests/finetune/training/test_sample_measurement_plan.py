@@ -46,5 +46,5 @@ def test_the_digest_covers_prompts_and_settings_but_no_paths(tmp_path: Path) -> 
 
 def test_a_metric_that_is_not_measured_is_refused_before_training(tmp_path: Path) -> None:
     config = tiny.config_in(tmp_path, *ON, ("checkpoint.best_by", "sample/beauty max"))
-    with pytest.raises(UserError, match="checkpoint.best_by: sample/beauty is no metric of the samples; these are sample/wer"):
+    with pytest.raises(UserError, match="checkpoint.best_by: sample/beauty is not a metric of the samples; these are sample/wer"):
         plan(config)

@@ -39,7 +39,7 @@ def test_a_released_model_has_the_voices_of_its_authors(exported: Path, tmp_path
         (SpeechRequest(TEXT, None), "--speaker is missing; .* has several speakers: ann, bob"),
         (SpeechRequest(TEXT, "eve"), "--speaker eve: .* does not have this speaker; it has ann, bob"),
         (SpeechRequest(TEXT, "ann", "de"), "--language de: this model takes no language; it speaks that of its training data, english"),
-        (SpeechRequest(TEXT, "ann", reference=Path("a.wav")), "clones none; give one of its speakers: ann, bob"),
+        (SpeechRequest(TEXT, "ann", reference=Path("a.wav")), "cannot clone one; give one of its speakers: ann, bob"),
         (SpeechRequest("a<custom_token_2>", "ann"), "contains the control tokens"),
         (SpeechRequest("a" * 118, "ann"), "a text of 129 tokens is too long for this model, which takes 128"),
     ],

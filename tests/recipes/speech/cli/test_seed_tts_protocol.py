@@ -97,7 +97,7 @@ def test_chinese_clips_are_scored_with_transcripts_of_another_recognizer(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--seen", "x.jsonl"], "--seen has no meaning with --protocol seed-tts-eval"),
+        (["--seen", "x.jsonl"], "--seen has no effect with --protocol seed-tts-eval"),
         (["--protocol-asr", "none", "--protocol-similarity", "gone.pth"], "--protocol-similarity gone.pth: no such file"),
         (["--protocol-asr", "gone"], "--protocol-asr gone: no such folder"),
         (["--protocol-asr", "none", "--dnsmos"], "--dnsmos: the networks are not installed; run: pip install"),

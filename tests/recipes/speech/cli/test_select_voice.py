@@ -218,7 +218,7 @@ def test_a_selection_that_was_killed_gives_the_same_result(run: Path, small: Cor
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--strengths", "3"), "--strengths 3: give a number from 0 (the base)"),
+        (("--strengths", "3"), "--strengths 3: give a number from 0 to"),
         (("--strengths", "nan"), "--strengths nan: give a number"),
         (("--texts", "5"), "--texts 5: must be at least 6"),
         (("--batch", "0"), "--batch 0: must be at least 1"),

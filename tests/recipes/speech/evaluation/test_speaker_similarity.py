@@ -125,7 +125,7 @@ VOICES = {"low": (110.0, 0.9), "high": (233.0, 0.5)}
 
 def test_a_model_that_is_no_speaker_encoder_is_refused(nano: Path, tmp_path: Path) -> None:
     for name in (str(tmp_path), str(nano)):
-        with pytest.raises(UserError, match="no speaker verification model of transformers"):
+        with pytest.raises(UserError, match="not a speaker verification model of transformers"):
             speaker_similarity.load_independent_encoder(name)
 
 

@@ -76,7 +76,7 @@ def test_nothing_is_measured_unless_it_was_requested(corpus: Corpus, nano: Path)
         ({"sample.asr": "enormous"}, "sample.asr enormous: neither a file nor one of"),
         ({"sample.asr": "tiny.en", "LANGUAGE": "german"}, "german"),
         ({"sample.speaker_model": "resemblyzer"}, "sample.speaker_model resemblyzer: the package is not installed"),
-        ({"checkpoint.best_by": "sample/beauty"}, "sample/beauty is no metric of the samples; these are sample/characters_per_second"),
+        ({"checkpoint.best_by": "sample/beauty"}, "sample/beauty is not a metric of the samples; these are sample/characters_per_second"),
         ({"checkpoint.best_by": "sample/similarity max", "AUDIO": ""}, "a speaker's rows have no audio to compare with"),
     ],
 )
