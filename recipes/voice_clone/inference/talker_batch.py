@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from recipes.speech.decoding.frame_batch import FrameBatch
+from recipes.speech.decoding.row_cache import RowCache, count_rows
 from recipes.speech.decoding.row_sampling import RowFrameSampling
 from recipes.speech.decoding.token_sampling import FrameSampler
 
@@ -14,12 +15,12 @@ from .prompt_embeddings import PromptEmbeddings
 from .talker_decoding import TalkerDecoder
 
 
-class TalkerBatch(FrameBatch):
+class TalkerBatch(FrameBatch[RowCache]):
     """Speech of up to so many requests at once, with the codes that `DecodingSession` generates for each alone."""
 
     @torch.inference_mode()
     def __init__(self, decoder: TalkerDecoder, requests: int) -> None:
-        super().__init__(decoder.talker, requests, decoder.ids.codebooks)
+        super().__init__(RowCache(decoder.talker, count_rows(requests)), requests, decoder.ids.codebooks)
         rows, device = self.cache.rows, self.codes.device
         self.decoder, self.sampling = decoder, RowFrameSampling(rows, device)
         self._predictor_cache = decoder.predictor.make_cache(rows, decoder.ids.codebooks)
