@@ -398,6 +398,7 @@ def _wait_for(child: int, deadline: float) -> int:
 def prepare_requests(recipe: str, folder: Path) -> Trial:
     """Any request to a server gets an answer that is not the server's failure."""
     from recipes.speech.serving.access_control import AccessPolicy
+
     from recipes.speech.serving.metrics import ServerMetrics
     from recipes.speech.serving.openai_api import Limits
     from recipes.speech.serving.request_queue import SpeechQueue
@@ -442,11 +443,11 @@ def prepare_requests(recipe: str, folder: Path) -> Trial:
 def _open_voice(recipe: str, folder: Path) -> Any:
     given = {**make_inputs(recipe, folder), "run.dir": folder / "run", "train.steps": 1, "checkpoint.every": 1}
     if recipe == "csm":
-        from recipes.csm.speech_adapter import COMMAND
+        from recipes.csm.speech_interface import COMMAND
 
         return COMMAND.speech.inspect(folder / "base").open()
     if recipe == "codec_lm":
-        from recipes.codec_lm.speech_adapter import COMMAND as TOKENS
+        from recipes.codec_lm.speech_interface import COMMAND as TOKENS
 
         return TOKENS.speech.inspect(folder / "base").open()
     from finetune.exporting import export

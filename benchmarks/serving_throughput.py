@@ -1,6 +1,6 @@
-"""Speech for several clients at once: one request at a time, and in a running batch that requests join and leave.
+"""Speech and chats for several clients at once: one request at a time, and in a running batch that requests join and leave.
 
-Both ways serve the same requests through the server's own queue, and must give the same samples: the codes are compared first.
+Both ways serve the same requests through the server's own queue, and must give the same result: that is compared first.
 """
 
 from __future__ import annotations
@@ -9,32 +9,43 @@ import asyncio
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import numpy as np
 import torch
+from transformers import AutoModelForCausalLM, Qwen3Config
 
 from benchmarks import _table, _voice
 from benchmarks.generation import add_named_speaker
+from recipes.language.tokenizer import load_tokenizer
+from recipes.llm_sft import tiny_checkpoint
+from recipes.llm_sft.generation import LoadedModel
+from recipes.llm_sft.serving.chat_batch import AnswerRequest
+from recipes.llm_sft.serving.chat_queue import ChatQueue, ServedModel, find_batching_obstacle, open_lane
+from recipes.speech.decoding.token_sampling import CodeSampler
 from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.speech.serving.request_queue import SpeechQueue
-from recipes.voice_clone.inference.synthesizer import Synthesizer, open_synthesizer
+from recipes.voice_clone.inference.synthesizer import open_synthesizer
 from recipes.voice_clone.model.config_factory import FRAME_RATE, SMALL, ModelSize
 
 COLUMNS = (
     *("model", "clients", "requests / s, one at a time", "requests / s, batched", "batched / one at a time"),
-    *("p95 first sound, s, one at a time", "p95 first sound, s, batched", "first sound: one at a time / batched"),
+    *("p95 first part, s, one at a time", "p95 first part, s, batched", "first part: one at a time / batched"),
 )
 NOTE = (
-    "Random weights, fp32, sampled with the model's settings; processor seconds of one process on one thread of a CPU, medians of {rounds} "
-    "runs in turns. Each client sends {each} requests of {frames} frames ({seconds:g} s of sound), the next as soon as it has the whole "
-    "answer. First sound: from the request to its first samples, with the time in the queue. nano is the checkpoint of the tests; quarter "
-    "has a talker of 8 layers and a predictor of 3, each 256 wide, with the released codebooks. Their codec is small too. It decodes each "
-    "request's sound by itself, also in a batch."
+    "Random weights, fp32; processor seconds of one process on one thread of a CPU, medians of {rounds} runs in turns. Each client sends "
+    "{each} requests, the next as soon as it has the whole answer. First part: from the request to its first sound or text, with the time "
+    "in the queue. Speech: {frames} frames ({seconds:g} s of sound), sampled with the model's settings. nano is the checkpoint of the "
+    "tests; quarter has a talker of 8 layers and a predictor of 3, each 256 wide, with the released codebooks. Their codec is small too. "
+    "It decodes each request's sound by itself, also in a batch. Chats: a Qwen3 of 8 layers with the vocabulary of the tests ({words} "
+    "tokens), prompts of {prompt} tokens and answers of {answer}, sampled with temperature 1; one at a time is transformers' own "
+    "generation."
 )
 TEXT = "She counted the boats in the harbour and wrote the number down."
 PATIENCE = 86_400.0
@@ -48,89 +59,164 @@ class Load:
 
     requests: int
     seconds: float = 0.0
-    first_sound: list[float] = field(default_factory=list)
+    first_part: list[float] = field(default_factory=list)
+    results: dict[int, list[bytes]] = field(default_factory=dict)
+    """Seed → parts of the result."""
 
     @property
     def p95(self) -> float:
         """Seconds."""
-        return quantiles(self.first_sound, n=20, method="inclusive")[-1]
+        return quantiles(self.first_part, n=20, method="inclusive")[-1]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured."""
+
+    each: int
+    """Requests of each client."""
+    rounds: int
+    frames: int
+    prompt: int
+    answer: int
+    speech: tuple[tuple[str, ModelSize], ...]
+    widths: tuple[int, ...]
+    """Of the chat models."""
+
+
+FULL = Sizes(2, 3, 25, 32, 48, (("nano", SMALL["nano"]), ("quarter", QUARTER)), (256, 512))
+QUICK = Sizes(1, 1, 4, 5, 6, (("nano", SMALL["nano"]),), (64,))
+CLIENTS = 8
+Send = Callable[[Load, int], Coroutine[Any, Any, None]]
+"""Sends one request and records the time to its first part: (load, seed)."""
+OpenServer = Callable[[int], AbstractContextManager[Send]]
+"""(requests at once) → a server."""
 
 
 def main() -> None:
     flags = _table.read_flags(__doc__)
     torch.set_num_threads(1)
-    each, frames, rounds = (1, 4, 1) if flags.quick else (2, 25, 3)
-    sizes = [("nano", SMALL["nano"], 8)] if flags.quick else [(name, size, clients) for name, size, clients in PLAN]
+    sizes, rows = QUICK if flags.quick else FULL, []
     with tempfile.TemporaryDirectory() as folder:
-        rows = [measure(Path(folder), name, size, clients, each, frames, rounds) for name, size, clients in sizes]
-    note = NOTE.format(rounds=rounds, each=each, frames=frames, seconds=frames / FRAME_RATE)
+        words = load_tokenizer(tiny_checkpoint.build(Path(folder) / "words"), None)
+        for name, size in sizes.speech:
+            rows.append(measure(f"speech, {name}", open_speech(Path(folder) / name, size, sizes), sizes))
+        for width in sizes.widths:
+            rows.append(measure(f"chat, {width} wide", open_chats(words, width, sizes), sizes))
+    note = NOTE.format(**vars(sizes), seconds=sizes.frames / FRAME_RATE, words=len(words))
     _table.publish("serving_throughput", flags, COLUMNS, rows, note)
 
 
-PLAN = (("nano", SMALL["nano"], 8), ("quarter", QUARTER, 8))
-
-
-def measure(folder: Path, name: str, size: ModelSize, clients: int, each: int, frames: int, rounds: int) -> list[object]:
+def measure(name: str, open_server: OpenServer, sizes: Sizes) -> list[object]:
     """One line of the table."""
-    if not (folder / name).exists():
-        _voice.build(folder / name, size)
-        add_named_speaker(folder / name)
-    voice, sampling = open_synthesizer(folder / name), SpeechSampling(max_seconds=frames / FRAME_RATE)
-    require_same_sound(voice, sampling)
-    found: dict[int, list[Load]] = {1: [], 8: []}
-    for turn in range(rounds):
-        for slots in (1, 8) if turn % 2 == 0 else (8, 1):
-            found[slots].append(serve(voice, slots, clients, each, sampling))
-    one, batched = found[1], found[8]
+    found: dict[int, list[Load]] = {1: [], CLIENTS: []}
+    for turn in range(sizes.rounds):
+        for slots in (1, CLIENTS) if turn % 2 == 0 else (CLIENTS, 1):
+            with open_server(slots) as send:
+                found[slots].append(serve(send, sizes.each))
+    one, batched = found[1], found[CLIENTS]
     speeds = [median(load.requests / load.seconds for load in loads) for loads in (one, batched)]
-    sounds = [median(load.p95 for load in loads) for loads in (one, batched)]
+    waits = [median(load.p95 for load in loads) for loads in (one, batched)]
     return [
-        *(name, clients, *(f"{speed:.2f}" for speed in speeds), f"{speeds[1] / speeds[0]:.1f}"),
-        *(*(f"{sound:.3f}" for sound in sounds), f"{sounds[0] / sounds[1]:.1f}"),
+        *(name, CLIENTS, *(f"{speed:.2f}" for speed in speeds), f"{speeds[1] / speeds[0]:.1f}"),
+        *(*(f"{wait:.3f}" for wait in waits), f"{waits[0] / waits[1]:.1f}"),
     ]
 
 
-def serve(voice: Synthesizer, slots: int, clients: int, each: int, sampling: SpeechSampling) -> Load:
+def serve(send: Send, each: int) -> Load:
     """Serve all clients until each has its answers."""
-    load = Load(clients * each)
+    load = Load(CLIENTS * each)
 
     async def run() -> None:
-        queue = SpeechQueue({"voice": voice}, clients, slots, deadline_seconds=PATIENCE)
         began = time.process_time()
-        await asyncio.gather(*(send(queue, str(client)) for client in range(clients)))
+        await asyncio.gather(*(send_all(client) for client in range(CLIENTS)))
         load.seconds = time.process_time() - began
-        queue._scheduler.close()  # the voice stays open for the next run
 
-    async def send(queue: SpeechQueue, client: str) -> None:
+    async def send_all(client: int) -> None:
         for number in range(each):
-            began, heard = time.process_time(), False
-            settings = SpeechSampling(seed=number, max_seconds=sampling.max_seconds)
-            async for _ in queue.speak("voice", SpeechRequest(TEXT, "ann"), settings, client):
-                if not heard:
-                    load.first_sound.append(time.process_time() - began)
-                heard = True
+            await send(load, client * each + number)
 
     asyncio.run(run())
     return load
 
 
-def require_same_sound(voice: Synthesizer, sampling: SpeechSampling) -> None:
-    """Stop if the two ways do not give the same samples: their times would then say nothing."""
+def open_speech(folder: Path, size: ModelSize, sizes: Sizes) -> OpenServer:
+    """Servers of a voice with random weights."""
+    if not folder.exists():
+        _voice.build(folder, size)
+        add_named_speaker(folder)
+    voice = open_synthesizer(folder)
 
-    async def speak(slots: int) -> list[np.ndarray]:
-        queue = SpeechQueue({"voice": voice}, 8, slots, deadline_seconds=PATIENCE)
+    def settings(seed: int) -> SpeechSampling:
+        return SpeechSampling(seed=seed, max_seconds=sizes.frames / FRAME_RATE)
 
-        async def collect(seed: int) -> np.ndarray:
-            settings = SpeechSampling(seed=seed, max_seconds=sampling.max_seconds)
-            return np.concatenate([wave async for wave in queue.speak("voice", SpeechRequest(TEXT, "ann"), settings)])
+    @contextmanager
+    def open_server(slots: int) -> Iterator[Send]:
+        queue = SpeechQueue({"voice": voice}, CLIENTS, slots, deadline_seconds=PATIENCE)
 
-        waves = await asyncio.gather(*(collect(seed) for seed in range(3)))
-        queue._scheduler.close()
-        return waves
+        async def send(load: Load, seed: int) -> None:
+            began, parts = time.process_time(), 0
+            async for wave in queue.speak("voice", SpeechRequest(TEXT, "ann"), settings(seed), str(seed)):
+                if not parts:
+                    load.first_part.append(time.process_time() - began)
+                parts += 1
+                load.results.setdefault(seed, []).append(wave.tobytes())
 
-    alone, batched = asyncio.run(speak(1)), asyncio.run(speak(8))
-    if not all(np.array_equal(one, other) for one, other in zip(alone, batched, strict=True)):
-        raise SystemExit("the two ways give different samples, so their times say nothing")
+        yield send
+        queue._scheduler.close()  # the voice stays open for the next server
+
+    require_same_results(open_server)
+    return open_server
+
+
+def open_chats(tokenizer: Any, width: int, sizes: Sizes) -> OpenServer:
+    """Servers of a chat model with random weights."""
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=width,
+        intermediate_size=3 * width,
+        num_hidden_layers=8,
+        num_attention_heads=max(2, width // 64),
+        num_key_value_heads=max(1, width // 128),
+        head_dim=64,
+        initializer_range=0.05,
+    )
+    loaded = LoadedModel(AutoModelForCausalLM.from_config(config).eval(), tokenizer, [])
+    served = ServedModel(loaded, 0, 4096, sizes.answer)
+    if (obstacle := find_batching_obstacle(loaded, CLIENTS)) is not None:
+        raise SystemExit(f"the chat model is not batched: {obstacle}")
+
+    @contextmanager
+    def open_server(slots: int) -> Iterator[Send]:
+        lane = open_lane(loaded, slots, None if slots > 1 else "one at a time")
+        chats = ChatQueue({"chat": served}, {"chat": lane}, CLIENTS, PATIENCE)
+
+        async def send(load: Load, seed: int) -> None:
+            prompt = torch.randint(len(tokenizer), (sizes.prompt,), generator=torch.Generator().manual_seed(seed)).tolist()
+            began, parts = time.process_time(), 0
+            async for progress in chats.answer("chat", AnswerRequest(prompt, CodeSampler(False), seed, sizes.answer), str(seed)):
+                if not parts:
+                    load.first_part.append(time.process_time() - began)
+                parts += 1
+                load.results.setdefault(seed, []).append((progress.piece.text if progress.piece else "").encode())
+
+        yield send
+        chats.close()
+
+    require_same_results(open_server)
+    return open_server
+
+
+def require_same_results(open_server: OpenServer) -> None:
+    """Stop if the two ways do not give the same results: their times would then say nothing."""
+    results = []
+    for slots in (1, CLIENTS):
+        with open_server(slots) as send:
+            load = serve(send, 1)
+        results.append({seed: b"".join(parts) for seed, parts in load.results.items()})
+    if results[0] != results[1] or len(results[0]) != CLIENTS:
+        raise SystemExit("the two ways give different results, so their times say nothing")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from recipes.language.tokenizer import check_vocabulary, load_tokenizer, read_te
 
 from . import chat_session, exported_files, generation, loss_mask_preview
 from .options import Options
+from .serving import serve_command
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,13 @@ RECIPE = Recipe(
     base_distance=loss_metrics.COMPARISON,
     export=export,
     formats=("transformers",),
-    inference=Inference(generate=generation.generate, chat=chat_session.chat, sample=sample, example=("--prompt", "Who are you?")),
+    inference=Inference(
+        generate=generation.generate,
+        chat=chat_session.chat,
+        serve=serve_command.serve,
+        sample=sample,
+        example=("--prompt", "Who are you?"),
+    ),
     pack=collation.pack,
     pad=collation.pad,
     truncate=collation.truncate,

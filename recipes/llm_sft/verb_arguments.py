@@ -1,4 +1,4 @@
-"""Command-line arguments of `generate` and `chat`. Must not import torch: `--help` reads this module."""
+"""Command-line arguments of `generate`, `chat` and `serve`. Must not import torch: `--help` reads this module."""
 
 from __future__ import annotations
 
@@ -51,5 +51,26 @@ def _add_decoding_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", type=int, default=0, help="seed of the sampling (default %(default)s)")
 
 
-HELP = {"generate": lambda: make_generate_parser().print_help(), "chat": lambda: make_chat_parser().print_help()}
+def make_serve_parser() -> argparse.ArgumentParser:
+    """The arguments of `finetune serve`."""
+    from recipes.serving.server_options import add_server_options
+
+    parser = argparse.ArgumentParser(
+        prog="python -m finetune serve --model MODEL",
+        description="Serve exported chat models: OpenAI's chat completions.",
+        epilog="example: python -m finetune serve --model exports/mine",
+    )
+    add_server_options(parser)
+    parser.add_argument("--max-new-tokens", type=int, default=1024, help="most tokens of an answer (default %(default)s)")
+    parser.add_argument(
+        "--context", type=int, default=4096, help="most tokens of prompt and answer, if the model has as many (default %(default)s)"
+    )
+    return parser
+
+
+HELP = {
+    "generate": lambda: make_generate_parser().print_help(),
+    "chat": lambda: make_chat_parser().print_help(),
+    "serve": lambda: make_serve_parser().print_help(),
+}
 """Verb → prints its options."""

@@ -3,7 +3,8 @@
     arrival ──▶ fair queue of the model ──▶ slot of its running batch ──▶ pieces ──▶ the client reads
 
 A client that disconnects frees its slot at the next step. A client that reads slowly holds only its own pieces: the thread never waits for
-a client. A request that is not complete at its deadline is stopped.
+a client, and a request leaves the queue when it is generated, not when it is read. A request that is not complete at its deadline is
+stopped. No client fills the queue alone: a full queue gives the last place of the client that has most of them to a client with fewer.
 """
 
 from __future__ import annotations
@@ -51,8 +52,30 @@ class _Job(Generic[Request, Piece]):
     model: str
     client: str
     request: Request
-    deliver: Callable[[StepProgress[Piece] | Exception], None]
+    loop: asyncio.AbstractEventLoop
+    on_end: Callable[[], None]
+    """Called in the event loop when the request is over, also if nobody has read that yet."""
+    news: asyncio.Queue[StepProgress[Piece] | Exception] = field(default_factory=asyncio.Queue)
     slot: int | None = None
+    is_open: bool = True
+    """Whether the request waits or is generated."""
+
+    def deliver(self, one: StepProgress[Piece] | Exception) -> None:
+        """Pass news on to the event loop, from the thread."""
+        with contextlib.suppress(RuntimeError):  # the event loop has ended, so there are no clients
+            self.loop.call_soon_threadsafe(self.receive, one)
+
+    def receive(self, one: StepProgress[Piece] | Exception) -> None:
+        """Take news, in the event loop."""
+        self.news.put_nowait(one)
+        if isinstance(one, Exception) or one.over is not None:
+            self.end()
+
+    def end(self) -> None:
+        """Count the request as over. Does nothing the second time."""
+        if self.is_open:
+            self.is_open = False
+            self.on_end()
 
 
 @dataclass
@@ -84,7 +107,7 @@ class BatchScheduler(Generic[Request, Piece]):
 
     @property
     def pending(self) -> int:
-        """Requests that wait or are being generated. A finished one that its client still reads does not count."""
+        """Requests that wait or are being generated. A finished one that its client has not read does not count."""
         return sum(self._accepted.values())
 
     def count_slots(self) -> int:
@@ -94,41 +117,49 @@ class BatchScheduler(Generic[Request, Piece]):
     async def generate(self, model: str, request: Request, client: str, seconds: float) -> AsyncGenerator[StepProgress[Piece], None]:
         """The progress of a request until it is over. Closing or cancelling the iterator frees its slot at the next step.
 
-        `client`: whose turn the request takes. `seconds`: until its deadline. Raises `QueueFullError` at the first step if the queue is
-        full, `ServerClosedError` if the server is shutting down, `DeadlineError`, and every error of the model.
+        `client`: whose turn the request takes. `seconds`: until its deadline. Raises `QueueFullError` before any progress if the queue is
+        full, also later if a client with fewer requests takes the place; `ServerClosedError` if the server is shutting down;
+        `DeadlineError`; and every error of the model.
         """
-        lane = self._lanes[model]
-        if self._accepted[model] >= lane.batch.slots + self.room:
-            raise QueueFullError(f"Queue full ({self._accepted[model]} pending); retry in a few seconds")
-        news: asyncio.Queue[StepProgress[Piece] | Exception] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-        job = _Job(model, client, request, _deliver_to(news, loop))
-        deadline = loop.time() + seconds
-        self._accepted[model] += 1
-        counted = True
+        job = self._accept(model, request, client)
+        deadline = job.loop.time() + seconds
         try:
-            with self._changed:
-                if self.draining:
-                    raise ServerClosedError("the server is shutting down")
-                lane.waiting.put(client, job)
-                self._changed.notify()
             while True:
                 async with asyncio.timeout_at(deadline):
-                    one = await news.get()
+                    one = await job.news.get()
                 if isinstance(one, Exception):
                     raise one
-                if one.over is not None:
-                    self._accepted[model] -= 1
-                    counted = False
                 yield one
                 if one.over is not None:
                     return
         except TimeoutError:
             raise DeadlineError(f"the request was not complete after {seconds:g} s; retry later") from None
         finally:
-            if counted:
-                self._accepted[model] -= 1
+            if job.is_open:
+                job.end()
                 self._stop(job)
+
+    def _accept(self, model: str, request: Request, client: str) -> _Job[Request, Piece]:
+        """Put a request into the queue, if necessary in the place of another client's. Raises as `generate`."""
+        lane = self._lanes[model]
+
+        def count_end() -> None:
+            self._accepted[model] -= 1
+
+        job = _Job[Request, Piece](model, client, request, asyncio.get_running_loop(), count_end)
+        with self._changed:
+            if self.draining:
+                raise ServerClosedError("the server is shutting down")
+            if self._accepted[model] >= lane.batch.slots + self.room:
+                refusal = QueueFullError(f"Queue full ({self._accepted[model]} pending); retry in a few seconds")
+                displaced = lane.waiting.displace(client)
+                if displaced is None:
+                    raise refusal
+                displaced.receive(refusal)
+            self._accepted[model] += 1
+            lane.waiting.put(client, job)
+            self._changed.notify()
+        return job
 
     def refuse_new(self) -> None:
         """Refuse new requests from now on; accepted ones are completed."""
@@ -234,13 +265,3 @@ class BatchScheduler(Generic[Request, Piece]):
                 job.deliver(error)
             while len(lane.waiting):
                 lane.waiting.take().deliver(error)
-
-
-def _deliver_to(
-    news: asyncio.Queue[StepProgress[Piece] | Exception], loop: asyncio.AbstractEventLoop
-) -> Callable[[StepProgress[Piece] | Exception], None]:
-    def deliver(one: StepProgress[Piece] | Exception) -> None:
-        with contextlib.suppress(RuntimeError):  # the event loop has ended, so there are no clients
-            loop.call_soon_threadsafe(news.put_nowait, one)
-
-    return deliver

@@ -32,6 +32,15 @@ class FairQueue(Generic[Item]):
             self._waiting[client] = items
         return item
 
+    def displace(self, client: str) -> Item | None:
+        """Remove and return the last item of the client with the most items, if it has at least two more than `client`; otherwise None.
+        So no client can fill the queue alone, and items are not exchanged in a circle."""
+        longest = max(self._waiting, key=lambda one: len(self._waiting[one]), default=client)
+        items = self._waiting.get(longest, deque())
+        if len(items) < len(self._waiting.get(client, ())) + 2:
+            return None
+        return items.pop()
+
     def remove(self, client: str, item: Item) -> bool:
         """Remove an item that waits; False if it does not."""
         items = self._waiting.get(client, deque())

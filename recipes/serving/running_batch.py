@@ -51,7 +51,7 @@ class OneAtATime(Generic[Request, Piece]):
     slots = 1
 
     def __init__(self, generate: Callable[[Request], Iterator[Piece]]) -> None:
-        """`generate`: the pieces of a request; closing the iterator stops it."""
+        """`generate`: the pieces of a request; closing the iterator stops it. A generator may return `STOP` or `LENGTH`."""
         self._generate = generate
         self._current: Iterator[Piece] | None = None
 
@@ -66,9 +66,9 @@ class OneAtATime(Generic[Request, Piece]):
             return {}
         try:
             return {0: StepProgress(next(self._current))}
-        except StopIteration:
+        except StopIteration as end:
             self._current = None
-            return {0: StepProgress(None, STOP)}
+            return {0: StepProgress(None, LENGTH if isinstance(end.value, str) and end.value == LENGTH else STOP)}
 
     def leave(self, slot: int) -> None:  # noqa: ARG002  # there is only one
         """Implements `RunningBatch`."""

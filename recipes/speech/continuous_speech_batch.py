@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class SpeechBatch:
     """Owns the requests in progress and their codec streams. Implements `RunningBatch` for `SpokenRequest`; its pieces are chunks
     [samples] float32."""
 
-    def __init__(self, batch: FrameBatch, join: Join, decode_stream: DecodeStream) -> None:
+    def __init__(self, batch: FrameBatch[Any], join: Join, decode_stream: DecodeStream) -> None:
         """`join`: starts a request in a row of the batch and returns the row. `decode_stream`: as `FrameVoice.decode_stream`."""
         self._batch, self._join, self._decode_stream = batch, join, decode_stream
         self._speeches: dict[int, _Speech] = {}
@@ -74,7 +74,7 @@ class SpeechBatch:
 
         pieces, sizes = _Pieces(), growing_chunk_sizes()
         sound = self._decode_stream(spoken.request, iter(pieces))
-        row = self._join(spoken.request, spoken.sampling)
+        row = self._batch.join_or_free(lambda: self._join(spoken.request, spoken.sampling))
         self._speeches[row] = _Speech(pieces, sound, sizes, next(sizes), [])
         return row
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -52,7 +52,7 @@ class FrameVoice(LoadedVoice, ABC):
         """Samples [n] float32, as soon as they are final, of pieces [frames, codebooks] of codes; concatenated they are the wave."""
 
     @abstractmethod
-    def start_batch(self, slots: int) -> tuple[FrameBatch, Callable[[SpeechRequest, SpeechSampling], int]]:
+    def start_batch(self, slots: int) -> tuple[FrameBatch[Any], Callable[[SpeechRequest, SpeechSampling], int]]:
         """A batch of at most `slots` requests at once, and the function that starts a request, which has passed `check`, in one of its
         rows and returns the row."""
 

@@ -40,7 +40,7 @@ COLUMNS = {
     "scaling_pipeline": {"model", "GPUs", "best without stages", "best with stages", "bubble", "without / with", "pays"},
     "resume_time": {"state, MiB", "ranks", "read / torch.load", "start to first step, s", "here / by hand"},
     "sft_speed": {"way", "tokens / s", "of by hand", "peak memory, MiB"},
-    "serving_throughput": {"model", "clients", "batched / one at a time", "first sound: one at a time / batched"},
+    "serving_throughput": {"model", "clients", "batched / one at a time", "first part: one at a time / batched"},
     "save_blocking": {"state, MiB", "copy, ms", "save / copy", "first save / first copy", "torch.save / save"},
     "step_overhead": {"model", "positions a step", "ranks", "our step / bare loop", "accelerate / bare loop"},
     "start_up": {"command", "processor time, ms", "of import torch"},

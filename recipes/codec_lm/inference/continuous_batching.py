@@ -11,17 +11,18 @@ from torch.nn import functional as F
 from finetune.errors import UserError
 from recipes.speech.decoding.continuous_batching import FrameBatch
 from recipes.speech.decoding.per_row_sampling import RowSampling
+from recipes.speech.decoding.ragged_kv_cache import RowCache, count_rows
 from recipes.speech.decoding.token_sampling import CodeSampler
 
 from .token_decoding import SpeechTokenDecoder
 
 
-class SpeechTokenBatch(FrameBatch):
+class SpeechTokenBatch(FrameBatch[RowCache]):
     """Speech of up to so many requests at once, with the codes that `SpeechTokenSession` generates for each alone, with the constraint."""
 
     @torch.inference_mode()
     def __init__(self, decoder: SpeechTokenDecoder, requests: int) -> None:
-        super().__init__(decoder.layers, requests, len(decoder.ids.slots), positions=len(decoder.ids.slots))
+        super().__init__(RowCache(decoder.layers, count_rows(requests)), requests, len(decoder.ids.slots), positions=len(decoder.ids.slots))
         rows, device = self.cache.rows, self.codes.device
         self.decoder, self.sampling = decoder, RowSampling(rows, device)
         self.first = torch.zeros(rows, dtype=torch.int64, device=device)

@@ -7,17 +7,18 @@ from torch import Tensor
 
 from recipes.speech.decoding.continuous_batching import FrameBatch
 from recipes.speech.decoding.per_row_sampling import RowFrameSampling
+from recipes.speech.decoding.ragged_kv_cache import RowCache, count_rows
 from recipes.speech.decoding.token_sampling import FrameSampler
 
 from .frame_decoding import CsmDecoder
 
 
-class CsmBatch(FrameBatch):
+class CsmBatch(FrameBatch[RowCache]):
     """Speech of up to so many requests at once, with the codes that `CsmSession` generates for each alone."""
 
     @torch.inference_mode()
     def __init__(self, decoder: CsmDecoder, requests: int) -> None:
-        super().__init__(decoder.backbone, requests, decoder.tokens.codebooks)
+        super().__init__(RowCache(decoder.backbone, count_rows(requests)), requests, decoder.tokens.codebooks)
         rows, device = self.cache.rows, self.codes.device
         self.decoder, self.sampling = decoder, RowFrameSampling(rows, device)
         self._depth_cache = decoder.depth.make_cache(rows, decoder.tokens.codebooks)

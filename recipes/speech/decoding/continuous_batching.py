@@ -7,16 +7,18 @@ is one sequence of tensor operations at fixed addresses, so on CUDA it is captur
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .cached_decoder_layers import CachedDecoderLayers
 from .cuda_graphs import FrameGraphs
-from .ragged_kv_cache import RowCache, count_rows
+from .ragged_kv_cache import RowSlots
+
+Cache = TypeVar("Cache", bound=RowSlots)
 
 
 @dataclass(frozen=True)
@@ -40,18 +42,22 @@ class _Row:
     count: int = 0
 
 
-class FrameBatch(ABC):
+class FrameBatch(ABC, Generic[Cache]):
     """Owns the cache and all tensors that a frame reads and writes. A subclass computes one frame of all rows.
 
     The codes of a request do not depend on the other rows: see `RowCache` for the arithmetic; and its random numbers come from its seed
     alone, as in `draw_random_numbers`.
     """
 
+    uses_graphs: ClassVar[bool] = True
+    """Whether a frame can be captured as a CUDA graph."""
+
     @torch.inference_mode()
-    def __init__(self, layers: CachedDecoderLayers, requests: int, codebooks: int, positions: int = 1) -> None:
-        """`requests`: at most so many at once. `positions`: the slots of the cache that a frame takes."""
-        rows, device = count_rows(requests), layers.norm.weight.device
-        self.cache, self.slots, self._positions = RowCache(layers, rows), requests, positions
+    def __init__(self, cache: Cache, requests: int, codebooks: int, positions: int = 1) -> None:
+        """`cache`: of `count_rows(requests)` rows. `requests`: at most so many at once. `positions`: the slots of the cache that a frame
+        takes."""
+        rows, device = cache.rows, cache.lengths.device
+        self.cache, self.slots, self._positions = cache, requests, positions
         self.codes = torch.zeros(rows, codebooks, dtype=torch.int64, device=device)
         """[rows, codebooks]: the last frame."""
         self.random = torch.zeros(2, codebooks, rows, dtype=torch.float64, device=device)
@@ -84,24 +90,34 @@ class FrameBatch(ABC):
         """One frame of all rows, with attention to the first `size` slots. Sets `codes`. All results are written into existing tensors;
         `frame` and the lengths of the cache are advanced afterwards."""
 
-    def prepare_frame(self) -> None:  # noqa: B027  # most batches have nothing to prepare
+    def prepare_frame(self) -> None:  # most batches have nothing to prepare
         """Before a frame, outside of a captured graph."""
 
     def take_row(self, prompt: Tensor, seed: int, limit: int) -> tuple[int, Tensor]:
-        """A free row, whose prompt [S, H] is read, and the state [H] of its last position. At most `limit` ≥ 1 frames are generated.
+        """A free row, whose prompt [S, …] is read, and the state of its last position. At most `limit` ≥ 1 frames are generated.
 
         Raises `RuntimeError` if no row is free, which the caller should have checked."""
         row = next((row for row in range(self.slots) if row not in self._rows), None)
         if row is None:
             raise RuntimeError(f"all {self.slots} rows are taken")
         self.cache.reserve(len(prompt) + self._positions * limit)
+        self._rows[row] = _Row(np.random.Generator(np.random.Philox(seed)), limit)  # first, so that `join_or_free` finds the row
         state = self.cache.read_prompt(row, prompt)[-1]
-        self._rows[row] = _Row(np.random.Generator(np.random.Philox(seed)), limit)
         self._drawn[1, :, row] = self._rows[row].random.random(len(self._drawn[1]))
         self.random[1, :, row] = torch.from_numpy(self._drawn[1, :, row])
         self.frame[row] = 0
         self.occupied[row] = 1
         return row, state
+
+    def join_or_free(self, join: Callable[[], int]) -> int:
+        """Start a request with `join`, and return its row. If that fails, for example without memory, no row stays taken."""
+        before = set(self._rows)
+        try:
+            return join()
+        except BaseException:
+            for row in set(self._rows) - before:
+                self.leave(row)
+            raise
 
     @torch.inference_mode()
     def leave(self, row: int) -> None:
@@ -140,7 +156,7 @@ class FrameBatch(ABC):
         self.random.copy_(torch.from_numpy(self._drawn))
 
     def _run(self, size: int) -> None:
-        if not self.codes.is_cuda:
+        if not (self.codes.is_cuda and self.uses_graphs):
             self._run_and_count(size)
             return
         if self._graphs is None or self._graphs_of != (self.plan, self.cache.slots):  # other operations, or the cache has moved

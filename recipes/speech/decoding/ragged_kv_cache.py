@@ -7,6 +7,8 @@ rows are masked, and their weights are exactly 0.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -26,18 +28,16 @@ def count_rows(requested: int) -> int:
     return -(-max(requested, 2) // ROWS_MULTIPLE) * ROWS_MULTIPLE
 
 
-class RowCache:
-    """Owns the cache of `rows` rows. It grows when a row needs more slots, and keeps that size."""
+class RowSlots(ABC):
+    """Owns how many slots of a cache each of `rows` rows has filled. A subclass owns the keys and values. The cache grows when a row needs
+    more slots, and keeps that size."""
 
-    def __init__(self, layers: CachedDecoderLayers, rows: int) -> None:
-        self.rows, self._layers, self._slots = rows, layers, 0
-        device = layers.norm.weight.device
+    def __init__(self, rows: int, device: torch.device) -> None:
+        self.rows, self._slots = rows, 0
         self.lengths = torch.zeros(rows, dtype=torch.int64, device=device)
         """[rows]: the slots that each row has filled."""
         self._known = [0] * rows
         """The same on the host, so that the window is chosen without a synchronization."""
-        self._store: KeyValueCache = []
-        self._rotary = torch.empty(0, device=device)
         self._indices = torch.empty(0, dtype=torch.int64, device=device)
 
     @property
@@ -50,40 +50,22 @@ class RowCache:
         if slots <= self._slots:
             return
         size = -(-slots // WINDOW) * WINDOW
-        store, rotary = self._layers.make_cache(self.rows, size), self._layers.make_rotary_table(size)
         indices = torch.arange(size, device=self.lengths.device)
-        for old, new in zip(self._store, store, strict=False):
-            for part, whole in zip(old, new, strict=True):
-                whole[:, :, : part.shape[2]] = part
-        # Only now: without memory for the larger cache, the rows keep the one that they have.
-        self._slots, self._store, self._rotary, self._indices = size, store, rotary, indices
+        self._grow(size)  # without memory for it, the rows keep the cache that they have
+        self._slots, self._indices = size, indices
 
-    def read_prompt(self, row: int, x: Tensor) -> Tensor:
-        """Start a row with a prompt [S, H], for which there is room; returns the states [S, H] of its positions. The prompt is computed
-        alone, so it depends on no other row."""
-        count = len(x)
-        for keys, values in self._store:  # of the request before: masked values still count as 0 · value, and 0 · NaN is NaN
-            keys[row].zero_()
-            values[row].zero_()
-        own = [(keys[row : row + 1], values[row : row + 1]) for keys, values in self._store]
-        indices = self._indices[:count]
-        cosine, sine = self._rotary[:count].unbind(1)
-        window = AttentionWindow(indices, count, (indices <= indices[:, None])[None, None], (cosine, sine))
-        self.lengths[row] = count
-        self._known[row] = count
-        return self._layers(x[None], own, window)[0]
+    @abstractmethod
+    def _grow(self, size: int) -> None:
+        """Replace the cache by one of `size` slots with the same contents, or raise and change nothing."""
+
+    @abstractmethod
+    def read_prompt(self, row: int, prompt: Tensor) -> Tensor:
+        """Start a row with a prompt [S, …], for which there is room; returns what the model computes for its last positions, [N, …]. The
+        prompt is computed alone, so it depends on no other row."""
 
     def find_window(self, steps: int) -> int:
         """Slots of the attention window for `steps` further positions of every row."""
         return min(self._slots, -(-(max(self._known) + steps) // WINDOW) * WINDOW)
-
-    def make_windows(self, count: int, size: int) -> list[AttentionWindow]:
-        """For `count` positions after the present ones, one by one, with attention to the first `size` slots."""
-        slots = self.lengths[:, None] + self._indices[:count]
-        mask = (self._indices[:size] <= slots[..., None])[:, None]
-        cosine, sine = F.embedding(slots, self._rotary.flatten(1)).unsqueeze(1).chunk(2, -1)
-        steps = zip(slots.split(1, 1), mask.split(1, 2), cosine.split(1, 2), sine.split(1, 2), strict=True)
-        return [AttentionWindow(slot, size, of_step, (cos, sin)) for slot, of_step, cos, sin in steps]
 
     def advance(self, occupied: list[bool], count: int) -> None:
         """Lengthen the occupied rows by `count` positions; the others write to the same slots again."""
@@ -93,6 +75,49 @@ class RowCache:
         """A row that is free has no length, so that it does not widen the window."""
         self.lengths[row] = 0
         self._known[row] = 0
+
+    def _set_length(self, row: int, count: int) -> None:
+        self.lengths[row] = count
+        self._known[row] = count
+
+
+class RowCache(RowSlots):
+    """The cache of `CachedDecoderLayers`."""
+
+    def __init__(self, layers: CachedDecoderLayers, rows: int) -> None:
+        device = layers.norm.weight.device
+        super().__init__(rows, device)
+        self._layers = layers
+        self._store: KeyValueCache = []
+        self._rotary = torch.empty(0, device=device)
+
+    def _grow(self, size: int) -> None:
+        store, rotary = self._layers.make_cache(self.rows, size), self._layers.make_rotary_table(size)
+        for old, new in zip(self._store, store, strict=False):
+            for part, whole in zip(old, new, strict=True):
+                whole[:, :, : part.shape[2]] = part
+        self._store, self._rotary = store, rotary
+
+    def read_prompt(self, row: int, prompt: Tensor) -> Tensor:
+        """As of `RowSlots`, for a prompt [S, H]: the states [S, H] of its positions."""
+        count = len(prompt)
+        for keys, values in self._store:  # of the request before: masked values still count as 0 · value, and 0 · NaN is NaN
+            keys[row].zero_()
+            values[row].zero_()
+        own = [(keys[row : row + 1], values[row : row + 1]) for keys, values in self._store]
+        indices = self._indices[:count]
+        cosine, sine = self._rotary[:count].unbind(1)
+        window = AttentionWindow(indices, count, (indices <= indices[:, None])[None, None], (cosine, sine))
+        self._set_length(row, count)
+        return self._layers(prompt[None], own, window)[0]
+
+    def make_windows(self, count: int, size: int) -> list[AttentionWindow]:
+        """For `count` positions after the present ones, one by one, with attention to the first `size` slots."""
+        slots = self.lengths[:, None] + self._indices[:count]
+        mask = (self._indices[:size] <= slots[..., None])[:, None]
+        cosine, sine = F.embedding(slots, self._rotary.flatten(1)).unsqueeze(1).chunk(2, -1)
+        steps = zip(slots.split(1, 1), mask.split(1, 2), cosine.split(1, 2), sine.split(1, 2), strict=True)
+        return [AttentionWindow(slot, size, of_step, (cos, sin)) for slot, of_step, cos, sin in steps]
 
     @property
     def store(self) -> KeyValueCache:

@@ -18,11 +18,11 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from data_prep.pages import web_server
 from data_prep.pages.request_guard import RequestError, Route
 from finetune.errors import UserError, format_count
+from recipes.serving.access_control import AccessControl, AccessPolicy
+from recipes.serving.api_errors import to_refusal
 from recipes.speech.evaluation.samples_during_training import parse_prompt
 from recipes.speech.interface import SpeechSampling
 from recipes.speech.model_fingerprint import compute_model_key
-from recipes.speech.serving.access_control import AccessControl, AccessPolicy
-from recipes.speech.serving.api_errors import to_refusal
 from recipes.speech.serving.blind_trials import CHOICES, AnsweredError, BlindTrials, make_trials, read_texts
 from recipes.speech.synthetic_mark_writer import UNNAMED, encode_marked_flac
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from html import escape
@@ -15,6 +15,7 @@ import numpy as np
 from data_prep.pages.report_audio import draw_spectrogram, make_data_uri
 from finetune.errors import UserError
 from finetune.storage.synthetic_mark_reader import SyntheticMark
+from recipes.serving.access_control import client_of
 from recipes.serving.batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
 from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.speech.serving.openai_api import LARGEST_SEED, Limits
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     import gradio
 
 STYLE = Path(__file__).with_suffix(".css")
-PAGE = "page"
-"""The client that all browsers are, for the turns of the queue."""
 NOBODY = "– none –"
 """Choice of no second voice."""
 CLIP = "the reference clip"
@@ -97,8 +96,9 @@ class Controls:
         temperature: float,
         greedy: bool,
         seed: float,
+        client: str = "",
     ) -> AsyncGenerator[list[str], None]:
-        """HTML of both sides, updated while they are spoken one after the other."""
+        """HTML of both sides, updated while they are spoken one after the other. `client`: the address that takes turns with others."""
         from gradio import Error  # the page shows it as a message
 
         try:
@@ -107,7 +107,7 @@ class Controls:
             self._check_texts(text, clip_text)
             reference = await self._decode_reference(chosen, clip)
             tasks = [await asyncio.to_thread(self._make_task, text, *side, reference, clip_text, language) for side in chosen]
-            async with aclosing(self._run(tasks, sampling)) as updates:
+            async with aclosing(self._run(tasks, sampling, client)) as updates:
                 async for sides in updates:
                     yield sides
         except (UserError, QueueFullError, ServerClosedError, DeadlineError) as error:
@@ -150,12 +150,12 @@ class Controls:
         self.speech.models[model].check(request)
         return SideRequest(f"{model} · {voice}", model, request)
 
-    async def _run(self, tasks: Sequence[SideRequest], sampling: SpeechSampling) -> AsyncGenerator[list[str], None]:
+    async def _run(self, tasks: Sequence[SideRequest], sampling: SpeechSampling, client: str) -> AsyncGenerator[list[str], None]:
         done: list[Player] = []
         for task in tasks:
             yield render_sides(done, f"{task.title} is waiting in the queue")
             voice, waves = self.speech.models[task.model], list[np.ndarray]()
-            async with aclosing(self.speech.speak(task.model, task.request, sampling, PAGE)) as chunks:
+            async with aclosing(self.speech.speak(task.model, task.request, sampling, client)) as chunks:
                 async for wave in chunks:
                     waves.append(wave)
                     yield render_sides(done, f"{task.title} is speaking: {sum(map(len, waves)) / voice.rate:.1f} s")
@@ -218,14 +218,28 @@ def build_page(controls: Controls) -> gradio.Blocks:
         with gradio.Row(equal_height=False):
             cards = [gradio.HTML(elem_id="result-a"), gradio.HTML(elem_id="result-b")]
         inputs = [text, *chosen[0], *chosen[1], *clip, *chosen_settings]
+        run = speak_for_caller(gradio, controls)
         speaking = gradio.on(
-            [speak.click, text.submit], controls.speak, inputs, cards, api_name="speak", concurrency_limit=most, show_progress="hidden"
+            [speak.click, text.submit], run, inputs, cards, api_name="speak", concurrency_limit=most, show_progress="hidden"
         )
         stop.click(None, cancels=[speaking])
         if waiting:
             clip[0].change(_enable_speaking, clip[:1], speak, show_progress="hidden", api_name="enable_speaking")
     page.queue(max_size=most)
     return page
+
+
+def speak_for_caller(gradio: Any, controls: Controls) -> Callable[..., AsyncGenerator[list[str], None]]:
+    """`Controls.speak` for the address that sent the request, which gradio passes to a parameter with that annotation."""
+
+    async def speak(caller: Any, *values: Any) -> AsyncGenerator[list[str], None]:
+        client = "" if caller.client is None else client_of(caller.client.host)
+        async with aclosing(controls.speak(*values, client=client)) as updates:
+            async for sides in updates:
+                yield sides
+
+    speak.__annotations__["caller"] = gradio.Request
+    return speak
 
 
 def _enable_speaking(clip: str | None) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,25 +19,21 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as Call
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
 
 from data_prep.pages.request_guard import LARGEST_JSON, Route
 from finetune.errors import UserError
 from finetune.storage.synthetic_mark_reader import SyntheticMark
-from recipes.serving.batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
+from recipes.serving.api_errors import Refusal, to_refusal, validation_refusal
+from recipes.serving.streamed_response import DeadlineResponse, await_first, find_client
 from recipes.speech.interface import SpeechRequest, SpeechSampling, Voice
 from recipes.speech.serving import audio_encoding
-from recipes.speech.serving.access_control import client_of
-from recipes.speech.serving.api_errors import Refusal, to_refusal, validation_refusal
 from recipes.speech.serving.audio_encoding import FORMATS, AudioEncoder
 from recipes.speech.serving.request_queue import SpeechQueue
 
 LARGEST_SEED = 2**63 - 1
 ROUTES = (Route("GET", "/v1/.*"), Route("POST", "/v1/.*", largest=LARGEST_JSON, check=lambda value: value))
 """Requests that the guard admits. The router answers unknown paths below `/v1` in OpenAI's format."""
-CONNECTION_CHECK = 0.2
-"""Interval in seconds at which a waiting client's connection is checked."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +96,7 @@ def routes(speech: SpeechQueue, limits: Limits) -> APIRouter:
         request, encoder = await asyncio.to_thread(parse_call, body, speech, limits)  # tokenizing a long text takes time
         sampling, deadline = SpeechSampling(seed=body.seed, max_seconds=limits.seconds), time.monotonic() + speech.deadline_seconds
         encoded = encode(speech.speak(body.model, request, sampling, find_client(call)), encoder)
-        first = await await_first(call, anext(encoded))
+        first = await await_first(call, anext(encoded), "input")
         return DeadlineResponse(_chain(first, encoded), FORMATS[body.response_format].media_type, deadline)
 
     @router.api_route("/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
@@ -181,43 +177,6 @@ async def encode(chunks: AsyncGenerator[np.ndarray, None], encoder: AudioEncoder
         async for wave in chunks:
             yield await asyncio.to_thread(encoder.feed, wave)
     yield await asyncio.to_thread(encoder.finish)
-
-
-async def await_first(call: Call, first: Awaitable[bytes]) -> bytes:
-    """The first bytes, after which the response can no longer be an error. Raises `Refusal`, also if the client disconnects."""
-    waiting = asyncio.ensure_future(first)
-    try:
-        while not (await asyncio.wait({waiting}, timeout=CONNECTION_CHECK))[0]:
-            if await call.is_disconnected():
-                raise Refusal(499, "the client disconnected")  # for the log: nobody receives it
-        return waiting.result()
-    except QueueFullError as error:
-        raise Refusal(429, str(error), "rate_limit_exceeded") from error
-    except (ServerClosedError, DeadlineError) as error:
-        raise Refusal(503, str(error)) from error
-    except UserError as error:
-        raise Refusal(400, str(error), "invalid_value", "input") from error
-    finally:
-        waiting.cancel()
-
-
-class DeadlineResponse(StreamingResponse):
-    """A streamed response that closes its source, also if the client disconnects before the end, or reads so slowly that the deadline
-    passes; the response then breaks off, and its memory is freed."""
-
-    def __init__(self, content: AsyncGenerator[bytes, None], media_type: str, deadline: float) -> None:
-        """`deadline`: of `time.monotonic`."""
-        super().__init__(content, media_type=media_type)
-        self._deadline = deadline
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with aclosing(self.body_iterator), asyncio.timeout(self._deadline - time.monotonic()):  # type: ignore[type-var]
-            await super().__call__(scope, receive, send)
-
-
-def find_client(call: Call) -> str:
-    """The client that takes turns with others: an address, or an IPv6 /64 network."""
-    return client_of(call.client.host) if call.client is not None else ""
 
 
 async def _chain(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from recipes.serving.batch_scheduler import BatchScheduler, DeadlineError, QueueFullError, ServerClosedError
+from recipes.serving.batch_scheduler import BatchScheduler
+from recipes.serving.prometheus_metrics import name_outcome
 from recipes.serving.running_batch import OneAtATime, RunningBatch
 from recipes.speech.interface import BatchingVoice, SpokenRequest
 from recipes.speech.serving.metrics import ModelMetrics
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 SpeechLane = RunningBatch[SpokenRequest, np.ndarray]
 DEADLINE_SECONDS = 300.0
 """Longest time from a request to the end of its speech."""
-OUTCOMES = {ServerClosedError: "shutting_down", QueueFullError: "queue_full", DeadlineError: "deadline"}
 
 
 class SpeechQueue:
@@ -73,11 +73,11 @@ class SpeechQueue:
                         continue
                     metrics.audio_seconds += len(progress.piece) / rate
                     if not spoken:
-                        metrics.observe_first_audio(time.monotonic() - began)
+                        metrics.observe_first(time.monotonic() - began)
                         spoken = True
                     yield progress.piece
         except Exception as error:
-            outcome = OUTCOMES.get(type(error), "failed")
+            outcome = name_outcome(error)
             raise
         finally:
             metrics.outcomes[outcome] += 1

@@ -6,11 +6,9 @@ python -m finetune serve --model exports/me --model exports/me-longer
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,28 +17,17 @@ from data_prep.pages import web_server
 from finetune.errors import UserError
 from finetune.storage.hub_download import display_name
 from finetune.storage.model_resolver import resolve_model
+from recipes.serving.server_options import Address, add_server_options, check_server_options, require_packages
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from recipes.serving.access_control import AccessPolicy
     from recipes.speech.interface import VoiceFolder
-    from recipes.speech.serving.access_control import AccessPolicy
     from recipes.speech.serving.metrics import ServerMetrics
     from recipes.speech.serving.openai_api import Limits
     from recipes.speech.serving.request_queue import SpeechQueue
     from recipes.speech.serving.uploaded_clips import Clips
-
-
-@dataclass(frozen=True)
-class Address:
-    """Host and port of the server."""
-
-    host: str
-    port: int
-
-    @property
-    def url(self) -> str:
-        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
 
 def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: list[str]) -> int:
@@ -49,9 +36,9 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: lis
     `inspect` reads an exported folder without its weights, as `SpeechRecipe.inspect` does.
     """
     args = parse(argv)
-    require_packages()
-    from recipes.speech.serving.access_control import load_access_policy
-    from recipes.speech.serving.draining_server import DrainingServer
+    require_packages(("gradio", "fastapi", "uvicorn", "av"), "overtone[voice,serve]")
+    from recipes.serving.access_control import load_access_policy
+    from recipes.serving.draining_server import DrainingServer
     from recipes.speech.serving.metrics import ServerMetrics
     from recipes.speech.serving.openai_api import Limits
     from recipes.speech.serving.uploaded_clips import Clips
@@ -88,23 +75,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
     """The verb's own arguments."""
     parser = argparse.ArgumentParser(prog="python -m finetune serve --model MODEL", description="Serve exported voices.")
     parser.add_argument("--base", metavar="MODEL", help="base model, or any other, to compare the voices with: a folder or a hub name")
-    parser.add_argument("--host", default=web_server.LOOPBACK, help="address to listen on (default %(default)s: only this machine)")
-    parser.add_argument("--port", type=int, default=7861, help="port to listen on (default %(default)s)")
-    parser.add_argument("--token-file", type=Path, help="file with a token that clients must send; or set OVERTONE_TOKEN")
-    parser.add_argument("--batch", type=int, default=8, help="requests that a model speaks at once (default %(default)s)")
-    parser.add_argument("--queue", type=int, default=16, help="maximum number of waiting requests of a model (default %(default)s)")
-    parser.add_argument(
-        "--deadline-seconds",
-        type=float,
-        default=300.0,
-        help="longest time of a request, until its client has read it (%(default)g)",
-    )
+    add_server_options(parser)
     parser.add_argument("--max-chars", type=int, default=4096, help="maximum length of a text (default %(default)s)")
     parser.add_argument(
         "--max-seconds", type=float, default=60.0, help="maximum duration of speech; longer speech is cut off (default %(default)g)"
-    )
-    parser.add_argument(
-        "--drain-seconds", type=float, default=25.0, help="longest time after SIGTERM to complete waiting requests (default %(default)g)"
     )
     blind = parser.add_argument_group("blind comparison of two models by listening")
     blind.add_argument(
@@ -113,18 +87,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     blind.add_argument("--results", type=Path, default=Path("blind.jsonl"), help="file for the answers (default %(default)s)")
     blind.add_argument("--seed", type=int, default=0, help="seed of the speech (default %(default)s)")
     args = parser.parse_args(argv)
-    web_server.require_port(args.port)
-    for option in ("batch", "queue", "deadline_seconds", "max_chars", "max_seconds", "drain_seconds"):
-        if not getattr(args, option) >= (0 if option in ("queue", "drain_seconds") else 1):
-            raise UserError(f"--{option.replace('_', '-')} {getattr(args, option):g} is too small; omit the option to use the default")
+    check_server_options(args, ("max_chars", "max_seconds"))
     return args
-
-
-def require_packages() -> None:
-    """Raises `UserError` if a package of the extra `serve` is not installed."""
-    missing = [name for name in ("gradio", "fastapi", "uvicorn", "av") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UserError(f"serve needs {', '.join(missing)}, which is not installed; install with: pip install 'overtone[voice,serve]'")
 
 
 def inspect_folders(inspect: Callable[[Path], VoiceFolder], folders: Sequence[Path]) -> dict[str, VoiceFolder]:
@@ -162,11 +126,12 @@ def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: 
 
     from data_prep.pages.gradio_allowlist import add_files, list_page_routes
     from data_prep.pages.request_guard import add_request_guard
-    from recipes.speech.serving import draining_server, openai_api, uploads
-    from recipes.speech.serving.access_control import AccessControl
-    from recipes.speech.serving.api_errors import to_refusal
+    from recipes.serving import draining_server
+    from recipes.serving.access_control import AccessControl
+    from recipes.serving.api_errors import to_refusal
+    from recipes.serving.prometheus_metrics import count_responses
+    from recipes.speech.serving import openai_api, uploads
     from recipes.speech.serving.listening_page import STYLE, Controls, build_page
-    from recipes.speech.serving.metrics import count_responses
 
     warnings.filterwarnings("ignore", module="gradio")  # it calls deprecated functions of its dependencies
     page = build_page(Controls(speech, limits, clips))

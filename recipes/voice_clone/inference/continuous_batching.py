@@ -8,18 +8,19 @@ from torch.nn import functional as F
 
 from recipes.speech.decoding.continuous_batching import FrameBatch
 from recipes.speech.decoding.per_row_sampling import RowFrameSampling
+from recipes.speech.decoding.ragged_kv_cache import RowCache, count_rows
 from recipes.speech.decoding.token_sampling import FrameSampler
 
 from .prompt_embeddings import PromptEmbeddings
 from .talker_decoding import TalkerDecoder
 
 
-class TalkerBatch(FrameBatch):
+class TalkerBatch(FrameBatch[RowCache]):
     """Speech of up to so many requests at once, with the codes that `DecodingSession` generates for each alone."""
 
     @torch.inference_mode()
     def __init__(self, decoder: TalkerDecoder, requests: int) -> None:
-        super().__init__(decoder.talker, requests, decoder.ids.codebooks)
+        super().__init__(RowCache(decoder.talker, count_rows(requests)), requests, decoder.ids.codebooks)
         rows, device = self.cache.rows, self.codes.device
         self.decoder, self.sampling = decoder, RowFrameSampling(rows, device)
         self._predictor_cache = decoder.predictor.make_cache(rows, decoder.ids.codebooks)

@@ -53,13 +53,13 @@ def test_checkpoints_are_served_beside_each_other(
 
 def test_a_folder_without_a_model_is_an_error(folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
-    (folders[1] / CARD).write_text(json.dumps({"recipe": "llm_sft"}))
+    (folders[1] / CARD).write_text(json.dumps({"recipe": "image_classification"}))
     for argv, message in (
         ([], "which model? give --model MODEL"),
         (["--model", f"{tmp_path}/missing"], f"--model {tmp_path}/missing: no such folder"),
         (["--model", f"{tmp_path}/empty"], "is not an exported model"),
         (["--model", str(folders[0]), "--model", str(folders[1])], "models of different recipes"),
-        (["--model", str(folders[1])], "the recipe llm_sft has no server"),
+        (["--model", str(folders[1])], "the recipe image_classification has no server"),
         (["--model", str(folders[1]), "--recipe", "nothing_of_that_name"], "--recipe nothing_of_that_name: no recipe.py"),
     ):
         assert serve.main(argv) == 2

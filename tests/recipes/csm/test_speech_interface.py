@@ -15,9 +15,9 @@ import soundfile
 
 from recipes.csm.recipe import RECIPE
 from recipes.csm.speech_interface import COMMAND, SPEECH
+from recipes.serving.access_control import AccessPolicy
 from recipes.speech.evaluation import samples_during_training, systems
 from recipes.speech.interface import SpeechSampling, Voice, VoiceFolder
-from recipes.speech.serving.access_control import AccessPolicy
 from recipes.speech.serving.metrics import ServerMetrics
 from recipes.speech.serving.openai_api import Limits
 from recipes.speech.serving.request_queue import SpeechQueue

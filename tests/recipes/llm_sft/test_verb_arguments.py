@@ -1,4 +1,4 @@
-"""The arguments of `generate` and `chat`, and their help."""
+"""The arguments of `generate`, `chat` and `serve`, and their help."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ def test_arguments_are_parsed() -> None:
 
 @pytest.mark.parametrize("verb", sorted(HELP))
 def test_help_lists_them_without_a_model(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(HELP) == 2
+    assert len(HELP) == 3
     for more in ([], ["--recipe", "llm_sft"]):
         assert main([verb, *more, "--help"]) == 0
         printed = capsys.readouterr().out
-        assert "options of the recipe llm_sft:" in printed and "--temperature" in printed and "example: " in printed
+        assert "options of the recipe llm_sft:" in printed and "example: " in printed
+        assert ("--context" if verb == "serve" else "--temperature") in printed

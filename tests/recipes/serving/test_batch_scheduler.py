@@ -176,6 +176,34 @@ def test_a_slow_reader_does_not_hold_a_slot() -> None:
     assert run(scenario, slots=1, room=1).left == []
 
 
+def test_a_request_leaves_the_queue_when_it_is_generated_not_when_it_is_read() -> None:
+    async def scenario(scheduler: BatchScheduler[Request, str], batch: CountingBatch) -> None:
+        slow = [scheduler.generate("m", (name, 3), "", 60) for name in "ab"]
+        assert [(await anext(one)).piece for one in slow] == ["a0", "b0"]
+        await until(lambda: scheduler.pending == 0)
+        assert await all_of(scheduler, "c", 1) == ["c0"]
+        assert [[one.piece async for one in rest] for rest in slow] == [["a1", "a2"], ["b1", "b2"]]
+
+    assert run(scenario, slots=1, room=1).left == []
+
+
+def test_a_full_queue_gives_a_place_of_the_client_with_most_requests_to_another() -> None:
+    async def scenario(scheduler: BatchScheduler[Request, str], batch: CountingBatch) -> None:
+        greedy = [asyncio.create_task(all_of(scheduler, f"greedy{number}", 1, "greedy")) for number in range(4)]
+        await until(lambda: batch.joined == ["greedy0"])
+        assert scheduler.pending == 4
+        modest = [asyncio.create_task(all_of(scheduler, f"modest{number}", 1, "modest")) for number in range(2)]
+        with pytest.raises(QueueFullError, match=r"Queue full \(4 pending\)"):
+            await greedy[3]
+        with pytest.raises(QueueFullError):
+            await modest[1]
+        assert batch.permits is not None
+        batch.permits.release(10)
+        assert await asyncio.gather(*greedy[:3], modest[0]) == [["greedy00"], ["greedy10"], ["greedy20"], ["modest00"]]
+
+    assert run(scenario, slots=1, room=3, held=True).joined[:3] != ["greedy0", "greedy1", "greedy2"]
+
+
 def test_a_request_that_cannot_leave_gets_its_error_and_the_next_one_is_served(capsys: pytest.CaptureFixture[str]) -> None:
     async def scenario(scheduler: BatchScheduler[Request, str], _batch: CountingBatch) -> None:
         with pytest.raises(RuntimeError, match="the model failed"):

@@ -25,3 +25,15 @@ def test_a_removed_request_is_not_served() -> None:
     assert queue.remove("b", "b1") and queue.remove("a", "a1")
     assert not queue.remove("b", "b1") and not queue.remove("nobody", "b2")
     assert len(queue) == 1 and queue.take() == "b2" and len(queue) == 0
+
+
+def test_the_client_with_most_requests_gives_up_its_last_one_for_a_client_with_fewer() -> None:
+    queue = FairQueue[str]()
+    assert queue.displace("a") is None
+    for client, item in [("a", "a1"), ("a", "a2"), ("a", "a3"), ("b", "b1")]:
+        queue.put(client, item)
+    assert queue.displace("a") is None, "it has the most itself"
+    assert queue.displace("b") == "a3"
+    assert queue.displace("b") is None, "the exchange would only turn the two around"
+    assert queue.displace("c") == "a2" and queue.displace("c") is None
+    assert [queue.take() for _ in range(len(queue))] == ["a1", "b1"]

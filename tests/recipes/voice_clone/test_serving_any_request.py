@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_prep.pages.request_guard import HEADERS
-from recipes.speech.serving.access_control import AccessPolicy
+from recipes.serving.access_control import AccessPolicy
 from recipes.speech.serving.listening_page import CLIP, NOBODY
 from recipes.speech.serving.metrics import ServerMetrics
 from recipes.speech.serving.openai_api import Limits
@@ -68,6 +68,21 @@ def test_other_requests_are_answered_while_a_clip_is_decoded(
     assert app.ask("POST", "/v1/audio/speech", json.dumps(speech).encode()).status == 200
     held.go.set()  # only now does the decoder answer
     assert b"as the test says" in app.ask("GET", "/gradio_api/queue/data", query=b"session_hash=clip").body
+
+
+def test_a_browser_takes_turns_by_its_address(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, speak = list[str](), SpeechQueue.speak
+
+    def watched(queue: SpeechQueue, model: str, request: Any, sampling: Any, client: str = "") -> Any:
+        seen.append(client)
+        return speak(queue, model, request, sampling, client)
+
+    monkeypatch.setattr(SpeechQueue, "speak", watched)
+    data = ["Late.", "tuned", "anna", NOBODY, None, None, "", "as trained", 0.9, False, 0]
+    call = {"data": data, "fn_index": 2, "session_hash": "address", "trigger_id": None}
+    assert app.ask("POST", "/gradio_api/queue/join", json.dumps(call).encode()).status == 200
+    assert b"<audio" in app.ask("GET", "/gradio_api/queue/data", query=b"session_hash=address").body
+    assert seen == ["127.0.0.1"]
 
 
 FIELDS = st.sampled_from(["model", "voice", "input", "seed", "speed", "language", "instructions", "x"])

@@ -9,10 +9,11 @@ from transformers import LlamaConfig, LlamaModel
 
 from recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers
 from recipes.speech.decoding.continuous_batching import FrameBatch
+from recipes.speech.decoding.ragged_kv_cache import WINDOW, RowCache, count_rows
 from recipes.speech.decoding.token_sampling import draw_random_numbers
 
 
-class RandomNumbers(FrameBatch):
+class RandomNumbers(FrameBatch[RowCache]):
     """Its codes are the random numbers of the frame, times 1000, and speech ends with a number below 50."""
 
     plan = None
@@ -33,7 +34,8 @@ def batch() -> RandomNumbers:
     config = LlamaConfig(
         vocab_size=8, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2
     )
-    return RandomNumbers(CachedDecoderLayers(LlamaModel(config).eval().requires_grad_(False), "Llama"), 2, 3)
+    layers = CachedDecoderLayers(LlamaModel(config).eval().requires_grad_(False), "Llama")
+    return RandomNumbers(RowCache(layers, count_rows(2)), 2, 3)
 
 
 def join(batch: RandomNumbers, seed: int, limit: int) -> int:
@@ -73,3 +75,19 @@ def test_speech_ends_before_its_limit(batch: RandomNumbers) -> None:
         assert not batch.step()[row].over
     last = batch.step()[row]
     assert (last.codes, last.over, last.ended) == (None, True, True) and batch.step() == {}
+
+
+def test_a_row_is_free_after_a_join_that_failed(batch: RandomNumbers) -> None:
+    def join_and_fail(where: str) -> int:
+        if where == "prompt":
+            with torch.inference_mode():
+                batch.take_row(torch.zeros(2, 15), 0, 5)
+        join(batch, 0, 5)
+        raise MemoryError
+
+    running = join(batch, 1, 50)
+    for where, error in (("prompt", RuntimeError), ("after it", MemoryError)):
+        with pytest.raises(error):
+            batch.join_or_free(lambda where=where: join_and_fail(where))
+        assert batch.cache.lengths.tolist() == [2, 0, 0, 0] and batch.cache.find_window(1) == WINDOW
+    assert join(batch, 2, 5) != running and batch.step().keys() == {0, 1}

@@ -15,9 +15,9 @@ from data_prep.pages import web_server
 from finetune import __main__ as verbs
 from finetune.errors import UserError
 from finetune.storage.synthetic_mark_reader import SyntheticMark, read_synthetic_mark
+from recipes.serving.access_control import AccessPolicy
 from recipes.speech.interface import SpeechSampling
 from recipes.speech.serving import blind_server
-from recipes.speech.serving.access_control import AccessPolicy
 from recipes.speech.serving.blind_trials import BlindTrials, make_trials
 from recipes.voice_clone.inference import synthesizer
 from tests import loopback

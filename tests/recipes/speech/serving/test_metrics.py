@@ -10,7 +10,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from recipes.speech.serving.metrics import ModelMetrics, ServerMetrics, count_responses
+from recipes.serving.prometheus_metrics import count_responses
+from recipes.speech.serving.metrics import ModelMetrics, ServerMetrics
 
 SAMPLE = re.compile(r'(overtone_[a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)+)\})? (\S+)')
 """A sample line of the exposition format."""
@@ -38,7 +39,7 @@ def test_counters_of_a_model_are_rendered() -> None:
     model.audio_seconds, model.load.generation_seconds = 7.5, 2.5
     model.load.steps, model.load.occupied_slots = 4, 10
     for seconds in (0.01, 0.1, 0.3, 99.0):
-        model.observe_first_audio(seconds)
+        model.observe_first(seconds)
     found = read(ServerMetrics({"me": model}).render(pending=3, room=16))
     assert found['overtone_speech_requests_total{model="me",outcome="completed"}'] == 2
     assert found['overtone_speech_requests_total{model="me",outcome="failed"}'] == 0, "a counter exists before its first event"

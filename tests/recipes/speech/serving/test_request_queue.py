@@ -135,7 +135,7 @@ def test_an_error_fails_only_its_own_request() -> None:
         assert await all_of(speech, "good") == 5
         metrics = speech.metrics["m"]
         assert (metrics.outcomes["failed"], metrics.outcomes["completed"]) == (1, 1)
-        assert metrics.audio_seconds == 5 * len(CHUNK) / HeldVoice.rate and sum(metrics.first_audio_counts) == 1
+        assert metrics.audio_seconds == 5 * len(CHUNK) / HeldVoice.rate and sum(metrics.first_counts) == 1
 
     run(scenario)
 

@@ -28,11 +28,15 @@ class Refusal(HTTPException):
         super().__init__(status, message, {401: LOGIN, 429: retry, 503: retry}.get(status, {}) | dict(headers or {}))
         self.code, self.param = code, param
 
-    def response(self) -> JSONResponse:
+    def content(self) -> dict[str, Any]:
+        """The body of the response."""
         kind = TYPES.get(self.status_code, "invalid_request_error" if self.status_code < 500 else "server_error")
         # Some messages quote the client's text, which may contain a lone surrogate, and UTF-8 cannot encode that.
         error = {"message": _encodable(self.detail), "type": kind, "param": self.param and _encodable(self.param), "code": self.code}
-        return JSONResponse({"error": error}, self.status_code, self.headers)
+        return {"error": error}
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.content(), self.status_code, self.headers)
 
 
 def to_refusal(rejected: HTTPException) -> Refusal:

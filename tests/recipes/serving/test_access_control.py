@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.serving.access_control`."""
+"""Tests of `recipes.serving.access_control`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from data_prep.pages.request_guard import Caller, RequestError
 from finetune.errors import UserError
-from recipes.speech.serving.access_control import (
+from recipes.serving.access_control import (
     FAILURE_LIFETIME,
     FREE_TRIES,
     LONGEST_WAIT,

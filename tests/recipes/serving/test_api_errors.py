@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.serving.api_errors`."""
+"""Tests of `recipes.serving.api_errors`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from data_prep.pages.request_guard import RequestError
-from recipes.speech.serving.api_errors import Refusal, to_refusal, validation_refusal
+from recipes.serving.api_errors import Refusal, to_refusal, validation_refusal
 from recipes.speech.serving.openai_api import SpeechCall
 
 

@@ -15,7 +15,8 @@ from fastapi import APIRouter
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from data_prep.pages.request_guard import Route
-from recipes.speech.serving.metrics import MEDIA_TYPE
+
+from .prometheus_metrics import MEDIA_TYPE
 
 HEALTH = "/health"
 ROUTES = (Route("GET", HEALTH), Route("GET", "/metrics"))
@@ -23,8 +24,8 @@ POLL_SECONDS = 0.1
 
 
 class DrainingServer(uvicorn.Server):
-    """After SIGTERM it refuses new speech and completes the requests in the queue, for at most `drain_seconds`; meanwhile it answers other
-    requests, so that a load balancer reads its state. Ctrl-C ends the server, and the wait, at once."""
+    """After SIGTERM it refuses new requests and completes those in the queue, for at most `drain_seconds`; meanwhile it answers others, so
+    that a load balancer reads its state. Ctrl-C ends the server, and the wait, at once."""
 
     def __init__(self, config: uvicorn.Config, is_busy: Callable[[], bool], refuse_new: Callable[[], None], drain_seconds: float) -> None:
         """`is_busy`: whether a request is not yet complete. `refuse_new`: called once, when draining starts."""

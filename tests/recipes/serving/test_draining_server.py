@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.serving.draining_server`; test_http_server.py tests it with signals and a model."""
+"""Tests of `recipes.serving.draining_server`; test_http_server.py tests it with signals and a model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from recipes.speech.serving.draining_server import DrainingServer, status_routes
+from recipes.serving.draining_server import DrainingServer, status_routes
 from recipes.speech.serving.metrics import ServerMetrics
 from recipes.speech.serving.request_queue import SpeechQueue
 

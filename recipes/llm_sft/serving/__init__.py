@@ -1,0 +1,1 @@
+"""HTTP server for chats: OpenAI's chat completions, several answers in one running batch."""

@@ -1,0 +1,88 @@
+"""Finds out whether requests to a model can share one running batch: by its config, and by a comparison on the model itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recipes.language.attention_selection import EXPERT_COUNTS
+
+from .stock_row_cache import StockRowCache
+
+LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
+"""Rotary positions whose frequencies depend on the longest row of the batch."""
+SLIDING_IN_ALL_LAYERS = frozenset({"mistral", "phi3", "starcoder2"})
+SLIDING_BY_LAYER = frozenset(
+    {"cohere2", "exaone4", "gemma2", "gemma3_text", "ministral", "olmo3", "qwen2", "qwen3", "smollm3", "vaultgemma"}
+)
+"""Model types with a sliding window whose stock code takes the masks that `StockRowCache` makes."""
+TOLERANCE = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+"""Largest difference of scores as a share of the largest score: other shapes of the same products round otherwise."""
+PROMPTS = ((1, 4, 2, 3, 5), (3, 1, 2))
+"""Token ids of two rows of different length, for the comparison."""
+FOLLOWING = (2, 5, 1)
+
+
+def find_obstacle(model: Any) -> str | None:
+    """Why requests cannot share a batch of this model; None if they can."""
+    config = model.config.get_text_config()
+    return find_config_obstacle(config) or find_difference(model)
+
+
+def find_config_obstacle(config: Any) -> str | None:
+    """What the config of a model says against a batch whose rows are independent."""
+    if any(getattr(config, key, None) for key in EXPERT_COUNTS):
+        return "its experts compute the tokens of all requests together, so an answer would depend on the others"
+    if variable := find_rope_types(config) & LENGTH_DEPENDENT_ROPE:
+        return f"its rotary positions ({', '.join(sorted(variable))}) depend on the longest request"
+    if (name := config._attn_implementation) != "sdpa":
+        return f"its attention is {name}, whose sums depend on the length of the longest request"
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if others := kinds - {"full_attention", "sliding_attention"}:
+        return f"it has layers of the type {', '.join(sorted(others))}"
+    is_sliding = "sliding_attention" in kinds if kinds else bool(getattr(config, "sliding_window", None))
+    if is_sliding and config.model_type not in (SLIDING_BY_LAYER if kinds else SLIDING_IN_ALL_LAYERS):
+        return f"sliding windows of {config.model_type} are not supported"
+    return None
+
+
+def find_rope_types(config: Any) -> set[str]:
+    """The kinds of rotary positions in a config: of all layers, or of each type of layer."""
+    found = set[str]()
+    for name in ("rope_scaling", "rope_parameters"):
+        settings = getattr(config, name, None) or {}
+        for one in (settings, *(value for value in settings.values() if isinstance(value, dict))):
+            found.add(str(one.get("rope_type", one.get("type", "default"))))
+    return found
+
+
+@torch.inference_mode()
+def find_difference(model: Any) -> str | None:
+    """Compare a batch of two rows with the model on each sequence alone. This finds architectures of which `StockRowCache` knows nothing:
+    with a state instead of keys, with positions that they count themselves, with masks of their own."""
+    try:
+        cache = StockRowCache(model, 4)
+        cache.reserve(max(map(len, PROMPTS)) + len(FOLLOWING))
+        rows = (0, 2)
+        for row, prompt in zip(rows, PROMPTS, strict=True):
+            cache.read_prompt(row, torch.tensor(prompt, device=model.device))
+        for count in range(1, len(FOLLOWING) + 1):
+            tokens = torch.tensor([FOLLOWING[count - 1]] * cache.rows, device=model.device)
+            scores = cache.read_tokens(tokens, cache.find_window(1))
+            taken = [row in rows for row in range(cache.rows)]
+            cache.advance(taken, 1)
+            cache.lengths.add_(torch.tensor(taken, device=model.device))
+            for row, prompt in zip(rows, PROMPTS, strict=True):
+                expected = model(input_ids=torch.tensor([[*prompt, *FOLLOWING[:count]]], device=model.device)).logits[0, -1].float()
+                if not is_near(scores[row], expected, TOLERANCE.get(model.dtype, 5e-2)):
+                    return "its scores in a batch differ from those of the request alone"
+    except Exception as error:  # each architecture refuses the rows in its own way
+        return f"its code takes no rows of different lengths ({type(error).__name__}: {str(error).partition(chr(10))[0]:.100})"
+    return None
+
+
+def is_near(found: Tensor, expected: Tensor, tolerance: float) -> bool:
+    """Whether scores [V] are equal up to this share of the largest one."""
+    return bool((found - expected).abs().max() <= tolerance * expected.abs().max())

@@ -1,0 +1,129 @@
+"""Serves exported chat models: OpenAI's API for chat completions.
+
+python -m finetune serve --model exports/mine
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from data_prep.pages import web_server
+from finetune.errors import UserError
+from finetune.storage.hub_download import display_name
+from recipes.llm_sft.verb_arguments import make_serve_parser
+from recipes.serving.server_options import Address, check_server_options, require_packages
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from recipes.llm_sft.generation import LoadedModel
+    from recipes.serving.access_control import AccessPolicy
+
+    from .chat_metrics import ChatServerMetrics
+    from .chat_queue import ChatQueue, ServedModel
+
+
+def serve(folders: list[Path], argv: list[str]) -> int:
+    """Body of the verb. Raises `UserError` for what cannot be served. Blocks until SIGTERM or Ctrl-C."""
+    args = make_serve_parser().parse_args(argv)
+    check_server_options(args, ("max_new_tokens", "context"))
+    require_packages(("fastapi", "uvicorn"), "overtone[text,serve]")
+    from recipes.serving.access_control import load_access_policy
+    from recipes.serving.draining_server import DrainingServer
+
+    from .chat_metrics import ChatServerMetrics
+
+    named = name_folders(folders)
+    address, policy = Address(args.host, args.port), load_access_policy(args.host, args.token_file)
+    web_server.require_free_port(address.port, address.host)
+    with ExitStack() as opened:
+        opened.enter_context(web_server.open_private_folder(f"overtone-serve-{address.host}-{address.port}"))
+        chats = load_models(named, args)
+        opened.callback(chats.close)
+        metrics = ChatServerMetrics(chats.metrics)
+        protection = ", protected by a token" if policy.token else ""
+        announcement = f"serve: {address.url}/v1{protection}   (stop with Ctrl-C)"
+        make_server = partial(
+            DrainingServer,
+            is_busy=lambda: chats.pending + metrics.open_calls > 0,
+            refuse_new=chats.refuse_new,
+            drain_seconds=args.drain_seconds,
+        )
+        web_server.run_server(build_app(chats, policy, metrics), address.host, address.port, announcement, make_server)
+    print("serve: stopped", flush=True)
+    return 0
+
+
+def name_folders(folders: Sequence[Path]) -> dict[str, Path]:
+    """The folders by their names. Raises `UserError` for one that does not exist, and for two with the same name."""
+    found: dict[str, Path] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(f"{folder}: no such folder; `python -m finetune export RUN --to {folder}` makes one")
+        if (name := display_name(folder)) in found:
+            raise UserError(f"{folder} and {found[name]} would both have the name {name}; rename one of the folders")
+        found[name] = folder
+    return found
+
+
+def load_models(folders: Mapping[str, Path], args: argparse.Namespace) -> ChatQueue:
+    """Load the models and return their queue. Prints which of them answer one request at a time, and why. Raises `UserError` for a model
+    without a chat template."""
+    from recipes.llm_sft.generation import load_model
+
+    from .chat_queue import ChatQueue, find_batching_obstacle, open_lane
+
+    models, lanes = {}, {}
+    for name, folder in folders.items():
+        print(f"serve: loading {name} from {folder}", flush=True)
+        loaded = load_model(folder)
+        models[name] = describe_model(folder, loaded, args)
+        obstacle = find_batching_obstacle(loaded, args.batch)
+        if obstacle is not None:
+            print(f"serve: {name} answers one request at a time ({obstacle})", flush=True)
+        lanes[name] = open_lane(loaded, args.batch, obstacle)
+    return ChatQueue(models, lanes, args.queue, args.deadline_seconds)
+
+
+def describe_model(folder: Path, loaded: LoadedModel, args: argparse.Namespace) -> ServedModel:
+    """A loaded model with its limits. Raises `UserError` if it cannot chat."""
+    from .chat_queue import ServedModel
+
+    if loaded.tokenizer.chat_template is None:
+        raise UserError(f"--model {folder}: has no chat template, so it cannot chat; `finetune generate` can continue a text with it")
+    context = args.context if loaded.positions is None else min(args.context, loaded.positions)
+    return ServedModel(loaded, int((folder / "config.json").stat().st_mtime), context, args.max_new_tokens)
+
+
+def build_app(chats: ChatQueue, policy: AccessPolicy, metrics: ChatServerMetrics) -> FastAPI:
+    """The API with access control."""
+    from fastapi import FastAPI
+    from starlette.middleware import Middleware
+
+    from data_prep.pages.request_guard import add_request_guard
+    from recipes.serving import draining_server
+    from recipes.serving.access_control import AccessControl
+    from recipes.serving.api_errors import to_refusal
+    from recipes.serving.prometheus_metrics import count_responses
+
+    from . import chat_api
+
+    middleware = [
+        Middleware(count_responses, metrics=metrics),
+        Middleware(web_server.add_security_headers),
+        Middleware(
+            add_request_guard,
+            routes=(*chat_api.ROUTES, *draining_server.ROUTES),
+            admit=AccessControl(policy, public=frozenset({draining_server.HEALTH})).admit,
+            answer=lambda rejected: to_refusal(rejected).response(),
+        ),
+    ]
+    app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None)
+    chat_api.add_to(app, chats)
+    app.include_router(draining_server.status_routes(chats, metrics))
+    return app

@@ -1,0 +1,61 @@
+"""Tokens of answers that join and leave a running batch: frames of one code, chosen from the scores of the stock model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from recipes.speech.decoding.continuous_batching import FrameBatch
+from recipes.speech.decoding.per_row_sampling import RowSampling
+from recipes.speech.decoding.ragged_kv_cache import count_rows
+from recipes.speech.decoding.token_sampling import CodeSampler
+
+from .stock_row_cache import StockRowCache
+
+
+class TokenBatch(FrameBatch[StockRowCache]):
+    """Up to so many answers at once. A token that ends an answer is not generated: the row is over at the token before it."""
+
+    uses_graphs: ClassVar[bool] = False
+
+    @torch.inference_mode()
+    def __init__(self, model: Any, stop_ids: Sequence[int], requests: int) -> None:
+        """`model`: one for which `find_obstacle` found nothing. `stop_ids`: tokens that end an answer."""
+        super().__init__(StockRowCache(model, count_rows(requests)), requests, 1)
+        rows, device = self.cache.rows, self.codes.device
+        self.sampling = RowSampling(rows, device)
+        self.first = torch.zeros(rows, dtype=torch.int64, device=device)
+        """[rows]: the next token."""
+        self._stops = torch.tensor([*stop_ids], dtype=torch.int64, device=device)
+
+    @property
+    def ended(self) -> Tensor:
+        """[rows] bool: rows whose next token ends the answer."""
+        return torch.isin(self.first, self._stops)
+
+    @property
+    def plan(self) -> object:
+        """Implements `FrameBatch`."""
+        return self.sampling.plan
+
+    def find_ends(self, codes: Tensor) -> Tensor:
+        """[…, 1] → […] bool."""
+        return torch.isin(codes[..., 0], self._stops)
+
+    @torch.inference_mode()
+    def join(self, prompt: Sequence[int], sampler: CodeSampler, seed: int, limit: int) -> int:
+        """The row of a new request. Generates at most `limit` tokens; the model must have positions for them."""
+        row, scores = self.take_row(torch.tensor(prompt, device=self.codes.device), seed, limit)
+        self.sampling.set_row(row, sampler)
+        # All rows are computed, as in a step, so that the choice has the same arithmetic; the other rows keep theirs.
+        self.first[row] = self.sampling.choose(scores.expand(self.cache.rows, -1), self.random[1, 0])[row]
+        return row
+
+    def run_frame(self, size: int) -> None:
+        """Take the tokens that were chosen before, and choose the next ones."""
+        self.codes[:, 0] = self.first
+        scores = self.cache.read_tokens(self.first, size)
+        self.first.copy_(self.sampling.choose(scores, self.random[1, 0]))
