@@ -194,8 +194,7 @@ def prepare_rows(recipe: str, folder: Path) -> Trial:
             row = strict_json.loads_object(line)
             for _ in range(chance.randrange(3)):
                 row = test_text_any_input.odd(chance, row)
-            if not isinstance(row, dict):
-                return "no row"
+            row = strict_json.loads_object(json.dumps(row).encode())  # as a file would hold it
             found = encode_row(limit, folder, built, loaded.processor, row)
             if found.left_out or found.sample is None:
                 return "dropped"
@@ -503,8 +502,8 @@ KINDS = {
 
 
 def count_weight(kind: str, outcome: str) -> int:
-    """What a trial counts for: a run that is killed, for its kills."""
-    return int(outcome.split()[0]) if kind == "kills" else 1
+    """What a trial counts for: a run that is killed, for its kills; damage that changed nothing, for none."""
+    return int(outcome.split()[0]) if kind == "kills" else int(outcome != "undamaged")
 
 
 def iterate_outcomes(trial: Trial, seeds: Iterator[int]) -> Iterator[tuple[int, str, str | None]]:

@@ -25,6 +25,13 @@ class Mutant(NamedTuple):
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "recipes/speech/dataset_rows.py",
+        "type(code) is int and abs(code) < 2**63",
+        "True",
+        "tests/recipes/speech/test_dataset_rows.py::test_codes_that_are_no_integers_are_an_error",
+        "a list in place of a code ends training with a traceback",
+    ),
+    Mutant(
         "finetune/modeling/loading.py",
         "        with open_weights(path) as file:\n            if twice",
         '        from safetensors import safe_open\n\n        with safe_open(path, framework="pt") as file:\n            if twice',
