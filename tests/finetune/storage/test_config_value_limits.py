@@ -49,6 +49,7 @@ def test_published_values_are_possible() -> None:
         ("head_dim", -64, "head_dim: -64"),
         ("attention_dropout", 3, "attention_dropout: 3, expected a probability from 0 to 1"),
         ("resid_pdrop", float("nan"), "resid_pdrop: nan, expected a probability"),
+        ("rms_norm_eps", "x", "rms_norm_eps: 'x', expected a number"),
         ("torch_dtype", "nonsense", "torch_dtype: 'nonsense', expected a floating-point type"),
         ("dtype", ["float32"], "dtype: .*float32.*, expected a floating-point type"),
         ("pruned_heads", {"0": [1]}, "pruned_heads: .* removed attention heads"),
