@@ -194,8 +194,7 @@ def prepare_rows(recipe: str, folder: Path) -> Trial:
             row = strict_json.loads_object(line)
             for _ in range(chance.randrange(3)):
                 row = test_text_any_input.odd(chance, row)
-            if not isinstance(row, dict):
-                return "no row"
+            row = strict_json.loads_object(json.dumps(row).encode())  # as a file would hold it
             found = encode_row(limit, folder, built, loaded.processor, row)
             if found.left_out or found.sample is None:
                 return "dropped"
@@ -309,10 +308,19 @@ def corrupt_model(model: Path, chance: random.Random) -> None:
     data = path.read_bytes()
     if path.suffix == ".safetensors":
         path.write_bytes(chance.choice((_lie_about_tensors, _break_bytes, _cut))(data, chance))
-    elif path.suffix == ".json" and chance.random() < 0.7:
+    elif path.suffix == ".json" and chance.random() < 0.7 and _is_json(data):
         path.write_text(json.dumps(_replace_value(json.loads(data), chance)))
     else:
         path.write_bytes(hostile.broken(chance, data, hostile.JSON_PIECES))
+
+
+def _is_json(data: bytes) -> bool:
+    """Whether an earlier change has left it readable."""
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _replace_value(value: Any, chance: random.Random) -> Any:
@@ -482,7 +490,7 @@ def prepare_kills(recipe: str, folder: Path) -> Trial:
             test_kill.check_equal(killed, whole, KILLED_STEPS)
         finally:
             shutil.rmtree(killed, ignore_errors=True)
-        return f"{len(hits)} kills, {hits.count('save')} inside a save"
+        return f"run with {len(hits)} kills, {hits.count('save')} inside a save"
 
     return kill
 
@@ -504,8 +512,8 @@ KINDS = {
 
 
 def count_weight(kind: str, outcome: str) -> int:
-    """What a trial counts for: a run that is killed, for its kills."""
-    return int(outcome.split()[0]) if kind == "kills" else 1
+    """What a trial counts for: a run that is killed, for its kills; damage that changed nothing, for none."""
+    return int(outcome.split()[2]) if kind == "kills" else int(outcome != "undamaged")
 
 
 def iterate_outcomes(trial: Trial, seeds: Iterator[int]) -> Iterator[tuple[int, str, str | None]]:

@@ -38,8 +38,10 @@ class TrialCount:
         return any(first <= seed <= last for first, last in self.seeds)
 
     def add(self, seed: int, outcome: str, failure: str | None = None, weight: int = 1) -> None:
-        """Record a trial. One of a known seed replaces that seed's failure, and adds nothing else."""
-        self.failures.pop(seed, None)
+        """Record a trial. One of a known seed replaces that seed's failure by its new outcome, and adds nothing else."""
+        if self.failures.pop(seed, None) is not None:
+            self.outcomes -= Counter(["failed"])
+            self.outcomes[outcome] += 1
         if failure is not None:
             self.failures[seed] = failure
         if self.has(seed):

@@ -113,11 +113,19 @@ class Heartbeat:
             return
         failure = self.fail(error)
         in_order = self._store is None or (isinstance(error, UserError) and self._all_fail(self._store))
+        if self._is_consequence(error, failure):
+            self._end_now(failure, f"rank {self._world.rank} ends, because {failure.message}", 1)
         if self._world.is_main or not in_order:
             self._write_last_word(failure)
         if in_order:
             self._stop()
         # Otherwise the thread keeps running: it ends the process if the exception does not, for example because a disk hangs.
+
+    def _is_consequence(self, error: BaseException, failure: RunFailure) -> bool:
+        """Whether `error` is that of a collective, and only follows from the run's first `failure`: a traceback would hide that one. A rank
+        that was paused and goes on finds that the others have left, for example."""
+        own = failure.reported and failure.rank == self._world.rank
+        return self._store is not None and not own and isinstance(error, RuntimeError) and BROKEN.search(str(error)) is not None
 
     def _stop(self) -> None:
         self._left.set()

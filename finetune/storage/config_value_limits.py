@@ -18,6 +18,9 @@ MOST = (
 )
 """Names of keys whose values are numbers of something, and the largest values; the first that matches counts. They are far above those of
 published models."""
+SHARE = re.compile(r"(\w+_)?(dropout|layerdrop|pdrop|drop_rate|drop_path_rate)(_\w+)?")
+"""Names of keys whose values are probabilities."""
+EPSILON = re.compile(r"(\w+_)?eps(ilon)?")
 DTYPE_KEYS = ("torch_dtype", "dtype")
 DTYPES = frozenset({"auto", "float", "double", "half", "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"})
 OTHER_CONFIGS = frozenset({"quantization_config", "compression_config"})
@@ -37,6 +40,10 @@ def _find_impossible_values(config: dict[str, Any], place: str) -> Iterator[str]
         most = next((most for name, most in MOST if name.fullmatch(key)), None)
         if most is not None and type(value) in (int, float) and not 0 <= value <= most:
             yield f"{place}{key}: {value}, expected 0 to {most:,}"
+        elif SHARE.fullmatch(key) and type(value) in (int, float) and not 0 <= value <= 1:
+            yield f"{place}{key}: {value}, expected a probability from 0 to 1"
+        elif EPSILON.fullmatch(key) and not (value is None or type(value) in (int, float)):
+            yield f"{place}{key}: {value!r}, expected a number"
         elif key in DTYPE_KEYS and not (value is None or (isinstance(value, str) and value.removeprefix("torch.") in DTYPES)):
             yield f"{place}{key}: {value!r}, expected a floating-point type of torch, such as float32"
         elif key == "pruned_heads" and value:

@@ -50,13 +50,18 @@ def warning_entry(model: str) -> dict[str, str]:
 
 
 def folder_of(name: str) -> Path:
-    """Folder of a demo model, `~/.cache/overtone/<name>-<digest>`; prints a warning to stderr. Raises `UserError` for an unknown name."""
+    """Folder of a demo model, `~/.cache/overtone/<name>-<digest>`; prints a warning to stderr. Raises `UserError` for an unknown name,
+    and if the cache cannot be written to."""
     if not is_shipped(name):
         raise UserError(f"{name}: not a demo model; available: {', '.join(names()) or 'none'}")
     _warn(name)
     folder = cache() / f"{name}-{_digest(name)}"
     if not folder.is_dir():
-        _expand(name, folder)
+        try:
+            with files.explain_write_errors(cache()):
+                _expand(name, folder)
+        except UserError as error:
+            raise UserError(f"the demo model {name} is unpacked to {cache()}: {error}; XDG_CACHE_HOME sets another cache") from error
     return folder
 
 

@@ -39,6 +39,8 @@ DATA = re.compile(r".+\.(safetensors|model|txt|jinja|tiktoken)|tokenizer\.json|v
 DOCUMENTS = re.compile(r"README\.md|(LICENSE|NOTICE|USE_POLICY)[\w.-]*")
 """Documents that an export also copies."""
 TEMPLATES = "additional_chat_templates"
+LONGEST = "model_max_length"
+"""Key of tokenizer_config.json for the most tokens of a text."""
 CODE_KEYS = frozenset({"trust_remote_code", "auto_map", "auto_class", "custom_pipelines", "custom_generate"})
 """Keys that make transformers run Python files, at any depth (CVE-2026-5241: `trust_remote_code` in a nested config)."""
 KERNEL_KEYS = re.compile(r"_?(attn|experts|kernels?)_implementation(_internal)?")
@@ -249,6 +251,8 @@ def _admit_file(path: Path, target: Path) -> None:
         except UserError as error:  # an invalid file is of no use to a library either
             report(path, [str(error)])
             return
+        if not isinstance(document.get(LONGEST), int | float | None):  # transformers compares it with the length of each text
+            raise UserError(f"{path}: {LONGEST}: {_short(document[LONGEST])}, expected a number; download the model again")
         report(path, dropped)
         files.write_in_place(target, _json(document))
     elif DATA.fullmatch(path.name):

@@ -85,11 +85,21 @@ def check_sizes(base: Path) -> None:
 
 
 def read_normalization(processor: Any) -> Normalization:
-    """The last two steps of a processor: rescaling by a factor, then mean and standard deviation of each channel."""
+    """The last two steps of a processor: rescaling by a factor, then mean and standard deviation of each channel. Raises `UserError`."""
     factor = processor.rescale_factor if getattr(processor, "do_rescale", False) else 1.0
+    if type(factor) not in (int, float) or not math.isfinite(factor):
+        raise UserError(f"{SETTINGS}: rescale_factor is {factor!r:.80}, expected a number; download the model again, or give another one")
     if not getattr(processor, "do_normalize", False):
         return Normalization(factor, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
-    return Normalization(factor, tuple(processor.image_mean), tuple(processor.image_std))
+    return Normalization(factor, read_channels(processor, "image_mean"), read_channels(processor, "image_std"))
+
+
+def read_channels(processor: Any, key: str) -> tuple[float, ...]:
+    """A number for each channel. Raises `UserError` for anything else."""
+    found = getattr(processor, key, None)
+    if not isinstance(found, list | tuple) or len(found) != 3 or not all(type(one) in (int, float) and math.isfinite(one) for one in found):
+        raise UserError(f"{SETTINGS}: {key} is {found!r:.80}, expected three numbers; download the model again, or give another one")
+    return tuple(found)
 
 
 def find_input_size(processor: Any, base: Path) -> tuple[int, int]:

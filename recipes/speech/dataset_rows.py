@@ -53,9 +53,9 @@ def check_codes(codes: Any, codebooks: int, codebook_size: int) -> Tensor:
     if wrong is not None:
         frame = str(codes[wrong])[:80]
         raise UserError(f"audio_codes, frame {wrong}: {frame} is not a list of {codebooks} codes; create the codes again with this model")
-    array = np.asarray(codes)
-    if array.dtype.kind not in "iu" or array.ndim != 2:
+    if not all(type(code) is int and abs(code) < 2**63 for frame in codes for code in frame):
         raise UserError("audio_codes: codes must be integers; create the codes again with this model")
+    array = np.asarray(codes)
     outside = np.argwhere((array < 0) | (array >= codebook_size))
     if len(outside):
         t, book = outside[0]

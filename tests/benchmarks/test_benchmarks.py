@@ -49,6 +49,7 @@ COLUMNS = {
     "transcribe_speed": {"pauses", "windows", "tokens", "transcribe / data_prep", "a file each / data_prep"},
     "voice_batches": {"clips", "micro_tokens", "by budget", "2 clips, padded"},
     "voice_ways": {"model", "way", "predictor calls", "tokens / s", "frames / s", "its time / voice_clone's"},
+    "soak": {"quantity", "second quarter", "last quarter", "last / second"},
     "sub_talker": {"at once", "loop over time", "loop / at once"},
 }
 SLOW = {
@@ -75,6 +76,7 @@ SLOW = {
         "scaling_limits",
         "scaling_pipeline",
         "serving_throughput",
+        "soak",
         "start_up",
         "step_overhead",
         "strategy_bytes",

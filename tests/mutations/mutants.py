@@ -25,6 +25,34 @@ class Mutant(NamedTuple):
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "recipes/speech/dataset_rows.py",
+        "type(code) is int and abs(code) < 2**63",
+        "True",
+        "tests/recipes/speech/test_dataset_rows.py::test_codes_that_are_no_integers_are_an_error",
+        "a list in place of a code ends training with a traceback",
+    ),
+    Mutant(
+        "finetune/modeling/loading.py",
+        "        with open_weights(path) as file:\n            if twice",
+        '        from safetensors import safe_open\n\n        with safe_open(path, framework="pt") as file:\n            if twice',
+        "tests/finetune/storage/test_safetensors_files.py::test_a_lying_header_is_an_error_with_the_path",
+        "training on a damaged download ends with a traceback",
+    ),
+    Mutant(
+        "recipes/language/model_loading.py",
+        '        require_weights(loaded["missing_keys"], ())\n',
+        "",
+        "tests/finetune/storage/test_safetensors_files.py::test_generation_refuses_weights_that_are_missing",
+        "a model whose weights are missing answers with the words of random numbers",
+    ),
+    Mutant(
+        "benchmarks/_trial_counts.py",
+        "        if self.has(seed):\n            return\n",
+        "",
+        "tests/benchmarks/test_trial_counts.py::test_a_seed_is_counted_once_and_its_failure_is_the_last_one",
+        "a trial that is repeated is counted twice",
+    ),
+    Mutant(
         "finetune/storage/model_security.py",
         "            with limit_construction(folder):",
         "            with contextlib.nullcontext():",

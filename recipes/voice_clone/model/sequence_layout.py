@@ -66,11 +66,19 @@ class TokenIds:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> TokenIds:
-        """From the content of a Qwen3-TTS `config.json`."""
+        """From the content of a Qwen3-TTS `config.json`. Raises `UserError` if a number is missing there."""
+        try:
+            return cls._parse(config)
+        except (AttributeError, KeyError, TypeError) as error:
+            missing = error if isinstance(error, KeyError) else "talker_config"
+            raise UserError(f"config.json of the model has no valid {missing}; download the model again") from error
+
+    @classmethod
+    def _parse(cls, config: dict[str, Any]) -> TokenIds:
         talker = config["talker_config"]
         languages = {name.lower(): number for name, number in talker["codec_language_id"].items() if "dialect" not in name}
         text = [config[f"{name}_token_id"] for name in ("im_start", "im_end", "tts_pad", "tts_bos", "tts_eos")]
-        return cls(
+        found = cls(
             tts_pad=config["tts_pad_token_id"],
             tts_bos=config["tts_bos_token_id"],
             tts_eos=config["tts_eos_token_id"],
@@ -87,6 +95,12 @@ class TokenIds:
             codebook_size=talker["code_predictor_config"]["vocab_size"],
             positions=talker["max_position_embeddings"],
         )
+        numbers = {**vars(found), **languages}
+        if wrong := next(
+            (name for name, value in numbers.items() if name not in ("languages", "reserved_text") and type(value) is not int), None
+        ):
+            raise KeyError(wrong)
+        return found
 
 
 def load_tokenizer(model: Path) -> Any:

@@ -77,7 +77,7 @@ def test_the_remaining_rank_names_the_dead_one_and_its_signal(tmp_path: Path, wh
 
 @pytest.mark.slow
 def test_a_silent_rank_of_another_machine_is_reported_as_missing(tmp_path: Path) -> None:
-    far = "heartbeat.MISSING_SECONDS = 2.0\nheartbeat.identity = lambda: (f'machine {me}', '', '', os.getpid())\nwith heartbeat"
+    far = "heartbeat.MISSING_SECONDS = 2.0\nheartbeat.identify_process = lambda: (f'machine {me}', '', '', os.getpid())\nwith heartbeat"
     script = DEAD.replace("with heartbeat", far, 1).replace("FOLDER", repr(str(tmp_path))).replace("WHO", "1").replace("NAME", "SIGKILL")
     with tiny.started(script) as (first, _):
         said, _ = first.communicate(timeout=90)

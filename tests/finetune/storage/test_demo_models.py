@@ -101,6 +101,14 @@ def test_another_archive_of_the_same_name_gets_another_folder(toy: Path) -> None
     assert (old / "part" / "weights").read_bytes() != b"new"
 
 
+def test_a_cache_that_cannot_be_written_to_is_named(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file in its place; a read-only home fails alike, but not for root."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(UserError, match=r"the demo model toy is unpacked to .*/file/overtone: .*; XDG_CACHE_HOME sets another cache"):
+        demo_models.folder_of("toy")
+
+
 def test_an_unknown_name_is_refused_with_the_known_ones(toy: Path) -> None:
     with pytest.raises(UserError, match="toyy: not a demo model; available: toy"):
         demo_models.folder_of("toyy")

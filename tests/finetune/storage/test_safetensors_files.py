@@ -63,6 +63,15 @@ def test_an_error_of_something_else_meanwhile_keeps_its_name(tmp_path: Path) -> 
         file.get_tensor("c")
 
 
+def test_a_longest_text_that_is_no_number_is_an_error_of_its_key(tmp_path: Path) -> None:
+    """Found by hostile model folders."""
+    folder = tiny_checkpoint.build(tmp_path / "model")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": []}))
+    with pytest.raises(UserError, match=r"tokenizer_config.json: model_max_length: \[\], expected a number; download the model again"):
+        generation.load_model(folder)
+
+
 def test_generation_refuses_weights_that_are_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """transformers puts random numbers in their place, and goes on."""
     folder = tiny_checkpoint.build(tmp_path / "model")

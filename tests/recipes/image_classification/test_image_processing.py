@@ -112,6 +112,17 @@ def test_a_processor_that_does_not_fit_is_explained(changes: dict[str, Any], mes
         image_processing.find_input_size(image_processing.load_image_processor(base), base)
 
 
+@pytest.mark.parametrize(
+    "changes", [{"image_mean": "x"}, {"image_mean": ["a", "b", "c"]}, {"image_std": [0.5]}, {"rescale_factor": None}, {"image_std": None}]
+)
+def test_a_normalization_that_is_none_is_an_error_of_its_key(changes: dict[str, Any], tmp_path: Path) -> None:
+    """Found by hostile model folders."""
+    base = tiny_checkpoint.build(tmp_path / "base")
+    files.write_json(base / image_processing.SETTINGS, {**tiny_checkpoint.PROCESSOR, **changes})
+    with pytest.raises(UserError, match=rf"preprocessor_config.json.* ({next(iter(changes))}|cannot be used)"):
+        image_processing.read_normalization(image_processing.load_image_processor(base))
+
+
 def test_code_that_comes_with_a_processor_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = tiny_checkpoint.build(tmp_path / "base")
     (base / "evil.py").write_text("raise SystemExit('run')")

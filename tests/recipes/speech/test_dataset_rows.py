@@ -97,3 +97,11 @@ def test_a_local_folder_that_looks_like_a_hub_name_is_shortened(tmp_path: Path, 
     (tmp_path / "Qwen" / "Base").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert shorten_source("Qwen/Base") == "Base"
+
+
+@pytest.mark.parametrize("code", [[1], {}, "1", None, 1.5, True, 10**30, [[]]])
+def test_codes_that_are_no_integers_are_an_error(code: object) -> None:
+    """Found by fuzzed rows: numpy makes no array of a list among numbers."""
+    assert check_codes([[1, 2], [3, 4]], 2, 5).tolist() == [[1, 2], [3, 4]]
+    with pytest.raises(UserError, match="audio_codes: codes must be integers; create the codes again"):
+        check_codes([[1, 2], [3, code]], 2, 5)

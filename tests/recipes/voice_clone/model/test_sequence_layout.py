@@ -104,6 +104,18 @@ def test_ids_are_read_from_the_config() -> None:
     assert "some_dialect" not in TokenIds.from_config(moved).languages  # generation selects a dialect by the speaker, not by name
 
 
+@pytest.mark.parametrize("value", [None, "x", 1.5])
+def test_a_config_without_a_number_is_an_error_of_its_key(value: Any) -> None:
+    """Found by hostile model folders."""
+    config = config_factory.make_released_config("0.6B")
+    with pytest.raises(UserError, match=r"config\.json of the model has no valid 'tts_eos"):
+        TokenIds.from_config({**config, "tts_eos_token_id": value})
+    with pytest.raises(UserError, match="no valid 'im_end_token_id'"):
+        TokenIds.from_config({key: value for key, value in config.items() if key != "im_end_token_id"})
+    with pytest.raises(UserError, match="no valid (talker_config|'codec_language_id')"):
+        TokenIds.from_config({**config, "talker_config": value})
+
+
 def test_text_tokens_equal_those_of_the_stock_package(fresh: Any) -> None:
     from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
 
