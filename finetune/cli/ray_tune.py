@@ -139,11 +139,10 @@ def run_study(plan: StudyPlan, where: ClusterOptions) -> str | None:
     print(f"{len(unfinished)} of {format_count(len(plan.trials), 'trial')} to run, {at_once} at a time; {plan.folder}", flush=True)
     with StopRequests(plan.folder) as requests:
         problems, stopped = trial_driver.prepare_shared_data(study_plan.list_preparations(orders, unfinished), settings, requests)
-        unprepared = {number: problems[prepared] for number in unfinished if (prepared := orders[number]["prepared"]) in problems}
-        for number, outcome in unprepared.items():
+        for number, outcome in problems.items():
             driver.end_without_start(number, outcome)
         if stopped is None:
-            stopped = driver.run([number for number in unfinished if number not in unprepared], requests)
+            stopped = driver.run([number for number in unfinished if number not in problems], requests)
         files.discard(plan.folder / STOP_FILE)
     plan.trials[:] = driver.trials.values()
     return stopped

@@ -125,7 +125,7 @@ def translate_clipping(value: Any, _: Given) -> KeyOutcome:
 
 def translate_stage(value: Any, given: Given) -> KeyOutcome:
     if value not in STRATEGIES or isinstance(value, bool):
-        raise UserError(f"zero_optimization.stage: {value}; known are 0, 1, 2, 3")
+        raise UserError(f"ZeRO stage {value} (zero_optimization.stage, or zero_stage in a launch file); known are 0, 1, 2, 3")
     group = given.number(MICS)
     if group and group > 0:
         return not_needed(f"{MICS} chooses the strategy")

@@ -48,19 +48,19 @@ class TrialSettings:
 
 
 def prepare_shared_data(
-    orders: Sequence[TrialOrder], settings: TrialSettings, requests: StopRequests
-) -> tuple[dict[str, TrialOutcome], str | None]:
-    """Fill the caches that several trials share, before the first trial. A preparation whose worker dies is started again, at most
-    `settings.failures` times.
+    groups: Sequence[Sequence[TrialOrder]], settings: TrialSettings, requests: StopRequests
+) -> tuple[dict[int, TrialOutcome], str | None]:
+    """Fill the cache that each group of trials shares, before the first trial; `groups`: see `list_preparations`. Returns number of a trial
+    whose data cannot be prepared → how it ends, and why the preparation was stopped before its end, or None.
 
-    Returns the folder of each cache that could not be filled → how its trials end, and why the preparation was stopped before its end, or
-    None.
+    The first trial of a group prepares its data. If that fails, the trial would fail as well, perhaps for its own values, so the next one
+    prepares it. A preparation whose worker dies is started again, at most `settings.failures` times for a group, whose trials then fail.
     """
     import ray
 
     task = ray.remote(**_options(settings.each))(prepare_trial_data)
-    running = {task.remote(order): order for order in orders}
-    deaths, problems = Counter[str](), dict[str, TrialOutcome]()
+    running = {task.remote(group[0]): deque(group) for group in groups}
+    deaths, problems = Counter[str](), dict[int, TrialOutcome]()
     while running:
         if (request := requests.poll()) is not None:
             for reference in running:
@@ -68,24 +68,37 @@ def prepare_shared_data(
             return problems, request[0]
         done, _ = ray.wait(list(running), num_returns=1, timeout=POLL_SECONDS)
         for reference in done:
-            order = running.pop(reference)
-            name = order["prepared"]
+            left = running.pop(reference)
             try:
-                if mistake := ray.get(reference):
-                    problems[name] = {"status": "refused", "message": mistake}
-            except ray.exceptions.RayTaskError as error:
-                problems[name] = {"status": "failed", "message": f"preparing the data failed: {_last_line(error)}"}
+                outcome = _read_preparation(reference)
             except ray.exceptions.RayError as error:
-                deaths[name] += 1
-                message = (
-                    f"preparing the data: its worker died ({deaths[name]} of at most {settings.failures + 1} times): {_last_line(error)}"
-                )
+                deaths[name := left[0]["prepared"]] += 1
+                count = f"{deaths[name]} of at most {settings.failures + 1} times"
+                outcome = {"status": "failed", "message": f"preparing the data: its worker died ({count}): {_last_line(error)}"}
                 if deaths[name] <= settings.failures:
-                    print(f"{name}: {message}; starting it again", flush=True)
-                    running[task.remote(order)] = order
+                    print(f"{name}: {outcome['message']}; starting it again", flush=True)
                 else:
-                    problems[name] = {"status": "failed", "message": message}
+                    problems |= {order["number"]: outcome for order in left}
+                    left.clear()
+            else:
+                if outcome is None:
+                    left.clear()
+                else:
+                    problems[left.popleft()["number"]] = outcome
+            if left:
+                running[task.remote(left[0])] = left
     return problems, None
+
+
+def _read_preparation(reference: Any) -> TrialOutcome | None:
+    """How the trial ends whose data was prepared; None if the data is ready. Raises Ray's error if the worker died."""
+    import ray
+
+    try:
+        mistake: str = ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        return {"status": "failed", "message": f"preparing the data failed: {_last_line(error)}"}
+    return {"status": "refused", "message": mistake} if mistake else None
 
 
 def _options(each: dict[str, float]) -> dict[str, Any]:

@@ -110,6 +110,8 @@ def _make_dimension(key: str, value: Any, place: str) -> Dimension:
     if key in RESERVED:
         raise UserError(f"{place}: {key} cannot be tuned: {RESERVED[key]}; remove it")
     known = ", ".join(DISTRIBUTIONS)
+    if value is None:
+        raise UserError(f"{place}: {key} has no value; expected one of {known}, as in `train.lr: {EXAMPLES['loguniform']}`, or remove it")
     if not isinstance(value, dict) or len(value) != 1:
         word = key.rpartition(".")[2]
         near = [] if isinstance(value, dict) else difflib.get_close_matches(word, DISTRIBUTIONS, n=1)

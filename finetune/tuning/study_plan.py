@@ -197,10 +197,10 @@ def describe_data(config: Config) -> str:
     return repr((config.data.model_dump_json(), config.options.model_dump_json(), model, config.train.micro_tokens))
 
 
-def list_preparations(orders: dict[int, TrialOrder], numbers: Sequence[int]) -> list[TrialOrder]:
-    """The orders that fill the caches which these trials share: each that of a first trial, with the cache's folder as run.dir."""
-    first: dict[str, TrialOrder] = {}
+def list_preparations(orders: dict[int, TrialOrder], numbers: Sequence[int]) -> list[list[TrialOrder]]:
+    """For each cache that some of these trials share, an order of each of them that fills it, with the cache's folder as run.dir."""
+    groups: dict[str, list[TrialOrder]] = {}
     for number in numbers:
-        if orders[number]["prepared"]:
-            first.setdefault(orders[number]["prepared"], orders[number])
-    return [{**order, "run_dir": name} for name, order in first.items()]
+        if name := orders[number]["prepared"]:
+            groups.setdefault(name, []).append({**orders[number], "run_dir": name})
+    return [*groups.values()]

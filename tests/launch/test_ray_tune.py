@@ -153,6 +153,8 @@ DEATHS = {64: 1, 128: 9}
 
 
 def prepare(config):
+    if config.train.lr == 0.5:
+        raise RuntimeError("a bug for this value alone")
     marks = [config.run.dir.parent / f"died-{config.train.micro_tokens}-{number}" for number in range(DEATHS[config.train.micro_tokens])]
     for mark in marks:
         if config.run.dir.parent.name == "prepared" and not mark.exists():
@@ -167,21 +169,23 @@ RECIPE = dataclasses.replace(RECIPE, prepare=prepare)
 @pytest.mark.ci
 @pytest.mark.slow
 def test_data_is_prepared_again_when_its_worker_dies(nodes: Cluster, training: list[str], tmp_path: Path) -> None:
-    """Once for one group of trials, which then train; again and again for the other, whose trials fail and are resumed later."""
+    """Once for one group of trials, which then train; again and again for the other, whose trials fail. In both, the data cannot be
+    prepared with the values of the first trial, which fails alone."""
     recipe = tmp_path / "deadly"
     shutil.copytree(ROOT / "tests" / "byte_model", recipe, ignore=shutil.ignore_patterns("__pycache__"))
     code = (recipe / "recipe.py").read_text()
     (recipe / "recipe.py").write_text(code + DEADLY)
     named = [str(recipe) if word == str(ROOT / "tests" / "byte_model") else word for word in training]
-    space = "train.micro_tokens: {grid: [64, 128]}\ntrain.lr: {grid: [0.003, 0.01]}\n"
+    space = "train.micro_tokens: {grid: [64, 128]}\ntrain.lr: {grid: [0.5, 0.003, 0.01]}\n"
     argv = ["--train.global_batch_tokens", "256", "--train.steps", "4", "--early-stopping", "false", "--max-failures", "2"]
     output = ended(start(nodes, tmp_path, space, named, *argv))
     trials = record(tmp_path).trials
-    statuses = {trial.values["train.micro_tokens"]: trial.status for trial in trials}
-    assert len(trials) == 4 and statuses == {64: "finished", 128: "failed"}, output
+    statuses = [trial.status for trial in trials]
+    assert statuses == ["failed", "finished", "finished", "failed", "failed", "failed"], output
+    assert {trials[number].message for number in (0, 3)} == {"preparing the data failed: RuntimeError: a bug for this value alone"}
     assert output.count("preparing the data: its worker died (1 of at most 3 times): ") == 2, "once for each group"
     assert output.count("; starting it again") == 3
-    for trial in (trial for trial in trials if trial.status == "failed"):
+    for trial in trials[4:]:
         assert trial.message.startswith("preparing the data: its worker died (3 of at most 3 times): ") and trial.launches == 0
     assert "the same command resumes what is not done" in output
 

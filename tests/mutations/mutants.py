@@ -2648,6 +2648,20 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/tuning/study_plan.py",
+        'groups.setdefault(name, []).append({**orders[number], "run_dir": name})',
+        'groups.setdefault(name, [{**orders[number], "run_dir": name}])',
+        "tests/finetune/tuning/test_study_plan.py::test_trials_with_the_same_data_share_one_cache",
+        "a trial whose data cannot be prepared with its own values ends all trials that share its data",
+    ),
+    Mutant(
+        "finetune/tuning/study_plan.py",
+        "{hashlib.sha256(signature.encode()).hexdigest()[:12]}",
+        "{[text for text in counts if counts[text] > 1].index(signature)}",
+        "tests/finetune/tuning/test_study_plan.py::test_more_trials_leave_each_cache_in_its_folder",
+        "with more trials a study prepares its data again",
+    ),
+    Mutant(
+        "finetune/tuning/study_plan.py",
         "config.options.model_dump_json(), model",
         "model",
         "tests/finetune/tuning/test_study_plan.py::test_data_that_no_other_trial_reads_is_not_prepared_beforehand",

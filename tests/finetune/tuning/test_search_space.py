@@ -54,6 +54,7 @@ def test_sections_and_dotted_keys_are_the_same(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("", "has no keys"),
+        ("train:", ":1: train has no value; expected one of choice"),
         ("train.lr: {logunifrom: [1e-6, 1e-4]}", ":1: train.lr: unknown distribution logunifrom; did you mean loguniform?"),
         (
             "train:\n  lr: 1e-4",

@@ -50,8 +50,7 @@ def test_trials_with_the_same_data_share_one_cache(tmp_path: Path, capsys: pytes
     orders = make_orders(plan_of(tmp_path, RATES, samples=3))
     (prepared,) = {order["prepared"] for order in orders.values()}
     assert prepared.startswith(f"{tmp_path}/study/prepared/data-")
-    (preparation,) = list_preparations(orders, [1, 2])
-    assert preparation == orders[1] | {"run_dir": prepared}
+    assert list_preparations(orders, [1, 2]) == [[orders[number] | {"run_dir": prepared} for number in (1, 2)]]
     assert list_preparations(orders, []) == []
     split = make_orders(plan_of(tmp_path, "train.micro_tokens: {choice: [64, 128, 512]}\ntrain.lr: {grid: [1e-5, 1e-4]}", samples=2))
     assert len({order["prepared"] for order in split.values()} - {""}) == len(list_preparations(split, [*split])) >= 1
