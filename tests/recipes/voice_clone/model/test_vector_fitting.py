@@ -69,7 +69,12 @@ def test_vectors_are_fitted_once_and_again_after_a_change(
 ) -> None:
     fits: list[Any] = []
     fit = vector_fitting.fit_vectors
-    monkeypatch.setattr(vector_fitting, "fit_vectors", lambda *given: fits.append(given) or fit(*given))
+
+    def record(*given: Any) -> list[torch.Tensor]:
+        fits.append(given)
+        return fit(*given)
+
+    monkeypatch.setattr(vector_fitting, "fit_vectors", record)
     base = Path(shutil.copytree(nano, tmp_path / "base"))
     rows = rows_of({"Anna": "high.flac"})
 
