@@ -803,6 +803,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "a reference clip of another rate gives another vector than in the stock package",
     ),
     Mutant(
+        "recipes/voice_clone/model/speaker_vectors.py",
+        "key = vector_fitting.extend_cache_key(key, base, options.vector_steps, clips)",
+        "pass",
+        "tests/recipes/voice_clone/model/test_vector_fitting.py::test_vectors_are_fitted_once_and_again_after_a_change",
+        "vectors fitted to other clips, or to another base, are taken from the cache",
+    ),
+    Mutant(
+        "recipes/voice_clone/model/vector_fitting.py",
+        "heapq.heappushpop(self._lowest, entry)",
+        "pass",
+        "tests/recipes/voice_clone/model/test_vector_fitting.py::test_the_clips_with_the_lowest_digests_are_chosen",
+        "the clips that a vector is fitted to depend on the order of the rows",
+    ),
+    Mutant(
+        "recipes/voice_clone/model/vector_fitting.py",
+        "compute_loss(model, batch).backward()",
+        "(-compute_loss(model, batch)).backward()",
+        "tests/recipes/voice_clone/model/test_vector_fitting.py::test_fitting_repairs_the_vector_of_a_bad_clip",
+        "fitting makes a speaker's vector worse",
+    ),
+    Mutant(
         "recipes/voice_clone/exporting/model_card.py",
         'ref_audio="clip.wav", x_vector_only_mode=True, non_streaming_mode=True',
         'ref_audio="clip.wav", non_streaming_mode=True',

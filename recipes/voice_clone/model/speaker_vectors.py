@@ -1,7 +1,8 @@
 """Speaker vectors: for each speaker, the fp32 mean of the base's own speaker encoder over several reference clips.
 
-The vector of one clip would include the expression of that clip; the mean over several represents the voice. The vectors are computed once
-and cached in `<run.dir>/cache/speakers.safetensors`. They are recomputed if the data, the reference clips or the encoder change.
+The vector of one clip would include the expression of that clip; the mean over several represents the voice. With `options.vector_steps`,
+the means are then fitted to the clips (`vector_fitting`). The vectors are computed once and cached in
+`<run.dir>/cache/speakers.safetensors`. They are recomputed if the data, the reference clips or the encoder change.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from finetune.storage import files, remote
 from recipes.speech.dataset_rows import list_training_files
 
 from ..options import Options
+from . import vector_fitting
 from .dataset_speakers import (
     DatasetSpeaker,
     assign_embedding_rows,
@@ -57,14 +59,15 @@ class SpeakerVectors:
 
 
 def prepare(config: Config[Options]) -> None:
-    """Find the speakers in the data and compute their vectors, unless the cache already has them.
+    """Find the speakers in the data and compute, and perhaps fit, their vectors, unless the cache already has them.
 
     Raises `UserError` with file and line for a row without speaker, codes or reference, and for a speaker who is only in `data.val`.
     """
     options = config.options
     base = resolve_source(config.model.source, config.model.revision)
     model_config = qwen3_tts_speaker_encoder.read_base_config(base)
-    speakers = collect_speakers(config, TokenIds.from_config(model_config))
+    ids = TokenIds.from_config(model_config)
+    speakers = collect_speakers(config, ids)
     for sentence in describe_renamed(speakers):
         print(sentence, file=sys.stderr, flush=True)
     references = {speaker.name: speaker.select_references(options.references) for speaker in speakers}
@@ -72,11 +75,16 @@ def prepare(config: Config[Options]) -> None:
         own = (path for paths in references.values() for path in paths if path.is_relative_to(train.parent.resolve()))
         remote.fetch_missing(train, own)
     key = compute_cache_key(base, references)
+    clips = vector_fitting.choose_clips(config, base, ids) if options.vector_steps else {}
+    if clips:
+        key = vector_fitting.extend_cache_key(key, base, options.vector_steps, clips)
     state = make_recipe_state(config, speakers, assign_embedding_rows(model_config, [speaker.name for speaker in speakers]))
     cached = _read_cache(config)
     if cached is None or cached["key"] != key:
         encoder = qwen3_tts_speaker_encoder.load_encoder(base)
         vectors = [compute_mean_vector(encoder, paths) for paths in references.values()]
+        if clips:
+            vectors = vector_fitting.fit_vectors(config, base, model_config, clips, vectors)
     else:
         vectors = list(load_speaker_vectors(config).vectors)
     if cached is None or cached != {"key": key, "state": state}:
