@@ -14,7 +14,7 @@ from typing import NamedTuple
 from data_prep.clips import speaking_rate_misfit
 from data_prep.clips.extraction import MeasuredClip
 from data_prep.pipeline.one_recording import PreparedRecording
-from data_prep.segmentation.subtitle_sync import GOOD_CORRELATION, LEAST_CUES
+from data_prep.segmentation.subtitle_sync import FEW_CUES, LEAST_CUES
 
 MISTIMED, MISFIT, REPEATED = "mistimed_text", "misfit_text", "same_text"
 """Reasons for rejected clips."""
@@ -53,6 +53,12 @@ def find_doubts(recordings: Sequence[PreparedRecording]) -> TranscriptDoubts:
             f"the times of {_list_names(mistimed)} do not fit the speech: do the subtitles belong to other recordings? Their clips are "
             f"{MISTIMED}, which only --preset keep-all keeps; give the right file, or use --whisper"
         )
+    few = [one for one in mistimed if any(timing.cues < FEW_CUES and not timing.is_trusted for timing in one.timings)]
+    if few:
+        warnings.append(
+            f"{_list_names(few)}: fewer than {FEW_CUES} cues are weak evidence; if the subtitles are right, use --align MODEL or "
+            "--check-with NAME, which check each clip instead"
+        )
     misfits, unchecked = _doubt_lengths(recordings)
     for names, found in misfits:
         doubts = found | doubts
@@ -87,7 +93,7 @@ def _doubt_times(recording: PreparedRecording) -> dict[str, Doubt]:
         if not timing.is_trusted and clip.text:
             detail = (
                 f"the starts of {timing.cues} cues correlate with the starts of speech by {timing.correlation:.2f}; at least "
-                f"{GOOD_CORRELATION:g} is expected"
+                f"{timing.least_correlation:g} is expected"
             )
             found[clip.id] = Doubt(MISTIMED, detail)
     return found
