@@ -7,7 +7,7 @@ them together do not.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -59,7 +59,7 @@ def find_doubts(recordings: Sequence[PreparedRecording]) -> TranscriptDoubts:
             f"{_list_names(few)}: fewer than {FEW_CUES} cues are weak evidence; if the subtitles are right, use --align MODEL or "
             "--check-with NAME, which check each clip instead"
         )
-    misfits, unchecked = _doubt_lengths(recordings)
+    misfits, unchecked = _doubt_lengths(recordings, doubts)
     for names, found in misfits:
         doubts = found | doubts
         detail = next(iter(found.values())).detail
@@ -99,12 +99,15 @@ def _doubt_times(recording: PreparedRecording) -> dict[str, Doubt]:
     return found
 
 
-def _doubt_lengths(recordings: Sequence[PreparedRecording]) -> tuple[list[tuple[str, dict[str, Doubt]]], list[PreparedRecording]]:
-    """(names, doubts) of recordings whose texts do not fit, and recordings with too few clips to tell."""
+def _doubt_lengths(
+    recordings: Sequence[PreparedRecording], known: Mapping[str, Doubt]
+) -> tuple[list[tuple[str, dict[str, Doubt]]], list[PreparedRecording]]:
+    """(names, doubts) of recordings whose texts do not fit, and recordings with too few clips to tell. Clips with a `known` doubt do not
+    count: the wrong texts of one recording would make those of the others doubtful."""
     found: list[tuple[str, dict[str, Doubt]]] = []
     small: dict[tuple[str, str], list[PreparedRecording]] = defaultdict(list)
     for recording in recordings:
-        clips = [clip for clip in recording.clips if clip.text]
+        clips = [clip for clip in recording.clips if clip.text and clip.id not in known]
         if not clips:
             continue
         misfit = _measure_clips(clips)
@@ -114,7 +117,7 @@ def _doubt_lengths(recordings: Sequence[PreparedRecording]) -> tuple[list[tuple[
             found.append((recording.source.name, _doubt_misfit(clips, misfit)))
     unchecked = []
     for group in small.values():
-        clips = [clip for one in group for clip in one.clips if clip.text]
+        clips = [clip for one in group for clip in one.clips if clip.text and clip.id not in known]
         misfit = _measure_clips(clips)
         if misfit is None:
             unchecked += group

@@ -53,6 +53,16 @@ def test_small_recordings_of_a_speaker_are_checked_together() -> None:
     assert few.note == "not checked: the lengths of the texts of a.wav, a.wav, a.wav and 16 more (fewer than 20 clips of a second or more)"
 
 
+def test_clips_with_wrong_times_do_not_make_the_lengths_of_others_doubtful() -> None:
+    right = [recording(clip(number, text="Sentence of some length.")) for number in range(20)]
+    lengths = [recording(clip(number, text="word " * (1 + 20 * (number % 2)))) for number in range(20, 60)]
+    wrong = [replace(one, timings=(timing(0, 600, WRONG),)) for one in lengths]
+    assert {doubt.reason for doubt in find_doubts([*right, *lengths]).by_clip.values()} == {"misfit_text"}
+    doubts = find_doubts([*right, *wrong]).by_clip
+    assert {doubt.reason for doubt in doubts.values()} == {"mistimed_text"}
+    assert len(doubts) == 40
+
+
 def test_a_note_says_that_the_times_of_few_cues_were_not_checked() -> None:
     few = replace(recording(clip()), has_unchecked_times=True)
     assert find_doubts([few]).note.startswith("not checked: the times of a.wav (fewer than 5 cues); the lengths of the texts of a.wav (")
