@@ -117,7 +117,7 @@ def locate_utterances(
     divided = sum(_is_divided(one, found, longest) for one in spoken)
     note = _describe_changes(utterances, usual, moved, divided, len(texts) - len(absent) - len(found))
     left_out = [" ".join(texts[passage.start : passage.stop]) for passage in unspoken]
-    return LocatedText(units=units, ends=ends, note="; ".join(filter(None, [note, _describe_unspoken(left_out)])))
+    return LocatedText(units=units, ends=ends, note="; ".join(filter(None, [note, describe_unspoken(left_out)])))
 
 
 def _omit_words(unit: TextUnit, words: Sequence[int], texts: Sequence[str], changed: bool) -> TextUnit:
@@ -308,7 +308,8 @@ def _describe_changes(utterances: Sequence[TextUnit], usual: int, moved: int, di
     return "; ".join(parts)
 
 
-def _describe_unspoken(texts: Sequence[str]) -> str:
+def describe_unspoken(texts: Sequence[str]) -> str:
+    """What to say about sentences that nobody speaks; "" if there are none."""
     if not texts:
         return ""
     shown = ", ".join(f'"{text[:SHOWN_CHARACTERS]}"' for text in texts[:SHOWN])

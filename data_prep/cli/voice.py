@@ -167,7 +167,8 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
         for warning in doubts.warnings:
             print(f"warning: {warning}", file=sys.stderr)
         if doubts.note:
-            advice = "" if options.align or options.check_with else "; listen to some clips, or use --align MODEL"
+            models = "--align MODEL or --check-with NAME" if options.transcripts else "--align MODEL"
+            advice = "" if options.align or options.check_with else f"; listen to some clips, or use {models}"
             print(f"note: {doubts.note}{advice}", file=sys.stderr)
         if options.dry_run:
             print(rule_removal_table.format_removals(recordings, options.preset, standard, least_sure, doubts))

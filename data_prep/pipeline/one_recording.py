@@ -125,7 +125,7 @@ class PreparedRecording:
     timings: tuple[TranscriptTiming, ...] = ()
     """Whether the cues of the user's transcript begin where speech begins, block by block; empty without cues, or with too few."""
     has_unchecked_times: bool = False
-    """Whether the user's transcript has too few cues for `timings`."""
+    """Whether the user's transcript has too few cues for `timings`, and no model checks its clips."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class TimedText:
     ends: tuple[int, ...] | None = None
     """`stop` of the units that end an utterance; None: the times are those of the transcript, not of an aligner."""
     note: str = ""
-    """What the aligner changed."""
+    """What was left out, and what the aligner changed."""
     delay: float = 0.0
     timings: tuple[TranscriptTiming, ...] = ()
     has_unchecked_times: bool = False
@@ -414,17 +414,24 @@ def _time_transcript(
     stages: Stages,
     models: Models,
 ) -> TimedText:
-    """The user's transcript, moved if all of it is late, and with the times of its words where an aligner can find them."""
+    """The user's transcript, moved if all of it is late, without cues in whose time nobody speaks if the others fit the speech, and with
+    the times of its words where an aligner can find them."""
     units = transcript.make_units(speech.track.length, _find_language(transcript, job) or AUTO)
     has_cues = bool(transcript.utterances) and not transcript.words  # words do not begin after pauses
     delay = subtitle_sync.measure_delay(units, speech.regions) if has_cues else 0.0
     units = subtitle_sync.shift_units(units, delay) if delay else units
+    is_checked = job.aligner is not None or job.check_settings is not None  # a model decides on each clip; few cues would decide worse
     timings = tuple(subtitle_sync.check_timing(units, speech.regions)) if has_cues else ()
-    unchecked = has_cues and not timings
+    timings = () if is_checked and len(units) < subtitle_sync.FEW_CUES else timings
+    fits = bool(timings) and all(timing.is_trusted for timing in timings)
+    unspoken = subtitle_sync.find_unspoken(units, speech.regions) if fits else []
+    units = [unit for unit in units if unit not in unspoken]
+    note = recording_alignment.describe_unspoken([unit.text.strip() for unit in unspoken])
+    unchecked = has_cues and not timings and not is_checked
     short = Region(speech.regions[0].start, speech.regions[-1].stop).seconds <= job.lengths.longest
     if job.aligner is None or (transcript.text and short):  # a text that is short enough for one clip has nothing to locate
-        return TimedText(tuple(units), delay=delay, timings=timings, has_unchecked_times=unchecked)
-    known: recording_alignment.Times = "right" if timings and all(timing.is_trusted for timing in timings) else "approximate"
+        return TimedText(tuple(units), None, note, delay, timings, unchecked)
+    known: recording_alignment.Times = "right" if fits else "approximate"
     times: recording_alignment.Times = "unknown" if transcript.text else known
     inputs = {
         "form": FORM,
@@ -441,7 +448,8 @@ def _time_transcript(
         return recording_alignment.locate_utterances(models.aligner, sound.speech_audio, windows, units, job.lengths.longest, times)
 
     located = stages.run("located", inputs, LOCATED, locate)
-    return TimedText(tuple(located.units), tuple(located.ends), located.note, delay, timings, unchecked)
+    notes = "; ".join(filter(None, [note, located.note]))
+    return TimedText(tuple(located.units), tuple(located.ends), notes, delay, timings, unchecked)
 
 
 def _select_utterances(divided: DividedRecording, part: Region) -> TimedText:

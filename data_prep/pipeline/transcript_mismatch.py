@@ -7,14 +7,14 @@ them together do not.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from data_prep.clips import speaking_rate_misfit
 from data_prep.clips.extraction import MeasuredClip
 from data_prep.pipeline.one_recording import PreparedRecording
-from data_prep.segmentation.subtitle_sync import GOOD_CORRELATION, LEAST_CUES
+from data_prep.segmentation.subtitle_sync import FEW_CUES, LEAST_CUES
 
 MISTIMED, MISFIT, REPEATED = "mistimed_text", "misfit_text", "same_text"
 """Reasons for rejected clips."""
@@ -53,7 +53,13 @@ def find_doubts(recordings: Sequence[PreparedRecording]) -> TranscriptDoubts:
             f"the times of {_list_names(mistimed)} do not fit the speech: do the subtitles belong to other recordings? Their clips are "
             f"{MISTIMED}, which only --preset keep-all keeps; give the right file, or use --whisper"
         )
-    misfits, unchecked = _doubt_lengths(recordings)
+    few = [one for one in mistimed if any(timing.cues < FEW_CUES and not timing.is_trusted for timing in one.timings)]
+    if few:
+        warnings.append(
+            f"{_list_names(few)}: fewer than {FEW_CUES} cues are weak evidence; if the subtitles are right, use --align MODEL or "
+            "--check-with NAME, which check each clip instead"
+        )
+    misfits, unchecked = _doubt_lengths(recordings, doubts)
     for names, found in misfits:
         doubts = found | doubts
         detail = next(iter(found.values())).detail
@@ -87,18 +93,21 @@ def _doubt_times(recording: PreparedRecording) -> dict[str, Doubt]:
         if not timing.is_trusted and clip.text:
             detail = (
                 f"the starts of {timing.cues} cues correlate with the starts of speech by {timing.correlation:.2f}; at least "
-                f"{GOOD_CORRELATION:g} is expected"
+                f"{timing.least_correlation:g} is expected"
             )
             found[clip.id] = Doubt(MISTIMED, detail)
     return found
 
 
-def _doubt_lengths(recordings: Sequence[PreparedRecording]) -> tuple[list[tuple[str, dict[str, Doubt]]], list[PreparedRecording]]:
-    """(names, doubts) of recordings whose texts do not fit, and recordings with too few clips to tell."""
+def _doubt_lengths(
+    recordings: Sequence[PreparedRecording], known: Mapping[str, Doubt]
+) -> tuple[list[tuple[str, dict[str, Doubt]]], list[PreparedRecording]]:
+    """(names, doubts) of recordings whose texts do not fit, and recordings with too few clips to tell. Clips with a `known` doubt do not
+    count: the wrong texts of one recording would make those of the others doubtful."""
     found: list[tuple[str, dict[str, Doubt]]] = []
     small: dict[tuple[str, str], list[PreparedRecording]] = defaultdict(list)
     for recording in recordings:
-        clips = [clip for clip in recording.clips if clip.text]
+        clips = [clip for clip in recording.clips if clip.text and clip.id not in known]
         if not clips:
             continue
         misfit = _measure_clips(clips)
@@ -108,7 +117,7 @@ def _doubt_lengths(recordings: Sequence[PreparedRecording]) -> tuple[list[tuple[
             found.append((recording.source.name, _doubt_misfit(clips, misfit)))
     unchecked = []
     for group in small.values():
-        clips = [clip for one in group for clip in one.clips if clip.text]
+        clips = [clip for one in group for clip in one.clips if clip.text and clip.id not in known]
         misfit = _measure_clips(clips)
         if misfit is None:
             unchecked += group

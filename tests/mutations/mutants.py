@@ -621,6 +621,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "with a transcript, parts are begun that the recording does not have, and their work is lost",
     ),
     Mutant(
+        "data_prep/segmentation/subtitle_sync.py",
+        "return GOOD_CORRELATION if self.cues >= FEW_CUES else FEW_CORRELATION",
+        "return GOOD_CORRELATION",
+        "tests/data_prep/segmentation/test_subtitle_sync.py::test_eight_cues_have_to_fit_better_than_many",
+        "short subtitle files of other recordings are trusted as easily as long ones",
+    ),
+    Mutant(
+        "data_prep/pipeline/one_recording.py",
+        "units = [unit for unit in units if unit not in unspoken]",
+        "units = list(units)",
+        "tests/data_prep/pipeline/test_one_recording.py::test_a_cue_in_whose_time_nobody_speaks_is_left_out",
+        "a sentence that nobody speaks is in the text of the clip beside it",
+    ),
+    Mutant(
+        "data_prep/pipeline/one_recording.py",
+        "unspoken = subtitle_sync.find_unspoken(units, speech.regions) if fits else []",
+        "unspoken = subtitle_sync.find_unspoken(units, speech.regions)",
+        "tests/data_prep/pipeline/test_one_recording.py::test_few_cues_of_another_recording_are_not_trusted",
+        "cues are left out of a transcript whose times are wrong",
+    ),
+    Mutant(
         "data_prep/pipeline/transcript_mismatch.py",
         "[one for one in recordings if one.has_unchecked_times]",
         "[]",

@@ -196,27 +196,31 @@ class SharedSearches:
 
 
 class Prompts:
-    """The recordings, and what was counted for each trap. Owns the stored results, which the traps share."""
+    """The recordings. Owns the stored results, which the traps share."""
 
     def __init__(self, folder: Path, searches: SharedSearches) -> None:
         self.folder, self.out, self.searches = folder / "recordings", folder / "out", searches
         self.recordings = join_prompts(self.folder)
-        self.counts: dict[str, Counts] = {}
+
+    @functools.cached_property
+    def good(self) -> int:
+        """Clips that the right subtitles give without a model."""
+        return self.count(RIGHT)[0]
+
+    def count(self, trap: str, *options: str) -> tuple[int, int]:
+        """(right, wrong) of the kept clips."""
+        write_trap(trap, self.folder, self.recordings)
+        prepare(self.folder, self.out, *options)
+        return count_kept(self.out, self.recordings)
 
     def measure(self, trap: str) -> Counts:
-        if trap not in self.counts:
-            began, (made, shared) = time.process_time(), (self.searches.made, self.searches.shared)
-            write_trap(trap, self.folder, self.recordings)
-            found = []
-            for options in ((), ("--align", "pocketsphinx")):
-                prepare(self.folder, self.out, *options)
-                found.append(count_kept(self.out, self.recordings))
-            self.counts[trap] = counts = Counts(*found)
-            print(
-                f"\n{trap}: (right, wrong) without a model {counts.alone}, with pocketsphinx {counts.aligned}; "
-                f"{time.process_time() - began:.0f} CPU s, {self.searches.made - made} searches, {self.searches.shared - shared} shared"
-            )
-        return self.counts[trap]
+        began, (made, shared) = time.process_time(), (self.searches.made, self.searches.shared)
+        counts = Counts(self.count(trap), self.count(trap, "--align", "pocketsphinx"))
+        print(
+            f"\n{trap}: (right, wrong) without a model {counts.alone}, with pocketsphinx {counts.aligned}; "
+            f"{time.process_time() - began:.0f} CPU s, {self.searches.made - made} searches, {self.searches.shared - shared} shared"
+        )
+        return counts
 
 
 @pytest.fixture(scope="module")
@@ -225,10 +229,11 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prompts]:
         yield Prompts(tmp_path_factory.mktemp("prompts"), SharedSearches(patch))
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("trap", [RIGHT, *TRAPS])
 def test_wrong_texts_are_rejected_and_right_ones_kept(prompts: Prompts, trap: str) -> None:
-    good, found = prompts.measure(RIGHT).alone[0], prompts.measure(trap)
+    good, found = prompts.good, prompts.measure(trap)
     assert good > 50
+    assert found.alone[1] <= 0.04 * max(sum(found.alone), 1)
     assert found.aligned[1] <= 0.01 * good
-    assert found.aligned[0] >= LIMITS.get(trap, 0.0) * good
+    for right in (found.alone[0], found.aligned[0]):
+        assert right >= LIMITS.get(trap, 0.0) * good

@@ -25,6 +25,16 @@ def test_clips_in_a_block_of_cues_that_do_not_fit_are_doubted() -> None:
     assert "a.wav do not fit the speech" in found.warnings[0]
 
 
+def test_few_cues_that_do_not_fit_are_doubted_and_the_models_that_decide_are_named() -> None:
+    few = replace(recording(clip()), timings=(timing(0, 6, (0.5, 3.0))._replace(cues=8),))
+    found = find_doubts([few])
+    assert "of 8 cues correlate with the starts of speech by 0.50; at least 0.6" in found.by_clip["aa_0"].detail
+    assert "weak evidence" in found.warnings[1] and "--align MODEL or --check-with NAME" in found.warnings[1]
+    many = find_doubts([replace(few, timings=(timing(0, 6, (0.5, 3.0)),))])
+    assert not many.by_clip and not many.warnings, "of twelve cues and more, 0.4 is enough"
+    assert len(find_doubts([replace(few, timings=(timing(0, 6, WRONG),))]).warnings) == 1
+
+
 def test_a_delay_is_reported_with_its_direction() -> None:
     late = replace(recording(clip()), delay=0.98, timings=(timing(0, 6, RIGHT),))
     assert find_doubts([late]).warnings == [
@@ -43,8 +53,18 @@ def test_small_recordings_of_a_speaker_are_checked_together() -> None:
     assert few.note == "not checked: the lengths of the texts of a.wav, a.wav, a.wav and 16 more (fewer than 20 clips of a second or more)"
 
 
+def test_clips_with_wrong_times_do_not_make_the_lengths_of_others_doubtful() -> None:
+    right = [recording(clip(number, text="Sentence of some length.")) for number in range(20)]
+    lengths = [recording(clip(number, text="word " * (1 + 20 * (number % 2)))) for number in range(20, 60)]
+    wrong = [replace(one, timings=(timing(0, 600, WRONG),)) for one in lengths]
+    assert {doubt.reason for doubt in find_doubts([*right, *lengths]).by_clip.values()} == {"misfit_text"}
+    doubts = find_doubts([*right, *wrong]).by_clip
+    assert {doubt.reason for doubt in doubts.values()} == {"mistimed_text"}
+    assert len(doubts) == 40
+
+
 def test_a_note_says_that_the_times_of_few_cues_were_not_checked() -> None:
     few = replace(recording(clip()), has_unchecked_times=True)
-    assert find_doubts([few]).note.startswith("not checked: the times of a.wav (fewer than 12 cues); the lengths of the texts of a.wav (")
+    assert find_doubts([few]).note.startswith("not checked: the times of a.wav (fewer than 5 cues); the lengths of the texts of a.wav (")
     right = replace(recording(*(clip(number, text=f"Sentence {number}.") for number in range(20))), timings=(timing(0, 6, RIGHT),))
     assert find_doubts([right]).note == ""

@@ -8,7 +8,16 @@ import pytest
 
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.segmentation.clip_segmentation import TextUnit
-from data_prep.segmentation.subtitle_sync import LEAST_CUES, check_timing, measure_delay, shift_units
+from data_prep.segmentation.subtitle_sync import (
+    FEW_CORRELATION,
+    FEW_CUES,
+    GOOD_CORRELATION,
+    LEAST_CUES,
+    check_timing,
+    find_unspoken,
+    measure_delay,
+    shift_units,
+)
 from data_prep.segmentation.vad import Region
 
 
@@ -63,8 +72,31 @@ def test_the_wrong_half_of_a_file_is_found() -> None:
     assert [timing.is_trusted for timing in check_timing(mixed, regions)][:2] == [True, False]
 
 
-def test_few_cues_are_not_checked() -> None:
-    units, regions = talk(0, LEAST_CUES)
-    assert len(check_timing(units, regions)) == 1
-    assert check_timing(units[1:], regions) == []
-    assert measure_delay(shift_units(units[1:], -2.0), regions) == 0.0
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_eight_cues_have_to_fit_better_than_many(seed) -> None:
+    units, regions = talk(0, 8)
+    (right,) = check_timing(units, regions)
+    (wrong,) = check_timing(units, talk(seed, 8)[1])
+    assert right.is_trusted and not wrong.is_trusted
+    assert right.least_correlation == FEW_CORRELATION > GOOD_CORRELATION
+    assert not right._replace(correlation=GOOD_CORRELATION, deviations=0.0).is_trusted
+    assert right._replace(correlation=GOOD_CORRELATION, deviations=0.0, cues=FEW_CUES).is_trusted
+
+
+def test_few_cues_are_not_checked_and_their_delay_is_not_measured() -> None:
+    units, regions = talk(0, FEW_CUES)
+    assert check_timing(units[: LEAST_CUES - 1], regions) == []
+    assert len(check_timing(units[:LEAST_CUES], regions)) == 1
+    late = shift_units(units, -2.0)
+    assert measure_delay(late, regions) == pytest.approx(2.0, abs=0.05)
+    assert measure_delay(late[1:], regions) == 0.0
+
+
+def test_cues_in_whose_time_nobody_speaks_are_found() -> None:
+    units, regions = talk(0, 8)
+    pause = units[3].model_copy(update={"start": units[3].stop + 2400, "stop": units[4].start - 2400})
+    instant = units[5].model_copy(update={"start": units[5].start + 4800, "stop": units[5].start + 4800})  # no duration, but in speech
+    late = units[6].model_copy(update={"start": (units[6].start + units[6].stop) // 2, "stop": units[6].stop + 4800})
+    cues = [*units[:4], pause, units[4], instant, late, units[7]]
+    assert find_unspoken(cues, regions) == [pause]
+    assert find_unspoken(cues, []) == cues
