@@ -94,14 +94,14 @@ OpenServer = Callable[[int], AbstractContextManager[Send]]
 
 
 def main() -> None:
-    flags = _table.read_flags(__doc__)
+    flags = _table.read_flags(__doc__, ("speech", "chat"))
     torch.set_num_threads(1)
     sizes, rows = QUICK if flags.quick else FULL, []
     with tempfile.TemporaryDirectory() as folder:
         words = load_tokenizer(tiny_checkpoint.build(Path(folder) / "words"), None)
-        for name, size in sizes.speech:
+        for name, size in sizes.speech if flags.part != "chat" else ():
             rows.append(measure(f"speech, {name}", open_speech(Path(folder) / name, size, sizes), sizes))
-        for width in sizes.widths:
+        for width in sizes.widths if flags.part != "speech" else ():
             rows.append(measure(f"chat, {width} wide", open_chats(words, width, sizes), sizes))
     note = NOTE.format(**vars(sizes), seconds=sizes.frames / FRAME_RATE, words=len(words))
     _table.publish("serving_throughput", flags, COLUMNS, rows, note)

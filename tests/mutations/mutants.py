@@ -120,7 +120,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "                whole[row, :, count:] = 0",
         "                pass",
         "tests/recipes/llm_sft/serving/test_stock_row_cache.py::test_a_row_does_not_read_what_the_request_before_it_left",
-        "after NaN in one request, the next one in its row is NaN too",
+        "after NaN in one answer, the next answer in its row is NaN too",
     ),
     Mutant(
         "recipes/llm_sft/serving/token_batch.py",

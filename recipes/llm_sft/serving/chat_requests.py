@@ -183,7 +183,7 @@ def _check_all_read(chat: Chat) -> None:
 
 def read_limit(body: ChatCall, longest: int) -> int:
     """The most tokens of the answer."""
-    given = {body.max_tokens, body.max_completion_tokens} - {None}
+    given = {limit for limit in (body.max_tokens, body.max_completion_tokens) if limit is not None}
     if len(given) > 1:
         message = f"max_tokens {body.max_tokens} and max_completion_tokens {body.max_completion_tokens} differ; send one of them"
         raise Refusal(400, message, "invalid_value", "max_completion_tokens")

@@ -11,10 +11,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Cache, DynamicCache
+from torch.nn import functional as F
+from transformers import AttentionInterface, Cache, DynamicCache
 
 from recipes.speech.decoding.cached_decoder_layers import KeyValueCache, write_slots
 from recipes.speech.decoding.ragged_kv_cache import RowSlots
+
+ONE_POSITION = "one_position_of_rows"
+"""Name of `attend_one_position` in transformers."""
+
+
+def attend_one_position(
+    _: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, scaling: float | None = None, **__: Any
+) -> tuple[Tensor, None]:
+    """Attention of one position of each row, as transformers' `sdpa` with a mask, but without its copies of keys and values for each group
+    of heads, which would take longer than the rest of the attention. query [rows, heads, 1, head] → [rows, 1, heads, head]."""
+    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=True)
+    return attended.transpose(1, 2).contiguous(), None
 
 
 class _WindowOfRows(Cache):
@@ -43,8 +56,9 @@ class StockRowCache(RowSlots):
 
     def __init__(self, model: Any, rows: int) -> None:
         super().__init__(rows, model.device)
+        AttentionInterface.register(ONE_POSITION, attend_one_position)
         self._model, self._window = model, _WindowOfRows(model.device)
-        config = model.config.get_text_config()
+        config = self._config = model.config.get_text_config()
         self._sliding: int | None = getattr(config, "sliding_window", None)
         layer_types = getattr(config, "layer_types", None)
         self._by_type = layer_types is not None and "sliding_attention" in layer_types
@@ -85,9 +99,18 @@ class StockRowCache(RowSlots):
         """The next token of each row, [rows] → scores [rows, V] fp32 after it, with attention to the first `size` slots."""
         self._window.slots, self._window.size = self.lengths[:, None], size
         mask = self._mask(size)
-        called = self._model(
-            input_ids=tokens[:, None], position_ids=self.lengths[:, None], attention_mask=mask, past_key_values=self._window, use_cache=True
-        )
+        stock = self._config._attn_implementation
+        self._config._attn_implementation = ONE_POSITION
+        try:
+            called = self._model(
+                input_ids=tokens[:, None],
+                position_ids=self.lengths[:, None],
+                attention_mask=mask,
+                past_key_values=self._window,
+                use_cache=True,
+            )
+        finally:
+            self._config._attn_implementation = stock
         return called.logits[:, -1].float()
 
     def _mask(self, size: int) -> Tensor | dict[str, Tensor]:

@@ -96,6 +96,7 @@ class Controls:
         temperature: float,
         greedy: bool,
         seed: float,
+        *,
         client: str = "",
     ) -> AsyncGenerator[list[str], None]:
         """HTML of both sides, updated while they are spoken one after the other. `client`: the address that takes turns with others."""

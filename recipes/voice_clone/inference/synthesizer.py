@@ -138,7 +138,7 @@ class Synthesizer(FrameVoice):
             self._decoder, prompts, settings.make_sampler(self.exported.generation), [settings.seed] * len(prompts), settings.max_frames
         )
 
-    def start_batch(self, slots: int) -> tuple[FrameBatch, Callable[[SpeechRequest, SpeechSampling], int]]:
+    def start_batch(self, slots: int) -> tuple[FrameBatch[Any], Callable[[SpeechRequest, SpeechSampling], int]]:
         """Implements `FrameVoice`."""
         from .continuous_batching import TalkerBatch
 
