@@ -405,8 +405,7 @@ def _wait_for(child: int, deadline: float) -> int:
 
 def prepare_requests(recipe: str, folder: Path) -> Trial:
     """Any request to a server gets an answer that is not the server's failure."""
-    from recipes.speech.serving.access_control import AccessPolicy
-
+    from recipes.serving.access_control import AccessPolicy
     from recipes.speech.serving.metrics import ServerMetrics
     from recipes.speech.serving.openai_api import Limits
     from recipes.speech.serving.request_queue import SpeechQueue

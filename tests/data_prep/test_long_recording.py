@@ -244,8 +244,8 @@ def ten_minutes(railway, said, tmp_path_factory) -> Path:
 BY_MINUTES = """
 import sys
 from data_prep.cli import voice
-from data_prep.segmentation import parts
-parts.PART_SECONDS = 60.0
+from data_prep.segmentation import recording_parts
+recording_parts.PART_SECONDS = 60.0
 sys.exit(voice.main(sys.argv[1:]))
 """
 
