@@ -32,6 +32,8 @@ from recipes.voice_clone.model.config_factory import SMALL
 HEADS, SHARED, CHANNELS = 16, 8, 128
 """Of attention in Qwen3-1.7B: queries, keys and values."""
 GIB = 2**30
+SPEECH = _gpu.ROOT / "recipes" / "voice_clone" / "sample" / "rms" / "workshop.wav"
+DEMO_BASE = "qwen3-tts-demo-base"
 
 
 def milliseconds(act: Callable[[], object], rounds: int = 5, warm_up: int = 2) -> float:
@@ -262,6 +264,32 @@ def tiny_voice(bench: Bench) -> Config:
     return _voice.run_config(folder, "run", precision="bf16", micro_tokens=128, global_batch_tokens=384)
 
 
+def codes_of_both(bench: Bench) -> list[Cells]:
+    """Real speech, encoded and embedded on this device and on a CPU by the demo model."""
+    import librosa
+    import numpy as np
+
+    from data_prep.audio_codecs.selection import open_codec, open_speaker_encoder
+
+    codec, encoder = open_codec(DEMO_BASE), open_speaker_encoder(DEMO_BASE, "--model")
+    rate = codec.sample_rate
+    wave = librosa.load(SPEECH, sr=rate, duration=8 if bench.dry else None)[0]
+    clips = [wave[start : start + 4 * rate] for start in range(0, len(wave) - 4 * rate, 4 * rate)]
+    heard = [librosa.resample(clip, orig_sr=rate, target_sr=encoder.sample_rate) for clip in clips]
+    both = ("cpu", bench.device.type)
+    spoken, vectors = [], []
+    for device in both:
+        spoken.append(np.concatenate(codec.load(device).encode(clips)))
+        loaded = encoder.load(device)
+        vectors.append(np.stack([loaded.embed(clip) for clip in heard]))
+    different, codes = int((spoken[0] != spoken[1]).sum()), spoken[0].size
+    far = np.linalg.norm(vectors[0] - vectors[1], axis=1) / np.linalg.norm(vectors[0], axis=1)
+    return [
+        [f"codes of {len(clips)} clips of speech, here and on a CPU", f"{different:,} of {codes:,} differ", "", ""],
+        [f"speaker vectors of {len(clips)} clips, here and on a CPU", f"{far.max():.1e} of their length apart", "", ""],
+    ]
+
+
 FIGURES = tuple(
     Figure(name, seconds, act)
     for name, seconds, act in (
@@ -272,6 +300,7 @@ FIGURES = tuple(
         ("copies", 25.0, copies),
         ("AdamW", 10.0, optimizer),
         ("small operations", 5.0, launches),
+        ("codes and speaker vectors", 20.0, codes_of_both),
         ("waits of a chat step", 30.0, partial(synchronizations, "llm_sft")),
         ("waits of a voice step", 30.0, partial(synchronizations, "voice_clone")),
     )

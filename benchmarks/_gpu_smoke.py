@@ -15,7 +15,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks import _gpu, _voice
+from benchmarks import _gpu, _seeded_trials, _voice
 from benchmarks._gpu import ROOT, Bench
 from benchmarks._gpu_figures import Cells, Figure, Part, Table
 from finetune.config import resolve
@@ -37,8 +37,9 @@ WITH_A_GPU = (
     "tests/recipes/language/test_varlen_attention.py",
     "tests/finetune/modeling/test_loss_head.py",
     "tests/recipes/speech/decoding/test_cuda_graphs.py",
+    "tests/finetune/test_synchronizations.py",
 )
-"""Tests that are skipped, in part, where there is no GPU."""
+"""Tests that are skipped, in part, where there is no GPU, or that use one if there is."""
 WIDTHS = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
 """Of the chat model: every matrix has a multiple of 64 inputs, which QLoRA needs."""
 TEXT = "She counted the boats."
@@ -91,10 +92,17 @@ def first_error(text: str) -> str | None:
 
 def settings(bench: Bench, kind: str, run: Path, keys: Keys) -> dict[str, str]:
     """Of a small run that trains `STEPS` steps and saves after two."""
-    model = bench.folder / "smoke-chat" if kind == "llm_sft" else voice_base(bench)
+    sizes: Keys = {"train.micro_tokens": 128, "train.global_batch_tokens": 256}
+    if kind == "llm_sft":
+        model = bench.folder / "smoke-chat"
+    elif kind == "voice_clone":
+        model = voice_base(bench)
+    else:
+        model, tiny = bench.folder / f"smoke-{kind}", _seeded_trials.make_inputs(kind, bench.folder / f"smoke-{kind}")
+        sizes = {key: tiny[key] for key in sizes}
     given = {
         "model.source": model / "base", "data.train": model / "train.jsonl", "run.dir": run, "train.steps": STEPS, "checkpoint.every": 2,
-        "train.micro_tokens": 128, "train.global_batch_tokens": 256, "log.trackers": [],
+        "log.trackers": [], **sizes,
     }  # fmt: skip
     return {key: str(value) for key, value in {**given, **keys}.items()}
 
@@ -141,11 +149,14 @@ def resolves(name: str, kind: str, keys: Keys, bench: Bench) -> list[Cells]:
 
 
 def exports_and_answers(name: str, bench: Bench) -> list[Cells]:
+    """A trained chat model's export answers at the command line and as a server."""
     run, to = bench.fresh(f"smoke {name}"), bench.fresh("smoke export")
     train(LAUNCH, "llm_sft", run, bench, {})
     command("-m", "finetune", "export", run, "--to", to)
     command("-m", "finetune", "generate", "--model", to, "--prompt", "sort dcba", "--max-new-tokens", 8)
-    return [[name, "passed"]]
+    body = {"model": to.name, "messages": [{"role": "user", "content": "sort dcba"}], "max_tokens": 8}
+    _, seconds = ask_a_server(to, "chat/completions", body)
+    return [[name, f"passed; the server answered in {seconds:.1f} s"]]
 
 
 def streams(name: str, bench: Bench) -> list[Cells]:
@@ -158,21 +169,26 @@ def streams(name: str, bench: Bench) -> list[Cells]:
 
 
 def serves(name: str, bench: Bench) -> list[Cells]:
-    """One request of a server process."""
-    words = [sys.executable, "-m", "finetune", "serve", "--model", speaker(bench), "--port", free_port(), "--max-seconds", 2]
+    body = {"model": "speaker-nano", "voice": "ann", "input": TEXT, "response_format": "wav"}
+    sound, seconds = ask_a_server(speaker(bench), "audio/speech", body, "--max-seconds", 2)
+    return [[name, f"passed: {len(sound):,} bytes in {seconds:.1f} s"]]
+
+
+def ask_a_server(model: Path, path: str, body: Mapping[str, object], *flags: object) -> tuple[bytes, float]:
+    """The answer to one request of a server process, and how many seconds it took."""
+    words = [sys.executable, "-m", "finetune", "serve", "--model", model, "--port", free_port(), *flags]
     server = subprocess.Popen([str(word) for word in words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     printed = ""
     try:
         assert server.stdout is not None
         for line in server.stdout:
             printed += line
-            if address := re.search(r"API: (http\S+)", line):
-                body = {"model": "speaker-nano", "voice": "ann", "input": TEXT, "response_format": "wav"}
+            if address := re.search(r"(http\S+/v1)", line):
                 headers = {"Content-Type": "application/json"}
-                request = urllib.request.Request(f"{address[1]}/audio/speech", json.dumps(body).encode(), headers)
+                request = urllib.request.Request(f"{address[1]}/{path}", json.dumps(body).encode(), headers)
                 began = time.monotonic()
                 with urllib.request.urlopen(request, timeout=60) as answer:
-                    return [[name, f"passed: {len(answer.read()):,} bytes in {time.monotonic() - began:.1f} s"]]
+                    return answer.read(), time.monotonic() - began
         raise CommandFailedError(first_error(printed) or "it ended before it listened")
     finally:
         print(printed, flush=True)
@@ -209,6 +225,7 @@ def checks() -> tuple[Figure, ...]:
         ("QLoRA", "llm_sft", {**lora, "model.quantization": "nf4"}),
         ("Liger's loss", "llm_sft", {"options.loss_head": "liger"}),
         ("answers during training", "llm_sft", {"sample.every": 2, "sample.prompts": '["sort dcba"]'}),
+        *((f"recipe {kind}", kind, {}) for kind in ("csm", "codec_lm", "image_classification")),
     ]
     compiled: list[tuple[str, str, Keys]] = [
         ("compile, padded", "llm_sft", {"train.compile": "true"}),
