@@ -36,7 +36,7 @@ ERROR = re.compile(r"^(?:\[rank\d+\]:\s*)?((?:error: |[\w.]*(?:Error|Exception)\
 WITH_A_GPU = (
     "tests/recipes/language/test_varlen_attention.py",
     "tests/finetune/modeling/test_loss_head.py",
-    "tests/recipes/speech/decoding/test_cuda_graphs.py",
+    "tests/recipes/voice_clone/inference/test_graph_replay.py",
     "tests/finetune/test_synchronizations.py",
 )
 """Tests that are skipped, in part, where there is no GPU, or that use one if there is."""

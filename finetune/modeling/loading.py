@@ -122,8 +122,16 @@ def materialise(
 
     Raises `UserError` naming every parameter that the base lacks or has in another shape.
     """
+    home = home or device
+
+    def place(tensor: Tensor) -> Tensor:
+        if tensor.is_meta:
+            return torch.empty_like(tensor, device=home)
+        # A tied parameter comes here once for each of its modules: from the second time on, it must stay at home.
+        return tensor.to(home if isinstance(tensor, nn.Parameter) else device)
+
     # Not `to_empty`: it would also clear the buffers, and a model with an invalid rotary table trains without an error.
-    model._apply(lambda tensor: torch.empty_like(tensor, device=home or device) if tensor.is_meta else tensor.to(device))
+    model._apply(place)
     if problems := find_misfits(model, base, added, names):
         raise UserError(f"{base} does not match the model in {len(problems)} tensors:\n  " + "\n  ".join(problems[:20]))
     with torch.no_grad(), open_base(base, names) as read:

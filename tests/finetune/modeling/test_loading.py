@@ -210,6 +210,19 @@ def test_every_parameter_is_the_base_and_buffers_keep_their_values(tmp_path: Pat
     assert not any(tensor.is_meta for tensor in [*loaded.model.parameters(), *loaded.model.buffers()])
 
 
+def test_tied_parameters_stay_at_home_and_buffers_go_to_the_device(tmp_path: Path, world: World) -> None:
+    """`parallel.offload` keeps weights in host memory, where `fully_shard` demands all of them. Here meta stands for the GPU."""
+    model = nn.Module()
+    model.table, model.head = nn.Embedding(4, 2, device="meta"), nn.Linear(2, 4, bias=False, device="meta")
+    model.head.weight = model.table.weight
+    model.register_buffer("rotary", torch.ones(3))
+    fully_shard(model, mesh=init_device_mesh(world.device.type, (world.size,)))
+    save_file({"table.weight": torch.arange(8.0).reshape(4, 2)}, tmp_path / "model.safetensors")
+    loading.materialise(model, tmp_path, {}, device=torch.device("meta"), seed=0, home=torch.device("cpu"))
+    assert model.head.weight is model.table.weight and torch.equal(full(model.head.weight), torch.arange(8.0).reshape(4, 2))
+    assert model.rotary.device.type == "meta"
+
+
 def test_a_base_in_several_files_and_in_half_precision(tmp_path: Path, world: World) -> None:
     config = tiny.config_in(tmp_path)
     base = tmp_path / "base"

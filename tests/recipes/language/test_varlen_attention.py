@@ -214,10 +214,11 @@ def test_the_kernel_accepts_its_arguments(window: int | None) -> None:
 def test_the_kernel_and_the_loop_give_equal_results(window: int | None) -> None:
     cuda, lengths = torch.device("cuda"), (17, 1, 40)
     made = [torch.randn(1, heads, sum(lengths), 64, device=cuda, dtype=torch.bfloat16) for heads in (8, 2, 2)]
-    found = []
+    found, layer = [], nn.Module()
+    layer.num_key_value_groups = 4  # type: ignore[assignment]
     for attend in (varlen_attention.attend_in_loop, varlen_attention.attend_with_kernel):
         given = [each.clone().requires_grad_() for each in made]
-        attended, _ = attend(nn.Module(), *given, spans_of(lengths, window, cuda), scaling=0.125)
+        attended, _ = attend(layer, *given, spans_of(lengths, window, cuda), scaling=0.125)
         attended.float().square().sum().backward()
         found.append([attended, *(each.grad for each in given)])
     assert all(torch.allclose(one, other, rtol=5e-2, atol=5e-2) for one, other in zip(*found, strict=True))
