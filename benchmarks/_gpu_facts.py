@@ -266,16 +266,18 @@ def tiny_voice(bench: Bench) -> Config:
 
 def codes_of_both(bench: Bench) -> list[Cells]:
     """Real speech, encoded and embedded on this device and on a CPU by the demo model."""
-    import librosa
     import numpy as np
+    import soundfile
+    import soxr
 
     from data_prep.audio_codecs.selection import open_codec, open_speaker_encoder
 
     codec, encoder = open_codec(DEMO_BASE), open_speaker_encoder(DEMO_BASE, "--model")
+    sound, own = soundfile.read(SPEECH, dtype="float32", frames=8 * 44100 if bench.dry else -1)
     rate = codec.sample_rate
-    wave = librosa.load(SPEECH, sr=rate, duration=8 if bench.dry else None)[0]
+    wave = soxr.resample(sound, own, rate)
     clips = [wave[start : start + 4 * rate] for start in range(0, len(wave) - 4 * rate, 4 * rate)]
-    heard = [librosa.resample(clip, orig_sr=rate, target_sr=encoder.sample_rate) for clip in clips]
+    heard = [soxr.resample(clip, rate, encoder.sample_rate) for clip in clips]
     both = ("cpu", bench.device.type)
     spoken, vectors = [], []
     for device in both:

@@ -26,7 +26,7 @@ from benchmarks._gpu import ROOT, Bench, circumstances, one_line
 from benchmarks._table import NOT_YET
 from finetune.storage import files
 
-PARTS = ("facts", "smoke", "chat", "voice", "speech", "saving")
+PARTS = ("facts", "smoke", "recipes", "chat", "voice", "speech", "saving")
 """Each is a module `_gpu_NAME` with a `PART`."""
 MINUTES = 9.0
 """Of a part, at most."""

@@ -54,7 +54,7 @@ class Version:
         return replace(self, name=name, keys=self.keys | keys)
 
 
-SPEED = ("tokens / s", "TFLOP / s", "MFU", "of the ceiling", "peak, GiB", "plan, GiB", "peak / plan", "lasting / 16Ψ")
+SPEED = ("tokens / s", "TFLOP / s", "MFU", "of the ceiling", "peak, GiB", "plan, GiB", "peak / plan", "lasting, bytes / parameter")
 """Columns of a step, after those that name it."""
 
 
@@ -223,12 +223,11 @@ def sheet_speed() -> float | None:
 
 
 def memory(plan: int, parameters: int) -> list[str]:
-    """Peak beside plan, and what lasts beside 16 bytes a parameter."""
+    """Peak beside plan, and what is allocated between two steps."""
     if not torch.cuda.is_available():
         return [NOT_HERE, f"{plan / GIB:.2f}", NOT_HERE, NOT_HERE]
     peak, lasting = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
-    # Between two steps there is no gradient, whose 4 bytes the formula counts.
-    return [f"{peak / GIB:.2f}", f"{plan / GIB:.2f}", f"{peak / plan:.2f}", f"{(lasting + 4 * parameters) / (16 * parameters):.3f}"]
+    return [f"{peak / GIB:.2f}", f"{plan / GIB:.2f}", f"{peak / plan:.2f}", f"{lasting / parameters:.2f}"]
 
 
 def ceiling(bench: Bench) -> float:

@@ -9,6 +9,7 @@ Buckets are averaged during the backward pass, as in Li et al. 2020, PyTorch Dis
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -194,7 +195,9 @@ class Replica:
             self._hand_over()
             self.release()
 
-    def _come(self, bucket: Bucket, _: Tensor) -> None:
+    def _complete_gradient(self, bucket_number: int) -> None:
+        """One more weight of this bucket has its whole gradient of a backward pass."""
+        bucket = self._buckets[bucket_number]
         bucket.missing -= 1
         if bucket.missing == 0:
             bucket.collect()
@@ -237,10 +240,18 @@ class Replica:
         trained.reverse()  # roughly the order in which a backward pass completes them
         left = iter(trained)
         buckets = [make_bucket(list(islice(left, count))) for count in split_into_buckets([weight.working.numel() for weight in trained])]
-        for bucket in buckets:
+        for number, bucket in enumerate(buckets):
             for weight in bucket.weights:
-                weight.working.register_post_accumulate_grad_hook(partial(self._come, bucket))
+                # Python's garbage collector does not see that autograd holds a hook: a strong reference would keep all weights and
+                # gradients in memory after the model is gone.
+                weight.working.register_post_accumulate_grad_hook(partial(notify_replica, weakref.ref(self), number))
         return buckets
+
+
+def notify_replica(replica: weakref.ref[Replica], bucket_number: int, _: Tensor) -> None:
+    """Hook of a weight: its gradient of this backward pass is complete."""
+    if (alive := replica()) is not None:
+        alive._complete_gradient(bucket_number)
 
 
 def cast_floating(dtype: torch.dtype, tensor: Tensor) -> Tensor:

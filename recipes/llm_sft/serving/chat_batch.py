@@ -14,11 +14,11 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
-from recipes.llm_sft.generation import LoadedModel
 from recipes.serving.running_batch import LENGTH, STOP, StepProgress
 from recipes.speech.decoding.continuous_batching import RowFrame
 from recipes.speech.decoding.token_sampling import CodeSampler
 
+from ..generation import LoadedModel
 from .answer_text import AnswerText
 from .token_batch import TokenBatch
 

@@ -8,11 +8,11 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 
-from recipes.llm_sft.generation import LoadedModel
 from recipes.serving.batch_scheduler import BatchScheduler
 from recipes.serving.prometheus_metrics import name_outcome
 from recipes.serving.running_batch import OneAtATime, RunningBatch, StepProgress
 
+from ..generation import LoadedModel
 from .batching_obstacles import find_obstacle
 from .chat_batch import AnswerPiece, AnswerRequest, ChatBatch, stream_answer
 from .chat_metrics import ChatModelMetrics

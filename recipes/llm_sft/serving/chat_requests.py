@@ -15,10 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from finetune.errors import UserError
 from recipes.language.chat_template import Chat, check_fields_rendered, find_template
 from recipes.language.messages import read_messages, read_tools
-from recipes.llm_sft.generation import tokenize_prompt
 from recipes.serving.api_errors import Refusal
 from recipes.speech.decoding.token_sampling import CodeSampler
 
+from ..generation import tokenize_prompt
 from .chat_batch import AnswerRequest
 from .chat_queue import ServedModel
 

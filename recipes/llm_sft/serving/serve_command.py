@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING
 from data_prep.pages import web_server
 from finetune.errors import UserError
 from finetune.storage.hub_download import display_name
-from recipes.llm_sft.verb_arguments import make_serve_parser
 from recipes.serving.server_options import Address, check_server_options, require_packages
+
+from ..verb_arguments import make_serve_parser
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from recipes.llm_sft.generation import LoadedModel
     from recipes.serving.access_control import AccessPolicy
 
+    from ..generation import LoadedModel
     from .chat_metrics import ChatServerMetrics
     from .chat_queue import ChatQueue, ServedModel
 
@@ -74,8 +75,7 @@ def name_folders(folders: Sequence[Path]) -> dict[str, Path]:
 def load_models(folders: Mapping[str, Path], args: argparse.Namespace) -> ChatQueue:
     """Load the models and return their queue. Prints which of them answer one request at a time, and why. Raises `UserError` for a model
     without a chat template."""
-    from recipes.llm_sft.generation import load_model
-
+    from ..generation import load_model
     from .chat_queue import ChatQueue, find_batching_obstacle, open_lane
 
     models, lanes = {}, {}

@@ -94,7 +94,7 @@ def test_a_cue_in_whose_time_nobody_speaks_is_left_out(railway, timed, job, tmp_
     more = timed.model_copy(update={"utterances": (*timed.utterances[:2], unspoken, *timed.utterances[2:])})
     found, _, _ = run(source, more, job)
     assert found.clips == expected.clips and len(found.clips) >= 6
-    assert expected.warning == "" and found.warning == '1 sentence not spoken, left out: "Nobody says this."'
+    assert expected.warning == "" and found.warning == '1 sentence not spoken, dropped: "Nobody says this."'
     assert [timing.is_trusted for timing in found.timings] == [True] and not found.has_unchecked_times
     checked, _, _ = run(source, more, replace(job, check_settings=describe_settings("whisper-demo-en", "english")), "whisper-demo-en")
     assert checked.timings == () and not checked.has_unchecked_times, "with a model, few cues decide nothing"

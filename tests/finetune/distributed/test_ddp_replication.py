@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from pathlib import Path
 from typing import Any, Literal
 from unittest import mock
@@ -207,3 +209,14 @@ def test_a_weight_that_only_one_rank_reached_is_updated_on_all(tmp_path: Path) -
     assert ranks[0] == ranks[1]
     for precision in ("fp32", "bf16"):
         assert ranks[0][f"without {precision}"] == [[], ["seldom.weight", "seldom.bias"]]
+
+
+def test_a_model_that_is_gone_leaves_no_weights_in_memory(tmp_path: Path, world: World) -> None:
+    """A hook that held them kept 10 bytes per parameter: the memory of a GPU filled up from one model of a process to the next."""
+    _, model = replicated(tmp_path, world, "bf16")
+    model(IDS)["loss"].backward()
+    kept = [weakref.ref(weight.working) for weight in model.__dict__["replica"].weights]
+    kept += [weakref.ref(parameter) for parameter in model.parameters()]
+    del model
+    gc.collect()
+    assert len(kept) == 10 and not any(reference() is not None for reference in kept)

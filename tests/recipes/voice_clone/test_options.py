@@ -18,6 +18,7 @@ OPTIONS = {
     "language": "none",
     "speaker": "me",
     "references": "2",
+    "vector_steps": "20",
 }
 
 
@@ -35,12 +36,21 @@ def test_every_option_is_documented_and_can_be_set() -> None:
         "sub_frames": 0.25,
         "frame_dropout": 0.5,
         "references": 2,
+        "vector_steps": 20,
     }
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("sub_weight", "-1"), ("sub_frames", "0"), ("frame_dropout", "1"), ("references", "0"), ("language", "english"), ("weight", "1")],
+    [
+        ("sub_weight", "-1"),
+        ("sub_frames", "0"),
+        ("frame_dropout", "1"),
+        ("references", "0"),
+        ("vector_steps", "-1"),
+        ("language", "english"),
+        ("weight", "1"),
+    ],
 )
 def test_bad_options_are_refused(key: str, value: str) -> None:
     with pytest.raises(UserError, match=f"options.{key}"):
