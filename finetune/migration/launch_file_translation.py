@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,12 +52,12 @@ class Translation:
 def translate_file(path: Path, training: TrainingSizes) -> Translation:
     """Translate a DeepSpeed JSON or an accelerate YAML. Raises `UserError` for a file that is neither, or that contradicts itself."""
     if path.suffix.lower() == ".json":
-        return assemble("DeepSpeed", translate_deepspeed(read_json(path), training), 1, training.processes)
+        return assemble("DeepSpeed", translate_deepspeed(path, read_json(path), training), 1, training.processes)
     values = read_config_file(path).values
     if "distributed_type" in values or "compute_environment" in values:
         return translate_accelerate(path, values, training)
     if "zero_optimization" in values:
-        return assemble("DeepSpeed", translate_deepspeed(values, training), 1, training.processes)
+        return assemble("DeepSpeed", translate_deepspeed(path, values, training), 1, training.processes)
     raise UserError(f"{path} is neither a launch file of accelerate (no distributed_type) nor a DeepSpeed config (no zero_optimization)")
 
 
@@ -68,9 +69,19 @@ def read_json(path: Path) -> dict[str, Any]:
     return values
 
 
-def translate_deepspeed(values: Mapping[str, Any], training: TrainingSizes) -> list[KeyLine]:
+def translate_deepspeed(path: Path, values: Mapping[str, Any], training: TrainingSizes) -> list[KeyLine]:
     given = Given(dict(flatten_keys(values)), training.processes, 1, training.sequence_length, training.steps)
-    return apply_rules(deepspeed_config.translate_keys(given), given)
+    with named_in_errors(path):
+        return apply_rules(deepspeed_config.translate_keys(given), given)
+
+
+@contextmanager
+def named_in_errors(path: Path) -> Iterator[None]:
+    """Put the file before the errors of its keys."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
 
 
 def translate_accelerate(path: Path, values: Mapping[str, Any], training: TrainingSizes) -> Translation:
@@ -81,10 +92,11 @@ def translate_accelerate(path: Path, values: Mapping[str, Any], training: Traini
     machines = read_count(path, flat, "num_machines") or 1
     given = Given(flat, processes, machines, training.sequence_length, training.steps)
     named = flat.pop(NAMED, None)
-    lines = apply_rules(accelerate_config.RULES, given)
+    with named_in_errors(path):
+        lines = apply_rules(accelerate_config.RULES, given)
     if named is not None:
         file = find_named_file(path, str(named))
-        inner = translate_deepspeed(read_json(file), TrainingSizes(processes, training.sequence_length, training.steps))
+        inner = translate_deepspeed(file, read_json(file), TrainingSizes(processes, training.sequence_length, training.steps))
         lines += [KeyLine(f"{file.name}: {line.key}", line.value, line.outcome) for line in inner]
     return assemble("accelerate", lines, machines, processes)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from finetune.planning.activation_memory import Activations
 from finetune.planning.memory import Arrangement, Outline, ParameterOutline, Unit, estimate_memory
 from recipes.llm_sft.options import Options
 
+FILE = Path("ds.json")
 NOTHING = Activations(blocks=0, loss=0, working=0, kept=0, flops=0.0, positions=1)
 
 
@@ -153,7 +155,7 @@ def test_fp32_is_chosen_only_if_no_half_precision_may_be() -> None:
 @pytest.mark.parametrize(("processes", "strategy", "replicate"), [(16, "hsdp", 2), (8, "fsdp", None)])
 def test_shards_within_a_group_are_hsdp(processes: int, strategy: str, replicate: int | None) -> None:
     values = {"zero_optimization": {"stage": 3, "mics_shard_size": 8}}
-    config = assemble("DeepSpeed", translate_deepspeed(values, TrainingSizes(processes)), 1, processes).config
+    config = assemble("DeepSpeed", translate_deepspeed(FILE, values, TrainingSizes(processes)), 1, processes).config
     assert (config["parallel.strategy"], config.get("parallel.replicate")) == (strategy, replicate)
 
 
@@ -176,12 +178,12 @@ def test_shards_within_a_group_are_hsdp(processes: int, strategy: str, replicate
 )
 def test_a_file_that_deepspeed_would_refuse_is_refused(values: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
-        translate_deepspeed(values, TrainingSizes(processes=8, sequence_length=10, steps=100))
+        translate_deepspeed(FILE, values, TrainingSizes(processes=8, sequence_length=10, steps=100))
 
 
 def test_every_key_gets_exactly_one_line() -> None:
     values = {"zero_optimization": {"stage": 2, "mystery": 1}, "bf16": {"enabled": True}, "other": {"deep": {"er": [1]}}, "empty": {}}
-    lines = translate_deepspeed(values, TrainingSizes())
+    lines = translate_deepspeed(FILE, values, TrainingSizes())
     assert [line.key for line in lines] == [key for key, _ in flatten_keys(values)]
     assert [line.key for line in lines if line.outcome.kind == "unknown"] == ["zero_optimization.mystery", "other.deep.er", "empty"]
 

@@ -85,6 +85,9 @@ def test_a_named_deepspeed_file_is_read_beside_the_launch_file(tmp_path: Path) -
             "gone.json, which does not",
         ),
         ("a.yaml", {"distributed_type": "FSDP", "num_processes": "eight"}, "num_processes: eight; a positive number"),
+        ("a.json", {"zero_optimization": {"stage": 5}}, r"a\.json: .*ZeRO stage 5"),
+        ("a.yaml", {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 5}}, r"a\.yaml: .*ZeRO stage 5"),
+        ("a.json", {"gradient_clipping": "x", "zero_optimization": {"stage": 1}}, r"a\.json: gradient_clipping: x is not a valid value"),
         (
             "a.json",
             {"zero_optimization": {"stage": 1}, "gradient_clipping": 1.0, "optimizer": {"params": {"max_grad_norm": 0.5}}},
