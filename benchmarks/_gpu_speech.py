@@ -128,7 +128,7 @@ HEARD_NOTE = (
     "starts one per GPU."
 )
 HEARD_COLUMNS = ("model", "recording, s", "seconds", "times real time", "goal")
-HEARD = (Figure("Whisper large-v3: recording to words", 60.0, transcription),)
+HEARD = (Figure("Whisper large-v3: recording to words", 110.0, transcription),)
 NOTE = (
     f"Random weights of the released shapes, {FULL.frames} frames of one text at a time, greedy, with a tiny codec; codes alone in the "
     "rows that count agreeing codes. Seconds by a clock, with the device idle before and after; medians in turns."
@@ -136,7 +136,7 @@ NOTE = (
 FIGURES = tuple(
     Figure(f"{label}: {what}", seconds, partial(act, label), dry=label == LABELS[0])
     for label in LABELS
-    for what, seconds, act in (("codes", 100.0, codes), ("sound", 30.0, sounds))
+    for what, seconds, act in (("codes", 80.0, codes), ("sound", 30.0, sounds))
 )
 COLUMNS = ("model and way", "frames / s", "times real time", "first sound, s", "codes that agree")
 PART = Part((Table(COLUMNS, FIGURES, NOTE), Table(HEARD_COLUMNS, HEARD, HEARD_NOTE)), prepare=make_models, preparing=110.0)
