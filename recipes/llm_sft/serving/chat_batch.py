@@ -19,8 +19,8 @@ from recipes.speech.decoding.continuous_batching import RowFrame
 from recipes.speech.decoding.token_sampling import CodeSampler
 
 from ..generation import LoadedModel
-from .answer_text import AnswerText
-from .token_batch import TokenBatch
+from .continuous_batching import TokenBatch
+from .incremental_detokenizer import AnswerText
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from recipes.serving.prometheus_metrics import name_outcome
 from recipes.serving.running_batch import OneAtATime, RunningBatch, StepProgress
 
 from ..generation import LoadedModel
-from .batching_obstacles import find_obstacle
+from .batching_compatibility import find_obstacle
 from .chat_batch import AnswerPiece, AnswerRequest, ChatBatch, stream_answer
 from .chat_metrics import ChatModelMetrics
 

@@ -13,7 +13,7 @@ from recipes.speech.decoding.per_row_sampling import RowSampling
 from recipes.speech.decoding.ragged_kv_cache import count_rows
 from recipes.speech.decoding.token_sampling import CodeSampler
 
-from .stock_row_cache import StockRowCache
+from .ragged_transformers_cache import StockRowCache
 
 
 class TokenBatch(FrameBatch[StockRowCache]):

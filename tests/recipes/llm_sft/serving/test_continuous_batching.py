@@ -1,4 +1,4 @@
-"""Tests of `recipes.llm_sft.serving.token_batch`: tokens of requests that join and leave at random equal those of each request alone."""
+"""Tokens of requests that join and leave at random equal those of each request alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from recipes.llm_sft.generation import Decoding, LoadedModel, generate_answer
 from recipes.llm_sft.serving.chat_batch import AnswerRequest, generate_tokens
-from recipes.llm_sft.serving.token_batch import TokenBatch
+from recipes.llm_sft.serving.continuous_batching import TokenBatch
 from recipes.speech.decoding.token_sampling import CodeSampler
 
 SLOTS = 4

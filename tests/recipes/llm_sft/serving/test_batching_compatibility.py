@@ -1,4 +1,4 @@
-"""Tests of `recipes.llm_sft.serving.batching_obstacles`: which models share a batch, and why others do not."""
+"""Tests of `recipes.llm_sft.serving.batching_compatibility`: which models share a batch, and why others do not."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import torch
 import transformers
 
-from recipes.llm_sft.serving import batching_obstacles
-from recipes.llm_sft.serving.batching_obstacles import find_obstacle
+from recipes.llm_sft.serving import batching_compatibility
+from recipes.llm_sft.serving.batching_compatibility import find_obstacle
 from tests.recipes.language.tiny_models import SHAPE, VOCABULARY
 
 OLD: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -43,12 +43,12 @@ def test_models_whose_answers_would_depend_on_the_others_do_not(kind: str, setti
 
 def test_a_difference_between_batch_and_model_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model("Qwen3Config", {**SHAPE, "head_dim": 8})
-    read = batching_obstacles.StockRowCache.read_tokens
+    read = batching_compatibility.StockRowCache.read_tokens
 
     def read_other_scores(cache: Any, tokens: Any, size: int) -> Any:
         return read(cache, tokens, size).roll(1, 0)
 
-    monkeypatch.setattr(batching_obstacles.StockRowCache, "read_tokens", read_other_scores)
+    monkeypatch.setattr(batching_compatibility.StockRowCache, "read_tokens", read_other_scores)
     assert find_obstacle(model) == "its scores in a batch differ from those of the request alone"
 
 
@@ -56,4 +56,4 @@ def test_a_sliding_window_of_an_unknown_model_type_is_refused() -> None:
     config = transformers.MistralConfig(**SHAPE, sliding_window=6)
     config.model_type = "new"
     config._attn_implementation = "sdpa"
-    assert batching_obstacles.find_config_obstacle(config) == "sliding windows of new are not supported"
+    assert batching_compatibility.find_config_obstacle(config) == "sliding windows of new are not supported"

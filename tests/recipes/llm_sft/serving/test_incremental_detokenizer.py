@@ -1,4 +1,4 @@
-"""Tests of `recipes.llm_sft.serving.answer_text`: whole characters, the tokenizer's own text, and stop strings across tokens."""
+"""Whole characters, the tokenizer's own text, and stop strings across tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recipes.llm_sft.serving.answer_text import AnswerText
+from recipes.llm_sft.serving.incremental_detokenizer import AnswerText
 from tests.recipes.llm_sft import families
 
 TEXT = "naïve 日本語 🙂👩‍👩‍👧 and 🇳🇴, done. \n\n  It is."

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from recipes.language.attention_selection import EXPERT_COUNTS
 
-from .stock_row_cache import StockRowCache
+from .ragged_transformers_cache import StockRowCache
 
 LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 """Rotary positions whose frequencies depend on the longest row of the batch."""

@@ -1,4 +1,4 @@
-"""Tests of `recipes.llm_sft.serving.stock_row_cache`: a row does not depend on the others, and its tokens are transformers' own."""
+"""A row does not depend on the others, and its tokens are transformers' own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from recipes.llm_sft.serving.stock_row_cache import StockRowCache
+from recipes.llm_sft.serving.ragged_transformers_cache import StockRowCache
 from recipes.speech.decoding.ragged_kv_cache import WINDOW
 from tests.recipes.language.tiny_models import SHAPE, VOCABULARY
 
