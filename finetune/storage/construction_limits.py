@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from finetune.errors import UserError
 
-WEIGHTS, PICKLED = ("*.safetensors", "*/*.safetensors"), ("*.bin", "*.pt")
+PICKLED = ("*.bin", "*.pt")
 PER_STORED_BYTE = 16
 """Bytes that may be created for each byte of the weights: a number of two bits becomes one of four bytes."""
 EXTRA_BYTES = 2**30
@@ -50,10 +50,11 @@ class ConstructionLimits:
     @classmethod
     def of(cls, place: Path) -> ConstructionLimits:
         """The limits for the model in a folder, or in one file."""
-        weights = [path for pattern in WEIGHTS for path in place.glob(pattern)]
+        own = [*place.glob("*.safetensors")]
         pickled = [place] if place.is_file() else [path for pattern in PICKLED for path in place.glob(pattern)]
-        if not weights and not pickled:
+        if not own and not pickled:  # also if a folder inside has some, such as those of a codec: they say nothing about this model
             return cls(MOST_BYTES, MOST_TENSORS, None)
+        weights = [*own, *place.glob("*/*.safetensors")]
         stored = sum(path.stat().st_size for path in (*weights, *pickled))
         entries = MOST_TENSORS if pickled else sum(map(_read_header_length, weights)) // SHORTEST_ENTRY
         return cls(stored * PER_STORED_BYTE + EXTRA_BYTES, entries * PER_STORED_TENSOR + EXTRA_TENSORS, stored)

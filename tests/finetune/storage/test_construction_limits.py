@@ -74,6 +74,17 @@ def test_what_the_weights_justify_can_be_created(tmp_path: Path) -> None:
     torch.zeros(EXTRA_BYTES // 4 + 20 * stored, device="meta")
 
 
+def test_weights_of_a_part_alone_say_nothing_about_the_model(tmp_path: Path) -> None:
+    """As `plan` finds a voice's codec without the voice's weights."""
+    (tmp_path / "codec").mkdir()
+    save_file({"weight": torch.zeros(4)}, tmp_path / "codec" / "model.safetensors")
+    with limit_construction(tmp_path):
+        torch.empty(EXTRA_BYTES, device="meta")
+    save_file({"weight": torch.zeros(4)}, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match="its weights have"), limit_construction(tmp_path):
+        torch.empty(EXTRA_BYTES, device="meta")
+
+
 def test_a_lying_header_does_not_raise_the_limit(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes((2**62).to_bytes(8, "little") + b"{}")
     with limit_construction(tmp_path), pytest.raises(UserError, match="in 3,0.. tensors or more"):
