@@ -32,9 +32,10 @@ demo-llm: $(STAMP)  ## a tiny model learns a task from chats; figures in runs/de
 demo-images: $(STAMP)  ## a tiny model learns handwritten digits, with three seeds or SEEDS="0 …"; figures in runs/demo-images/summary.json
 	$(BIN)/python -m recipes.image_classification.demo $(if $(SEEDS),--seeds $(SEEDS))
 
-# Tests start several processes themselves: one thread each, or they take each other's cores.
+# Tests start several processes themselves: one thread each, or they take each other's cores. Three at a time keep two cores busy, since tests
+# also wait for disks, servers and ranks.
 test: $(STAMP)  ## everything but the slow proofs
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-ci: $(STAMP)  ## the slow proofs that CI runs for every commit: real launches, Ray, the wheel, kills, exact regeneration
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow and ci"
