@@ -231,7 +231,9 @@ def _list_tasks(options: argparse.Namespace) -> list[RecordingTask]:
     if options.speaker_from == "transcript":
         sources = recording_speakers.assign_speakers(sources, texts)
     elif not options.speaker and not options.speaker_from:
-        recording_speakers.require_one_speaker(texts)
+        named = recording_speakers.require_one_speaker(texts)
+        if named is not None and speaker is not None and manifest.parse_speaker(named) != manifest.parse_speaker(speaker):
+            print(f"note: the speaker is {speaker}; --speaker-from transcript uses {named}, whom the transcripts name", file=sys.stderr)
     return [RecordingTask(source, texts[source.name]) for source in sources]
 
 

@@ -33,11 +33,13 @@ def assign_speakers(sources: list[RecordingSource], texts: Mapping[str, UserTran
     return [dataclasses.replace(source, speaker=parse_speaker(named.get(source.name, source.speaker))) for source in sources]
 
 
-def require_one_speaker(texts: Mapping[str, UserTranscript | None]) -> None:
-    """Raises `UserError` if the transcripts name several speakers, which would otherwise be merged into one voice."""
+def require_one_speaker(texts: Mapping[str, UserTranscript | None]) -> str | None:
+    """The speaker that the transcripts name; None if they name none. Raises `UserError` if they name several, which would otherwise be
+    merged into one voice."""
     names = sorted(set(list_speakers(texts).values()))
     if len(names) > 1:
         raise UserError(
             f"the transcripts name {len(names)} speakers ({', '.join(names[:SHOWN])}{', …' * (len(names) > SHOWN)}); use "
             "--speaker-from transcript, or --speaker NAME to treat all recordings as one speaker"
         )
+    return names[0] if names else None

@@ -77,6 +77,15 @@ def test_an_exported_audiofolder_is_prepared_again_with_its_texts_speakers_and_l
     assert len(after) > SENTENCES // 2 and set(after) <= set(before) and {row[1] for row in after} == {"rms", "slt"}
 
 
+def test_a_speaker_of_the_transcripts_that_is_not_used_is_named(tmp_path, write_sound, capsys) -> None:
+    write_sound(tmp_path / "me" / "a.wav", np.zeros(24000), 24000)
+    (tmp_path / "me" / "all.list").write_text("a.wav|Ann|en|Good day.\n")
+    for more, noted in (([], True), (["--speaker-from", "transcript"], False), (["--speaker", "me"], False)):
+        voice._list_tasks(voice.parser().parse_args([str(tmp_path / "me"), "--out", str(tmp_path / "out"), "--transcripts", *more]))
+        note = "note: the speaker is me; --speaker-from transcript uses Ann, whom the transcripts name"
+        assert (note in capsys.readouterr().err) == noted
+
+
 def test_no_word_of_the_sample_is_cut(prepared, sample) -> None:
     """Inside each sentence's known times, whatever is not in its clip is as quiet as the room."""
     checked = 0

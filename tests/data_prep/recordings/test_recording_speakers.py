@@ -29,4 +29,5 @@ def test_a_transcript_without_a_name_is_refused() -> None:
 def test_several_speakers_are_refused_unless_transcripts_name_them() -> None:
     with pytest.raises(UserError, match=r"name 2 speakers \(Anna, bob\); use --speaker-from transcript"):
         require_one_speaker(TEXTS)
-    require_one_speaker({"a.wav": TEXTS["a.wav"], "c.wav": None})
+    assert require_one_speaker({"a.wav": TEXTS["a.wav"], "c.wav": None}) == "Anna"
+    assert require_one_speaker({"c.wav": None}) is None
