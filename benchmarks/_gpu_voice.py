@@ -78,7 +78,8 @@ def ways(bench: Bench) -> list[Cells]:
 
 STEPS_NOTE = (
     f"{FULL.clips} clips of spoken sentences a step, bf16 with fp32 masters, full fine-tuning, AdamW; median of {FULL.rounds} steps after "
-    "two. Columns as in `chat`; model FLOPs are those of the talker and of 16 positions of the code predictor a frame."
+    "two. Columns as in `chat`; model FLOPs are those of the talker and of 16 positions of the code predictor a frame. "
+    "The plan is for micro-batches of `train.micro_tokens` positions, which these clips do not fill."
 )
 BESIDE_NOTE = (
     "Seconds by a clock, with the device idle before and after; ratios are what stands beside it over what is here, of the same round, "
