@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,8 @@ def test_ctrl_c_while_a_run_indexes_its_data_prints_one_line(tmp_path: Path) -> 
     (recipe / "recipe.py").write_text(source.replace(read, f"{read}    import signal\n\n    signal.raise_signal(signal.SIGINT)\n"))
     own = ["--run.dir", str(tmp_path / "run"), "--model.source", str(config.model.source), "--data.train", str(config.data.train)]
     command = [sys.executable, str(ROOT / "finetune" / "train.py"), "--recipe", str(recipe), *own]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    # A shell that starts the tests in the background makes processes ignore SIGINT.
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, preexec_fn=heed)
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
     assert [path.name for path in (tmp_path / "run" / "cache").glob(".train*")] == [], "no partly written index is left"
