@@ -23,8 +23,19 @@ MOVED = {
     "finetune.models": "finetune.modeling.loading",
     "finetune.packing": "finetune.data.packing",
     "finetune.strict_json": "finetune.storage.strict_json",
+    "recipes.language.chat_labels": "recipes.language.sft_tokenization",
+    "recipes.language.exported_files": "recipes.language.causal_lm_export",
+    "recipes.language.loss_equivalence": "recipes.language.loss_assumption_checks",
+    "recipes.speech.decoding.frame_batch": "recipes.speech.decoding.continuous_batching",
+    "recipes.speech.decoding.row_sampling": "recipes.speech.decoding.per_row_sampling",
+    "recipes.speech.frame_voice": "recipes.speech.frame_synthesizer",
+    "recipes.speech.loss_terms": "recipes.speech.multi_term_loss",
+    "recipes.speech.voices_schema": "recipes.speech.voices_json_schema",
+    "recipes.speech.voices_state": "recipes.speech.speech_recipe_state",
+    "recipes.stock_models": "recipes.transformers_models",
 }
-"""Old name → new name. These are the modules that the documentation and the built-in recipes used; all others were internal."""
+"""Old name → new name. These are the modules that the documentation and the built-in recipes used, of which people have copies; all others
+were internal."""
 
 
 def find_spec(name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:

@@ -22,7 +22,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from data_prep.chats import chat_sources, chat_split, conversation_checks, row_counts, row_readers
+from data_prep.chats import chat_file_readers, chat_sources, chat_split, conversation_checks, row_counts
 from data_prep.chats.chat_sources import ChatSource, FoundRow, FoundSources
 from data_prep.chats.chat_split import ValidationFilter
 from data_prep.chats.conversation_formats import SHAPES, ChatRow, ShapeError, detect_shape, list_unread_keys, normalise_row
@@ -201,7 +201,7 @@ def _yield_training_rows(
 
 def _yield_validation_rows(sources: list[ChatSource], wanted: TextOptions, tally: RowCounts) -> Iterator[ChatRow]:
     """Yield the validation rows from a second pass, which needs no memory. Raises `UserError` if the rows differ from the first pass."""
-    again = (found for source in sources for found in row_readers.read_rows(source))
+    again = (found for source in sources for found in chat_file_readers.read_rows(source))
     for kind, found in zip_longest(tally.kinds, again):
         if kind is None or found is None:
             raise UserError(CHANGED)
@@ -222,7 +222,7 @@ def _reread_row(found: FoundRow, wanted: TextOptions, tally: RowCounts) -> ChatR
 def _check_rows(source: ChatSource, wanted: TextOptions, tally: RowCounts) -> Iterator[tuple[str, ChatRow | None]]:
     """Yield (location, row or None if rejected). Raises `UserError` for a source in which no row has a known shape."""
     tally.by_source[source.name], strange, unknown = 0, 0, ""
-    for found in row_readers.read_rows(source):
+    for found in chat_file_readers.read_rows(source):
         tally.by_source[source.name] += 1
         row = None
         try:

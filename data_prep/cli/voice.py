@@ -25,15 +25,15 @@ from data_prep.audio_codecs.selection import DEFAULT_MODEL, suggest_other_models
 from data_prep.clips import dnsmos, review_decisions
 from data_prep.clips.quality_rules import KEEP_ALL, PRESETS, make_presets
 from data_prep.dataset import duration_accounting, voice_dataset_writer
-from data_prep.parallel import executor
+from data_prep.parallel import distributed_executor
 from data_prep.parallel.devices import choose_device
-from data_prep.parallel.executor import WorkerOptions
+from data_prep.parallel.distributed_executor import WorkerOptions
 from data_prep.parallel.process_pool import StopSignal, report_stopped
-from data_prep.pipeline import clip_selection, rule_removal_table, transcript_mismatch, transcript_spot_check
+from data_prep.pipeline import clip_selection, random_transcript_samples, rule_removal_table, timing_and_length_checks
 from data_prep.pipeline.all_recordings import RecordingTask, StoppedError, WorkerSetup, process_recordings
 from data_prep.pipeline.clip_selection import SelectionCriteria
 from data_prep.pipeline.one_recording import Job
-from data_prep.recordings import filelist_parsers, named_column_tables, recording_speakers, remote_recordings, user_transcripts
+from data_prep.recordings import named_column_tables, recording_speakers, remote_recordings, transcript_list_parsers, user_transcripts
 from data_prep.recordings.audio_datasets import is_audio_dataset, unpack_dataset
 from data_prep.recordings.recording_files import SOUND_ENDINGS, RecordingSource, count_ignored, find_recordings, format_counts
 from data_prep.recordings.user_transcripts import FORMS, UserTranscript
@@ -75,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
     )
     _add_text_options(options)
     _add_clip_options(options)
-    executor.add_options(options, "Whisper and --align")
+    distributed_executor.add_options(options, "Whisper and --align")
     return options
 
 
@@ -143,7 +143,7 @@ def _run(argv: list[str]) -> int:
     try:
         encoder = None if options.speaker_check == "none" else options.speaker_check
         needed = [options.recordings, options.whisper, options.check_with, encoder, options.align]
-        with executor.open_workers(options, options.out, needed) as hands, StopSignal() as stop:
+        with distributed_executor.open_workers(options, options.out, needed) as hands, StopSignal() as stop:
             return _prepare_dataset(options, stop, hands)
     except (StoppedError, KeyboardInterrupt) as error:
         return report_stopped(str(error) or "at once")
@@ -163,7 +163,7 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
         setup = WorkerSetup(job, job.out / voice_dataset_writer.STAGES, whisper, hands, _name_whisper_option(options))
         recordings, work = process_recordings(tasks, setup, standard, stop)
         _warn_of_stale_decisions(clip_selection.find_stale_decisions(recordings, standard.decisions))
-        doubts = transcript_mismatch.find_doubts(recordings)
+        doubts = timing_and_length_checks.find_doubts(recordings)
         for warning in doubts.warnings:
             print(f"warning: {warning}", file=sys.stderr)
         if doubts.note:
@@ -180,7 +180,7 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
         run = vars(work) | {"seconds": round(time.monotonic() - started, 1)}
         files.write_json(job.out / manifest.RUN, run)
     print(duration_accounting.format_summary(summary))
-    print(transcript_spot_check.format_examples([one for one in judged if not one.reasons]))
+    print(random_transcript_samples.format_examples([one for one in judged if not one.reasons]))
     _print_unchecked(options, job)
     for line in voices:
         print(line if options.diarize else f"warning: {line}; listen, and see --diarize", file=sys.stderr)
@@ -199,7 +199,7 @@ def _check_options(options: argparse.Namespace) -> None:
         raise UserError(f"--align {POCKETSPHINX} aligns English only, not {language}; give a Wav2Vec2 CTC model for {language}")
     if not 0 <= options.val_share < 1:
         raise UserError(f"--val-share {options.val_share}: expected a share from 0 up to but not including 1")
-    executor.check_options(options)
+    distributed_executor.check_options(options)
     if not 0 < options.shortest <= options.target <= options.longest:
         raise UserError(
             f"--shortest {options.shortest}, --target {options.target}, --longest {options.longest}: "
@@ -321,7 +321,9 @@ def _print_ignored(options: argparse.Namespace, sources: list[RecordingSource]) 
     if unusual:
         print(f"read as recordings by their content: {', '.join([*unusual[:SHOWN], *['…'] * (len(unusual) > SHOWN)])}")
     others = Counter[str]() if options.recordings.is_file() else count_ignored(options.recordings, options.out, sources)
-    for name in (*user_transcripts.SUFFIXES, *named_column_tables.ENDINGS, filelist_parsers.GPT_SOVITS) if options.transcripts else ():
+    for name in (
+        (*user_transcripts.SUFFIXES, *named_column_tables.ENDINGS, transcript_list_parsers.GPT_SOVITS) if options.transcripts else ()
+    ):
         del others[f".{name.rpartition('.')[2]}"]
     if others:
         print(f"ignored, not recordings: {format_counts(others)}")

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from data_prep.manifest import REJECTS, TRAIN, VAL, ManifestRow
-from data_prep.recordings.metadata_csv import NAMES
+from data_prep.recordings.ljspeech_metadata import NAMES
 from finetune.errors import UserError
 from finetune.storage import strict_json
 

@@ -34,7 +34,7 @@ def make_application(session: ReviewSession) -> FastAPI:
     from starlette.middleware import Middleware
 
     from data_prep.pages.gradio_allowlist import add_files, list_page_routes
-    from data_prep.pages.request_guard import add_request_guard, require_own_site
+    from data_prep.pages.request_validation import add_request_guard, require_own_site
 
     warnings.filterwarnings("ignore", module="gradio")  # deprecation warnings inside gradio and its dependencies
     # Without this, gradio copies each displayed clip into its temporary folder.

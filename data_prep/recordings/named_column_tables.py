@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data_prep.recordings.metadata_csv import MetadataLine
+from data_prep.recordings.ljspeech_metadata import MetadataLine
 from data_prep.recordings.text_encoding import decode_head
 from finetune.errors import UserError
 from finetune.storage import strict_json

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from data_prep.audio.stream_reader import EXTENSIONS, FILM_EXTENSIONS
-from data_prep.recordings import filelist_parsers, metadata_csv, named_column_tables
-from data_prep.recordings.metadata_csv import MetadataLine
+from data_prep.recordings import ljspeech_metadata, named_column_tables, transcript_list_parsers
+from data_prep.recordings.ljspeech_metadata import MetadataLine
 from data_prep.recordings.text_encoding import read_text
 from finetune.errors import UserError
 
-NAMES = (*metadata_csv.NAMES, "metadata.jsonl")
+NAMES = (*ljspeech_metadata.NAMES, "metadata.jsonl")
 REPORTED = (".csv", ".jsonl")
 """Endings of files that are named in a note if they are no table; a .tsv may be a transcript of Whisper."""
 
@@ -79,15 +79,15 @@ def list_tables(folder: Path) -> list[Path]:
 
 
 def _is_table(path: Path) -> bool:
-    return path.name in NAMES or filelist_parsers.is_transcript_list(path) or named_column_tables.is_column_table(path)
+    return path.name in NAMES or transcript_list_parsers.is_transcript_list(path) or named_column_tables.is_column_table(path)
 
 
 def _parse_table(path: Path, content: str) -> Iterator[tuple[str, MetadataLine]]:
-    if filelist_parsers.is_transcript_list(path):
-        return filelist_parsers.parse_list(path, content)
+    if transcript_list_parsers.is_transcript_list(path):
+        return transcript_list_parsers.parse_list(path, content)
     if named_column_tables.is_column_table(path) or path.suffix == ".jsonl":
         return named_column_tables.parse_columns(path, content)
-    return iter(metadata_csv.parse_table(path, content).items())
+    return iter(ljspeech_metadata.parse_table(path, content).items())
 
 
 def split_name(name: str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ For `talk.wav`, the first of these files that exists is used:
   metadata.csv, metadata_val.csv        lines `talk|text`, `talk|text|normalised text` (the normalised text is used) or `talk|speaker|text`,
                                         as in LJSpeech
   any .csv, .tsv, .jsonl                with named columns for the file and its text (`named_column_tables`); Common Voice, AudioFolder
-  any .list, .trans.txt                 of GPT-SoVITS and LibriSpeech (`filelist_parsers`)
+  any .list, .trans.txt                 of GPT-SoVITS and LibriSpeech (`transcript_list_parsers`)
   txt/SPEAKER/talk.txt                  in a tree beside that of the recordings, as in VCTK (`transcript_trees`)
 A table is looked up in the folder of the recording, then in the folders above it up to the one that was given; and above a folder that is
 named `wavs`, `wav`, `clips` or `audio`.
@@ -25,9 +25,9 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.recordings import filelist_parsers, named_column_tables, subtitles, timed_transcript, transcript_table_lookup
+from data_prep.recordings import named_column_tables, subtitles, timed_transcript, transcript_list_parsers, transcript_table_lookup
 from data_prep.recordings.audio_datasets import ORIGIN
-from data_prep.recordings.metadata_csv import MetadataLine
+from data_prep.recordings.ljspeech_metadata import MetadataLine
 from data_prep.recordings.text_encoding import read_text
 from data_prep.recordings.timed_transcript import TimedUtterance
 from data_prep.recordings.transcript_table_lookup import TranscriptTables
@@ -178,7 +178,7 @@ def _read_tables(folder: Path, root: Path | None, known: dict[Path, TranscriptTa
     """The tables of a folder, each read once."""
     if folder not in known:
         known[folder] = transcript_table_lookup.read_tables(
-            folder, [] if folder != root else sorted(folder.rglob(f"*/*{filelist_parsers.GPT_SOVITS}"))
+            folder, [] if folder != root else sorted(folder.rglob(f"*/*{transcript_list_parsers.GPT_SOVITS}"))
         )
     return known[folder]
 
@@ -235,7 +235,7 @@ def _format_note(folder: Path, what: str, names: list[str]) -> list[str]:
 
 def _find_suffix(path: Path) -> str:
     """The transcript suffix of a file name, or an empty string."""
-    if filelist_parsers.is_transcript_list(path) or path.name.lower().endswith(DESCRIPTION):
+    if transcript_list_parsers.is_transcript_list(path) or path.name.lower().endswith(DESCRIPTION):
         return ""
     return next((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), "")
 

@@ -19,7 +19,7 @@ from finetune.errors import UserError, exit_code, printable
 from finetune.exporting.export_provenance import CARD
 
 if TYPE_CHECKING:
-    from finetune.monitoring.run_status import RunSummary
+    from finetune.monitoring.run_summary import RunSummary
 
 DEFAULT = ("runs", "exports")
 DEPTH = 3
@@ -49,14 +49,14 @@ def run(argv: list[str]) -> int:
     given = parse_arguments(parser, argv).folders
     if missing := [str(folder) for folder in given if not folder.is_dir()]:
         raise UserError(f"{', '.join(missing)}: no such folder; without a folder, `finetune ls` lists runs/ and exports/")
-    from finetune.monitoring import run_status
+    from finetune.monitoring import run_summary
 
-    runs, exports = list[run_status.RunSummary](), list[ExportSummary]()
+    runs, exports = list[run_summary.RunSummary](), list[ExportSummary]()
     for folder in find_folders(given or [Path(name) for name in DEFAULT]):
         if (folder / CARD).is_file():
             exports.append(summarize_export(folder))
         else:
-            runs.append(run_status.summarize_run(folder))
+            runs.append(run_summary.summarize_run(folder))
     print_table(
         "runs",
         ("run", "recipe", "state", "step", "best evaluation", "size"),
@@ -77,7 +77,7 @@ def run(argv: list[str]) -> int:
 
 def find_folders(places: Sequence[Path], depth: int = DEPTH) -> Iterator[Path]:
     """Runs and exports at and below these folders, sorted. Symbolic links are not followed, hidden folders are skipped."""
-    from finetune.monitoring.run_status import is_run
+    from finetune.monitoring.run_summary import is_run
 
     for place in sorted(places):
         if (place / CARD).is_file() or is_run(place):
@@ -93,7 +93,7 @@ def find_folders(places: Sequence[Path], depth: int = DEPTH) -> Iterator[Path]:
 def summarize_export(folder: Path) -> ExportSummary:
     """What an export's card says. A value that is not a text counts as empty."""
     from finetune.monitoring.run_records import read_json
-    from finetune.monitoring.run_status import count_bytes
+    from finetune.monitoring.run_summary import count_bytes
 
     facts = read_json(folder / CARD)
     recipe, form, source = (value if isinstance(value := facts.get(key), str) else "" for key in ("recipe", "format", "checkpoint"))

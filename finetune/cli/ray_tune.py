@@ -122,7 +122,7 @@ def parse_reduction(value: str) -> float:
 def run_study(plan: StudyPlan, where: ClusterOptions) -> str | None:
     """Prepare the data and run the unfinished trials; returns why they were stopped, or None. Needs a connection to a cluster."""
     from finetune.monitoring.stop_requests import STOP_FILE, StopRequests
-    from finetune.ray_cluster import trial_driver  # here, since mistakes in the command line need no torch
+    from finetune.ray_cluster import study_driver  # here, since mistakes in the command line need no torch
 
     gpu = cluster.has_resource("GPU") if where.gpu is None else where.gpu
     each = {"GPU": 1.0} if gpu else {"CPU": 1.0}
@@ -131,14 +131,14 @@ def run_study(plan: StudyPlan, where: ClusterOptions) -> str | None:
     plan.save(plan.trials)
     orders = study_plan.make_orders(plan)
     at_once = min(where.at_once or len(plan.trials), cluster.count_room(each))
-    settings = trial_driver.TrialSettings(plan.folder, plan.metric, plan.definition.early_stopping, each, at_once, where.failures)
-    driver = trial_driver.TrialDriver(settings, {trial.number: trial for trial in plan.trials}, orders, plan.save)
-    for number, reason in trial_driver.find_missed_stops(plan.folder, plan.trials).items():
+    settings = study_driver.TrialSettings(plan.folder, plan.metric, plan.definition.early_stopping, each, at_once, where.failures)
+    driver = study_driver.TrialDriver(settings, {trial.number: trial for trial in plan.trials}, orders, plan.save)
+    for number, reason in study_driver.find_missed_stops(plan.folder, plan.trials).items():
         driver.end_without_start(number, {"status": "stopped early", "message": reason})
     unfinished = [trial.number for trial in driver.trials.values() if trial.status not in study_record.FINAL]
     print(f"{len(unfinished)} of {format_count(len(plan.trials), 'trial')} to run, {at_once} at a time; {plan.folder}", flush=True)
     with StopRequests(plan.folder) as requests:
-        problems, stopped = trial_driver.prepare_shared_data(study_plan.list_preparations(orders, unfinished), settings, requests)
+        problems, stopped = study_driver.prepare_shared_data(study_plan.list_preparations(orders, unfinished), settings, requests)
         for number, outcome in problems.items():
             driver.end_without_start(number, outcome)
         if stopped is None:

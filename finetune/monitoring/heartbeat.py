@@ -30,7 +30,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from finetune.distributed.process_group import World, broadcast_from_main, gather_from_ranks, sum_over_ranks
 from finetune.errors import ElsewhereError, UserError
-from finetune.monitoring import rank_status
+from finetune.monitoring import killed_rank_diagnosis
 from finetune.monitoring.peer_processes import Peers, ProcessExit, identify_process
 from finetune.storage import files
 
@@ -81,7 +81,7 @@ class Heartbeat:
         self._folder: Path | None = None
         self._failure: RunFailure | None = None
         self._beats = 0
-        self._kills_before = rank_status.out_of_memory_kills()
+        self._kills_before = killed_rank_diagnosis.out_of_memory_kills()
         self.step = 0
         """The last step of which this rank has seen an event."""
         self.on_failure: Callable[[RunFailure], None] = lambda _: None
@@ -204,11 +204,11 @@ class Heartbeat:
     def _describe_deaths(self, deaths: Sequence[ProcessExit]) -> RunFailure:
         """Describes the first death that the launcher did not cause: it sends SIGTERM to all ranks when one has died."""
         death = min(deaths, key=lambda each: each.signal == "SIGTERM")
-        signs = None if self._folder is None else rank_status.read_status(self._folder, death.rank)
+        signs = None if self._folder is None else killed_rank_diagnosis.read_status(self._folder, death.rank)
         who = f"rank {death.rank} (process {death.process} on {platform.node()})"
         if death.code is not None:
             return RunFailure(f"{who} exited with code {death.code} and without a message", death.rank)
-        cause = "likely out of memory, unless somebody sent the signal" if signs is None else rank_status.explain_kill(signs)
+        cause = "likely out of memory, unless somebody sent the signal" if signs is None else killed_rank_diagnosis.explain_kill(signs)
         reached = max(self.step, 0 if signs is None else signs.step)
         where = f"after step {reached}" if reached else "before its first step"
         if death.signal is None:
@@ -226,20 +226,20 @@ class Heartbeat:
 
     def _record_signs(self, folder: Path) -> None:
         device = self._world.device
-        signs = rank_status.RankStatus(
+        signs = killed_rank_diagnosis.RankStatus(
             rank=self._world.rank,
             ranks=self._world.size,
             host=platform.node(),
-            boot=rank_status.boot_id(),
+            boot=killed_rank_diagnosis.boot_id(),
             process=os.getpid(),
             step=self.step,
-            peak_gib=rank_status.peak_gib(),
+            peak_gib=killed_rank_diagnosis.peak_gib(),
             gpu_peak_gib=torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None,
             out_of_memory_kills=self._kills_before,
             time=time.time(),
         )
         with contextlib.suppress(OSError, UserError):  # a missing status record must not end a run
-            rank_status.write_status(folder, signs)
+            killed_rank_diagnosis.write_status(folder, signs)
 
     def _keep_recording(self, folder: Path) -> None:
         while not self._left.wait(SIGNS_SECONDS):
@@ -287,8 +287,12 @@ class Heartbeat:
 
     def _describe_silent_rank(self, rank: int) -> RunFailure:
         """The failure of a rank without heartbeats: on another machine, or hanging."""
-        signs = None if self._folder is None else rank_status.read_status(self._folder, rank)
-        what = "" if signs is None else f" on {signs.host}, after step {signs.step}; if it was killed: {rank_status.explain_kill(signs)}"
+        signs = None if self._folder is None else killed_rank_diagnosis.read_status(self._folder, rank)
+        what = (
+            ""
+            if signs is None
+            else f" on {signs.host}, after step {signs.step}; if it was killed: {killed_rank_diagnosis.explain_kill(signs)}"
+        )
         return RunFailure(f"rank {rank} is missing: no heartbeat for {MISSING_SECONDS:.0f} s{what}", rank)
 
     def _watch_the_processes(self, peers: Peers) -> None:

@@ -15,7 +15,7 @@ from finetune.checkpointing import checkpoint, disk_space
 from finetune.config import Config, on_disk
 from finetune.config_diff import Change, find_changes, flatten
 from finetune.config_sources import read_config_file
-from finetune.data import batching, dataset_opening, rank_load_balance
+from finetune.data import batching, dataset_opening, load_imbalance_estimate
 from finetune.data.batching import Order
 from finetune.data.jsonl_dataset import Rows, discard_other_indexes
 from finetune.data.mixture import MixedRows
@@ -25,8 +25,8 @@ from finetune.errors import UserError, format_count
 from finetune.modeling import base_kl_loss, loading, optimizers, quantization
 from finetune.modeling.compilation import compile_blocks, decide_compilation, fixed_positions
 from finetune.modeling.trained_parameters import choose_trained
-from finetune.monitoring.rank_status import FOLDER as SIGNS
-from finetune.monitoring.rank_status import describe_killed_launch
+from finetune.monitoring.killed_rank_diagnosis import FOLDER as SIGNS
+from finetune.monitoring.killed_rank_diagnosis import describe_killed_launch
 from finetune.monitoring.run_logger import Events
 from finetune.monitoring.run_records import EXIT_RECORD
 from finetune.recipe import BASE_DISTANCE, Loaded, Recipe
@@ -238,7 +238,7 @@ def report_start(training: Training, progress: Progress, events: Events) -> None
         f"{config.train.precision}; {format_count(len(training.rows), 'row')}, {format_count(training.total, 'step')}; {start}"
     )
     accounts = [text for rows in (training.rows, training.val) if rows is not None for text in dataset_opening.describe_dropped(rows)]
-    balance = rank_load_balance.suggest_sizes(Order.of(config), training.rows.lengths, world.data_size)
+    balance = load_imbalance_estimate.suggest_sizes(Order.of(config), training.rows.lengths, world.data_size)
     slow = world.device.type == "cpu" and config.train.precision == "bf16"
     precision = "bf16 on a CPU can be several times slower than fp32: compare with --train.precision fp32" if slow else ""
     for text in filter(

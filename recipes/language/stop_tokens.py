@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from finetune.errors import UserError
-from recipes.language.chat_labels import tokenize_row
+from recipes.language.sft_tokenization import tokenize_row
 
 EXCHANGE = [{"role": "user", "content": "Good day."}, {"role": "assistant", "content": "And to you."}]
 

@@ -1,6 +1,6 @@
 """llm_sft: supervised fine-tuning of any causal language model of transformers, on chats or on prompts with completions.
 
-The tokenizer's own chat template decides which tokens are learned (`chat_labels`). The loss never computes full logits (`loss_head`).
+The tokenizer's own chat template decides which tokens are learned (`sft_tokenization`). The loss never computes full logits (`loss_head`).
 Samples can be packed without attending to each other (`collation`); this is checked on the actual model before the first step
 (`loss_assumption_checks`).
 """
@@ -18,8 +18,8 @@ from finetune.config import Config
 from finetune.errors import UserError
 from finetune.recipe import Answer, ExportPlan, Inference, Loaded, Recipe, Sample, Sketch
 from recipes.language import collation, loss_assumption_checks, loss_metrics
-from recipes.language.chat_labels import check_template, tokenize_row
 from recipes.language.model_loading import load_for_training, sketch_model
+from recipes.language.sft_tokenization import check_template, tokenize_row
 from recipes.language.tokenizer import check_vocabulary, load_tokenizer, read_template
 
 from . import chat_session, exported_files, generation, loss_mask_preview

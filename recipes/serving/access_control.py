@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from data_prep.pages.request_guard import Caller, RequestError, is_loopback, require_own_site
+from data_prep.pages.request_validation import Caller, RequestError, is_loopback, require_own_site
 from finetune.errors import UserError
 
 TOKEN = "OVERTONE_TOKEN"

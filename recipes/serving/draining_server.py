@@ -14,7 +14,7 @@ import uvicorn
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from data_prep.pages.request_guard import Route
+from data_prep.pages.request_validation import Route
 
 from .prometheus_metrics import MEDIA_TYPE
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from data_prep.cli import text
-from recipes.language.chat_labels import tokenize_row
 from recipes.language.messages import is_plain_text, read_messages, read_tools
+from recipes.language.sft_tokenization import tokenize_row
 from tests.data_prep import make_saved_by_datasets as saved
-from tests.data_prep.chats.test_row_readers import write
+from tests.data_prep.chats.test_chat_file_readers import write
 from tests.recipes.llm_sft.families import tokenizer
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]

@@ -75,7 +75,7 @@ def test_other_unknown_names_are_not_found() -> None:
 def test_every_new_name_exists_and_the_page_lists_each_pair() -> None:
     assert all(importlib.util.find_spec(new) for new in MOVED.values())
     page = (ROOT / "docs" / "add_a_recipe.md").read_text(encoding="utf-8")
-    assert dict(re.findall(r"^\| `(finetune\.\w+)` \| `(finetune\.[\w.]+)` \|$", page, re.MULTILINE)) == MOVED
+    assert dict(re.findall(r"^\| `((?:finetune|recipes)\.[\w.]+)` \| `((?:finetune|recipes)\.[\w.]+)` \|$", page, re.MULTILINE)) == MOVED
 
 
 MENTION = re.compile(rf"from finetune import|{'|'.join(map(re.escape, MOVED))}")

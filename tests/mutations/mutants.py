@@ -67,10 +67,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "a weights file that claims a long header lifts the limit on what config.json may describe",
     ),
     Mutant(
-        "recipes/language/render_limits.py",
+        "recipes/language/chat_template_limits.py",
         "if len(text) > LONGEST_TEXT:",
         "if False:",
-        "tests/recipes/language/test_render_limits.py::test_a_text_of_gigabytes_does_not_reach_the_tokenizer",
+        "tests/recipes/language/test_chat_template_limits.py::test_a_text_of_gigabytes_does_not_reach_the_tokenizer",
         "a chat template that writes gigabytes keeps the tokenizer busy for minutes",
     ),
     Mutant(
@@ -432,10 +432,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "an export of CSM contains an untrained copy of the codes' embeddings, which a loader may take",
     ),
     Mutant(
-        "recipes/language/chat_labels.py",
+        "recipes/language/sft_tokenization.py",
         "learned = [message for message in answers if message not in unlearned]",
         "learned = answers",
-        "tests/recipes/language/test_chat_labels.py::test_the_loss_ignores_an_answer_with_weight_0",
+        "tests/recipes/language/test_sft_tokenization.py::test_the_loss_ignores_an_answer_with_weight_0",
         "an answer with weight 0 is learned",
     ),
     Mutant(
@@ -642,10 +642,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "cues are left out of a transcript whose times are wrong",
     ),
     Mutant(
-        "data_prep/pipeline/transcript_mismatch.py",
+        "data_prep/pipeline/timing_and_length_checks.py",
         "[one for one in recordings if one.has_unchecked_times]",
         "[]",
-        "tests/data_prep/pipeline/test_transcript_mismatch.py::test_a_note_says_that_the_times_of_few_cues_were_not_checked",
+        "tests/data_prep/pipeline/test_timing_and_length_checks.py::test_a_note_says_that_the_times_of_few_cues_were_not_checked",
         "a short wrong subtitle file is used without a word that its times were not checked",
     ),
     Mutant(
@@ -1510,7 +1510,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "        raise UnprovenError(_describe_missing_end(produced))\n"
             "    if text.startswith(produced, len(given)):\n        return TurnSpan(len(given), len(given) + len(produced) - len(end))"
         ),
-        "tests/recipes/language/test_chat_labels.py::test_every_turn_of_the_assistant_is_supervised_with_its_end_token",
+        "tests/recipes/language/test_sft_tokenization.py::test_every_turn_of_the_assistant_is_supervised_with_its_end_token",
         "the end-of-turn token is not learned, so answers never stop",
     ),
     Mutant(
@@ -1527,24 +1527,24 @@ MUTANTS: tuple[Mutant, ...] = (
         "the generation prompt is supervised",
     ),
     Mutant(
-        "recipes/language/chat_labels.py",
+        "recipes/language/sft_tokenization.py",
         'learned[-1:] if supervise == "last" else learned',
         'learned[:1] if supervise == "last" else learned',
-        "tests/recipes/language/test_chat_labels.py::test_every_turn_of_the_assistant_is_supervised_with_its_end_token",
+        "tests/recipes/language/test_sft_tokenization.py::test_every_turn_of_the_assistant_is_supervised_with_its_end_token",
         "options.supervise: last supervises the first turn",
     ),
     Mutant(
-        "recipes/language/chat_labels.py",
+        "recipes/language/sft_tokenization.py",
         "[message for message in chat.assistant_indices if message >= first]",
         "[*chat.assistant_indices]",
-        "tests/recipes/language/test_chat_labels.py::test_a_row_with_thoughts_that_the_template_drops_is_refused",
+        "tests/recipes/language/test_sft_tokenization.py::test_a_row_with_thoughts_that_the_template_drops_is_refused",
         "assistant turns in the prompt of a row are supervised",
     ),
     Mutant(
-        "recipes/language/chat_labels.py",
+        "recipes/language/sft_tokenization.py",
         "    check_fields_rendered(chat)\n",
         "",
-        "tests/recipes/language/test_chat_labels.py::test_fields_that_a_template_refuses_or_ignores_are_errors",
+        "tests/recipes/language/test_sft_tokenization.py::test_fields_that_a_template_refuses_or_ignores_are_errors",
         "tools that the chat template does not write are lost without an error",
     ),
     Mutant(
@@ -1744,17 +1744,17 @@ MUTANTS: tuple[Mutant, ...] = (
         "samples above full scale wrap around and crackle",
     ),
     Mutant(
-        "data_prep/pages/request_guard.py",
+        "data_prep/pages/request_validation.py",
         "        if seen > largest:\n",
         '        if len(message.get("body", b"")) > largest:\n',
-        "tests/data_prep/pages/test_request_guard.py::test_the_size_of_a_body_is_limited_whatever_it_declares",
+        "tests/data_prep/pages/test_request_validation.py::test_the_size_of_a_body_is_limited_whatever_it_declares",
         "a body without a declared length may have any size",
     ),
     Mutant(
-        "data_prep/pages/request_guard.py",
+        "data_prep/pages/request_validation.py",
         "if local and not is_this_machine(host):",
         "if not local and not is_this_machine(host):",
-        "tests/data_prep/pages/test_request_guard.py::test_only_requests_from_this_machine_and_site_are_admitted",
+        "tests/data_prep/pages/test_request_validation.py::test_only_requests_from_this_machine_and_site_are_admitted",
         "a foreign site can reach a local server by DNS rebinding",
     ),
     Mutant(
@@ -2241,10 +2241,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "workers with an aligner run out of memory",
     ),
     Mutant(
-        "recipes/language/chat_labels.py",
+        "recipes/language/sft_tokenization.py",
         'if supervise == "last" and answers[-1] in unlearned:',
         'if supervise == "last" and not answers:',
-        "tests/recipes/language/test_chat_labels.py::test_an_answer_with_weight_0_is_read_and_not_learned",
+        "tests/recipes/language/test_sft_tokenization.py::test_an_answer_with_weight_0_is_read_and_not_learned",
         "of a row whose last answer must not be learned, an earlier one is",
     ),
     Mutant(
@@ -2731,10 +2731,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "after a restart, early stopping has forgotten its rungs",
     ),
     Mutant(
-        "finetune/ray_cluster/trial_driver.py",
+        "finetune/ray_cluster/study_driver.py",
         "if trial.status not in FINAL and trial.number in stops}",
         "if trial.status in FINAL and trial.number in stops}",
-        "tests/finetune/ray_cluster/test_trial_driver.py::test_a_stop_that_the_killed_driver_did_not_see_is_final",
+        "tests/finetune/ray_cluster/test_study_driver.py::test_a_stop_that_the_killed_driver_did_not_see_is_final",
         "a trial that was stopped while the driver was killed continues",
     ),
     Mutant(

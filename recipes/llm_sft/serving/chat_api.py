@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request as Call
 from starlette.responses import JSONResponse, Response
 
-from data_prep.pages.request_guard import Route
+from data_prep.pages.request_validation import Route
 from recipes.serving.api_errors import Refusal, to_refusal, validation_refusal
 from recipes.serving.batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
 from recipes.serving.running_batch import STOP

@@ -105,7 +105,7 @@ def build_app(chats: ChatQueue, policy: AccessPolicy, metrics: ChatServerMetrics
     from fastapi import FastAPI
     from starlette.middleware import Middleware
 
-    from data_prep.pages.request_guard import add_request_guard
+    from data_prep.pages.request_validation import add_request_guard
     from recipes.serving import draining_server
     from recipes.serving.access_control import AccessControl
     from recipes.serving.api_errors import to_refusal

@@ -32,7 +32,7 @@ from recipes.speech.selection import candidates, result_table, selection_page
 from recipes.speech.selection.candidate_costs import DEFAULT_WEIGHTS, MEASURES, PACE, decide
 from recipes.speech.selection.candidates import ClipRuler, ComparedClip, VoiceCandidate
 from recipes.speech.selection.result_table import SelectionResult
-from recipes.speech.selection.selection_texts import SpokenTexts, choose_texts
+from recipes.speech.selection.stratified_texts import SpokenTexts, choose_texts
 
 STRENGTHS = (0.4, 0.7, 1.0)
 PICTURE, PAGE, CANDIDATES = "selection.png", "selection.html", "candidates"

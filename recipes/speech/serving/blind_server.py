@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from data_prep.pages import web_server
-from data_prep.pages.request_guard import RequestError, Route
+from data_prep.pages.request_validation import RequestError, Route
 from finetune.errors import UserError, format_count
 from recipes.serving.access_control import AccessControl, AccessPolicy
 from recipes.serving.api_errors import to_refusal
@@ -89,7 +89,7 @@ def build_app(trials: BlindTrials, clips: Clips, policy: AccessPolicy) -> FastAP
     from fastapi import FastAPI
     from starlette.middleware import Middleware
 
-    from data_prep.pages.request_guard import add_request_guard
+    from data_prep.pages.request_validation import add_request_guard
 
     routes = (
         Route("GET", "/"),

@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request as Call
 from starlette.responses import Response
 
-from data_prep.pages.request_guard import LARGEST_JSON, Route
+from data_prep.pages.request_validation import LARGEST_JSON, Route
 from finetune.errors import UserError
 from finetune.storage.synthetic_mark_reader import SyntheticMark
 from recipes.serving.api_errors import Refusal, to_refusal, validation_refusal

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from data_prep.pages.request_guard import BODY_SECONDS, RequestError, Route
+from data_prep.pages.request_validation import BODY_SECONDS, RequestError, Route
 from finetune.errors import UserError
 from recipes.speech.serving.uploaded_clips import LARGEST
 

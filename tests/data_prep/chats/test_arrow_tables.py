@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 from finetune.errors import UserError
 from tests.data_prep import make_saved_by_datasets as saved
-from tests.data_prep.chats.test_row_readers import ROWS, read, write
+from tests.data_prep.chats.test_chat_file_readers import ROWS, read, write
 
 
 def test_saved_datasets_are_read_split_by_split_without_null_columns() -> None:

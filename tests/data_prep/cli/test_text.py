@@ -15,7 +15,7 @@ import pytest
 from data_prep.chats import chat_sources
 from data_prep.cli import text
 from finetune.storage import files
-from tests.data_prep.chats.test_row_readers import write
+from tests.data_prep.chats.test_chat_file_readers import write
 from tests.finetune import fake_hub
 
 SPLITS = (("train", 0), ("test", 100))

@@ -22,7 +22,7 @@ from data_prep.dataset.codec_code_store import (
     make_batches,
     make_key,
 )
-from data_prep.parallel.executor import WorkerOptions
+from data_prep.parallel.distributed_executor import WorkerOptions
 from data_prep.parallel.process_pool import Failure, StopSignal
 
 

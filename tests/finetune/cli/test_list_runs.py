@@ -10,7 +10,7 @@ import pytest
 from finetune.cli import list_runs
 from finetune.recipe import built_in_recipes
 from tests.finetune.fork_server import run_command
-from tests.finetune.monitoring.test_run_status import step, write_log, write_status
+from tests.finetune.monitoring.test_run_summary import step, write_log, write_status
 
 
 def make_export(folder: Path, **facts: object) -> None:

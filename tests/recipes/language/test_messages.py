@@ -11,8 +11,8 @@ import pytest
 
 from finetune.errors import UserError
 from finetune.storage.strict_json import loads_object
-from recipes.language.chat_labels import tokenize_row
 from recipes.language.messages import is_plain_text, read_messages, read_tools
+from recipes.language.sft_tokenization import tokenize_row
 from tests.finetune.hostile import JSON_PIECES, broken
 from tests.recipes.llm_sft.families import tokenizer
 

@@ -29,7 +29,7 @@ from finetune.recipe import Batch, Sample
 from finetune.training import setup
 from finetune.training import step as steps
 from finetune.training.step import Training
-from recipes.language import chat_labels, collation, varlen_attention
+from recipes.language import collation, sft_tokenization, varlen_attention
 from recipes.language.assistant_spans import TurnSpan
 from recipes.language.collation import IGNORE
 from recipes.llm_sft import make_task, tiny_checkpoint
@@ -279,7 +279,7 @@ def without_the_last(order: Any, lengths: Any, place: Place, epochs: int | None)
 
 
 ORIGINAL: dict[str, Any] = {
-    "find_turns": chat_labels.find_turns,
+    "find_turns": sft_tokenization.find_turns,
     "decoder": Qwen3Model.forward,
     "pack": collation.pack,
     "accumulate": steps.accumulate,
@@ -290,8 +290,8 @@ LIKELIHOODS = {SIDE_BY_SIDE, END_TO_END, EPOCH}
 BUGS: dict[str, tuple[Any, str, Callable[..., Any], set[Callable[[ContractCase], None]]]] = {
     "label shifted twice": (collation, "shift_labels", shifted_twice, LIKELIHOODS),
     "no shift": (collation, "shift_labels", not_shifted, LIKELIHOODS),
-    "mask off by one turn": (chat_labels, "find_turns", one_turn_early, {MASK, *LIKELIHOODS}),
-    "end of turn not supervised": (chat_labels, "find_turns", without_end, {MASK, *LIKELIHOODS}),
+    "mask off by one turn": (sft_tokenization, "find_turns", one_turn_early, {MASK, *LIKELIHOODS}),
+    "end of turn not supervised": (sft_tokenization, "find_turns", without_end, {MASK, *LIKELIHOODS}),
     "packed samples leaking": (Qwen3Model, "forward", seeing_all_that_came_before, {END_TO_END, APART, EPOCH}),
     "positions not restarting": (collation, "pack", counting_on, {END_TO_END, APART, POSITIONS, EPOCH}),
     "mean of means": (steps, "accumulate", mean_of_means, {EPOCH}),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from recipes.language.chat_labels import tokenize_row
+from recipes.language.sft_tokenization import tokenize_row
 from recipes.llm_sft.loss_mask_preview import escape_controls, render_sample
 from tests.recipes.llm_sft.families import spaced, tokenizer
 

@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from finetune.errors import UserError
-from recipes.language.chat_labels import check_template
+from recipes.language.sft_tokenization import check_template
 from recipes.llm_sft import make_task, make_tokenizer, tiny_checkpoint
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.pages.request_guard import Caller, RequestError
+from data_prep.pages.request_validation import Caller, RequestError
 from finetune.errors import UserError
 from recipes.serving.access_control import (
     FAILURE_LIFETIME,

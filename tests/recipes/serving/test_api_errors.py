@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
-from data_prep.pages.request_guard import RequestError
+from data_prep.pages.request_validation import RequestError
 from recipes.serving.api_errors import Refusal, to_refusal, validation_refusal
 from recipes.speech.serving.openai_api import SpeechCall
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data_prep.pages.request_guard import HEADERS
+from data_prep.pages.request_validation import HEADERS
 from recipes.serving.access_control import AccessPolicy
 from recipes.speech.serving.listening_page import CLIP, NOBODY
 from recipes.speech.serving.metrics import ServerMetrics

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.pages.request_guard import add_request_guard
+from data_prep.pages.request_validation import add_request_guard
 from finetune.errors import UserError
 from recipes.speech.serving import uploads
 from recipes.speech.serving.uploaded_clips import LARGEST, Clips

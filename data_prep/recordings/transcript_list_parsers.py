@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_prep.recordings.metadata_csv import MetadataLine
+from data_prep.recordings.ljspeech_metadata import MetadataLine
 from finetune.errors import UserError
 
 GPT_SOVITS, LIBRISPEECH = ".list", ".trans.txt"

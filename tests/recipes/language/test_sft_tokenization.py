@@ -1,4 +1,4 @@
-"""Tests of `recipes.language.chat_labels`: the supervised text of each family written by hand, and two checks by what generation does."""
+"""The supervised text of each family written by hand, and two checks by what generation does."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finetune.errors import UserError
-from recipes.language import chat_labels
+from recipes.language import sft_tokenization
 from recipes.language.assistant_spans import TurnSpan
-from recipes.language.chat_labels import check_template, tokenize_row
 from recipes.language.collation import IGNORE, collate
+from recipes.language.sft_tokenization import check_template, tokenize_row
 from tests.recipes.llm_sft import families
 from tests.recipes.llm_sft.families import FAMILIES, learned, spaced, tokenizer
 
@@ -242,21 +242,21 @@ def test_the_mask_agrees_with_generation(family: str) -> None:
 
 @pytest.mark.parametrize("family", BOTH)
 def test_the_check_detects_a_mask_that_is_off_by_one_turn(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = chat_labels.find_turns
+    original = sft_tokenization.find_turns
 
     def off_by_one_turn(of: Any, text: str, messages: list[int], ends: frozenset[str]) -> list[TurnSpan]:
         turns = original(of, text, messages, ends)
         return [TurnSpan(before.end, turn.start) for before, turn in zip([TurnSpan(0, 0), *turns], turns, strict=False)]
 
-    monkeypatch.setattr(chat_labels, "find_turns", off_by_one_turn)
+    monkeypatch.setattr(sft_tokenization, "find_turns", off_by_one_turn)
     with pytest.raises(AssertionError):
         check_prompts_equal_generations(CHAT, family)
 
 
 @pytest.mark.parametrize("family", BOTH)
 def test_the_check_detects_an_end_token_that_is_not_supervised(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    original, end = chat_labels.find_turns, len(tokenizer(family).eos_token)
-    monkeypatch.setattr(chat_labels, "find_turns", lambda *given: [TurnSpan(turn.start, turn.end - end) for turn in original(*given)])
+    original, end = sft_tokenization.find_turns, len(tokenizer(family).eos_token)
+    monkeypatch.setattr(sft_tokenization, "find_turns", lambda *given: [TurnSpan(turn.start, turn.end - end) for turn in original(*given)])
     with pytest.raises(AssertionError):
         check_each_turn_ends(CHAT, family)
 

@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.selection.selection_texts`."""
+"""Tests of `recipes.speech.selection.stratified_texts`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from recipes.speech.evaluation.evaluation_items import Item
-from recipes.speech.selection.selection_texts import ENDS_QUESTION, LONG, NUMBER, OTHER, QUESTION, SHORT, choose_texts
+from recipes.speech.selection.stratified_texts import ENDS_QUESTION, LONG, NUMBER, OTHER, QUESTION, SHORT, choose_texts
 
 
 def items(*texts: str, speaker: str = "anna", language: str = "english") -> list[Item]:

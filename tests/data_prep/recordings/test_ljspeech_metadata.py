@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.recordings.metadata_csv import parse_table
+from data_prep.recordings.ljspeech_metadata import parse_table
 from finetune.errors import UserError
 
 

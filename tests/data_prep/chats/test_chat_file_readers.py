@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from data_prep.chats import chat_sources, row_readers
+from data_prep.chats import chat_file_readers, chat_sources
 from data_prep.chats.chat_sources import KINDS, PARQUET, FoundRow
 from finetune.errors import UserError
 
@@ -19,7 +19,7 @@ PACKED = [f"{suffix}.gz" for suffix, kind in KINDS.items() if kind != PARQUET]
 
 
 def read(*places: Path) -> list[FoundRow]:
-    return [found for source in chat_sources.find_sources(list(places)).sources for found in row_readers.read_rows(source)]
+    return [found for source in chat_sources.find_sources(list(places)).sources for found in chat_file_readers.read_rows(source)]
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.pages import request_guard
-from data_prep.pages.request_guard import Caller, RequestError, Route, add_request_guard, is_this_machine, parse_json, require_own_site
+from data_prep.pages import request_validation
+from data_prep.pages.request_validation import Caller, RequestError, Route, add_request_guard, is_this_machine, parse_json, require_own_site
 from tests.asgi import HOME, Answer, ask
 
 JSON = (b"content-type", b"application/json")
@@ -103,7 +103,7 @@ def test_the_size_of_a_body_is_limited_whatever_it_declares() -> None:
 
 
 def test_a_body_that_never_ends_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_guard, "BODY_SECONDS", 0.0)
+    monkeypatch.setattr(request_validation, "BODY_SECONDS", 0.0)
 
     assert ask(GUARDED, "POST", "/call", [b"1", None], (HOME, JSON)).status == 408
 
@@ -143,7 +143,7 @@ def test_websockets_are_closed() -> None:
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
 
-NAMES = st.sampled_from([*sorted(name.encode() for name in request_guard.HEADERS), b"sec-fetch-site", b"cookie", b"x-direct-url"])
+NAMES = st.sampled_from([*sorted(name.encode() for name in request_validation.HEADERS), b"sec-fetch-site", b"cookie", b"x-direct-url"])
 HEADERS = st.lists(st.tuples(NAMES, st.binary(max_size=12)), max_size=4)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.recordings.filelist_parsers import is_transcript_list, parse_list
+from data_prep.recordings.transcript_list_parsers import is_transcript_list, parse_list
 from finetune.errors import UserError
 
 

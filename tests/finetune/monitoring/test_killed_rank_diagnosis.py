@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from finetune.monitoring import rank_status
-from finetune.monitoring.rank_status import RankStatus
+from finetune.monitoring import killed_rank_diagnosis
+from finetune.monitoring.killed_rank_diagnosis import RankStatus
 
 
 def signs(**changes: object) -> RankStatus:
-    own = {"rank": 0, "ranks": 1, "host": platform.node(), "boot": rank_status.boot_id(), "process": os.getpid(), "step": 12}
+    own = {"rank": 0, "ranks": 1, "host": platform.node(), "boot": killed_rank_diagnosis.boot_id(), "process": os.getpid(), "step": 12}
     return RankStatus.model_validate(
         {**own, "peak_gib": 3.25, "gpu_peak_gib": None, "out_of_memory_kills": 4, "time": time.time(), **changes}
     )
@@ -22,10 +22,10 @@ def signs(**changes: object) -> RankStatus:
 
 def test_recorded_signs_are_read_and_torn_files_are_ignored(tmp_path: Path) -> None:
     for one in (signs(rank=1, ranks=2), signs(ranks=2)):
-        rank_status.write_status(tmp_path, one)
-        assert rank_status.read_status(tmp_path, one.rank) == one
-    assert [one.rank for one in rank_status.read_all_statuses(tmp_path)] == [0, 1]
-    path = rank_status.status_path(tmp_path, 1)
+        killed_rank_diagnosis.write_status(tmp_path, one)
+        assert killed_rank_diagnosis.read_status(tmp_path, one.rank) == one
+    assert [one.rank for one in killed_rank_diagnosis.read_all_statuses(tmp_path)] == [0, 1]
+    path = killed_rank_diagnosis.status_path(tmp_path, 1)
     for content in (
         signs(rank=1).model_dump_json().replace('"time":', '"time":1e300,"was":').encode(),
         b"",
@@ -36,7 +36,7 @@ def test_recorded_signs_are_read_and_torn_files_are_ignored(tmp_path: Path) -> N
         b"[" * 10**5,
     ):
         path.write_bytes(content)
-        assert rank_status.read_status(tmp_path, 1) is None and len(rank_status.read_all_statuses(tmp_path)) == 1
+        assert killed_rank_diagnosis.read_status(tmp_path, 1) is None and len(killed_rank_diagnosis.read_all_statuses(tmp_path)) == 1
 
 
 FAR = {"host": "another", "boot": "another"}
@@ -61,22 +61,22 @@ FAR = {"host": "another", "boot": "another"}
 def test_the_likely_cause_of_a_kill_is_described(
     changes: dict[str, object], kills: int | None, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rank_status, "out_of_memory_kills", lambda: kills)
-    cause = rank_status.explain_kill(signs(**changes))
+    monkeypatch.setattr(killed_rank_diagnosis, "out_of_memory_kills", lambda: kills)
+    cause = killed_rank_diagnosis.explain_kill(signs(**changes))
     assert cause.startswith(words) and ("of GPU memory 70.5 GiB" in cause) == ("gpu_peak_gib" in changes)
 
 
 def test_a_launch_without_an_exit_record_is_described(tmp_path: Path) -> None:
-    assert rank_status.describe_killed_launch(tmp_path) is None
+    assert killed_rank_diagnosis.describe_killed_launch(tmp_path) is None
     made = signs(time=1.7e9)
-    rank_status.write_status(tmp_path, made)
-    alone = rank_status.describe_killed_launch(tmp_path)
+    killed_rank_diagnosis.write_status(tmp_path, made)
+    alone = killed_rank_diagnosis.describe_killed_launch(tmp_path)
     assert alone is not None
     assert alone.startswith(f"the last launch in {tmp_path} left no exit.json: its process ended without a message (killed, crashed, ")
     assert "closed) after at least step 12; rank 0 on " in alone and " if it was killed: likely out of memory" in alone
     assert alone.endswith(f" when last recorded, {time.strftime('%F %T', time.localtime(made.time))}")
-    rank_status.write_status(tmp_path, signs(rank=1, ranks=2, step=13, peak_gib=9.0))
-    both = rank_status.describe_killed_launch(tmp_path)
+    killed_rank_diagnosis.write_status(tmp_path, signs(rank=1, ranks=2, step=13, peak_gib=9.0))
+    both = killed_rank_diagnosis.describe_killed_launch(tmp_path)
     assert (
         both is not None
         and "all of its 2 processes ended without a message" in both
@@ -86,21 +86,24 @@ def test_a_launch_without_an_exit_record_is_described(tmp_path: Path) -> None:
 
 
 def test_signs_of_this_machine_are_plausible() -> None:
-    assert rank_status.boot_id() == rank_status.boot_id() and 0 < rank_status.peak_gib() < rank_status.host_memory_gib()
-    kills = rank_status.out_of_memory_kills()
+    assert (
+        killed_rank_diagnosis.boot_id() == killed_rank_diagnosis.boot_id()
+        and 0 < killed_rank_diagnosis.peak_gib() < killed_rank_diagnosis.host_memory_gib()
+    )
+    kills = killed_rank_diagnosis.out_of_memory_kills()
     assert kills is None or kills >= 0
 
 
 def test_free_host_memory_respects_the_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_status, "CONTROL_GROUP", tmp_path)
-    machine = rank_status.free_host_memory()
+    monkeypatch.setattr(killed_rank_diagnosis, "CONTROL_GROUP", tmp_path)
+    machine = killed_rank_diagnosis.free_host_memory()
     assert 0 < machine <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     (tmp_path / "memory.max").write_text("1000000\n")
     (tmp_path / "memory.current").write_text("700000\n")
-    assert rank_status.free_host_memory() == 300000
+    assert killed_rank_diagnosis.free_host_memory() == 300000
     (tmp_path / "memory.stat").write_text("anon 500000\ninactive_file 150000\n")
-    assert rank_status.free_host_memory() == 450000, "what is only cached is given up for it"
+    assert killed_rank_diagnosis.free_host_memory() == 450000, "what is only cached is given up for it"
     (tmp_path / "memory.current").write_text("2000000\n")
-    assert rank_status.free_host_memory() == 0
+    assert killed_rank_diagnosis.free_host_memory() == 0
     (tmp_path / "memory.max").write_text("max\n")
-    assert rank_status.free_host_memory() == pytest.approx(machine, rel=0.5)
+    assert killed_rank_diagnosis.free_host_memory() == pytest.approx(machine, rel=0.5)

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("ray")
 
-from finetune.ray_cluster.trial_driver import find_missed_stops
+from finetune.ray_cluster.study_driver import find_missed_stops
 from finetune.tuning.study_record import Result, Status, TrialRecord, append_result
 
 

@@ -1,4 +1,4 @@
-"""Tests of `finetune.monitoring.run_status`: the state of a run in each of its ends, and folders that hold something else."""
+"""Tests of `finetune.monitoring.run_summary`: the state of a run in each of its ends, and folders that hold something else."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from finetune.monitoring import rank_status
-from finetune.monitoring.rank_status import RankStatus
-from finetune.monitoring.run_status import SILENT_SECONDS, count_bytes, find_state, is_run, summarize_run
+from finetune.monitoring import killed_rank_diagnosis
+from finetune.monitoring.killed_rank_diagnosis import RankStatus
+from finetune.monitoring.run_summary import SILENT_SECONDS, count_bytes, find_state, is_run, summarize_run
 
 
 def write_log(run: Path, *events: dict[str, Any]) -> Path:
@@ -25,8 +25,10 @@ def write_log(run: Path, *events: dict[str, Any]) -> Path:
 
 
 def write_status(run: Path, **changed: Any) -> None:
-    known = {"host": platform.node(), "boot": rank_status.boot_id(), "process": os.getpid(), "time": time.time()} | changed
-    rank_status.write_status(run, RankStatus(rank=0, ranks=1, step=3, peak_gib=1.0, gpu_peak_gib=None, out_of_memory_kills=None, **known))
+    known = {"host": platform.node(), "boot": killed_rank_diagnosis.boot_id(), "process": os.getpid(), "time": time.time()} | changed
+    killed_rank_diagnosis.write_status(
+        run, RankStatus(rank=0, ranks=1, step=3, peak_gib=1.0, gpu_peak_gib=None, out_of_memory_kills=None, **known)
+    )
 
 
 def step(number: int, kind: str = "step", **facts: Any) -> dict[str, Any]:
