@@ -244,7 +244,7 @@ def prepare_configs(recipe: str, folder: Path) -> Trial:
 
 
 def prepare_sounds(ending: str, folder: Path) -> Trial:
-    """A damaged recording is decoded to finite samples, or refused with its reason; the decoder goes on."""
+    """A damaged recording is decoded to finite samples, or refused with its reason; the decoder continues."""
     from data_prep.audio.sandboxed_decoder import AudioDecoder
     from data_prep.audio.waveform import MASTER_RATE
     from tests.data_prep.audio.test_stream_reader import encode

@@ -44,7 +44,7 @@ times wrong by ± 0.25 s in all but 7 % (five cues), 5 % (six) or 2 % (eight).""
 LEAST_SPOKEN = 0.2
 """Share of a cue's time in which somebody has to speak."""
 LEAST_COMPARED = MASTER_RATE // 10
-"""Samples around the middle of a cue that count as its time at least: one without a duration is spoken if it lies in speech."""
+"""Samples around the middle of a cue that count as its time at least: one without a duration counts as spoken if it is within speech."""
 CLEAR_MARGIN = 0.15
 """By how much the correlation at an offset has to exceed that without one to be a delay."""
 

@@ -123,7 +123,7 @@ class Heartbeat:
 
     def _is_consequence(self, error: BaseException, failure: RunFailure) -> bool:
         """Whether `error` is that of a collective, and only follows from the run's first `failure`: a traceback would hide that one. A rank
-        that was paused and goes on finds that the others have left, for example."""
+        that was paused and continues finds that the others have left, for example."""
         own = failure.reported and failure.rank == self._world.rank
         return self._store is not None and not own and isinstance(error, RuntimeError) and BROKEN.search(str(error)) is not None
 

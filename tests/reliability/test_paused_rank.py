@@ -1,4 +1,4 @@
-"""A rank that stands still for longer than the others wait ends with a sentence when it goes on, and the run resumes bit by bit."""
+"""A rank that stands still for longer than the others wait ends with a sentence when it continues, and the run resumes bit by bit."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_another_archive_of_the_same_name_gets_another_folder(toy: Path) -> None
 
 
 def test_a_cache_that_cannot_be_written_to_is_named(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file in its place; a read-only home fails alike, but not for root."""
+    """A file in its place; a read-only home fails in the same way, but not for root."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(UserError, match=r"the demo model toy is unpacked to .*/file/overtone: .*; XDG_CACHE_HOME sets another cache"):

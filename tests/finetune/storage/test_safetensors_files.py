@@ -73,7 +73,7 @@ def test_a_longest_text_that_is_no_number_is_an_error_of_its_key(tmp_path: Path)
 
 
 def test_generation_refuses_weights_that_are_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """transformers puts random numbers in their place, and goes on."""
+    """transformers puts random numbers in their place, and continues."""
     folder = tiny_checkpoint.build(tmp_path / "model")
     weights = load_file(folder / "model.safetensors")
     weights.pop(next(name for name in weights if name.endswith("q_proj.weight")))

@@ -67,6 +67,16 @@ def run_schedules(voice: FrameVoice, requests: Sequence[tuple[SpeechRequest, Spe
     return outcome
 
 
+def check_schedules(voice: FrameVoice, texts: Sequence[str], frames: int, schedules: int) -> Alone:
+    """In random schedules each request has its own codes, and enough of them finish, leave early and run beside others; returns the codes
+    of each alone."""
+    requests = make_requests(voice, texts, frames)
+    alone = speak_alone(voice, requests)
+    outcome = run_schedules(voice, requests, alone, schedules)
+    assert outcome.finished >= 4 * schedules and outcome.left >= schedules // 4 and {1, 2, 3, 4} <= outcome.together
+    return alone
+
+
 def _step(batch: FrameBatch, running: dict[int, tuple[int, list[Any]]], alone: Alone, outcome: Outcome) -> None:
     found = batch.step()
     assert found.keys() == running.keys()

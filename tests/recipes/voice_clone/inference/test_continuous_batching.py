@@ -23,20 +23,14 @@ def voice(fresh: Any, export: Any, tmp_path_factory: pytest.TempPathFactory) -> 
         yield opened
 
 
-def prove(voice: Synthesizer, count: int) -> None:
-    requests = schedules.make_requests(voice, TEXTS, 12)
-    outcome = schedules.run_schedules(voice, requests, schedules.speak_alone(voice, requests), count)
-    assert outcome.finished >= 4 * count and outcome.left >= count // 4 and {1, 2, 3, 4} <= outcome.together
-
-
 def test_codes_do_not_depend_on_the_other_requests(voice: Synthesizer) -> None:
-    prove(voice, 10)
+    schedules.check_schedules(voice, TEXTS, 12, 10)
 
 
 @pytest.mark.slow
 @pytest.mark.ci
 def test_codes_do_not_depend_on_the_other_requests_in_200_schedules(voice: Synthesizer) -> None:
-    prove(voice, 200)
+    schedules.check_schedules(voice, TEXTS, 12, 200)
 
 
 def test_streamed_text_is_added_to_the_frames_of_its_row(voice: Synthesizer) -> None:
