@@ -406,7 +406,7 @@ def _wait_for(child: int, deadline: float) -> int:
 def prepare_requests(recipe: str, folder: Path) -> Trial:
     """Any request to a server gets an answer that is not the server's failure."""
     from recipes.serving.access_control import AccessPolicy
-    from recipes.speech.serving.metrics import ServerMetrics
+    from recipes.speech.serving.metrics import SpeechServerMetrics
     from recipes.speech.serving.openai_api import Limits
     from recipes.speech.serving.request_queue import SpeechQueue
     from recipes.speech.serving.serve_command import build_app
@@ -416,7 +416,7 @@ def prepare_requests(recipe: str, folder: Path) -> Trial:
     voice = _open_voice(recipe, folder)
     speech, clips = SpeechQueue({"tuned": voice}, room=2), Clips(folder / "clips")
     os.environ["GRADIO_TEMP_DIR"] = str(folder / "clips")
-    app = App(build_app(speech, Limits(50, 0.2), AccessPolicy(None, local=True), clips, ServerMetrics(speech.metrics)), (HOME, JSON))
+    app = App(build_app(speech, Limits(50, 0.2), AccessPolicy(None, local=True), clips, SpeechServerMetrics(speech.metrics)), (HOME, JSON))
     good = {"model": "tuned", "voice": voice.speakers[0], "input": "Late.", "response_format": "pcm"}
     places = ["/v1/audio/speech"] * 6 + ["/gradio_api/queue/join", "/gradio_api/cancel", "/gradio_api/reset", "/v1/models", "/v1/x", "/"]
 

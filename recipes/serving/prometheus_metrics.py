@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from .batch_scheduler import DeadlineError, LoadFigures, QueueFullError, ServerClosedError
 
@@ -48,22 +48,51 @@ def name_outcome(error: Exception) -> str:
     return OUTCOME_OF_ERROR.get(type(error), "failed")
 
 
-class ResponseCounters(Protocol):
-    """What `count_responses` counts in."""
-
-    responses: Counter[tuple[str, str, int]]
-    open_calls: int
-
-    @property
-    def paths(self) -> frozenset[str]:
-        """Paths that are counted by name. All others count as `other`: a label with any path in it would grow without limit."""
-
-    @property
-    def watched_path(self) -> str:
-        """The path whose open calls are counted."""
+ModelMetrics = TypeVar("ModelMetrics", bound=RequestMetrics)
 
 
-def count_responses(app: ASGIApp, metrics: ResponseCounters) -> ASGIApp:
+@dataclass
+class ServerMetrics(Generic[ModelMetrics]):
+    """Counters of a server since it started. A server's own class names what it serves, and adds the families of its results."""
+
+    models: Mapping[str, ModelMetrics]
+    responses: Counter[tuple[str, str, int]] = field(default_factory=Counter)
+    """(method, path, status) → HTTP responses."""
+    open_calls: int = 0
+    """Calls of `api_path` whose response is not complete."""
+
+    prefix: ClassVar[str]
+    """Of the families' names: `speech` or `chat`."""
+    first_part: ClassVar[str]
+    """Of a result: `audio` or `text`."""
+    api_path: ClassVar[str]
+
+    def list_result_families(self) -> list[list[str]]:
+        """The families of what the models generated."""
+        raise NotImplementedError
+
+    def count_response(self, method: str, path: str, status: int) -> None:
+        """Paths that the server does not have count as `other`, like unusual methods: a label with any path would grow without limit."""
+        known = path in (self.api_path, "/v1/models", "/health", "/metrics")
+        self.responses[method if method in ("GET", "HEAD", "POST") else "other", path if known else "other", status] += 1
+
+    def render(self, pending: int, room: int) -> str:
+        """The text of `GET /metrics`. `pending`: requests that wait or are in a batch; `room`: how many may wait."""
+        prefix, first = self.prefix, self.first_part
+        families = [
+            format_family("http_requests_total", "counter", "HTTP requests by path and status.", list_response_samples(self.responses)),
+            format_outcomes(f"{prefix}_requests_total", "Requests by how they ended.", self.models),
+            format_family(f"http_{prefix}_responses_open", "gauge", "Responses of the API in progress.", [("", self.open_calls)]),
+            format_family(f"{prefix}_queue_depth", "gauge", "Requests that wait or are in a batch.", [("", pending)]),
+            format_family(f"{prefix}_queue_limit", "gauge", "Requests of a model that may wait; more get status 429.", [("", room)]),
+            *self.list_result_families(),
+            *format_load(prefix, self.models),
+            format_latency(f"{prefix}_time_to_first_{first}_seconds", f"Time to the first {first}, with that in the queue.", self.models),
+        ]
+        return "\n".join(line for family in families for line in family) + "\n"
+
+
+def count_responses(app: ASGIApp, metrics: ServerMetrics[Any]) -> ASGIApp:
     """Middleware that counts responses by method, path and status, and the open ones."""
 
     async def counted(scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,17 +102,15 @@ def count_responses(app: ASGIApp, metrics: ResponseCounters) -> ASGIApp:
 
         async def count(message: Message) -> None:
             if message["type"] == "http.response.start":
-                method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST") else "other"
-                path = scope["path"] if scope["path"] in metrics.paths else "other"
-                metrics.responses[method, path, message["status"]] += 1
+                metrics.count_response(scope["method"], scope["path"], message["status"])
             await send(message)
 
-        is_watched = scope["path"] == metrics.watched_path
-        metrics.open_calls += is_watched
+        is_api_call = scope["path"] == metrics.api_path
+        metrics.open_calls += is_api_call
         try:
             await app(scope, receive, count)
         finally:
-            metrics.open_calls -= is_watched
+            metrics.open_calls -= is_api_call
 
     return counted
 

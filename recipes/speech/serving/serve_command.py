@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from recipes.serving.access_control import AccessPolicy
     from recipes.speech.interface import VoiceFolder
-    from recipes.speech.serving.metrics import ServerMetrics
+    from recipes.speech.serving.metrics import SpeechServerMetrics
     from recipes.speech.serving.openai_api import Limits
     from recipes.speech.serving.request_queue import SpeechQueue
     from recipes.speech.serving.uploaded_clips import Clips
@@ -39,7 +39,7 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: lis
     require_packages(("gradio", "fastapi", "uvicorn", "av"), "overtone[voice,serve]")
     from recipes.serving.access_control import load_access_policy
     from recipes.serving.draining_server import DrainingServer
-    from recipes.speech.serving.metrics import ServerMetrics
+    from recipes.speech.serving.metrics import SpeechServerMetrics
     from recipes.speech.serving.openai_api import Limits
     from recipes.speech.serving.uploaded_clips import Clips
 
@@ -56,7 +56,7 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: lis
         opened.callback(clips.close)
         speech = load_models(exports, args)
         opened.callback(speech.close)
-        metrics = ServerMetrics(speech.metrics)
+        metrics = SpeechServerMetrics(speech.metrics)
         app = build_app(speech, Limits(args.max_chars, args.max_seconds), policy, clips, metrics)
         protection = ", protected by a token" if policy.token else ""
         announcement = f"serve: {address.url}{protection}   API: {address.url}/v1   (stop with Ctrl-C)"
@@ -118,7 +118,7 @@ def load_models(exports: Mapping[str, VoiceFolder], args: argparse.Namespace) ->
     return SpeechQueue(models, args.queue, args.batch, args.deadline_seconds)
 
 
-def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: Clips, metrics: ServerMetrics) -> FastAPI:
+def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: Clips, metrics: SpeechServerMetrics) -> FastAPI:
     """API and page in one app with access control."""
     import gradio
     from fastapi import FastAPI

@@ -18,7 +18,7 @@ from recipes.csm.speech_interface import COMMAND, SPEECH
 from recipes.serving.access_control import AccessPolicy
 from recipes.speech.evaluation import samples_during_training, systems
 from recipes.speech.interface import SpeechSampling, Voice, VoiceFolder
-from recipes.speech.serving.metrics import ServerMetrics
+from recipes.speech.serving.metrics import SpeechServerMetrics
 from recipes.speech.serving.openai_api import Limits
 from recipes.speech.serving.request_queue import SpeechQueue
 from recipes.speech.serving.serve_command import build_app
@@ -77,7 +77,7 @@ def test_a_voice_is_evaluated(learned: LearnedCsm, tiny: Path, tmp_path: Path) -
 def test_a_voice_is_served(learned: LearnedCsm, tmp_path: Path) -> None:
     speech = SpeechQueue({"tuned": SPEECH.inspect(learned.folder).open()}, room=2)
     clips = Clips(tmp_path / "clips")
-    access, metrics = AccessPolicy(None, local=True), ServerMetrics(speech.metrics)
+    access, metrics = AccessPolicy(None, local=True), SpeechServerMetrics(speech.metrics)
     app = App(build_app(speech, Limits(chars=50, seconds=2), access, clips, metrics), (HOME, JSON))
     try:
         body: dict[str, Any] = {"model": "tuned", "voice": "ann", "input": "Hi.", "response_format": "pcm", "seed": 1}

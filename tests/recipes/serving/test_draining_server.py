@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from recipes.serving.draining_server import DrainingServer, status_routes
-from recipes.speech.serving.metrics import ServerMetrics
+from recipes.speech.serving.metrics import SpeechServerMetrics
 from recipes.speech.serving.request_queue import SpeechQueue
 
 
@@ -57,7 +57,7 @@ def test_the_wait_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_health_reports_the_state() -> None:
     speech = SpeechQueue({}, room=1)
     app = FastAPI()
-    app.include_router(status_routes(speech, ServerMetrics(speech.metrics)))
+    app.include_router(status_routes(speech, SpeechServerMetrics(speech.metrics)))
     with TestClient(app) as client:
         assert (client.get("/health").status_code, client.head("/health").status_code) == (200, 200)
         assert client.get("/health").json() == {"status": "ok"}

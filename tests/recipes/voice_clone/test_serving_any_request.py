@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from data_prep.pages.request_validation import HEADERS
 from recipes.serving.access_control import AccessPolicy
 from recipes.speech.serving.listening_page import CLIP, NOBODY
-from recipes.speech.serving.metrics import ServerMetrics
+from recipes.speech.serving.metrics import SpeechServerMetrics
 from recipes.speech.serving.openai_api import Limits
 from recipes.speech.serving.request_queue import SpeechQueue
 from recipes.speech.serving.serve_command import build_app
@@ -45,7 +45,7 @@ def app(fresh: Any, export: Any, clips: Clips, tmp_path_factory: pytest.TempPath
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_TEMP_DIR", str(clips.keep(b"", "").parents[2]))
         app = App(
-            build_app(speech, Limits(chars=50, seconds=0.2), AccessPolicy(SECRET, local=True), clips, ServerMetrics(speech.metrics)),
+            build_app(speech, Limits(chars=50, seconds=0.2), AccessPolicy(SECRET, local=True), clips, SpeechServerMetrics(speech.metrics)),
             (HOME, TOKEN, JSON),
         )
         yield app

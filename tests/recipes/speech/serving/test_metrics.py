@@ -11,7 +11,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from recipes.serving.prometheus_metrics import count_responses
-from recipes.speech.serving.metrics import ModelMetrics, ServerMetrics
+from recipes.speech.serving.metrics import SpeechServerMetrics, VoiceMetrics
 
 SAMPLE = re.compile(r'(overtone_[a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)+)\})? (\S+)')
 """A sample line of the exposition format."""
@@ -34,13 +34,13 @@ def read(text: str) -> dict[str, float]:
 
 
 def test_counters_of_a_model_are_rendered() -> None:
-    model = ModelMetrics()
+    model = VoiceMetrics()
     model.outcomes["completed"] += 2
     model.audio_seconds, model.load.generation_seconds = 7.5, 2.5
     model.load.steps, model.load.occupied_slots = 4, 10
     for seconds in (0.01, 0.1, 0.3, 99.0):
         model.observe_first(seconds)
-    found = read(ServerMetrics({"me": model}).render(pending=3, room=16))
+    found = read(SpeechServerMetrics({"me": model}).render(pending=3, room=16))
     assert found['overtone_speech_requests_total{model="me",outcome="completed"}'] == 2
     assert found['overtone_speech_requests_total{model="me",outcome="failed"}'] == 0, "a counter exists before its first event"
     assert (found["overtone_speech_queue_depth"], found["overtone_speech_queue_limit"]) == (3, 16)
@@ -55,12 +55,12 @@ def test_counters_of_a_model_are_rendered() -> None:
 
 def test_a_name_cannot_break_the_format() -> None:
     names = ['a"} 1', "b\nc 2", "d\\", "\ud800"]
-    found = read(ServerMetrics({name: ModelMetrics() for name in names}).render(0, 1))
+    found = read(SpeechServerMetrics({name: VoiceMetrics() for name in names}).render(0, 1))
     assert len([key for key in found if key.startswith("overtone_speech_audio_seconds_total")]) == len(names)
 
 
 def test_responses_are_counted_by_path_and_status() -> None:
-    metrics = ServerMetrics({})
+    metrics = SpeechServerMetrics({})
     seen = list[int]()
 
     def speak(_: object) -> PlainTextResponse:

@@ -1,0 +1,77 @@
+"""The requests of a server's models, with metrics of how each ended: what the queues of speech and chat servers have in common."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Generic
+
+from .batch_scheduler import BatchScheduler
+from .prometheus_metrics import ModelMetrics, name_outcome
+from .running_batch import Piece, Request, RunningBatch, StepProgress
+
+
+class RequestQueue(Generic[Request, Piece, ModelMetrics]):
+    """Owns the thread that generates, until `close`. For one event loop."""
+
+    def __init__(
+        self, lanes: Mapping[str, RunningBatch[Request, Piece]], metrics: type[ModelMetrics], room: int, deadline_seconds: float
+    ) -> None:
+        """`lanes`: the running batch of each model. `metrics`: class of each model's counters. `room`: maximum number of waiting requests
+        of each model. `deadline_seconds`: longest time from a request to the end of its result."""
+        self.deadline_seconds = deadline_seconds
+        self._scheduler = BatchScheduler[Request, Piece](lanes, room)
+        self.metrics = {name: metrics(figures) for name, figures in self._scheduler.figures.items()}
+
+    @property
+    def room(self) -> int:
+        """Maximum number of waiting requests of each model."""
+        return self._scheduler.room
+
+    @property
+    def slots(self) -> int:
+        """How many requests all models generate at once."""
+        return self._scheduler.count_slots()
+
+    @property
+    def pending(self) -> int:
+        """Requests that wait or are in a batch."""
+        return self._scheduler.pending
+
+    @property
+    def draining(self) -> bool:
+        """Whether new requests are refused, while accepted ones are completed."""
+        return self._scheduler.draining
+
+    async def generate(self, model: str, request: Request, client: str) -> AsyncGenerator[StepProgress[Piece], None]:
+        """The progress of a request until it is over. Closing or cancelling the iterator frees the request's place in the batch.
+
+        Clients take turns. Raises `QueueFullError` at the first step if the queue is full, `ServerClosedError` if the server is shutting
+        down, `DeadlineError` if the result was not complete in time, and every error of the model.
+        """
+        metrics, began, has_begun = self.metrics[model], time.monotonic(), False
+        outcome = "cancelled"
+        steps = self._scheduler.generate(model, request, client, self.deadline_seconds)
+        try:
+            async with aclosing(steps):
+                async for progress in steps:
+                    if progress.over is not None:
+                        outcome = "completed"
+                    if progress.piece is not None and not has_begun:
+                        metrics.observe_first(time.monotonic() - began)
+                        has_begun = True
+                    yield progress
+        except Exception as error:
+            outcome = name_outcome(error)
+            raise
+        finally:
+            metrics.outcomes[outcome] += 1
+
+    def refuse_new(self) -> None:
+        """Refuse new requests from now on; those in the queue are completed."""
+        self._scheduler.refuse_new()
+
+    def close(self) -> None:
+        """Stop after the current step, and fail the requests that are not complete."""
+        self._scheduler.close()

@@ -1,0 +1,97 @@
+"""Tests of `recipes.serving.request_queue`: how each request's end and its first part are counted. The queues of speech and of chats have
+tests of their own, with models."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing
+
+import pytest
+
+from recipes.serving.batch_scheduler import DeadlineError, ServerClosedError
+from recipes.serving.prometheus_metrics import RequestMetrics
+from recipes.serving.request_queue import RequestQueue
+from recipes.serving.running_batch import OneAtATime, StepProgress
+
+CountedQueue = RequestQueue[str, int, RequestMetrics]
+
+
+def generate(request: str) -> Iterator[int]:
+    """Three numbers; nothing for `silent`; an error after the first for `bad`; endless ones for `endless`."""
+    if request == "silent":
+        return
+    yield 0
+    if request == "bad":
+        raise ValueError("bad request")
+    number = 1
+    while request == "endless" or number < 3:
+        yield number
+        number += 1
+
+
+def run(scenario: Callable[[CountedQueue], Awaitable[None]], deadline_seconds: float = 60) -> RequestMetrics:
+    async def run_scenario() -> RequestMetrics:
+        queue = CountedQueue({"m": OneAtATime[str, int](generate)}, RequestMetrics, 4, deadline_seconds)
+        try:
+            await scenario(queue)
+            assert queue.pending == 0
+        finally:
+            await asyncio.to_thread(queue.close)
+        return queue.metrics["m"]
+
+    return asyncio.run(run_scenario())
+
+
+async def read(queue: CountedQueue, request: str) -> list[StepProgress[int]]:
+    return [progress async for progress in queue.generate("m", request, "client")]
+
+
+def list_outcomes(metrics: RequestMetrics) -> dict[str, int]:
+    return {name: count for name, count in metrics.outcomes.items() if count}
+
+
+def test_a_result_is_passed_on_and_its_first_part_is_counted_once() -> None:
+    async def scenario(queue: CountedQueue) -> None:
+        assert [progress.piece for progress in await read(queue, "three")] == [0, 1, 2, None]
+
+    metrics = run(scenario)
+    assert list_outcomes(metrics) == {"completed": 1} and sum(metrics.first_counts) == 1
+    assert metrics.load.steps == 4, "the counters of the scheduler are those of the model"
+
+
+def test_an_empty_result_has_no_first_part() -> None:
+    async def scenario(queue: CountedQueue) -> None:
+        assert [progress.over for progress in await read(queue, "silent")] == ["stop"]
+
+    metrics = run(scenario)
+    assert list_outcomes(metrics) == {"completed": 1} and sum(metrics.first_counts) == 0
+
+
+def test_an_error_of_the_model_is_raised_and_counted() -> None:
+    async def scenario(queue: CountedQueue) -> None:
+        with pytest.raises(ValueError, match="bad request"):
+            await read(queue, "bad")
+
+    metrics = run(scenario)
+    assert list_outcomes(metrics) == {"failed": 1} and sum(metrics.first_counts) == 1
+
+
+def test_a_client_that_leaves_is_counted_as_cancelled() -> None:
+    async def scenario(queue: CountedQueue) -> None:
+        async with aclosing(queue.generate("m", "endless", "client")) as steps:
+            assert (await anext(steps)).piece == 0
+
+    assert list_outcomes(run(scenario)) == {"cancelled": 1}
+
+
+def test_a_missed_deadline_and_a_refusal_are_counted() -> None:
+    async def scenario(queue: CountedQueue) -> None:
+        with pytest.raises(DeadlineError):
+            await read(queue, "endless")
+        queue.refuse_new()
+        assert queue.draining
+        with pytest.raises(ServerClosedError):
+            await read(queue, "three")
+
+    assert list_outcomes(run(scenario, deadline_seconds=0.01)) == {"deadline": 1, "shutting_down": 1}
