@@ -17,12 +17,14 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from data_prep.audio.waveform import MASTER_RATE, Audio
-from data_prep.segmentation.vad import Region, find_quietest, list_gaps
+from data_prep.segmentation.vad import Region, find_faded, find_quietest, list_gaps
 
 CUT_GAP_SECONDS = 0.09
 """Minimum pause to cut at; a shorter one may be the closure of a plosive."""
 LEAD_SECONDS, TAIL_SECONDS = 0.10, 0.20
-"""Audio kept before and after the speech; with less, a model learns to clip word ends."""
+"""Maximum audio kept before and after the speech; with less, a model learns to clip word ends."""
+SHORTEST_TAIL_SECONDS = 0.05
+"""Audio kept after the speech although it is as quiet as the pause: the closure of a final plosive may be."""
 LONG_PAUSE_SECONDS = 1.5
 REJECTED_PENALTY = 50.0  # a clip that the rules will reject, for its length or a long pause; used only if unavoidable
 NO_TEXT_PENALTY = 150.0  # speech without text inside a clip: rejecting both neighbours is better than training on it
@@ -218,11 +220,17 @@ class _Edge(NamedTuple):
 
 
 def _choose_edge(cut: CutPoint, audio: Audio) -> _Edge:
-    """At the quietest 10 ms of the second half of the tail and of the lead, never past the middle of the pause."""
-    gap, lead, tail = cut.gap, int(LEAD_SECONDS * MASTER_RATE), int(TAIL_SECONDS * MASTER_RATE)
+    """The end where the sound has faded into the pause: a model also learns the silence after it, and then generates it. Otherwise the end
+    is at the quietest 10 ms of the second half of the tail, and the start at those of the second half of the lead. Neither is past the
+    middle of the pause."""
+    gap, lead = cut.gap, int(LEAD_SECONDS * MASTER_RATE)
     earliest = gap.middle if gap.start else gap.start
     latest = gap.middle if gap.stop < len(audio.samples) else gap.stop
+    first, half, last = (
+        min(latest, gap.start + int(seconds * MASTER_RATE)) for seconds in (SHORTEST_TAIL_SECONDS, TAIL_SECONDS / 2, TAIL_SECONDS)
+    )
+    faded = find_faded(audio, gap, first, last)
     return _Edge(
-        stop=find_quietest(audio, min(latest, gap.start + tail // 2), min(latest, gap.start + tail)),
+        stop=find_quietest(audio, half, last) if faded is None else faded,
         start=find_quietest(audio, max(earliest, gap.stop - lead), max(earliest, gap.stop - lead // 2)),
     )

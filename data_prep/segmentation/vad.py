@@ -11,6 +11,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples, convert_position
 from data_prep.parallel.devices import restore_thread_count
@@ -209,12 +210,30 @@ def _count_first_window(pieces: list[Region], seconds: float) -> int:
 
 def find_quietest(audio: Audio, start: int, stop: int) -> int:
     """Centre of the quietest 10 ms in `start:stop`; the centre of the range if it is shorter."""
+    powers = _measure_powers(audio, start, stop)
+    return _get_centre(audio, start, int(powers.argmin())) if len(powers) else (start + stop) // 2
+
+
+def find_faded(audio: Audio, pause: Region, start: int, stop: int) -> int | None:
+    """Centre of the first 10 ms in `start:stop` that are at most 3 dB above the pause's median; None if none are."""
+    pause_powers = _measure_powers(audio, pause.start, pause.stop)
+    if not len(pause_powers):
+        return None
+    faded = np.flatnonzero(_measure_powers(audio, start, stop) <= 2 * np.median(pause_powers))
+    return _get_centre(audio, start, int(faded[0])) if len(faded) else None
+
+
+def _measure_powers(audio: Audio, start: int, stop: int) -> npt.NDArray[np.float64]:
+    """Sum of squares of each whole 10 ms in `start:stop`."""
     frame = audio.rate // 100
     count = (stop - start) // frame
-    if count < 1:
-        return (start + stop) // 2
-    power = np.square(audio.samples[start : start + count * frame].astype(np.float64)).reshape(count, frame).sum(axis=1)
-    return start + int(power.argmin()) * frame + frame // 2
+    return np.square(audio.samples[start : start + count * frame].astype(np.float64)).reshape(count, frame).sum(axis=1)
+
+
+def _get_centre(audio: Audio, start: int, index: int) -> int:
+    """Centre of the 10 ms number `index` after `start`."""
+    frame = audio.rate // 100
+    return start + index * frame + frame // 2
 
 
 def _split_region(region: Region, audio: Audio, seconds: float) -> Iterator[Region]:

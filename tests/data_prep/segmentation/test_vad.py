@@ -16,7 +16,17 @@ from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, load_track
 from data_prep.segmentation import silero_network
 from data_prep.segmentation import vad as vad_module
 from data_prep.segmentation.recording_parts import STEP
-from data_prep.segmentation.vad import Region, SpeechDetector, SpeechScan, find_quietest, find_speech, list_gaps, load_vad, make_windows
+from data_prep.segmentation.vad import (
+    Region,
+    SpeechDetector,
+    SpeechScan,
+    find_faded,
+    find_quietest,
+    find_speech,
+    list_gaps,
+    load_vad,
+    make_windows,
+)
 
 SECOND = MASTER_RATE
 
@@ -212,6 +222,18 @@ def test_the_quietest_position_is_found() -> None:
     assert find_quietest(audio, 0, SECOND) == 4920
     assert find_quietest(audio, 100, 200) == 150
     assert find_quietest(audio, 100, 100) == 100
+
+
+def test_the_first_frame_that_is_nearly_as_quiet_as_the_pause_is_where_the_sound_has_faded() -> None:
+    """Seven 10 ms of speech, one each at 6 and at 2.5 dB above the pause, and the pause."""
+    amplitudes = [1.0] * 7 + [0.2, 0.133] + [0.1] * 31
+    audio = Audio(np.repeat(np.array(amplitudes, np.float32), SECOND // 100), SECOND)
+    pause = Region(7 * 240, 40 * 240)
+    assert find_faded(audio, pause, 7 * 240, 20 * 240) == 8 * 240 + 120
+    assert find_faded(audio, pause, 12 * 240, 20 * 240) == 12 * 240 + 120
+    assert find_faded(audio, pause, 0, 8 * 240) is None
+    assert find_faded(audio, pause, 12 * 240, 12 * 240 + 100) is None  # shorter than 10 ms
+    assert find_faded(audio, Region(7 * 240, 7 * 240 + 100), 7 * 240, 20 * 240) is None
 
 
 def test_speech_is_the_same_while_the_samples_arrive(vad, railway, monkeypatch) -> None:
