@@ -29,7 +29,7 @@ from data_prep.parallel import distributed_executor
 from data_prep.parallel.devices import choose_device
 from data_prep.parallel.distributed_executor import WorkerOptions
 from data_prep.parallel.process_pool import StopSignal, report_stopped
-from data_prep.pipeline import clip_selection, random_transcript_samples, rule_removal_table, timing_and_length_checks
+from data_prep.pipeline import clip_selection, random_transcript_samples, rule_removal_table, transcript_plausibility
 from data_prep.pipeline.all_recordings import RecordingTask, StoppedError, WorkerSetup, process_recordings
 from data_prep.pipeline.clip_selection import SelectionCriteria
 from data_prep.pipeline.one_recording import Job
@@ -163,7 +163,7 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
         setup = WorkerSetup(job, job.out / voice_dataset_writer.STAGES, whisper, hands, _name_whisper_option(options))
         recordings, work = process_recordings(tasks, setup, standard, stop)
         _warn_of_stale_decisions(clip_selection.find_stale_decisions(recordings, standard.decisions))
-        doubts = timing_and_length_checks.find_doubts(recordings)
+        doubts = transcript_plausibility.find_doubts(recordings)
         for warning in doubts.warnings:
             print(f"warning: {warning}", file=sys.stderr)
         if doubts.note:

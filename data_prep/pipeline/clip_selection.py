@@ -21,9 +21,9 @@ from data_prep.clips.fingerprints import FingerprintedClip
 from data_prep.clips.quality_rules import Candidate, Rule, RuleInput
 from data_prep.clips.review_decisions import Decision
 from data_prep.manifest import ManifestRow, Reject
-from data_prep.pipeline import timing_and_length_checks
+from data_prep.pipeline import transcript_plausibility
 from data_prep.pipeline.one_recording import PreparedRecording
-from data_prep.pipeline.timing_and_length_checks import Doubt, TranscriptDoubts
+from data_prep.pipeline.transcript_plausibility import Doubt, TranscriptDoubts
 from data_prep.segmentation.clip_segmentation import Lengths
 from data_prep.speakers.voice_changes import assess_clip, label_windows
 
@@ -141,7 +141,7 @@ def apply_rules(
     assigned = _add_speaker_cosines(_assign_voices(clips, standard.diarize))
     measured = [RuleInput(one.speaker, one.clip.seconds, one.clip.text, one.clip.language, one.clip.quality) for one in assigned]
     candidates = quality_rules.build_candidates(measured, standard.lengths)
-    by_clip = {} if standard.trusts_texts else (doubts or timing_and_length_checks.find_doubts(recordings)).by_clip
+    by_clip = {} if standard.trusts_texts else (doubts or transcript_plausibility.find_doubts(recordings)).by_clip
     return [_judge_clip(one, seen, standard, by_clip.get(one.clip.id)) for one, seen in zip(assigned, candidates, strict=True)]
 
 

@@ -9,7 +9,7 @@ For `talk.wav`, the first of these files that exists is used:
                                         as in LJSpeech
   any .csv, .tsv, .jsonl                with named columns for the file and its text (`named_column_tables`); Common Voice, AudioFolder
   any .list, .trans.txt                 of GPT-SoVITS and LibriSpeech (`transcript_list_parsers`)
-  txt/SPEAKER/talk.txt                  in a tree beside that of the recordings, as in VCTK (`transcript_trees`)
+  txt/SPEAKER/talk.txt                  in a tree beside that of the recordings, as in VCTK (`parallel_transcript_folders`)
 A table is looked up in the folder of the recording, then in the folders above it up to the one that was given; and above a folder that is
 named `wavs`, `wav`, `clips` or `audio`.
 """
@@ -28,10 +28,10 @@ from data_prep.audio.waveform import MASTER_RATE
 from data_prep.recordings import named_column_tables, subtitles, timed_transcript, transcript_list_parsers, transcript_table_lookup
 from data_prep.recordings.audio_datasets import ORIGIN
 from data_prep.recordings.ljspeech_metadata import MetadataLine
+from data_prep.recordings.parallel_transcript_folders import describe_trees, find_text_in_tree, find_tree_speaker
 from data_prep.recordings.text_encoding import read_text
 from data_prep.recordings.timed_transcript import TimedUtterance
 from data_prep.recordings.transcript_table_lookup import TranscriptTables
-from data_prep.recordings.transcript_trees import describe_trees, find_text_in_tree, find_tree_speaker
 from data_prep.segmentation.clip_segmentation import TextUnit
 from finetune.errors import UserError, format_count
 

@@ -23,8 +23,8 @@ from typing import Any
 
 from finetune.errors import UserError, printable
 from finetune.storage import demo_models, files, strict_json
-from finetune.storage.config_value_limits import find_impossible_value
 from finetune.storage.hub_download import commit_of
+from finetune.storage.model_config_limits import find_impossible_value
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"

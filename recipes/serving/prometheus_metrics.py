@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from .batch_scheduler import DeadlineError, LoadFigures, QueueFullError, ServerClosedError
+from .continuous_batch_scheduler import DeadlineError, LoadFigures, QueueFullError, ServerClosedError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Generic
 
-from .batch_scheduler import BatchScheduler
+from .continuous_batch_scheduler import BatchScheduler
 from .prometheus_metrics import ModelMetrics, name_outcome
 from .running_batch import Piece, Request, RunningBatch, StepProgress
 

@@ -16,7 +16,7 @@ from finetune.errors import UserError
 
 from .access_control import client_of
 from .api_errors import Refusal
-from .batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
+from .continuous_batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
 
 CONNECTION_CHECK = 0.2
 """Interval in seconds at which a waiting client's connection is checked."""

@@ -95,10 +95,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "two clients take each other's place in a full queue again and again",
     ),
     Mutant(
-        "recipes/serving/batch_scheduler.py",
+        "recipes/serving/continuous_batch_scheduler.py",
         "        if isinstance(one, Exception) or one.over is not None:\n            self.end()",
         "        if isinstance(one, Exception):\n            self.end()",
-        "tests/recipes/serving/test_batch_scheduler.py::test_a_request_leaves_the_queue_when_it_is_generated_not_when_it_is_read",
+        "tests/recipes/serving/test_continuous_batch_scheduler.py::test_a_request_leaves_the_queue_when_it_is_generated_not_when_it_is_read",
         "clients that read slowly fill the queue",
     ),
     Mutant(
@@ -158,24 +158,24 @@ MUTANTS: tuple[Mutant, ...] = (
         "a client with many requests is served before those that came earlier",
     ),
     Mutant(
-        "recipes/serving/batch_scheduler.py",
+        "recipes/serving/continuous_batch_scheduler.py",
         "            self._leave(lane, job.slot)",
         "            pass",
-        "tests/recipes/serving/test_batch_scheduler.py::test_a_disconnected_client_frees_its_slot_and_leaves_the_queue",
+        "tests/recipes/serving/test_continuous_batch_scheduler.py::test_a_disconnected_client_frees_its_slot_and_leaves_the_queue",
         "speech of a disconnected client keeps its place in the batch until its end",
     ),
     Mutant(
-        "recipes/serving/batch_scheduler.py",
+        "recipes/serving/continuous_batch_scheduler.py",
         ">= lane.batch.slots + self.room:",
         "> lane.batch.slots + self.room:",
-        "tests/recipes/serving/test_batch_scheduler.py::test_a_full_queue_refuses_the_next_request",
+        "tests/recipes/serving/test_continuous_batch_scheduler.py::test_a_full_queue_refuses_the_next_request",
         "the queue is longer than --queue",
     ),
     Mutant(
-        "recipes/serving/batch_scheduler.py",
+        "recipes/serving/continuous_batch_scheduler.py",
         "async with asyncio.timeout_at(deadline):",
         "async with asyncio.timeout_at(None):",
-        "tests/recipes/serving/test_batch_scheduler.py::test_a_request_is_stopped_at_its_deadline_in_the_batch_and_in_the_queue",
+        "tests/recipes/serving/test_continuous_batch_scheduler.py::test_a_request_is_stopped_at_its_deadline_in_the_batch_and_in_the_queue",
         "a request can wait without limit",
     ),
     Mutant(
@@ -642,10 +642,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "cues are left out of a transcript whose times are wrong",
     ),
     Mutant(
-        "data_prep/pipeline/timing_and_length_checks.py",
+        "data_prep/pipeline/transcript_plausibility.py",
         "[one for one in recordings if one.has_unchecked_times]",
         "[]",
-        "tests/data_prep/pipeline/test_timing_and_length_checks.py::test_a_note_says_that_the_times_of_few_cues_were_not_checked",
+        "tests/data_prep/pipeline/test_transcript_plausibility.py::test_a_note_says_that_the_times_of_few_cues_were_not_checked",
         "a short wrong subtitle file is used without a word that its times were not checked",
     ),
     Mutant(
@@ -2773,12 +2773,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "a study.json from elsewhere chooses which recipe's code runs",
     ),
     Mutant(
-        "recipes/serving/batch_scheduler.py",
+        "recipes/serving/continuous_batch_scheduler.py",
         """        except Exception as error:
             print(f"slot {slot} could""",
         """        except KeyError as error:
             print(f"slot {slot} could""",
-        "tests/recipes/serving/test_batch_scheduler.py::test_a_request_that_cannot_leave_gets_its_error_and_the_next_one_is_served",
+        "tests/recipes/serving/test_continuous_batch_scheduler.py::test_a_request_that_cannot_leave_gets_its_error_and_the_next_one_is_served",
         "a model that fails twice ends the thread, and every client waits until its deadline",
     ),
 )

@@ -16,7 +16,7 @@ from data_prep.pages.report_audio import draw_spectrogram, make_data_uri
 from finetune.errors import UserError
 from finetune.storage.synthetic_mark_reader import SyntheticMark
 from recipes.serving.access_control import client_of
-from recipes.serving.batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
+from recipes.serving.continuous_batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
 from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.speech.serving.openai_api import LARGEST_SEED, Limits
 from recipes.speech.serving.request_queue import SpeechQueue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from recipes.serving.batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
+from recipes.serving.continuous_batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
 from recipes.serving.prometheus_metrics import OUTCOMES, RequestMetrics, format_latency, format_load, name_outcome
 
 

@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 import pytest
 
-from recipes.serving.batch_scheduler import DeadlineError, ServerClosedError
+from recipes.serving.continuous_batch_scheduler import DeadlineError, ServerClosedError
 from recipes.serving.prometheus_metrics import RequestMetrics
 from recipes.serving.request_queue import RequestQueue
 from recipes.serving.running_batch import OneAtATime, StepProgress

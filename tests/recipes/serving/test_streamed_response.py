@@ -11,7 +11,7 @@ import pytest
 
 from finetune.errors import UserError
 from recipes.serving.api_errors import Refusal
-from recipes.serving.batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
+from recipes.serving.continuous_batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
 from recipes.serving.streamed_response import DeadlineResponse, await_first, find_client
 
 SCOPE: dict[str, Any] = {"type": "http", "asgi": {"spec_version": "2.4"}}

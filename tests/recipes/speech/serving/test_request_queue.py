@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recipes.serving.batch_scheduler import QueueFullError, ServerClosedError
+from recipes.serving.continuous_batch_scheduler import QueueFullError, ServerClosedError
 from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.speech.serving.request_queue import SpeechQueue
 

@@ -1,4 +1,4 @@
-"""Tests of `recipes.serving.batch_scheduler`. The batch counts, one number for each step that the test permits."""
+"""Tests of `recipes.serving.continuous_batch_scheduler`. The batch counts, one number for each step that the test permits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import aclosing
 
 import pytest
 
-from recipes.serving.batch_scheduler import BatchScheduler, DeadlineError, QueueFullError, ServerClosedError
+from recipes.serving.continuous_batch_scheduler import BatchScheduler, DeadlineError, QueueFullError, ServerClosedError
 from recipes.serving.running_batch import STOP, StepProgress
 
 Request = tuple[str, int]

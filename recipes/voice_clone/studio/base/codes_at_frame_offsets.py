@@ -1,6 +1,6 @@
 """Codes of training clips at random places of the frame grid, for the base's last training.
 
-    python -m recipes.voice_clone.studio.base.shifted_clips [--corpus runs/studio/corpus] [--clips 24000] [--workers 2]
+    python -m recipes.voice_clone.studio.base.codes_at_frame_offsets [--corpus runs/studio/corpus] [--clips 24000] [--workers 2]
 
 Reads `base-train.jsonl` and `base-val.jsonl` (`make_base`); they need no codes. Writes `base-train-shifted.jsonl`, a random choice of the
 training clips, and `base-val-shifted.jsonl`: each clip with the codes that it has after silence of a random part of a frame. A synthesizer
@@ -37,7 +37,9 @@ TASK, BATCH = 512, 8
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="shifted_clips", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="codes_at_frame_offsets", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--corpus", type=Path, default=make_corpus.FOLDER)
     parser.add_argument("--codec", default=str(make_base.CODEC), help="name or folder (default %(default)s)")
     parser.add_argument("--clips", type=int, default=CLIPS, help="training clips to choose (default %(default)s)")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from finetune.errors import UserError
-from finetune.storage.config_value_limits import find_impossible_value
+from finetune.storage.model_config_limits import find_impossible_value
 from finetune.storage.model_security import Kind, check_config
 
 LLAMA: dict[str, Any] = {

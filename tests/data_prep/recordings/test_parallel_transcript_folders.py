@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from data_prep.recordings.transcript_trees import describe_trees, find_text_in_tree, find_tree_speaker
+from data_prep.recordings.parallel_transcript_folders import describe_trees, find_text_in_tree, find_tree_speaker
 
 
 def test_texts_are_found_in_the_tree_beside_that_of_the_recordings(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.pipeline.timing_and_length_checks import find_doubts
+from data_prep.pipeline.transcript_plausibility import find_doubts
 from data_prep.segmentation.subtitle_sync import TranscriptTiming
 from tests.data_prep.pipeline.test_clip_selection import clip, recording
 
