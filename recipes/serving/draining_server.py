@@ -25,12 +25,22 @@ POLL_SECONDS = 0.1
 
 class DrainingServer(uvicorn.Server):
     """After SIGTERM it refuses new requests and completes those in the queue, for at most `drain_seconds`; meanwhile it answers others, so
-    that a load balancer reads its state. Ctrl-C ends the server, and the wait, at once."""
+    that a load balancer reads its state. Ctrl-C ends the wait at once. Clients whose requests are not complete then read that the server is
+    shutting down."""
 
-    def __init__(self, config: uvicorn.Config, is_busy: Callable[[], bool], refuse_new: Callable[[], None], drain_seconds: float) -> None:
-        """`is_busy`: whether a request is not yet complete. `refuse_new`: called once, when draining starts."""
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        is_busy: Callable[[], bool],
+        refuse_new: Callable[[], None],
+        fail_waiting: Callable[[], None],
+        drain_seconds: float,
+    ) -> None:
+        """`is_busy`: whether a request is not yet complete. `refuse_new`: called once, when draining starts. `fail_waiting`: called once,
+        in a thread, after the wait; fails the requests that are not complete."""
         super().__init__(config)
-        self._is_busy, self._refuse_new, self._drain_seconds = is_busy, refuse_new, drain_seconds
+        self._is_busy, self._refuse_new, self._fail_waiting = is_busy, refuse_new, fail_waiting
+        self._drain_seconds = drain_seconds
         self._terminated = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -40,6 +50,7 @@ class DrainingServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._terminated:
             await self._drain()
+        await asyncio.to_thread(self._fail_waiting)  # before uvicorn cancels them: clients would get a 500, and the log its traceback
         await super().shutdown(sockets)
 
     async def _drain(self) -> None:

@@ -72,6 +72,10 @@ class RequestQueue(Generic[Request, Piece, ModelMetrics]):
         """Refuse new requests from now on; those in the queue are completed."""
         self._scheduler.refuse_new()
 
-    def close(self) -> None:
-        """Stop after the current step, and fail the requests that are not complete."""
+    def fail_waiting(self) -> None:
+        """Stop generating after the current step: the requests that are not complete fail with `ServerClosedError`."""
         self._scheduler.close()
+
+    def close(self) -> None:
+        """End the thread. Must be the last call, since a subclass also releases its models."""
+        self.fail_waiting()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import aclosing
@@ -45,8 +46,8 @@ async def await_first(call: Call, first: Awaitable[First], param: str) -> First:
 
 
 class DeadlineResponse(StreamingResponse):
-    """A streamed response that closes its source, also if the client disconnects before the end, or reads so slowly that the deadline
-    passes; the response then breaks off, and its memory is freed."""
+    """A streamed response that closes its source, also if the client disconnects before the end. It breaks off when its client reads so
+    slowly that the deadline passes, and when the server stops: the client then sees that the end is missing."""
 
     def __init__(
         self, content: AsyncGenerator[bytes, None], media_type: str, deadline: float, headers: Mapping[str, str] | None = None
@@ -56,8 +57,19 @@ class DeadlineResponse(StreamingResponse):
         self._deadline = deadline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with aclosing(self.body_iterator), asyncio.timeout(self._deadline - time.monotonic()):  # type: ignore[type-var]
-            await super().__call__(scope, receive, send)
+        try:
+            async with aclosing(self.body_iterator), asyncio.timeout(self._deadline - time.monotonic()):  # type: ignore[type-var]
+                await super().__call__(scope, receive, send)
+        except (TimeoutError, DeadlineError, ServerClosedError) as error:
+            # Without the last part of the body, uvicorn closes the connection.
+            reason = str(error) or "its client had not read it at its deadline"
+            print(f"serve: a response to {find_address(scope)} was broken off: {reason}", file=sys.stderr, flush=True)
+
+
+def find_address(scope: Scope) -> str:
+    """The address of the client of an ASGI call; `a client` if the server does not know it."""
+    address = scope.get("client")
+    return str(address[0]) if address else "a client"
 
 
 def find_client(call: Call) -> str:

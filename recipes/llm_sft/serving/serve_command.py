@@ -53,6 +53,7 @@ def serve(folders: list[Path], argv: list[str]) -> int:
             DrainingServer,
             is_busy=lambda: chats.pending + metrics.open_calls > 0,
             refuse_new=chats.refuse_new,
+            fail_waiting=chats.fail_waiting,
             drain_seconds=args.drain_seconds,
         )
         web_server.run_server(build_app(chats, policy, metrics), address.host, address.port, announcement, make_server)

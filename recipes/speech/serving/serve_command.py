@@ -64,6 +64,7 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: lis
             DrainingServer,
             is_busy=lambda: speech.pending + metrics.open_calls > 0,
             refuse_new=speech.refuse_new,
+            fail_waiting=speech.fail_waiting,
             drain_seconds=args.drain_seconds,
         )
         web_server.run_server(app, address.host, address.port, announcement, make_server)
