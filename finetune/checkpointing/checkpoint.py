@@ -8,6 +8,7 @@ Nothing is ever overwritten. docs/checkpoints.md describes the protocol.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import re
@@ -38,6 +39,12 @@ from finetune.storage.hub_download import COMMIT
 STEP_FOLDER = re.compile(r"step-(\d{8})")
 SAME_RUN = ("recipe", "data", "base", "order", "lora", "quantization", "optimizer", "recipe_state", "added", "base_distance")
 """Keys of `state.json` that identify the run of a checkpoint."""
+LIMITS = {
+    errno.EFBIG: ", but the process must not write files of that size; raise the limit (ulimit -f)",
+    errno.EMFILE: ", but the process must not open more files; raise the limit (ulimit -n)",
+    errno.EDQUOT: ", but your quota is used up",
+}
+"""What to say of disk errors that free space does not explain."""
 
 
 def training_tensors(model: nn.Module, optimizer: torch.optim.AdamW, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -191,11 +198,12 @@ def _explain_disk_errors(folder: Path, step: int, needed: int) -> Iterator[None]
     try:
         yield
     except (OSError, UserError) as error:
-        if not isinstance(error, OSError) and not isinstance(error.__cause__, OSError):
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if not isinstance(cause, OSError):
             raise
         raise UserError(
             f"saving the checkpoint of step {step} failed ({error}); it needs {needed:,} bytes at {folder}, "
-            f"{files.free_bytes(folder):,} are free; earlier checkpoints are unchanged"
+            f"{files.free_bytes(folder):,} are free{LIMITS.get(cause.errno or 0, '')}; earlier checkpoints are unchanged"
         ) from error
 
 

@@ -117,4 +117,5 @@ def test_a_file_over_the_size_limit_of_the_kernel_fails_the_save(tmp_path: Path,
     codes = victims.wait(victims.start(tmp_path / "witness", 1, arguments(tmp_path, "stop"), Fault(largest_file=50_000)))
     run, message = tmp_path / "stop", victims.said(tmp_path / "witness")
     assert codes == [2] and "saving the checkpoint of step 2 failed" in message and "File too large" in message, message
+    assert "raise the limit (ulimit -f)" in message
     assert names(run) == [] and list((run / "checkpoints").iterdir()) == []
