@@ -489,7 +489,7 @@ def prepare_kills(recipe: str, folder: Path) -> Trial:
             test_kill.check_equal(killed, whole, KILLED_STEPS)
         finally:
             shutil.rmtree(killed, ignore_errors=True)
-        return f"run with {len(hits)} kills, {hits.count('save')} inside a save"
+        return f"runs with {len(hits)} kills, {hits.count('save')} inside a save"
 
     return kill
 

@@ -5,7 +5,9 @@ A seed decides all that a trial does, so the same seed repeats it. A seed that h
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -105,6 +107,17 @@ def format_rows(counts: Counts, promises: dict[str, str]) -> list[list[object]]:
 
 
 def _describe(count: TrialCount) -> str:
-    outcomes = ", ".join(f"{number:,} {outcome}" for outcome, number in sorted(count.outcomes.items()))
+    outcomes = ", ".join(_add_up(count.outcomes))
     seeds = ", ".join(f"{first}–{last}" for first, last in count.seeds)
     return f"{outcomes} (seeds {seeds})"
+
+
+def _add_up(outcomes: Counter[str]) -> Iterator[str]:
+    """Outcomes with their numbers; those that differ only in numbers ("runs with 2 kills", "runs with 3 kills") are one, with the sums."""
+    sums: dict[tuple[str, ...], list[int]] = {}
+    for outcome, trials in outcomes.items():
+        words, numbers = re.split(r"\d+", outcome), [trials * int(number) for number in re.findall(r"\d+", outcome)]
+        before = sums.get(tuple(words), [0] * (1 + len(numbers)))
+        sums[tuple(words)] = [old + new for old, new in zip(before, [trials, *numbers], strict=True)]
+    for words, (trials, *numbers) in sorted(sums.items()):
+        yield f"{trials:,} {words[0]}" + "".join(f"{number:,}{word}" for number, word in zip(numbers, words[1:], strict=True))

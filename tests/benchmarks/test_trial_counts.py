@@ -28,6 +28,14 @@ def test_a_seed_is_counted_once_and_its_failure_is_the_last_one(tmp_path: Path) 
     assert row == ["a row", 7, 1, "csm: 1 failed, 6 refused (seeds 0–3, 7–9)"]
 
 
+def test_outcomes_that_differ_only_in_numbers_are_added_up() -> None:
+    count = TrialCount()
+    for seed, outcome in enumerate(["runs with 2 kills, 1 inside a save"] * 2 + ["runs with 3 kills, 0 inside a save"]):
+        count.add(seed, outcome)
+    [row] = format_rows({"kills": {"csm": count}}, {"kills": "a kill"})
+    assert row[-1] == "csm: 3 runs with 7 kills, 2 inside a save (seeds 0–2)"
+
+
 def test_a_broken_promise_is_an_outcome_with_its_reason() -> None:
     def trial(seed: int) -> str:
         assert seed != 1, "it went wrong"
@@ -36,7 +44,7 @@ def test_a_broken_promise_is_an_outcome_with_its_reason() -> None:
     outcomes = list(iterate_outcomes(trial, iter(range(3))))
     assert outcomes[0] == (0, "read", None) and outcomes[2] == (2, "read", None)
     assert outcomes[1][:2] == (1, "failed") and "AssertionError: it went wrong" in str(outcomes[1][2])
-    assert count_weight("kills", "run with 3 kills, 1 inside a save") == 3 and count_weight("rows", "read") == 1
+    assert count_weight("kills", "runs with 3 kills, 1 inside a save") == 3 and count_weight("rows", "read") == 1
 
 
 @pytest.mark.parametrize("kind", ["rows", "configs"])
