@@ -39,7 +39,16 @@ ORDER: tuple[frozenset[str], ...] = (
 """The rooms of finetune/: its folders, and the modules beside them. A room imports from itself, from its own row and from rows above."""
 
 FOR_DATA_PREP = frozenset(
-    {"argument_parsing", "errors", "config", "config_sources", "storage", "hardware.cudnn_sdpa", "ray_cluster.cluster"}
+    {
+        "argument_parsing",
+        "errors",
+        "config",
+        "config_sources",
+        "storage",
+        "hardware.cudnn_sdpa",
+        "hardware.host_memory",
+        "ray_cluster.cluster",
+    }
 )
 """The rooms and modules of finetune/ that data_prep may import."""
 LIBRARIES = frozenset(

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 from finetune.errors import UserError
+from finetune.hardware.host_memory import free_host_memory
 
 DEVICES = ("cpu", "cuda")
-GROUP = Path("/sys/fs/cgroup")
 
 
 def choose_device(requested: str | None) -> str:
@@ -27,7 +26,7 @@ def assign_devices(device: str, workers: int | None, memory_each: int) -> list[s
     `memory_each` bytes per worker.
     """
     if device == "cpu":
-        room = max(1, measure_free_memory() // memory_each)
+        room = max(1, free_host_memory() // memory_each)
         return ["cpu"] * (min(len(os.sched_getaffinity(0)), room) if workers is None else workers)
     import torch
 
@@ -41,15 +40,6 @@ def set_current_device(device: str) -> None:
         import torch
 
         torch.cuda.set_device(torch.device(device).index or 0)  # Ray's workers see their own GPU alone, and call it "cuda"
-
-
-def measure_free_memory() -> int:
-    """Available memory in bytes, limited by the machine and by the control group of this container."""
-    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
-    machine = next(int(words[1]) * 1024 for words in lines if words[0] == "MemAvailable:")
-    limit, used = (GROUP / "memory.max", GROUP / "memory.current")
-    limited = limit.is_file() and used.is_file() and limit.read_text().strip() != "max"
-    return min(machine, int(limit.read_text()) - int(used.read_text())) if limited else machine
 
 
 @contextlib.contextmanager

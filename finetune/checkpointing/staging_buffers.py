@@ -19,7 +19,7 @@ from torch import Tensor
 
 from finetune.checkpointing.rank_shards import TensorShard
 from finetune.distributed.process_group import World, gather_from_ranks
-from finetune.monitoring.killed_rank_diagnosis import free_host_memory
+from finetune.hardware.host_memory import free_host_memory
 
 ALIGNMENT = 64
 """In bytes; a multiple of the size of every type, which views of another type need."""

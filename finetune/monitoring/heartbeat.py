@@ -30,6 +30,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from finetune.distributed.process_group import World, broadcast_from_main, gather_from_ranks, sum_over_ranks
 from finetune.errors import ElsewhereError, UserError
+from finetune.hardware import host_memory
 from finetune.monitoring import killed_rank_diagnosis
 from finetune.monitoring.peer_processes import Peers, ProcessExit, identify_process
 from finetune.storage import files
@@ -81,7 +82,7 @@ class Heartbeat:
         self._folder: Path | None = None
         self._failure: RunFailure | None = None
         self._beats = 0
-        self._kills_before = killed_rank_diagnosis.out_of_memory_kills()
+        self._kills_before = host_memory.out_of_memory_kills()
         self.step = 0
         """The last step of which this rank has seen an event."""
         self.on_failure: Callable[[RunFailure], None] = lambda _: None
@@ -236,6 +237,7 @@ class Heartbeat:
             peak_gib=killed_rank_diagnosis.peak_gib(),
             gpu_peak_gib=torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None,
             out_of_memory_kills=self._kills_before,
+            host_memory_gib=host_memory.host_memory() / host_memory.GIB,
             time=time.time(),
         )
         with contextlib.suppress(OSError, UserError):  # a missing status record must not end a run

@@ -7,7 +7,6 @@ to a rank: a process killed by SIGKILL, as by the kernel's out-of-memory killer,
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 import resource
 import time
@@ -15,11 +14,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from finetune.hardware.host_memory import out_of_memory_kills
 from finetune.storage import files
 
 FOLDER = Path("cache") / "ranks"
 """In the run's folder."""
-CONTROL_GROUP = Path("/sys/fs/cgroup")
 GIB = 2**30
 
 
@@ -40,6 +39,8 @@ class RankStatus(BaseModel):
     gpu_peak_gib: float | None
     out_of_memory_kills: int | None
     """The kernel's count on this machine when the rank started."""
+    host_memory_gib: float | None = None
+    """Memory of the machine, or the limit of this rank's control group; None in records of earlier versions."""
     time: float = Field(ge=0, lt=1e11)
     """Seconds since 1970."""
 
@@ -47,35 +48,6 @@ class RankStatus(BaseModel):
 def boot_id() -> str:
     """Id of the machine's current boot; empty if the system has none."""
     return _read_text(Path("/proc/sys/kernel/random/boot_id")).strip()
-
-
-def out_of_memory_kills() -> int | None:
-    """Number of processes killed by the kernel's out-of-memory killer, in this process's control group, otherwise on this machine."""
-    for place in (CONTROL_GROUP / "memory.events", Path("/proc/vmstat")):
-        for line in _read_text(place).splitlines():
-            name, _, number = line.partition(" ")
-            if name == "oom_kill" and number.strip().isdigit():
-                return int(number)
-    return None
-
-
-def host_memory_gib() -> float:
-    """Memory of the machine, or the limit of this process's control group if that is smaller."""
-    limit = _read_text(CONTROL_GROUP / "memory.max").strip()
-    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(int(limit) if limit.isdigit() else physical, physical) / GIB
-
-
-def free_host_memory() -> int:
-    """Free bytes of the machine and of this process's control group, whichever is smaller; cached files count as free."""
-    lines = [line.split() for line in _read_text(Path("/proc/meminfo")).splitlines()]
-    machine = next((int(words[1]) * 1024 for words in lines if words[0] == "MemAvailable:"), 0)
-    limit, used = (_read_text(CONTROL_GROUP / name).strip() for name in ("memory.max", "memory.current"))
-    if not (limit.isdigit() and used.isdigit()):
-        return machine
-    counts = (line.split() for line in _read_text(CONTROL_GROUP / "memory.stat").splitlines())
-    cached = next((int(words[1]) for words in counts if words[0] == "inactive_file"), 0)
-    return max(0, min(machine, int(limit) - int(used) + cached))
 
 
 def peak_gib() -> float:
@@ -110,7 +82,7 @@ def explain_kill(signs: RankStatus) -> str:
     gpu = "" if signs.gpu_peak_gib is None else f", of GPU memory {signs.gpu_peak_gib:.1f} GiB"
     namesake = signs.host == platform.node()
     here = namesake and signs.boot == boot_id()
-    most = f" of {host_memory_gib():.1f} GiB" if here else ""
+    most = "" if signs.host_memory_gib is None else f" of {signs.host_memory_gib:.1f} GiB"
     peak = f"its peak of host memory was {signs.peak_gib:.1f} GiB{most}{gpu} when last recorded, {when}"
     if namesake and not here:
         return f"likely out of memory, unless {signs.host} was started again since, is another machine, or somebody sent the signal; {peak}"

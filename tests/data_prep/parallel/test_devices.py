@@ -1,15 +1,12 @@
 import os
 
-import psutil
 import pytest
 import torch
 
-from data_prep.parallel import devices
 from data_prep.parallel.devices import (
     assign_devices,
     choose_device,
     disable_tf32,
-    measure_free_memory,
     restore_thread_count,
     set_current_device,
     use_one_thread,
@@ -55,17 +52,6 @@ def test_a_gpu_is_made_current_and_the_cpu_is_not(monkeypatch) -> None:
     for name in ("cpu", "cuda:1", "cuda"):  # the last is Ray's, whose workers see their own GPU alone
         set_current_device(name)
     assert current == [1, 0]
-
-
-def test_free_memory_is_limited_by_the_machine_and_the_container(monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(devices, "GROUP", tmp_path)
-    whole = measure_free_memory()
-    assert psutil.virtual_memory().available == pytest.approx(whole, rel=0.2)
-    (tmp_path / "memory.current").write_text("1000\n")
-    (tmp_path / "memory.max").write_text("max\n")
-    assert measure_free_memory() == pytest.approx(whole, rel=0.2)
-    (tmp_path / "memory.max").write_text("5000\n")
-    assert measure_free_memory() == 4000
 
 
 def test_a_worker_computes_with_one_thread_and_restores_the_count() -> None:

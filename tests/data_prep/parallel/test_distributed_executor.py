@@ -62,7 +62,7 @@ def test_the_number_of_worker_processes(asked: WorkerOptions, items: int, proces
     started = []
     monkeypatch.setattr(distributed_executor.process_pool, "run_items", lambda _, __, count, *___: started.append(count) or iter(()))
     monkeypatch.setattr(devices.os, "sched_getaffinity", lambda _: range(8))
-    monkeypatch.setattr(devices, "measure_free_memory", lambda: 4 * 2**30)
+    monkeypatch.setattr(devices, "free_host_memory", lambda: 4 * 2**30)
     monkeypatch.setattr(distributed_executor, "choose_device", lambda asked: asked or "cpu")
     with StopSignal() as stop:
         assert dict(distributed_executor.distribute_items(range(items), on, asked, 2**30, stop)) == {}
