@@ -2788,4 +2788,18 @@ MUTANTS: tuple[Mutant, ...] = (
         "tests/recipes/serving/test_continuous_batch_scheduler.py::test_a_request_that_cannot_leave_gets_its_error_and_the_next_one_is_served",
         "a model that fails twice ends the thread, and every client waits until its deadline",
     ),
+    Mutant(
+        "finetune/hardware/host_memory.py",
+        "for group in (own, *own.parents)",
+        "for group in (own,)",
+        "tests/finetune/hardware/test_host_memory.py::test_the_lowest_limit_around_a_process_holds",
+        "in a step of a Slurm job, whose limit stands at the job, all memory of the machine counts as free, and a worker is killed",
+    ),
+    Mutant(
+        "finetune/hardware/host_memory.py",
+        'CONTROL_GROUPS / "memory.events", ',
+        "",
+        "tests/finetune/hardware/test_host_memory.py::test_kills_of_the_container_come_before_those_of_the_machine",
+        "a rank that somebody killed is reported as out of memory because another container on the machine was",
+    ),
 )

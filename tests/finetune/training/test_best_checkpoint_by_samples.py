@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +27,7 @@ from finetune.training.best_checkpoint_by_samples import SampleChoice
 from finetune.training.generation_during_training import Sampler
 from finetune.training.sample_measurement_plan import SamplePlan
 from tests.finetune import tiny
+from tests.finetune.training.waiting import within
 from tests.launch.launching import ALONE, ROOT, byte_data, command, launch, series
 
 FOLDER = ROOT / "tests" / "measured_bytes"
@@ -53,13 +52,6 @@ def config_in(folder: Path, errors: dict[int, float], *overrides: tuple[str, str
 
 def kept(run: Path) -> set[int]:
     return {checkpoint.step_of(path) for path in checkpoint.list_checkpoints(checkpoint.folder_of(run))}
-
-
-def within(seconds: float, happens: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + seconds
-    while not happens() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return happens()
 
 
 # --- one process

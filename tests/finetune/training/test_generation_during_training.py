@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from finetune.training.loop import save_due
 from finetune.training.sampling_process import Share
 from recipes.llm_sft.recipe import RECIPE
 from tests.finetune import tiny
+from tests.finetune.training.waiting import ended, within
 from tests.recipes.llm_sft import tiny_runs
 
 PROMPTS = "['Who are you?', 'Good day.']"
@@ -107,20 +107,6 @@ def commit(config: Config, step: int, **state: Any) -> Path:
 def child_of(sampler: Sampler) -> int:
     assert sampler._child is not None
     return sampler._child._process.pid
-
-
-def ended(pid: int) -> bool:
-    try:
-        return "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return True
-
-
-def within(seconds: float, happens: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + seconds
-    while not happens() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return happens()
 
 
 def test_generation_starts_once_the_step_is_committed_and_never_waits(waiting: tuple[Sampler, Config]) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,22 +16,9 @@ from finetune.hardware import cuda_allocator
 from finetune.recipe import Answer, MeasuredAnswers, PreparedMetrics, SampleMetrics
 from finetune.training import sampling_process
 from recipes.llm_sft.recipe import RECIPE
+from tests.finetune.training.waiting import ended, within
 
 ROOT = Path(__file__).parents[3]
-
-
-def ended(pid: int) -> bool:
-    try:
-        return "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return True
-
-
-def within(seconds: float, happens: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + seconds
-    while not happens() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return happens()
 
 
 def test_the_process_ends_with_a_killed_run(tmp_path: Path) -> None:
