@@ -7,8 +7,6 @@ codes that can come next.
 from __future__ import annotations
 
 import sys
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from benchmarks import _table
-from benchmarks._stock_generation import TEXT, Codes, compare
+from benchmarks._stock_generation import TEXT, Codes, Ways, publish_comparison
 from finetune.storage import files
 from recipes.codec_lm import tiny_checkpoint
 from recipes.codec_lm.families import ORPHEUS, Family
@@ -38,16 +35,7 @@ NOTE = (
 
 
 def main() -> None:
-    flags = _table.read_flags(__doc__)
-    torch.set_num_threads(1)
-    frames, rounds = (4, 1) if flags.quick else (26, 5)
-    sizes = [(16, 1)] if flags.quick else [(16, 1), (16, 8), (4096, 1), (4096, 8)]
-    with tempfile.TemporaryDirectory() as folder:
-        rows = [
-            ["tiny", codes, texts, *compare(make_ways(build(Path(folder) / str(codes), codes), texts, frames), texts * frames, rounds)]
-            for codes, texts in sizes
-        ]
-    _table.publish("codec_lm_generation", flags, COLUMNS, rows, NOTE.format(frames=frames))
+    publish_comparison("codec_lm_generation", __doc__, COLUMNS, NOTE, [(16, 1), (16, 8), (4096, 1), (4096, 8)], 26, make_ways)
 
 
 def build(folder: Path, codes: int) -> Path:
@@ -82,9 +70,9 @@ def mark_places(model: Any, family: Family, tokenizer: Any) -> None:
     embeddings[tokenizer.token_to_id(family.after_text[-1]), count - 1] = 1.0
 
 
-def make_ways(folder: Path, texts: int, frames: int) -> dict[str, Callable[[], Codes]]:
+def make_ways(folder: Path, codes: int, texts: int, frames: int) -> Ways:
     """The same texts as codes: by stock generation, and by the loop here."""
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(build(folder, codes), dtype=torch.float32).eval()
     exported = ExportedSpeechTokens.inspect(folder)
     ids: SpeechTokenIds = exported.processor.ids
     prompt, decoder = exported.make_prompt(SpeechRequest(TEXT, "tara")), SpeechTokenDecoder(model, ids)

@@ -7,8 +7,6 @@ frame.
 from __future__ import annotations
 
 import sys
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from transformers import CsmForConditionalGeneration
 
-from benchmarks import _table
-from benchmarks._stock_generation import TEXT, Codes, compare
+from benchmarks._stock_generation import TEXT, Codes, Ways, publish_comparison
 from recipes.csm.inference.exported_metadata import ExportedCsm
 from recipes.csm.inference.frame_decoding import CsmDecoder, CsmSession
 from recipes.csm.model import tiny_checkpoint
@@ -32,27 +29,13 @@ NOTE = (
 
 
 def main() -> None:
-    flags = _table.read_flags(__doc__)
-    torch.set_num_threads(1)
-    frames, rounds = (4, 1) if flags.quick else (25, 5)
-    sizes = [(4, 1)] if flags.quick else [(4, 1), (4, 8), (32, 1), (32, 8)]
-    with tempfile.TemporaryDirectory() as folder:
-        rows = [
-            ["tiny", books, texts, *compare(codes_of(build(Path(folder) / str(books), books), texts, frames), texts * frames, rounds)]
-            for books, texts in sizes
-        ]
-    _table.publish("csm_generation", flags, COLUMNS, rows, NOTE.format(frames=frames))
+    publish_comparison("csm_generation", __doc__, COLUMNS, NOTE, [(4, 1), (4, 8), (32, 1), (32, 8)], 25, make_ways)
 
 
-def build(folder: Path, codebooks: int) -> Path:
-    """The tiny checkpoint with so many codebooks."""
+def make_ways(folder: Path, codebooks: int, texts: int, frames: int) -> Ways:
+    """The same texts as codes: by the stock class, and by the loop here."""
     if not folder.exists():
         tiny_checkpoint.build(folder, codebooks=codebooks)
-    return folder
-
-
-def codes_of(folder: Path, texts: int, frames: int) -> dict[str, Callable[[], Codes]]:
-    """The same texts as codes: by the stock class, and by the loop here."""
     model: Any = CsmForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
     exported = ExportedCsm.inspect(folder)
     prompt, decoder = exported.tokenize(TEXT, 0), CsmDecoder(model, exported.processor.tokens)

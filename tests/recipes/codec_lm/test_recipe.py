@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, LogitsProcessor, LogitsProcessorList
+from transformers import AutoModelForCausalLM, LogitsProcessorList
 
 from finetune.checkpointing import checkpoint
 from finetune.distributed import sharding
@@ -28,6 +28,7 @@ from recipes.codec_lm.sequence_layout import SpeechTextProcessor, tokenize_promp
 from recipes.language import collation
 from recipes.language.causal_model import build_on_meta
 from tests.recipes.codec_lm import tiny_models
+from tests.recipes.forced_generation import ForcedTokens
 
 ROWS = tiny_models.make_rows()
 
@@ -102,20 +103,6 @@ def test_a_model_of_vyvotts_is_trained_and_regenerates_its_clips(tmp_path: Path)
 # ---- the loss is the likelihood of generation
 
 
-class ForcedSpeech(LogitsProcessor):
-    """Makes generation produce these tokens, and records the log-probability of each."""
-
-    def __init__(self, tokens: list[int]) -> None:
-        self.tokens, self.noted = tokens, list[Tensor]()
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        token = self.tokens[len(self.noted)]
-        self.noted.append(scores.log_softmax(-1)[0, token])
-        only = torch.full_like(scores, -torch.inf)
-        only[:, token] = 0.0
-        return only
-
-
 @pytest.fixture(scope="module")
 def barely_trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, list[Tensor]]]:
     """A run that is ready to train an export of a few steps further, and for each row the log-probabilities of generation."""
@@ -127,7 +114,7 @@ def barely_trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[A
     for row in ROWS:
         sample = RECIPE.read(row, training.loaded.processor, folder)
         ids, learned = sample["ids"], sample["supervised"]
-        forced = ForcedSpeech(ids[learned].tolist())
+        forced = ForcedTokens(ids[learned].tolist())
         prompt = ids[: int(learned.int().argmax())][None]
         model.generate(
             prompt,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, LogitsProcessorList
+from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorList
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Model
 
 from finetune.config import resolve
@@ -35,6 +35,7 @@ from recipes.language.collation import IGNORE
 from recipes.llm_sft import make_task, tiny_checkpoint
 from recipes.llm_sft.demo import split_turns
 from recipes.llm_sft.recipe import RECIPE
+from tests.recipes.forced_generation import ForcedTokens
 from tests.recipes.llm_sft import tiny_runs
 
 END = "<|im_end|>"
@@ -59,21 +60,6 @@ class ContractCase:
     @property
     def samples(self) -> list[Sample]:
         return [RECIPE.read(row, self.training.loaded.processor, Path()) for row in self.rows]
-
-
-class ForcedTokens(LogitsProcessor):
-    """Forces generation to produce the given tokens, and records the log-probability of each."""
-
-    def __init__(self, tokens: list[int]) -> None:
-        self.tokens = tokens
-        self.noted: list[Tensor] = []
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        token = self.tokens[len(self.noted)]
-        self.noted.append(scores.log_softmax(-1)[0, token])
-        only = torch.full_like(scores, -torch.inf)
-        only[:, token] = 0.0
-        return only
 
 
 def generate(model: Any, tokenizer: Any, messages: list[dict[str, str]]) -> tuple[list[int], list[Tensor]]:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import LogitsProcessorList
 
 from finetune.modeling.loss_head import LossHead
 from finetune.recipe import Sample
@@ -21,6 +21,7 @@ from recipes.voice_clone.inference import reference_package
 from recipes.voice_clone.model import qwen3_tts_model, sequence_layout
 from recipes.voice_clone.model.sequence_layout import IGNORE
 from recipes.voice_clone.recipe import RECIPE
+from tests.recipes.forced_generation import ForcedTokens
 
 
 @dataclass(frozen=True)
@@ -46,22 +47,7 @@ class WeightsInBothPackages:
         return [sequence_layout.read_row(row, self.processor) for row in self.rows]
 
 
-class ForcedCodes(LogitsProcessor):
-    """Lets generation choose only the given tokens, one after the other, and records the probability of each."""
-
-    def __init__(self, tokens: list[int]) -> None:
-        self.tokens = tokens
-        self.noted: list[Tensor] = []
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        token = self.tokens[len(self.noted)]
-        self.noted.append(scores.log_softmax(-1)[0, token])
-        only = torch.full_like(scores, -torch.inf)
-        only[:, token] = 0.0
-        return only
-
-
-def force(generate: Callable[..., Any], forced: ForcedCodes) -> Callable[..., Any]:
+def force(generate: Callable[..., Any], forced: ForcedTokens) -> Callable[..., Any]:
     """A `generate` with forced tokens and without the stock settings that suppress tokens."""
 
     def run(**settings: Any) -> Any:
@@ -75,8 +61,8 @@ def generate(tts: Any, row: dict[str, Any], vector: Tensor) -> Generated:
     """Run the stock generation, with its caches, along the codes of a row."""
     codes = row["audio_codes"]
     talker = tts.model.talker
-    first = ForcedCodes([*(frame[0] for frame in codes), talker.config.codec_eos_token_id])
-    others = ForcedCodes([code for frame in codes for code in frame[1:]])
+    first = ForcedTokens([*(frame[0] for frame in codes), talker.config.codec_eos_token_id])
+    others = ForcedTokens([code for frame in codes for code in frame[1:]])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(talker, "generate", force(talker.generate, first))
         patch.setattr(talker.code_predictor, "generate", force(talker.code_predictor.generate, others))
