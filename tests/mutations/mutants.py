@@ -2802,4 +2802,19 @@ MUTANTS: tuple[Mutant, ...] = (
         "tests/finetune/hardware/test_host_memory.py::test_kills_of_the_container_come_before_those_of_the_machine",
         "a rank that somebody killed is reported as out of memory because another container on the machine was",
     ),
+    Mutant(
+        "recipes/voice_clone/studio/whisper/generate_clips.py",
+        "        self.first.copy_(self.given.index_select(0, count)[0])",
+        "        self.first.copy_(self.given.index_select(0, (count + 1).clamp(max=len(self.given) - 1))[0])",
+        "tests/recipes/voice_clone/studio/whisper/test_generate_clips.py::"
+        "test_the_base_generates_its_own_codes_again_when_its_first_codes_are_given",
+        "the demo Whisper is trained on clips whose other codes belong to the neighbouring frame",
+    ),
+    Mutant(
+        "recipes/voice_clone/studio/measure_demo.py",
+        "sum(all(of_word)",
+        "sum(any(of_word)",
+        "tests/recipes/voice_clone/studio/test_measure_demo.py::test_only_words_that_all_recognizers_have_wrong_count_as_wrong_for_both",
+        "a word that one recognizer misheard counts as spoken wrong",
+    ),
 )

@@ -92,7 +92,7 @@ class DecodingSession(FrameLoop):
         self.frame = torch.zeros(1, dtype=torch.int64, device=x.device)
         self.hidden = decoder.talker(x, self.talker_cache, self.slots.make_prompt_window())[:, -1].clone()
         self.first = torch.zeros(rows, dtype=torch.int64, device=x.device)
-        self._choose_first(self.frame)
+        self.choose_first(self.frame)
 
     @property
     def ended(self) -> Tensor:
@@ -113,9 +113,9 @@ class DecodingSession(FrameLoop):
         x = decoder.embed_frames(codes) + beside
         self.hidden.copy_(decoder.talker(x[:, None], self.talker_cache, self.slots.make_step_window(self.frame, size))[:, -1])
         self.frame.add_(1)
-        self._choose_first(self.frame)
+        self.choose_first(self.frame)
 
-    def _choose_first(self, count: Tensor) -> None:
+    def choose_first(self, count: Tensor) -> None:
         """Codebook 0 of frame `count` [1], or end of speech; a row that has ended stays ended."""
         scores = F.linear(self.hidden, self.decoder.first_head).float()
         scores = torch.where(

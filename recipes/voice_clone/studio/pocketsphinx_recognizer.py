@@ -6,10 +6,10 @@ It shares no training audio and no weights with whisper-demo-en. Words that both
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import jiwer
 import numpy as np
 import soxr
 
@@ -22,16 +22,9 @@ WHO_AND_WHAT = ("<what> = /0.6/ the <adjective> <noun> | /0.37/ <any> <noun> | /
 """The probabilities of `grammar`."""
 
 
-def load_recognizer() -> Callable[[Sequence[tuple[str, Samples]]], float]:
-    """A function that returns the word error rate of sentences (text, samples [n] at 24 kHz). Raises `UserError` if pocketsphinx is not
-    installed."""
-    decoder = _load_decoder()
-    return lambda spoken: _compute_word_error_rate(decoder, spoken)
-
-
-def _compute_word_error_rate(decoder: Any, spoken: Sequence[tuple[str, Samples]]) -> float:
-    transcripts = [_recognize(decoder, samples) for _, samples in spoken]
-    return float(jiwer.wer([" ".join(grammar.split_words(text)) for text, _ in spoken], transcripts))
+def load_recognizer() -> Callable[[Samples], str]:
+    """A function that transcribes one sentence, samples [n] at 24 kHz. Raises `UserError` if pocketsphinx is not installed."""
+    return partial(_recognize, _load_decoder())
 
 
 def format_grammar() -> str:

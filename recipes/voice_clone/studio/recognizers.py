@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from data_prep.audio.waveform import Samples
 from recipes.speech.evaluation import intelligibility
@@ -14,6 +15,8 @@ from recipes.voice_clone.studio import pocketsphinx_recognizer
 
 SpokenTexts = Sequence[tuple[str, Samples]]
 """(text, samples [n] at 24 kHz) for each sentence."""
+Transcriber = Callable[[Samples], str]
+"""Samples [n] at 24 kHz of a sentence → its transcript."""
 WordErrorMeasure = Callable[[SpokenTexts], float]
 """Returns the word error rate of sentences, a fraction."""
 
@@ -31,13 +34,22 @@ def add_option(parser: argparse.ArgumentParser) -> None:
 
 def load_recognizers(names: Iterable[str]) -> dict[str, WordErrorMeasure]:
     """Name → measure, with all models loaded. Raises `UserError` for an unavailable one, before any measurement."""
+    return {name: partial(measure_word_errors, transcriber) for name, transcriber in load_transcribers(names).items()}
+
+
+def load_transcribers(names: Iterable[str]) -> dict[str, Transcriber]:
+    """Name → transcriber. Raises `UserError` for an unavailable one."""
     return {
         name: pocketsphinx_recognizer.load_recognizer() if name == pocketsphinx_recognizer.NAME else _load_whisper(name) for name in names
     }
 
 
-def _load_whisper(name: str) -> WordErrorMeasure:
-    """The measure with a Whisper model."""
+def measure_word_errors(transcriber: Transcriber, spoken: SpokenTexts) -> float:
+    """The word error rate over all sentences."""
+    return intelligibility.transcripts_wer([(text, transcriber(samples)) for text, samples in spoken], "english")
+
+
+def _load_whisper(name: str) -> Transcriber:
     intelligibility.check_whisper(name)
     model = intelligibility.load_whisper(name)
-    return lambda spoken: intelligibility.clips_wer(model, spoken, "english")
+    return lambda samples: intelligibility.transcribe(model, samples, "english").text

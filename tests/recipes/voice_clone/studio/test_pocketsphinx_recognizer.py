@@ -11,7 +11,7 @@ import pytest
 
 from data_prep.audio.waveform import Samples, read_audio
 from finetune.errors import UserError
-from recipes.voice_clone.studio import pocketsphinx_recognizer
+from recipes.voice_clone.studio import pocketsphinx_recognizer, recognizers
 from recipes.voice_clone.studio.corpus import grammar, make_new_voice
 
 
@@ -26,7 +26,7 @@ def spoken() -> list[tuple[str, Samples]]:
 @pytest.mark.ci
 @pytest.mark.slow
 def test_the_wer_is_low_for_the_right_texts_and_high_for_others(spoken: list[tuple[str, Samples]]) -> None:
-    measure = pocketsphinx_recognizer.load_recognizer()
+    measure = recognizers.load_recognizers([pocketsphinx_recognizer.NAME])[pocketsphinx_recognizer.NAME]
     assert measure(spoken) < 0.1
     texts = [text for text, _ in spoken]
     others = list(zip([*texts[1:], texts[0]], [samples for _, samples in spoken], strict=True))

@@ -1,0 +1,95 @@
+"""Measure the WER of a finished demo with several speech recognizers, and the recognizers themselves on clips whose words are certain.
+
+    python -m recipes.voice_clone.studio.measure_demo [runs/demo]… [--asr RECOGNIZER]…
+
+Prints one line of JSON for each demo: WERs in percent of the reported sentences as recordings, by the base before training and after it,
+and as clips with the first codes of the recordings and the trained model's 15 others (`whisper/generate_clips.py`). The words of these are
+certain, so their WER is that of the recognizer on such speech. `both_wrong`: percent of the words after training that each recognizer has
+wrong, which therefore are probably spoken wrong. Needs pocketsphinx unless --asr names other recognizers: pip install 'overtone[studio]'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from data_prep.audio.waveform import MASTER_RATE, Samples, read_audio
+from finetune.errors import UserError, exit_code
+from recipes.speech.evaluation.intelligibility import align_words, transcripts_wer
+from recipes.speech.evaluation.scoring import read_clip
+from recipes.voice_clone.demo import comparison_clips
+from recipes.voice_clone.demo.comparison_clips import AFTER, SPOKEN
+from recipes.voice_clone.demo.pipeline import NEW_VOICE, SPEAKER
+from recipes.voice_clone.studio import recognizers
+from recipes.voice_clone.studio.base import pack_base
+from recipes.voice_clone.studio.recognizers import Transcriber
+from recipes.voice_clone.studio.whisper.generate_clips import BATCH, LoadedBase
+
+Spoken = list[tuple[str, Samples]]
+CERTAIN = "real first codes"
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="measure_demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("demos", nargs="*", type=Path, default=[Path("runs/demo")], metavar="FOLDER", help="(default runs/demo)")
+    recognizers.add_option(parser)
+    options = parser.parse_args(argv)
+    for demo in options.demos:
+        if not (demo / "export").is_dir() or not (demo / "evaluation").is_dir():
+            raise UserError(f"{demo} is not a finished demo; run it first: make demo")
+    transcribers = recognizers.load_transcribers(options.asr or pack_base.RECOGNIZERS)
+    for demo in options.demos:
+        print(json.dumps({"demo": str(demo), **measure_demo(demo, transcribers)}), flush=True)
+    return 0
+
+
+def measure_demo(demo: Path, transcribers: dict[str, Transcriber]) -> dict[str, Any]:
+    """WERs in percent by recognizer, for each kind of clip, and of the words after training that all recognizers have wrong."""
+    clips = comparison_clips.read_clips(demo / "evaluation", NEW_VOICE)
+    spoken: dict[str, Spoken] = {title: [(clip.text, read_clip(clip.path)) for clip in clips[title]] for title in SPOKEN}
+    spoken[CERTAIN] = generate_from_first_codes(demo / "export")
+    transcripts = {
+        name: {title: [(text, transcribe(wave)) for text, wave in pairs] for title, pairs in spoken.items()}
+        for name, transcribe in transcribers.items()
+    }
+    wers = {
+        name: {title: round(100 * transcripts_wer(pairs, "english"), 1) for title, pairs in own.items()}
+        for name, own in transcripts.items()
+    }
+    return {**wers, "both_wrong": find_both_wrong([own[AFTER] for own in transcripts.values()])}
+
+
+def generate_from_first_codes(export: Path) -> Spoken:
+    """The reported sentences with the first codes of their recordings; the trained voice generates the other codes."""
+    torch.set_num_threads(1)
+    rows = comparison_clips.read_rows(NEW_VOICE / "held_out.jsonl")
+    voice = LoadedBase(export)
+    vector = voice.decoder.first_table[voice.exported.speakers[SPEAKER]]
+    spoken: Spoken = []
+    for start in range(0, len(rows), BATCH):
+        batch = rows[start : start + BATCH]
+        waves = [read_audio(NEW_VOICE / row["audio"], MASTER_RATE).samples for row in batch]
+        texts = [row["text"] for row in batch]
+        spoken += zip(texts, voice.generate(texts, [vector] * len(batch), waves), strict=True)
+    return spoken
+
+
+def find_both_wrong(transcripts: Sequence[Sequence[tuple[str, str]]]) -> float:
+    """Percent of the words that are wrong in the transcripts of all recognizers: each a list of (text, transcript). Inserted words do not
+    count."""
+    words = wrong = 0
+    for pairs in zip(*transcripts, strict=True):
+        marks = [[word.wrong for word in align_words(text, transcript, "english") if word.expected] for text, transcript in pairs]
+        words += len(marks[0])
+        wrong += sum(all(of_word) for of_word in zip(*marks, strict=True))
+    return round(100 * wrong / words, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main, sys.argv[1:]))

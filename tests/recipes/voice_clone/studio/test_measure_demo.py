@@ -1,0 +1,30 @@
+"""A finished demo is measured by several recognizers, and these on clips whose words are certain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from finetune.errors import UserError
+from recipes.voice_clone.studio import measure_demo, recognizers
+
+
+def test_only_words_that_all_recognizers_have_wrong_count_as_wrong_for_both() -> None:
+    """Eight words: both have `opens` and one of the numbers wrong, but only one `door` and `the`; an insertion does not count."""
+    one = [("Every pilot opens the door.", "every pilot closes the oven"), ("Where is seven?", "where is four")]
+    other = [("Every pilot opens the door.", "every pilot keeps a door"), ("Where is seven?", "where is the six")]
+    assert measure_demo.find_both_wrong([one, other]) == 25.0
+    assert measure_demo.find_both_wrong([one, [(text, text) for text, _ in one]]) == 0.0
+
+
+def test_a_recognizer_that_writes_the_text_has_no_errors_and_one_that_writes_nothing_only_errors() -> None:
+    spoken = [("Every pilot opens the door.", None), ("Where is seven?", None)]
+    texts = iter(text for text, _ in spoken)
+    assert recognizers.measure_word_errors(lambda samples: next(texts), spoken) == 0.0  # type: ignore[arg-type]
+    assert recognizers.measure_word_errors(lambda samples: "", spoken) == 1.0  # type: ignore[arg-type]
+
+
+def test_a_folder_without_a_finished_demo_is_refused_before_models_are_loaded(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"is not a finished demo; run it first: make demo"):
+        measure_demo.main([str(tmp_path), "--asr", "nobody.pt"])
