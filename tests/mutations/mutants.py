@@ -2803,12 +2803,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "a rank that somebody killed is reported as out of memory because another container on the machine was",
     ),
     Mutant(
-        "recipes/voice_clone/studio/whisper/generate_clips.py",
+        "recipes/voice_clone/studio/real_first_codes.py",
         "        self.first.copy_(self.given.index_select(0, count)[0])",
         "        self.first.copy_(self.given.index_select(0, (count + 1).clamp(max=len(self.given) - 1))[0])",
-        "tests/recipes/voice_clone/studio/whisper/test_generate_clips.py::"
-        "test_the_base_generates_its_own_codes_again_when_its_first_codes_are_given",
-        "the demo Whisper is trained on clips whose other codes belong to the neighbouring frame",
+        "tests/recipes/voice_clone/studio/test_real_first_codes.py::"
+        "test_a_model_generates_its_own_codes_again_when_its_first_codes_are_given",
+        "a recognizer is judged by clips whose other codes belong to the neighbouring frame",
     ),
     Mutant(
         "recipes/voice_clone/studio/measure_demo.py",

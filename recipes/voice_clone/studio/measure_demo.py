@@ -3,7 +3,7 @@
     python -m recipes.voice_clone.studio.measure_demo [runs/demo]… [--asr RECOGNIZER]…
 
 Prints one line of JSON for each demo: WERs in percent of the reported sentences as recordings, by the base before training and after it,
-and as clips with the first codes of the recordings and the trained model's 15 others (`whisper/generate_clips.py`). The words of these are
+and as clips with the first codes of the recordings and the trained model's 15 others (`real_first_codes.py`). The words of these are
 certain, so their WER is that of the recognizer on such speech. `both_wrong`: percent of the words after training that each recognizer has
 wrong, which therefore are probably spoken wrong. Needs pocketsphinx unless --asr names other recognizers: pip install 'overtone[studio]'.
 """
@@ -28,8 +28,8 @@ from recipes.voice_clone.demo.comparison_clips import AFTER, SPOKEN
 from recipes.voice_clone.demo.pipeline import NEW_VOICE, SPEAKER
 from recipes.voice_clone.studio import recognizers
 from recipes.voice_clone.studio.base import pack_base
+from recipes.voice_clone.studio.real_first_codes import TrainedVoice
 from recipes.voice_clone.studio.recognizers import Transcriber
-from recipes.voice_clone.studio.whisper.generate_clips import BATCH, LoadedBase
 
 Spoken = list[tuple[str, Samples]]
 CERTAIN = "real first codes"
@@ -69,15 +69,9 @@ def generate_from_first_codes(export: Path) -> Spoken:
     """The reported sentences with the first codes of their recordings; the trained voice generates the other codes."""
     torch.set_num_threads(1)
     rows = comparison_clips.read_rows(NEW_VOICE / "held_out.jsonl")
-    voice = LoadedBase(export)
-    vector = voice.decoder.first_table[voice.exported.speakers[SPEAKER]]
-    spoken: Spoken = []
-    for start in range(0, len(rows), BATCH):
-        batch = rows[start : start + BATCH]
-        waves = [read_audio(NEW_VOICE / row["audio"], MASTER_RATE).samples for row in batch]
-        texts = [row["text"] for row in batch]
-        spoken += zip(texts, voice.generate(texts, [vector] * len(batch), waves), strict=True)
-    return spoken
+    texts = [str(row["text"]) for row in rows]
+    waves = [read_audio(NEW_VOICE / row["audio"], MASTER_RATE).samples for row in rows]
+    return list(zip(texts, TrainedVoice(export, SPEAKER).generate(texts, waves), strict=True))
 
 
 def find_both_wrong(transcripts: Sequence[Sequence[tuple[str, str]]]) -> float:

@@ -20,7 +20,7 @@ from whisper.audio import log_mel_spectrogram
 from data_prep.audio.waveform import SPEECH_RATE as RATE
 from recipes.voice_clone.studio.corpus.grammar import split_words
 from recipes.voice_clone.studio.corpus.make_corpus import read_corpus
-from recipes.voice_clone.studio.whisper.training_clips import Pcm, load_clips, load_generated_clips
+from recipes.voice_clone.studio.whisper.training_clips import Pcm, load_clips
 
 Wave = NDArray[np.float32]
 
@@ -124,8 +124,7 @@ class WhisperDataset:
     """The training sentences of all voices, in memory at 16 kHz, and the codec reconstruction of every second one. Includes the new voice:
     so small a model does not generalize from six voices to a seventh (WER 36 %), while a real Whisper was trained on countless voices."""
 
-    def __init__(self, corpus: Path, tokenizer: Any, generated: bool = False) -> None:
-        """`generated`: with the clips of `generate_clips`, too."""
+    def __init__(self, corpus: Path, tokenizer: Any) -> None:
         rows = [row for row in read_corpus(corpus) if row["split"] == "train"]
         lexicon = json.loads((corpus / "lexicon.json").read_text(encoding="utf-8"))
         names = sorted({phone for word in lexicon.values() for phone in word})
@@ -139,7 +138,7 @@ class WhisperDataset:
                 spoken=_find_middles([len(tokenizer.decode([token])) for token in tokens]),
                 phones=tuple(self.phone_ids[phone] for word in split_words(sound.row["text"]) for phone in lexicon[word]),
             )
-            for sound in [*load_clips(corpus, rows), *(load_generated_clips(corpus) if generated else [])]
+            for sound in load_clips(corpus, rows)
         ]
 
     @cached_property

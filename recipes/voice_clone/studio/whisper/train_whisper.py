@@ -1,12 +1,11 @@
 """Train the demo Whisper from scratch on the corpus, on a CPU.
 
     python -m recipes.voice_clone.studio.whisper.train_whisper [FOLDER] [--corpus runs/studio/corpus]
-        [--steps 7000] [--seed 0] [--from MODEL [--generated]]
+        [--steps 7000] [--seed 0] [--from MODEL]
 
 Writes `training.safetensors` to FOLDER (default runs/studio/whisper) every minute, from which the same command resumes, and
 `training.jsonl`. When all steps are done, `pack_whisper` measures the model and writes the shipped files. With --from, a new training
-continues from a finished demo Whisper, by name or .pt file, with the longest windows only; with --generated, on the clips of
-`generate_clips` as well.
+continues from a finished demo Whisper, by name or .pt file, with the longest windows only.
 
 What makes so small a model learn within two hours: a second head that predicts phones with CTC and is discarded afterwards (without it, the
 decoder learns the statistics of the grammar and ignores the audio), windows that grow from 4.6 to 30 s, small batches, and a softmax over
@@ -34,7 +33,6 @@ from whisper.tokenizer import get_tokenizer
 
 from data_prep.transcription import demo_whisper, whisper_engine
 from finetune.errors import UserError, exit_code
-from finetune.storage import files, strict_json
 from recipes.voice_clone.studio.corpus import make_corpus
 from recipes.voice_clone.studio.resumable_training import Schedule, train_parameters
 from recipes.voice_clone.studio.whisper.augmented_windows import IGNORED, TICK_S, WhisperBatch, WhisperDataset
@@ -58,8 +56,6 @@ DIMENSIONS = {
     "n_text_layer": DECODER_LAYERS,
 }
 """English only: `n_vocab` selects the tokenizer."""
-GENERATED = "generated.json"
-"""File in the folder of a training: whether it uses generated clips."""
 EMBEDDING = "decoder.token_embedding.weight"
 TIMESTAMPS = 1501
 NEAR_S, GUIDED = 0.5, 0.3
@@ -195,32 +191,20 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--from", dest="start_from", metavar="MODEL", help="a finished demo Whisper to continue from: its name, or a .pt file"
     )
-    parser.add_argument("--generated", action="store_true", help="with --from: train on the clips of generate_clips, too")
     options = parser.parse_args(argv)
     if options.steps < 1:
         raise UserError(f"--steps {options.steps}: must be at least 1")
-    if options.generated and options.start_from is None:
-        raise UserError("--generated continues a finished model; name it with --from")
-    train(options.folder, options.corpus, options.steps, options.seed, start_from=options.start_from, generated=options.generated)
+    train(options.folder, options.corpus, options.steps, options.seed, start_from=options.start_from)
     return 0
 
 
-def train(
-    folder: Path,
-    corpus: Path,
-    steps: int,
-    seed: int,
-    until: int | None = None,
-    start_from: str | None = None,
-    generated: bool = False,
-) -> Student:
+def train(folder: Path, corpus: Path, steps: int, seed: int, until: int | None = None, start_from: str | None = None) -> Student:
     """Run all steps, or those up to `until`, resuming the run in `folder`. Interrupted and uninterrupted runs give the same bits.
 
-    `start_from`: a finished model to continue from. `generated`: with the clips of `generate_clips`. Raises `UserError` if the training in
-    `folder` had another start or other clips.
+    `start_from`: a finished model to continue from. Raises `UserError` if the training in `folder` had another start.
     """
-    _require_same_start(folder, start_from, generated)
-    speech = WhisperDataset(corpus, load_tokenizer(), generated)
+    _require_same_start(folder, start_from)
+    speech = WhisperDataset(corpus, load_tokenizer())
     torch.manual_seed(seed)
     student = Student(speech, finished=None if start_from is None else _load_finished(start_from))
     phases, rate = (PHASES, RATE) if start_from is None else (PHASES[-1:], RESUMED_RATE)
@@ -236,17 +220,10 @@ def train(
     return student
 
 
-def _require_same_start(folder: Path, start_from: str | None, generated: bool) -> None:
-    """Raise `UserError` if the training in `folder` had another start or other clips, or record those of a new one."""
-    state, clips = folder / "training.safetensors", folder / GENERATED
+def _require_same_start(folder: Path, start_from: str | None) -> None:
+    state = folder / "training.safetensors"
     if not state.exists():
-        files.write_json(clips, generated)
         return
-    if (recorded := strict_json.loads(clips.read_text(encoding="utf-8"))) != generated:
-        raise UserError(
-            f"the training in {folder} began {'with' if recorded else 'without'} --generated; {'add' if recorded else 'remove'} it, "
-            "or use another FOLDER"
-        )
     with safe_open(state, framework="pt") as file:
         from_scratch = "weight.spell.weight" in file.keys()  # noqa: SIM118 - not a dict
     if from_scratch and start_from is not None:

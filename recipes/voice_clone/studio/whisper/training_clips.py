@@ -1,7 +1,7 @@
-"""The training clips of the demo Whisper at 16 kHz: the synthetic voices, their reconstructions by the demo codec, and generated clips.
+"""The training clips of the demo Whisper at 16 kHz: the synthetic voices, and their reconstructions by the demo codec.
 
-The speech that this Whisper will transcribe has gone through that codec, and often the base has generated its codes. Before it was trained
-on codec output, its WER was 14.7 % on reconstructions and 6.8 % on the originals.
+The speech that this Whisper will transcribe has gone through that codec. Before it was trained on codec output, its WER was 14.7 % on
+reconstructions and 6.8 % on the originals.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ from safetensors.numpy import load_file, save
 
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Samples, convert_to_int16, read_audio
 from data_prep.audio_codecs.qwen3_tts_codec import compute_codec_digest, find_codec, load_codec
-from finetune.errors import UserError
-from finetune.storage import files, strict_json
+from finetune.storage import files
 from recipes.voice_clone.studio.codec.measure_codec import reconstruct
 from recipes.voice_clone.studio.codec.pack_codec import NAME as CODEC
-from recipes.voice_clone.studio.whisper import generate_clips
 
 RECONSTRUCTED = 2
 """Every n-th clip is also used after the codec."""
@@ -54,15 +52,6 @@ def load_clips(corpus: Path, rows: Sequence[dict[str, Any]]) -> list[TrainingCli
     tensors = load_file(cached)
     pcm = np.split(tensors["sound"], np.cumsum(tensors["lengths"])[:-1])
     return [TrainingClip(row, one) for row, one in zip([*rows, *reconstructed_rows], pcm, strict=True)]
-
-
-def load_generated_clips(corpus: Path) -> list[TrainingClip]:
-    """The clips of `generate_clips`. Raises `UserError` if there are none."""
-    path = corpus / generate_clips.ROWS
-    if not path.exists():
-        raise UserError(f"{path} is missing; create it: python -m recipes.voice_clone.studio.whisper.generate_clips --corpus {corpus}")
-    rows = [strict_json.loads_object(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [TrainingClip(row, _to_pcm(wave)) for row, wave in zip(rows, _read_waves(corpus, rows), strict=True)]
 
 
 def _read_waves(corpus: Path, rows: Sequence[dict[str, Any]]) -> Iterator[Samples]:

@@ -9,11 +9,9 @@ import torch
 from whisper.model import ModelDimensions, Whisper, disable_sdpa
 
 from finetune.errors import UserError
-from recipes.voice_clone.studio.corpus.make_corpus import read_corpus
-from recipes.voice_clone.studio.whisper import augmented_windows, train_whisper
+from recipes.voice_clone.studio.whisper import train_whisper
 from recipes.voice_clone.studio.whisper.augmented_windows import WhisperDataset
 from recipes.voice_clone.studio.whisper.train_whisper import DIMENSIONS, Phase, Student, main, train
-from recipes.voice_clone.studio.whisper.training_clips import load_clips
 
 
 @pytest.fixture(autouse=True)
@@ -153,24 +151,3 @@ def test_a_training_must_resume_from_the_same_start(student: Student, noise_corp
 def test_an_unknown_model_for_from_is_refused(noise_corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--from small: no such file; use whisper-demo-en, or the \.pt file of a demo Whisper"):
         train(tmp_path / "more", noise_corpus, steps=2, seed=0, start_from="small")
-
-
-def test_generated_clips_are_for_continued_trainings_and_stay_in_or_out(
-    student: Student, noise_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clips = load_clips(noise_corpus, list(read_corpus(noise_corpus))[:1])[:1]
-    monkeypatch.setattr(augmented_windows, "load_generated_clips", lambda corpus: 3 * clips)
-    tokenizer = train_whisper.load_tokenizer()
-    assert len(WhisperDataset(noise_corpus, tokenizer, generated=True).sentences) == 3 + len(
-        WhisperDataset(noise_corpus, tokenizer).sentences
-    )
-    torch.save({"dims": DIMENSIONS, "model_state_dict": student.weights()}, tmp_path / "finished.pt")
-    more = ["--corpus", str(noise_corpus), "--steps", "2", "--from", str(tmp_path / "finished.pt")]
-    assert main([str(tmp_path / "with"), *more, "--generated"]) == 0
-    with pytest.raises(UserError, match=r"the training in .*with began with --generated; add it, or use another FOLDER"):
-        main([str(tmp_path / "with"), *more])
-    assert main([str(tmp_path / "without"), *more]) == 0
-    with pytest.raises(UserError, match=r"the training in .*without began without --generated; remove it, or use another FOLDER"):
-        main([str(tmp_path / "without"), *more, "--generated"])
-    with pytest.raises(UserError, match="--generated continues a finished model; name it with --from"):
-        main([str(tmp_path / "new"), "--generated"])
