@@ -1,16 +1,20 @@
 """Measure the WER of a finished demo with several speech recognizers, and the recognizers themselves on clips whose words are certain.
 
-    python -m recipes.voice_clone.studio.measure_demo [runs/demo]… [--asr RECOGNIZER]…
+    python -m recipes.voice_clone.studio.measure_demo [runs/demo]… [--asr RECOGNIZER]… [--others 120]
 
 Prints one line of JSON for each demo: WERs in percent of the reported sentences as recordings, by the base before training and after it,
 and as clips with the first codes of the recordings and the trained model's 15 others (`real_first_codes.py`). The words of these are
 certain, so their WER is that of the recognizer on such speech. `both_wrong`: percent of the words after training that each recognizer has
-wrong, which therefore are probably spoken wrong. Needs pocketsphinx unless --asr names other recognizers: pip install 'overtone[studio]'.
+wrong, which therefore are probably spoken wrong. `other sentences`: so many held-out sentences that are not reported, by the trained model;
+the reported ones are few, and their WER differs by points from run to run.
+
+Needs pocketsphinx unless --asr names other recognizers: pip install 'overtone[studio]'.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Sequence
@@ -23,37 +27,46 @@ from data_prep.audio.waveform import MASTER_RATE, Samples, read_audio
 from finetune.errors import UserError, exit_code
 from recipes.speech.evaluation.intelligibility import align_words, transcripts_wer
 from recipes.speech.evaluation.scoring import read_clip
+from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.voice_clone.demo import comparison_clips
 from recipes.voice_clone.demo.comparison_clips import AFTER, SPOKEN
 from recipes.voice_clone.demo.pipeline import NEW_VOICE, SPEAKER
+from recipes.voice_clone.inference.synthesizer import SPEECH
 from recipes.voice_clone.studio import recognizers
 from recipes.voice_clone.studio.base import pack_base
-from recipes.voice_clone.studio.real_first_codes import TrainedVoice
+from recipes.voice_clone.studio.corpus import make_new_voice
+from recipes.voice_clone.studio.real_first_codes import LANGUAGE, TrainedVoice
 from recipes.voice_clone.studio.recognizers import Transcriber
 
 Spoken = list[tuple[str, Samples]]
-CERTAIN = "real first codes"
+CERTAIN, UNREPORTED = "real first codes", "other sentences"
+OTHERS = 120
+MAX_SECONDS = 12.0
+TEXTS_AT_ONCE = 8
 
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="measure_demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("demos", nargs="*", type=Path, default=[Path("runs/demo")], metavar="FOLDER", help="(default runs/demo)")
     recognizers.add_option(parser)
+    parser.add_argument("--others", type=int, default=OTHERS, help="other sentences to measure (default %(default)s; 0: none)")
     options = parser.parse_args(argv)
     for demo in options.demos:
         if not (demo / "export").is_dir() or not (demo / "evaluation").is_dir():
             raise UserError(f"{demo} is not a finished demo; run it first: make demo")
     transcribers = recognizers.load_transcribers(options.asr or pack_base.RECOGNIZERS)
     for demo in options.demos:
-        print(json.dumps({"demo": str(demo), **measure_demo(demo, transcribers)}), flush=True)
+        print(json.dumps({"demo": str(demo), **measure_demo(demo, transcribers, options.others)}), flush=True)
     return 0
 
 
-def measure_demo(demo: Path, transcribers: dict[str, Transcriber]) -> dict[str, Any]:
+def measure_demo(demo: Path, transcribers: dict[str, Transcriber], others: int = OTHERS) -> dict[str, Any]:
     """WERs in percent by recognizer, for each kind of clip, and of the words after training that all recognizers have wrong."""
     clips = comparison_clips.read_clips(demo / "evaluation", NEW_VOICE)
     spoken: dict[str, Spoken] = {title: [(clip.text, read_clip(clip.path)) for clip in clips[title]] for title in SPOKEN}
     spoken[CERTAIN] = generate_from_first_codes(demo / "export")
+    if others:
+        spoken[UNREPORTED] = speak_other_sentences(demo / "export", others)
     transcripts = {
         name: {title: [(text, transcribe(wave)) for text, wave in pairs] for title, pairs in spoken.items()}
         for name, transcribe in transcribers.items()
@@ -72,6 +85,18 @@ def generate_from_first_codes(export: Path) -> Spoken:
     texts = [str(row["text"]) for row in rows]
     waves = [read_audio(NEW_VOICE / row["audio"], MASTER_RATE).samples for row in rows]
     return list(zip(texts, TrainedVoice(export, SPEAKER).generate(texts, waves), strict=True))
+
+
+def speak_other_sentences(export: Path, count: int) -> Spoken:
+    """The first `count` of the sentences that settings are compared with, and more of the same kind, by the trained voice."""
+    texts, spoken = make_new_voice.list_choosing_sentences(count=count), Spoken()
+    with contextlib.closing(SPEECH.inspect(export).open()) as voice:
+        for start in range(0, len(texts), TEXTS_AT_ONCE):
+            batch = texts[start : start + TEXTS_AT_ONCE]
+            requests = [SpeechRequest(text, SPEAKER, LANGUAGE) for text in batch]
+            results = voice.speak(requests, SpeechSampling(max_seconds=MAX_SECONDS))
+            spoken += zip(batch, (result.wave for result in results), strict=True)
+    return spoken
 
 
 def find_both_wrong(transcripts: Sequence[Sequence[tuple[str, str]]]) -> float:

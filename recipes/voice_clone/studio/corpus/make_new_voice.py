@@ -94,10 +94,10 @@ def write_new_voice(folder: Path, seed: int) -> None:
     files.write_jsonl(folder / "held_out.jsonl", write_held_out(folder, [*reported, *islice(held_out, MORE_HELD_OUT)]))
 
 
-def list_choosing_sentences(seed: int = SEED) -> list[str]:
-    """The held-out sentences to compare settings of the demo with; none of them is reported."""
+def list_choosing_sentences(seed: int = SEED, count: int = CHOOSING) -> list[str]:
+    """The first `count` held-out sentences to compare settings of the demo with; none of them is reported."""
     others = HELD_OUT + PER_KNOWN_VOICE * len(KNOWN_VOICES) + MORE_HELD_OUT
-    return list(islice(grammar.generate_sentences(seed, "held_out"), others, others + CHOOSING))
+    return list(islice(grammar.generate_sentences(seed, "held_out"), others, others + count))
 
 
 def write_recording(folder: Path, session: RecordingSession, sentences: Sequence[str]) -> list[dict[str, Any]]:

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from finetune.errors import UserError
+from recipes.voice_clone.demo import comparison_clips
 from recipes.voice_clone.studio import measure_demo, recognizers
+from recipes.voice_clone.studio.corpus import make_new_voice
 
 
 def test_only_words_that_all_recognizers_have_wrong_count_as_wrong_for_both() -> None:
@@ -28,3 +30,10 @@ def test_a_recognizer_that_writes_the_text_has_no_errors_and_one_that_writes_not
 def test_a_folder_without_a_finished_demo_is_refused_before_models_are_loaded(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"is not a finished demo; run it first: make demo"):
         measure_demo.main([str(tmp_path), "--asr", "nobody.pt"])
+
+
+def test_the_other_sentences_start_with_those_for_choosing_and_none_is_reported() -> None:
+    others = make_new_voice.list_choosing_sentences(count=measure_demo.OTHERS)
+    assert others[: make_new_voice.CHOOSING] == make_new_voice.list_choosing_sentences()
+    reported = {row["text"] for row in comparison_clips.read_rows(make_new_voice.FOLDER / "held_out.jsonl")}
+    assert len(set(others)) == measure_demo.OTHERS and not reported & set(others)
