@@ -34,7 +34,7 @@ from data_prep.dataset.codec_code_store import STORE, ClipToEncode
 from data_prep.dataset.codec_metadata import describe_codec
 from data_prep.dataset.manifest_line_reader import DATASET, find_manifests
 from data_prep.manifest import REJECTS, ManifestRow, Reject
-from data_prep.parallel import distributed_executor
+from data_prep.parallel import worker_options
 from data_prep.parallel.process_pool import StopSignal, report_stopped
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code, format_count
@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("dataset", type=Path, help=DATASET)
     options.add_argument("--model", required=True, help=MODEL)
     options.add_argument("--speaker", metavar="NAME", help="the speaker of rows that name none (files of the official script)")
-    distributed_executor.add_options(options, "the codec")
+    worker_options.add_options(options, "the codec")
     options.add_argument(
         "--batch-seconds", type=float, default=60.0, help="seconds of audio to encode at a time; bounds memory (default %(default)s)"
     )
@@ -97,14 +97,14 @@ def _run(argv: list[str]) -> int:
         raise UserError(f"--batch-seconds {options.batch_seconds}: give a number of seconds above 0")
     if not 0 <= options.time_shifts <= MOST_TIME_SHIFTS:
         raise UserError(f"--time-shifts {options.time_shifts}: give a number from 0 to {MOST_TIME_SHIFTS}")
-    distributed_executor.check_options(options)
+    worker_options.check_options(options)
     manifests = find_manifests(options.dataset)
     folder = manifests[0].parent
     rows = list(_read_rows(manifests, folder, options.speaker))
     codec = open_codec(options.model)
     owner = files.lock_folder(folder)
     try:
-        with distributed_executor.open_workers(options, folder, [folder, codec.folder]) as hands, StopSignal() as stop:
+        with worker_options.open_workers(options, folder, [folder, codec.folder]) as hands, StopSignal() as stop:
             return _add_codes(
                 rows, folder, codec_code_store.EncodingSetup(folder / STORE, codec, options.batch_seconds, hands), options, stop
             )

@@ -25,10 +25,10 @@ from data_prep.audio_codecs.selection import DEFAULT_MODEL, suggest_other_models
 from data_prep.clips import dnsmos, review_decisions
 from data_prep.clips.quality_rules import KEEP_ALL, PRESETS, make_presets
 from data_prep.dataset import duration_accounting, voice_dataset_writer
-from data_prep.parallel import distributed_executor
+from data_prep.parallel import worker_options
 from data_prep.parallel.devices import choose_device
-from data_prep.parallel.distributed_executor import WorkerOptions
 from data_prep.parallel.process_pool import StopSignal, report_stopped
+from data_prep.parallel.worker_options import WorkerOptions
 from data_prep.pipeline import clip_selection, random_transcript_samples, rule_removal_table, transcript_plausibility
 from data_prep.pipeline.all_recordings import RecordingTask, StoppedError, WorkerSetup, process_recordings
 from data_prep.pipeline.clip_selection import SelectionCriteria
@@ -75,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
     )
     _add_text_options(options)
     _add_clip_options(options)
-    distributed_executor.add_options(options, "Whisper and --align")
+    worker_options.add_options(options, "Whisper and --align")
     return options
 
 
@@ -143,7 +143,7 @@ def _run(argv: list[str]) -> int:
     try:
         encoder = None if options.speaker_check == "none" else options.speaker_check
         needed = [options.recordings, options.whisper, options.check_with, encoder, options.align]
-        with distributed_executor.open_workers(options, options.out, needed) as hands, StopSignal() as stop:
+        with worker_options.open_workers(options, options.out, needed) as hands, StopSignal() as stop:
             return _prepare_dataset(options, stop, hands)
     except (StoppedError, KeyboardInterrupt) as error:
         return report_stopped(str(error) or "at once")
@@ -199,7 +199,7 @@ def _check_options(options: argparse.Namespace) -> None:
         raise UserError(f"--align {POCKETSPHINX} aligns English only, not {language}; give a Wav2Vec2 CTC model for {language}")
     if not 0 <= options.val_share < 1:
         raise UserError(f"--val-share {options.val_share}: expected a share from 0 up to but not including 1")
-    distributed_executor.check_options(options)
+    worker_options.check_options(options)
     if not 0 < options.shortest <= options.target <= options.longest:
         raise UserError(
             f"--shortest {options.shortest}, --target {options.target}, --longest {options.longest}: "

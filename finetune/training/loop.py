@@ -28,7 +28,7 @@ from finetune.monitoring.run_logger import Events
 from finetune.monitoring.run_records import FINISHED, FINISHED_EARLY
 from finetune.monitoring.stop_requests import AgreedStop, StopRequests, agree_to_stop, find_save_obstacle
 from finetune.recipe import recipe_arguments
-from finetune.training.best_checkpoint_by_samples import MOST_PENDING, SampleChoice
+from finetune.training.early_stopping_by_samples import MOST_PENDING, SampleChoice
 from finetune.training.evaluation import evaluate
 from finetune.training.step import Training, make_loader, train_step
 

@@ -33,7 +33,7 @@ from finetune.monitoring.stop_requests import SignalListener, StopRequests
 from finetune.recipe import Recipe
 from finetune.storage import files
 from finetune.training import out_of_memory
-from finetune.training.best_checkpoint_by_samples import SampleChoice
+from finetune.training.early_stopping_by_samples import SampleChoice
 from finetune.training.generation_during_training import Sampler, bytes_on_gpu
 from finetune.training.loop import fit
 from finetune.training.run_report import describe_result, describe_start, describe_stop

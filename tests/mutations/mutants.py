@@ -2629,14 +2629,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "finetune/training/generation_during_training.py",
         "if step <= self._done and step not in self._measured and",
         "if step not in self._measured and",
-        "tests/finetune/training/test_best_checkpoint_by_samples.py::test_checkpoints_without_a_measurement_are_measured_after_a_resume_in_order",
+        "tests/finetune/training/test_early_stopping_by_samples.py::test_checkpoints_without_a_measurement_are_measured_after_a_resume_in_order",
         "a damaged checkpoint after the resumed one is measured",
     ),
     Mutant(
         "finetune/training/generation_during_training.py",
         "if self._due and not self._plan.decides:",
         "if self._due:",
-        "tests/finetune/training/test_best_checkpoint_by_samples.py::test_checkpoints_without_a_measurement_are_measured_after_a_resume_in_order",
+        "tests/finetune/training/test_early_stopping_by_samples.py::test_checkpoints_without_a_measurement_are_measured_after_a_resume_in_order",
         "a checkpoint that is to be measured is passed over",
     ),
     Mutant(
@@ -2647,10 +2647,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "each validation file is reported with the loss of all",
     ),
     Mutant(
-        "recipes/speech/selection/training_sample_metrics.py",
+        "recipes/speech/selection/metrics_during_training.py",
         "one[SIMILARITY] = 0.0 if found is None else found",
         "one[SIMILARITY] = 1.0 if found is None else found",
-        "tests/recipes/speech/selection/test_training_sample_metrics.py::test_errors_are_summed_and_a_clip_without_a_voice_is_no_advantage",
+        "tests/recipes/speech/selection/test_metrics_during_training.py::test_errors_are_summed_and_a_clip_without_a_voice_is_no_advantage",
         "a silent clip counts as the speaker's voice",
     ),
     Mutant(

@@ -38,15 +38,15 @@ class SpeechVerbs:
 
     def prepare_metrics(self, config: Config) -> PreparedMetrics | None:
         """What measuring those clips needs."""
-        from recipes.speech.selection import training_sample_metrics
+        from recipes.speech.selection import metrics_during_training
 
-        return training_sample_metrics.prepare(config)
+        return metrics_during_training.prepare(config)
 
     def measure(self, folder: Path, prompts: list[str], answers: list[Answer], prepared: PreparedMetrics) -> MeasuredAnswers:
         """WER, similarity and endings of those clips."""
-        from recipes.speech.selection import training_sample_metrics
+        from recipes.speech.selection import metrics_during_training
 
-        return training_sample_metrics.measure(self.load_command().speech, folder, prompts, answers, prepared)
+        return metrics_during_training.measure(self.load_command().speech, folder, prompts, answers, prepared)
 
     def evaluate(self, model: Path, argv: list[str]) -> int:
         """Body of `finetune eval-voice`."""

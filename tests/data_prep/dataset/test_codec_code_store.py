@@ -22,8 +22,8 @@ from data_prep.dataset.codec_code_store import (
     make_batches,
     make_key,
 )
-from data_prep.parallel.distributed_executor import WorkerOptions
 from data_prep.parallel.process_pool import Failure, StopSignal
+from data_prep.parallel.worker_options import WorkerOptions
 
 
 def clip(name: str, seconds: float) -> ClipToEncode:

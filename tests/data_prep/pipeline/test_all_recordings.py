@@ -9,9 +9,9 @@ import pytest
 import soundfile
 
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.parallel.distributed_executor import WorkerOptions
 from data_prep.parallel.process_pool import Failure, StopSignal
 from data_prep.parallel.ray_pool import RayWorkers
+from data_prep.parallel.worker_options import WorkerOptions
 from data_prep.pipeline import all_recordings
 from data_prep.pipeline.all_recordings import RecordingTask, StoppedError, WorkerSetup, list_batches, process_recordings
 from data_prep.pipeline.one_recording import Job

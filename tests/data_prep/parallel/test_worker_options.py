@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from data_prep.cli import codes
-from data_prep.parallel import devices, distributed_executor
-from data_prep.parallel.distributed_executor import WorkerOptions
+from data_prep.parallel import devices, worker_options
 from data_prep.parallel.process_pool import StopSignal
+from data_prep.parallel.worker_options import WorkerOptions
 from finetune.errors import UserError
 
 
@@ -25,7 +25,7 @@ def on(place: str) -> Iterator[Callable[[int], str]]:
 
 def test_without_workers_one_device_processes_all_items() -> None:
     with StopSignal() as stop:
-        found = dict(distributed_executor.distribute_items([5, 6, 7], on, WorkerOptions(0, "cpu"), 1, stop))
+        found = dict(worker_options.distribute_items([5, 6, 7], on, WorkerOptions(0, "cpu"), 1, stop))
     assert found == {0: "5 on cpu", 1: "6 on cpu", 2: "7 on cpu"}
 
 
@@ -48,9 +48,9 @@ def test_each_worker_makes_its_gpu_current_before_it_loads_models(monkeypatch: p
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
-    monkeypatch.setattr(distributed_executor.process_pool, "run_items", in_workers)
+    monkeypatch.setattr(worker_options.process_pool, "run_items", in_workers)
     with StopSignal() as stop:
-        list(distributed_executor.distribute_items([5, 6, 7], loading, WorkerOptions(3), 1, stop))
+        list(worker_options.distribute_items([5, 6, 7], loading, WorkerOptions(3), 1, stop))
     assert seen == [("cuda:0", 0), ("cuda:1", 1), ("cuda:0", 0)]
 
 
@@ -60,24 +60,24 @@ def test_each_worker_makes_its_gpu_current_before_it_loads_models(monkeypatch: p
 )
 def test_the_number_of_worker_processes(asked: WorkerOptions, items: int, processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
-    monkeypatch.setattr(distributed_executor.process_pool, "run_items", lambda _, __, count, *___: started.append(count) or iter(()))
+    monkeypatch.setattr(worker_options.process_pool, "run_items", lambda _, __, count, *___: started.append(count) or iter(()))
     monkeypatch.setattr(devices.os, "sched_getaffinity", lambda _: range(8))
     monkeypatch.setattr(devices, "free_host_memory", lambda: 4 * 2**30)
-    monkeypatch.setattr(distributed_executor, "choose_device", lambda asked: asked or "cpu")
+    monkeypatch.setattr(worker_options, "choose_device", lambda asked: asked or "cpu")
     with StopSignal() as stop:
-        assert dict(distributed_executor.distribute_items(range(items), on, asked, 2**30, stop)) == {}
+        assert dict(worker_options.distribute_items(range(items), on, asked, 2**30, stop)) == {}
     assert started == [processes]
 
 
 def test_worker_options_are_parsed_and_checked() -> None:
     options = argparse.ArgumentParser()
-    distributed_executor.add_options(options, "the model")
-    with distributed_executor.open_workers(options.parse_args([]), Path(), []) as nothing_asked:
+    worker_options.add_options(options, "the model")
+    with worker_options.open_workers(options.parse_args([]), Path(), []) as nothing_asked:
         assert nothing_asked == WorkerOptions(None, None, None)
-    with distributed_executor.open_workers(options.parse_args(["--workers", "3", "--device", "cpu"]), Path(), []) as asked:
+    with worker_options.open_workers(options.parse_args(["--workers", "3", "--device", "cpu"]), Path(), []) as asked:
         assert asked == WorkerOptions(3, "cpu", None)
     with pytest.raises(UserError, match="--workers -1: expected a number of processes"):
-        distributed_executor.check_options(options.parse_args(["--workers", "-1"]))
+        worker_options.check_options(options.parse_args(["--workers", "-1"]))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from recipes.speech.evaluation import intelligibility
 from recipes.speech.evaluation.intelligibility import Transcription
 from recipes.speech.evaluation.samples_during_training import make_answer
 from recipes.speech.interface import SpeechRequest, SpeechResult
-from recipes.speech.selection import training_sample_metrics
+from recipes.speech.selection import metrics_during_training
 from recipes.voice_clone.recipe import RECIPE
 from tests.finetune import tiny
 from tests.recipes.voice_clone.conftest import Corpus, make_rows, voice, write_corpus
@@ -52,20 +52,20 @@ def config_of(corpus: Corpus, nano: Path, *overrides: tuple[str, str]) -> Config
 
 def test_what_measuring_needs_is_found_and_recorded_without_paths(corpus: Corpus, nano: Path, babbler: Path) -> None:
     config = config_of(corpus, nano, ("sample.asr", str(babbler)), ("checkpoint.best_by", "sample/cost"))
-    found = training_sample_metrics.prepare(config)
+    found = metrics_during_training.prepare(config)
     assert found is not None and {"wer", "cer", "similarity", "endings", "cost", "seconds"} <= {*found.names}
     assert found.settings["languages"] == {"anna": "english", "bert": "english"} and found.bytes == babbler.stat().st_size
     assert found.settings["sampling"] == {"greedy": False, "temperature": None, "seed": 0, "max_seconds": 12.0, "recognizer_seed": 0}
     assert len(found.settings["asr"]["weights"]) == len(found.settings["speaker_model"]["digest"]) == 64
     assert [len(clips) for clips in found.local["references"].values()] == [1, 1], "each has one clip, in two rows"
     sample = config.sample.model_copy(update={"prompts": ("bert|Hi.",)})
-    (speaker,) = training_sample_metrics.collect_speakers(config.model_copy(update={"sample": sample}))
+    (speaker,) = metrics_during_training.collect_speakers(config.model_copy(update={"sample": sample}))
     assert speaker == "bert", "of the speakers of the prompts"
 
 
 def test_nothing_is_measured_unless_it_was_requested(corpus: Corpus, nano: Path) -> None:
-    assert training_sample_metrics.prepare(config_of(corpus, nano)) is None
-    ended = training_sample_metrics.prepare(config_of(corpus, nano, ("checkpoint.best_by", "sample/ended max")))
+    assert metrics_during_training.prepare(config_of(corpus, nano)) is None
+    ended = metrics_during_training.prepare(config_of(corpus, nano, ("checkpoint.best_by", "sample/ended max")))
     assert ended is not None and "wer" not in ended.names and "similarity" not in ended.names and not ended.local
 
 
@@ -102,13 +102,13 @@ def test_a_base_without_an_encoder_measures_no_similarity_unless_it_decides(
     corpus: Corpus, nano: Path, babbler: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(option: str, name: str) -> None:
-        raise training_sample_metrics.UnsupportedModelError(f"{option} {name}: no speaker encoder")
+        raise metrics_during_training.UnsupportedModelError(f"{option} {name}: no speaker encoder")
 
-    monkeypatch.setattr(training_sample_metrics, "open_voice_encoder", refuse)
-    found = training_sample_metrics.prepare(config_of(corpus, nano, ("sample.asr", str(babbler))))
+    monkeypatch.setattr(metrics_during_training, "open_voice_encoder", refuse)
+    found = metrics_during_training.prepare(config_of(corpus, nano, ("sample.asr", str(babbler))))
     assert found is not None and {"wer", "cer"} <= {*found.names} and not {"similarity", "cost"} & {*found.names}
     with pytest.raises(UserError, match="no speaker encoder; give sample.speaker_model, or run: pip install"):
-        training_sample_metrics.prepare(config_of(corpus, nano, ("checkpoint.best_by", "sample/similarity max")))
+        metrics_during_training.prepare(config_of(corpus, nano, ("checkpoint.best_by", "sample/similarity max")))
 
 
 # --- the metrics
@@ -126,7 +126,7 @@ def recognizer(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("recognizer")
 def test_errors_are_summed_and_a_clip_without_a_voice_is_no_advantage(corpus: Corpus, nano: Path) -> None:
     config = config_of(corpus, nano, ("checkpoint.best_by", "sample/similarity max"))
-    prepared = training_sample_metrics.prepare(config)
+    prepared = metrics_during_training.prepare(config)
     assert prepared is not None
     prepared = PreparedMetrics(
         prepared.names, {**prepared.settings, "languages": {"anna": "english", "bert": "english"}}, {**prepared.local, "asr": "stand-in"}
@@ -139,7 +139,7 @@ def test_errors_are_summed_and_a_clip_without_a_voice_is_no_advantage(corpus: Co
         first_speaker = "anna"
 
     recipe: Any = type("Stub", (), {"inspect": staticmethod(lambda _: Folder())})
-    found = training_sample_metrics.measure(recipe, Path("export"), [*config.sample.prompts], answers, prepared)
+    found = metrics_during_training.measure(recipe, Path("export"), [*config.sample.prompts], answers, prepared)
     assert found.metrics["wer"] == pytest.approx(100 * (2 + 3) / 7), "of all words, not a mean of rates"
     assert found.details[0]["transcript"] == "counted boats" and found.details[1] == {
         **{"speaker": "bert", "text": "It is late.", "transcript": "", "wrong_words": 3, "words": 3, "similarity": 0.0}
@@ -147,7 +147,7 @@ def test_errors_are_summed_and_a_clip_without_a_voice_is_no_advantage(corpus: Co
     assert found.details[0]["similarity"] > 0.5 and found.metrics["similarity"] == found.details[0]["similarity"] / 2
     losses = found.metrics["wer"] / 100 + 1 - found.metrics["similarity"] + 0.5 * found.metrics["endings"]
     assert found.metrics["cost"] == pytest.approx(losses) and found.metrics["endings"] >= 0.5
-    assert np.array_equal(training_sample_metrics.decode(Answer("silent")), np.zeros(0, np.float32))
+    assert np.array_equal(metrics_during_training.decode(Answer("silent")), np.zeros(0, np.float32))
 
 
 # --- a real run

@@ -23,7 +23,7 @@ from finetune.monitoring.run_records import read_json
 from finetune.monitoring.stop_requests import StopRequests
 from finetune.recipe import find_recipe, load_recipe
 from finetune.training import run as training_run
-from finetune.training.best_checkpoint_by_samples import SampleChoice
+from finetune.training.early_stopping_by_samples import SampleChoice
 from finetune.training.generation_during_training import Sampler
 from finetune.training.sample_measurement_plan import SamplePlan
 from tests.finetune import tiny
