@@ -1,12 +1,11 @@
-"""Measure the WER of a finished demo with several speech recognizers, and the recognizers themselves on clips whose words are certain.
+"""Measure the WER of a finished demo with several speech recognizers, and on clips in which no word was read wrong.
 
     python -m recipes.voice_clone.studio.measure_demo [runs/demo]… [--asr RECOGNIZER]… [--others 120]
 
 Prints one line of JSON for each demo: WERs in percent of the reported sentences as recordings, by the base before training and after it,
-and as clips with the first codes of the recordings and the trained model's 15 others (`real_first_codes.py`). The words of these are
-certain, so their WER is that of the recognizer on such speech. `both_wrong`: percent of the words after training that each recognizer has
-wrong, which therefore are probably spoken wrong. `other sentences`: so many held-out sentences that are not reported, by the trained model;
-the reported ones are few, and their WER differs by points from run to run.
+and as clips with the first codes of the recordings and the trained model's 15 others (`real_first_codes.py`). `both_wrong`: percent of the
+words after training that each recognizer has wrong, which therefore are probably spoken wrong. `other sentences`: so many held-out
+sentences that are not reported, by the trained model; the reported ones are few, and their WER differs by points from run to run.
 
 Needs pocketsphinx unless --asr names other recognizers: pip install 'overtone[studio]'.
 """
@@ -39,7 +38,7 @@ from recipes.voice_clone.studio.real_first_codes import LANGUAGE, TrainedVoice
 from recipes.voice_clone.studio.recognizers import Transcriber
 
 Spoken = list[tuple[str, Samples]]
-CERTAIN, UNREPORTED = "real first codes", "other sentences"
+FIRST_GIVEN, UNREPORTED = "real first codes", "other sentences"
 OTHERS = 120
 MAX_SECONDS = 12.0
 TEXTS_AT_ONCE = 8
@@ -64,7 +63,7 @@ def measure_demo(demo: Path, transcribers: dict[str, Transcriber], others: int =
     """WERs in percent by recognizer, for each kind of clip, and of the words after training that all recognizers have wrong."""
     clips = comparison_clips.read_clips(demo / "evaluation", NEW_VOICE)
     spoken: dict[str, Spoken] = {title: [(clip.text, read_clip(clip.path)) for clip in clips[title]] for title in SPOKEN}
-    spoken[CERTAIN] = generate_from_first_codes(demo / "export")
+    spoken[FIRST_GIVEN] = generate_from_first_codes(demo / "export")
     if others:
         spoken[UNREPORTED] = speak_other_sentences(demo / "export", others)
     transcripts = {

@@ -1,7 +1,8 @@
 """Speech with the first codes of recordings, whose other codes a model generates.
 
-It sounds like speech of the model, but the words in it are certain: they are in the first codes. So its WER tells how well a recognizer
-understands such speech. In speech that a model generates alone, words that are spoken wrong and words that are misheard count alike.
+It sounds like speech of the model, and no word in it was read wrong: the first codes are those of the right words. So its WER comes from
+sounds that the other codes blur, and from what the recognizer misses. In speech that a model generates alone, words that were read wrong
+count as well.
 """
 
 from __future__ import annotations
