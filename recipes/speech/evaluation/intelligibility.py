@@ -91,11 +91,6 @@ def align_words(expected: str, transcript: str, language: str) -> list[AlignedWo
     return aligned
 
 
-def clips_wer(model: Any, clips: Iterable[tuple[str, Samples]], language: str) -> float:
-    """WER of clips, given as pairs of (expected text, samples [n] at 24 kHz)."""
-    return transcripts_wer([(text, transcribe(model, samples, language).text) for text, samples in clips], language)
-
-
 def transcripts_wer(transcripts: Iterable[tuple[str, str]], language: str) -> float:
     """WER of transcripts, given as pairs of (expected text, transcript)."""
     errors = [one for text, transcript in transcripts if (one := count_errors(text, transcript, language))]

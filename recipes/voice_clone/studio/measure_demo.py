@@ -3,8 +3,8 @@
     python -m recipes.voice_clone.studio.measure_demo [runs/demo]… [--asr RECOGNIZER]… [--others 120]
 
 Prints one line of JSON for each demo: WERs in percent of the reported sentences as recordings, by the base before training and after it,
-and as clips with the first codes of the recordings and the trained model's 15 others (`real_first_codes.py`). `both_wrong`: percent of the
-words after training that each recognizer has wrong, which therefore are probably spoken wrong. `other sentences`: so many held-out
+and as clips with the first codes of the recordings and the trained model's 15 others (`speech_from_first_codes.py`). `both_wrong`: percent
+of the words after training that each recognizer has wrong, which therefore are probably spoken wrong. `other sentences`: so many held-out
 sentences that are not reported, by the trained model; the reported ones are few, and their WER differs by points from run to run.
 
 Needs pocketsphinx unless --asr names other recognizers: pip install 'overtone[studio]'.
@@ -13,14 +13,11 @@ Needs pocketsphinx unless --asr names other recognizers: pip install 'overtone[s
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from data_prep.audio.waveform import MASTER_RATE, Samples, read_audio
 from finetune.errors import UserError, exit_code
@@ -30,18 +27,17 @@ from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.voice_clone.demo import comparison_clips
 from recipes.voice_clone.demo.comparison_clips import AFTER, SPOKEN
 from recipes.voice_clone.demo.pipeline import NEW_VOICE, SPEAKER
-from recipes.voice_clone.inference.synthesizer import SPEECH
+from recipes.voice_clone.inference.exported_metadata import ExportedModel
+from recipes.voice_clone.inference.synthesizer import Synthesizer, open_synthesizer
 from recipes.voice_clone.studio import recognizers
 from recipes.voice_clone.studio.base import pack_base
 from recipes.voice_clone.studio.corpus import make_new_voice
-from recipes.voice_clone.studio.real_first_codes import LANGUAGE, TrainedVoice
 from recipes.voice_clone.studio.recognizers import Transcriber
+from recipes.voice_clone.studio.speech_from_first_codes import FirstCodesSynthesizer
 
 Spoken = list[tuple[str, Samples]]
 FIRST_GIVEN, UNREPORTED = "real first codes", "other sentences"
-OTHERS = 120
-MAX_SECONDS = 12.0
-TEXTS_AT_ONCE = 8
+OTHERS, BATCH = 120, 8
 
 
 def main(argv: list[str]) -> int:
@@ -50,6 +46,8 @@ def main(argv: list[str]) -> int:
     recognizers.add_option(parser)
     parser.add_argument("--others", type=int, default=OTHERS, help="other sentences to measure (default %(default)s; 0: none)")
     options = parser.parse_args(argv)
+    if options.others < 0:
+        raise UserError(f"--others {options.others}: must be at least 0")
     for demo in options.demos:
         if not (demo / "export").is_dir() or not (demo / "evaluation").is_dir():
             raise UserError(f"{demo} is not a finished demo; run it first: make demo")
@@ -63,7 +61,7 @@ def measure_demo(demo: Path, transcribers: dict[str, Transcriber], others: int =
     """WERs in percent by recognizer, for each kind of clip, and of the words after training that all recognizers have wrong."""
     clips = comparison_clips.read_clips(demo / "evaluation", NEW_VOICE)
     spoken: dict[str, Spoken] = {title: [(clip.text, read_clip(clip.path)) for clip in clips[title]] for title in SPOKEN}
-    spoken[FIRST_GIVEN] = generate_from_first_codes(demo / "export")
+    spoken[FIRST_GIVEN] = speak_from_first_codes(demo / "export")
     if others:
         spoken[UNREPORTED] = speak_other_sentences(demo / "export", others)
     transcripts = {
@@ -77,23 +75,26 @@ def measure_demo(demo: Path, transcribers: dict[str, Transcriber], others: int =
     return {**wers, "both_wrong": find_both_wrong([own[AFTER] for own in transcripts.values()])}
 
 
-def generate_from_first_codes(export: Path) -> Spoken:
-    """The reported sentences with the first codes of their recordings; the trained voice generates the other codes."""
-    torch.set_num_threads(1)
+def speak_from_first_codes(export: Path) -> Spoken:
+    """The reported sentences with the first codes of their recordings, each as long as its recording."""
     rows = comparison_clips.read_rows(NEW_VOICE / "held_out.jsonl")
-    texts = [str(row["text"]) for row in rows]
-    waves = [read_audio(NEW_VOICE / row["audio"], MASTER_RATE).samples for row in rows]
-    return list(zip(texts, TrainedVoice(export, SPEAKER).generate(texts, waves), strict=True))
+    recordings = {str(row["text"]): read_audio(NEW_VOICE / row["audio"], MASTER_RATE).samples for row in rows}
+    spoken = speak(FirstCodesSynthesizer(ExportedModel.read(export), recordings), list(recordings))
+    return [(text, wave[: len(recordings[text])]) for text, wave in spoken]
 
 
 def speak_other_sentences(export: Path, count: int) -> Spoken:
     """The first `count` of the sentences that settings are compared with, and more of the same kind, by the trained voice."""
-    texts, spoken = make_new_voice.list_choosing_sentences(count=count), Spoken()
-    with contextlib.closing(SPEECH.inspect(export).open()) as voice:
-        for start in range(0, len(texts), TEXTS_AT_ONCE):
-            batch = texts[start : start + TEXTS_AT_ONCE]
-            requests = [SpeechRequest(text, SPEAKER, LANGUAGE) for text in batch]
-            results = voice.speak(requests, SpeechSampling(max_seconds=MAX_SECONDS))
+    return speak(open_synthesizer(export), make_new_voice.list_choosing_sentences(count=count))
+
+
+def speak(voice: Synthesizer, texts: Sequence[str]) -> Spoken:
+    """The texts in the demo's new voice, a batch at a time; closes the voice."""
+    sampling, spoken = SpeechSampling(max_seconds=pack_base.MAX_SECONDS), Spoken()
+    with voice:
+        for start in range(0, len(texts), BATCH):
+            batch = texts[start : start + BATCH]
+            results = voice.speak([SpeechRequest(text, SPEAKER) for text in batch], sampling)
             spoken += zip(batch, (result.wave for result in results), strict=True)
     return spoken
 

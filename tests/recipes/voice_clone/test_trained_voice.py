@@ -17,13 +17,14 @@ from data_prep.audio_codecs.selection import open_speaker_encoder
 from finetune import train
 from finetune.exporting import export
 from finetune.storage import demo_models, files
-from recipes.speech.evaluation import intelligibility, speaker_similarity, systems
+from recipes.speech.evaluation import speaker_similarity, systems
 from recipes.speech.evaluation.evaluation_items import Item
 from recipes.speech.evaluation.scoring import read_clip
 from recipes.speech.interface import SpeechSampling
 from recipes.voice_clone.demo import pipeline
 from recipes.voice_clone.inference.synthesizer import SPEECH
 from recipes.voice_clone.model import qwen3_tts_model
+from recipes.voice_clone.studio import recognizers
 from recipes.voice_clone.studio.corpus import grammar
 from recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES, speak
 
@@ -55,11 +56,11 @@ def clones(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Item, Samples
 
 
 def test_the_demo_base_speaks_its_text_and_no_other(clones: list[tuple[Item, Samples]]) -> None:
-    asr = intelligibility.load_whisper(pipeline.WHISPER)
+    measure = recognizers.load_recognizers([pipeline.WHISPER])[pipeline.WHISPER]
     own = [(item.text, wave) for item, wave in clones]
     others = [(clones[(at + 1) % len(clones)][0].text, wave) for at, (_, wave) in enumerate(clones)]
-    assert intelligibility.clips_wer(asr, own, "english") < 0.5
-    assert intelligibility.clips_wer(asr, others, "english") > 0.8
+    assert measure(own) < 0.5
+    assert measure(others) > 0.8
 
 
 def test_clones_are_most_similar_to_the_voice_of_their_clip(clones: list[tuple[Item, Samples]]) -> None:

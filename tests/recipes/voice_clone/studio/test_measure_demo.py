@@ -1,4 +1,4 @@
-"""A finished demo is measured by several recognizers, and these on clips whose words are certain."""
+"""A finished demo is measured by several recognizers, and on clips in which no word was read wrong."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ def test_a_recognizer_that_writes_the_text_has_no_errors_and_one_that_writes_not
 def test_a_folder_without_a_finished_demo_is_refused_before_models_are_loaded(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"is not a finished demo; run it first: make demo"):
         measure_demo.main([str(tmp_path), "--asr", "nobody.pt"])
+    with pytest.raises(UserError, match="--others -1: must be at least 0"):
+        measure_demo.main([str(tmp_path), "--others", "-1"])
 
 
 def test_the_other_sentences_start_with_those_for_choosing_and_none_is_reported() -> None:

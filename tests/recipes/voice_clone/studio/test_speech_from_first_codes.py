@@ -1,0 +1,56 @@
+"""Speech with given first codes: the model generates the other codes after them, as it does after its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from data_prep.audio_codecs import qwen3_tts_codec
+from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
+from recipes.speech.decoding.token_sampling import GREEDY
+from recipes.speech.interface import SpeechRequest, SpeechSampling
+from recipes.voice_clone.inference.exported_metadata import ExportedModel
+from recipes.voice_clone.inference.talker_decoding import DecodingSession
+from recipes.voice_clone.studio.speech_from_first_codes import FirstCodesSynthesizer, GivenFirstCodes
+
+TEXTS = ("Good day.", "Hello.", "Goodbye.")
+WAVES = [(0.1 * np.random.default_rng(n).standard_normal(4_000 + 2_000 * n)).astype(np.float32) for n in range(3)]
+
+
+@pytest.fixture(scope="module")
+def voice(two_voices: Any) -> FirstCodesSynthesizer:
+    torch.set_num_threads(1)
+    return FirstCodesSynthesizer(ExportedModel.read(two_voices.custom_voice), dict(zip(TEXTS, WAVES, strict=True)))
+
+
+def test_a_model_generates_its_own_codes_again_when_its_first_codes_are_given(voice: FirstCodesSynthesizer, two_voices: Any) -> None:
+    """And others when other first codes are given; a batch with a shorter row changes nothing."""
+    request = SpeechRequest(two_voices.rows[0]["text"], "Anna")
+    prompt = voice._embed_prompt(request, voice._load_voice(request))
+    session = DecodingSession(voice._decoder, [prompt], GREEDY, [0], 20)
+    for _ in session.frames():
+        pass
+    own = session.results()[0].codes
+    assert own.tolist() == two_voices.rows[0]["audio_codes"] and len(own) > 4, "the voice is Anna's, and she has some frames"
+    other = own[:, 0].roll(2)
+    again = GivenFirstCodes(voice._decoder, [prompt, prompt, prompt], [own[:, 0], own[:4, 0], other])
+    for _ in again.frames():
+        pass
+    whole, short, changed = (result.codes for result in again.results())
+    assert torch.equal(whole, own) and torch.equal(short, own[:4])
+    assert torch.equal(changed[:, 0], other) and not torch.equal(changed[:, 1:], own[:, 1:])
+
+
+def test_each_text_is_spoken_with_the_first_codes_of_its_recording(voice: FirstCodesSynthesizer) -> None:
+    """In another order than the recordings', which have different lengths; the other codes are the model's."""
+    order = (2, 0, 1)
+    spoken = voice.speak([SpeechRequest(TEXTS[at], "Anna") for at in order], SpeechSampling())
+    codec = qwen3_tts_codec.load_codec(voice.exported.folder / CODEC_FOLDER, "cpu")
+    for at, result in zip(order, spoken, strict=True):
+        (codes,) = qwen3_tts_codec.encode_clips(codec, [WAVES[at]])
+        assert result.codes[:, 0].tolist() == np.asarray(codes)[:, 0].tolist()
+        assert not np.array_equal(result.codes[:, 1:], np.asarray(codes)[:, 1:])
+        assert 0 <= len(result.wave) - len(WAVES[at]) < qwen3_tts_codec.SAMPLES_PER_FRAME
