@@ -1,0 +1,21 @@
+"""The configs of the base's trainings have valid keys and values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from finetune.config import resolve
+from finetune.recipe import find_recipe, load_options
+from recipes.voice_clone.studio.base import make_base
+
+OVERLAYS = sorted(Path(make_base.__file__).parent.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.stem)
+def test_an_overlay_fits_the_recipe(overlay: Path) -> None:
+    recipe = find_recipe("voice_clone")
+    config = resolve("voice_clone", load_options(recipe), [recipe / "config.yaml", overlay], [])
+    assert str(config.run.dir).startswith("runs/studio/base/") and config.data.training_files()
+    assert len(OVERLAYS) == 4
