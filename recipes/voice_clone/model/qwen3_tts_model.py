@@ -36,8 +36,8 @@ class SpeechModel(nn.Module):
         self, talker: nn.Module, speaker_vectors: Tensor, sub_weight: float, sub_frames: float, frame_dropout: float = 0.0
     ) -> None:
         """`talker` is the package's Qwen3TTSTalkerForConditionalGeneration; `speaker_vectors` is [speakers, H] fp32. The code predictor
-        trains on the share `sub_frames` in (0, 1] of the frames. The talker's input lacks the share `frame_dropout` in [0, 1) of the
-        frames."""
+        trains on the share `sub_frames` in (0, 1] of the frames. Where the talker predicts codebook 0 in training, its input lacks the
+        share `frame_dropout` in [0, 1) of the frames."""
         super().__init__()
         self.speaker_vectors: Tensor
         self.talker = talker
@@ -55,9 +55,15 @@ class SpeechModel(nn.Module):
         talker: Any = self.talker
         codes = select_positions(tensors["codes"], tensors["frame_rows"])
         embedded = frame_embeddings(talker, codes)
-        inputs = drop_frames(embedded, self.frame_dropout) if self.training and self.frame_dropout else embedded
-        hidden = talker_states(talker, input_embeddings(talker, self.speaker_vectors, tensors, inputs))
-        first_states, labels = align_first_codebook(hidden, tensors["labels"], tensors["target_rows"])
+        inputs = input_embeddings(talker, self.speaker_vectors, tensors, embedded)
+        if self.training and self.frame_dropout:
+            dropped = input_embeddings(talker, self.speaker_vectors, tensors, drop_frames(embedded, self.frame_dropout))
+            # The code predictor starts from the states of complete inputs, as in generation; from the others, it learns a harder task than
+            # it will have. One pass over twice the rows: sharded layers are gathered once.
+            hidden_for_first, hidden = talker_states(talker, torch.cat([dropped, inputs])).chunk(2)
+        else:
+            hidden_for_first = hidden = talker_states(talker, inputs)
+        first_states, labels = align_first_codebook(hidden_for_first, tensors["labels"], tensors["target_rows"])
         if result == "states":
             return {BASE_STATES: first_states}
         main, main_hits, *distance = compute_head_loss(talker.codec_head, first_states, labels, tensors.get(BASE_STATES))

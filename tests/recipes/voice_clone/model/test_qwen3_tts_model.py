@@ -99,11 +99,14 @@ def test_the_loss_on_a_share_of_the_frames_is_unbiased(fresh: Any) -> None:
 
 
 def test_frame_dropout_changes_the_training_loss_but_not_the_evaluation(fresh: Any) -> None:
-    """The talker's input loses frames; the targets and the code predictor do not. Evaluation drops no frames."""
+    """Codebook 0 is predicted from inputs that lack frames; the others are not, as in generation. Evaluation drops no frames."""
     model = SpeechModel(fresh.model.talker, fresh.model.speaker_vectors, 0.3, 1.0, 0.5)
     torch.manual_seed(0)
     one, other, whole = sums(model, fresh.batch), sums(model, fresh.batch), sums(fresh.model, fresh.batch)
     assert len({float(found["main"].detach()) for found in (one, other, whole)}) == 3
+    for found in (one, other):
+        torch.testing.assert_close(found["sub"], whole["sub"], rtol=1e-6, atol=0)
+        assert torch.equal(found["sub_accuracy"], whole["sub_accuracy"])
     measured = sums(model.eval(), fresh.batch)
     assert all(torch.equal(measured[name], whole[name]) for name in whole)
     fresh.model.train()
