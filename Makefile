@@ -15,7 +15,7 @@ WITHOUT_VOICE := tests/recipes/llm_sft $(addprefix --ignore=tests/recipes/llm_sf
     $(wildcard tests/recipes/test_*.py) \
     tests/recipes/csm/model tests/recipes/csm/exporting \
     $(addprefix tests/recipes/csm/test_,context.py options.py recipe.py regeneration.py released_models.py synchronizations.py) \
-    $(addprefix tests/recipes/csm/inference/test_,exported_metadata.py frame_decoding.py sampling_settings.py) \
+    $(addprefix tests/recipes/csm/inference/test_,exported_folder.py frame_decoding.py sampling_settings.py) \
     tests/data_prep/audio_codecs/test_mimi_stream_decoder.py tests/data_prep/audio_codecs/test_snac_stream_decoder.py \
     $(addprefix tests/recipes/speech/test_,dataset_rows.py model_card.py speech_recipe_state.py voices_json_schema.py) tests/recipes/speech/decoding \
     tests/finetune/storage/test_model_security.py \

@@ -19,7 +19,7 @@ from benchmarks._stock_generation import TEXT, Codes, Ways, publish_comparison
 from finetune.storage import files
 from recipes.codec_lm import tiny_checkpoint
 from recipes.codec_lm.families import ORPHEUS, Family
-from recipes.codec_lm.inference.exported_metadata import ExportedSpeechTokens
+from recipes.codec_lm.inference.exported_folder import ExportedSpeechTokens
 from recipes.codec_lm.inference.token_decoding import SpeechTokenDecoder, SpeechTokenSession
 from recipes.codec_lm.sequence_layout import SpeechTokenIds
 from recipes.speech.decoding.token_sampling import CodeSampler

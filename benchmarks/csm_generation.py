@@ -16,7 +16,7 @@ import torch
 from transformers import CsmForConditionalGeneration
 
 from benchmarks._stock_generation import TEXT, Codes, Ways, publish_comparison
-from recipes.csm.inference.exported_metadata import ExportedCsm
+from recipes.csm.inference.exported_folder import ExportedCsm
 from recipes.csm.inference.frame_decoding import CsmDecoder, CsmSession
 from recipes.csm.model import tiny_checkpoint
 from recipes.speech.decoding.token_sampling import GREEDY

@@ -25,7 +25,7 @@ from recipes.recipe_state import load_state, store_state
 from recipes.speech.dataset_rows import check_dataset_codec
 
 from . import dataset_speakers_and_codec, sequence_layout
-from .exporting import exported_files
+from .exporting import export_plan
 from .families import choose_family
 from .options import Options
 from .sequence_layout import SpeechTextProcessor, find_token_ids
@@ -92,7 +92,7 @@ def length(sample: Sample) -> int:
 
 def export(base: Path, state: dict[str, Any], _: dict[str, Tensor], __: str) -> ExportPlan:
     """The plan of a folder that stock transformers loads, with the codec in a subfolder. There are no buffers, and there is one format."""
-    return exported_files.plan_export(base, state)
+    return export_plan.plan_export(base, state)
 
 
 RECIPE = Recipe(

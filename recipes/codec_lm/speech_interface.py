@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from recipes.speech.cli.generate import GenerateCommand
 from recipes.speech.interface import SpeechRecipe
 
-from .inference.exported_metadata import ExportedSpeechTokens
+from .inference.exported_folder import ExportedSpeechTokens
 from .token_sampling_settings import SCHEME, TokenSampling
 
 if TYPE_CHECKING:

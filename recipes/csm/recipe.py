@@ -181,9 +181,9 @@ def prepare(config: Config[Options]) -> None:
 
 def export(base: Path, state: dict[str, Any], _: dict[str, Tensor], __: str) -> ExportPlan:
     """How the trained tensors become a folder for transformers. There are no buffers, and there is one format."""
-    from .exporting import exported_files
+    from .exporting import export_plan
 
-    return exported_files.make_plan(base, state)
+    return export_plan.plan_export(base, state)
 
 
 RECIPE = Recipe(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from recipes.speech.cli.generate import GenerateCommand
 from recipes.speech.interface import SpeechRecipe
 
-from .inference.exported_metadata import ExportedCsm
+from .inference.exported_folder import ExportedCsm
 from .inference.sampling_settings import SCHEME, CsmSampling
 
 if TYPE_CHECKING:

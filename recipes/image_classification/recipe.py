@@ -21,7 +21,7 @@ from finetune.recipe import Batch, ExportPlan, Inference, Loaded, Recipe, Sample
 from recipes import transformers_models
 from recipes.recipe_state import load_state, store_state
 
-from . import classifier_model, exported_files, image_processing, label_prediction, labels
+from . import classifier_model, export_plan, image_processing, label_prediction, labels
 from .image_processing import ImageProcessing
 from .options import Options
 
@@ -94,7 +94,7 @@ def loss(model: nn.Module, batch: Batch) -> dict[str, Term]:
 
 def export(base: Path, state: dict[str, Any], _: dict[str, Tensor], __: str) -> ExportPlan:
     """The plan of a folder that AutoModelForImageClassification and AutoImageProcessor load."""
-    return exported_files.plan_export(base, state)
+    return export_plan.plan_export(base, state)
 
 
 def show(sample: Sample, processing: Any) -> str:

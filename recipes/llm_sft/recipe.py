@@ -22,7 +22,7 @@ from recipes.language.model_loading import load_for_training, sketch_model
 from recipes.language.sft_tokenization import check_template, tokenize_row
 from recipes.language.tokenizer import check_vocabulary, load_tokenizer, read_template
 
-from . import chat_session, exported_files, generation, loss_mask_preview
+from . import chat_session, export_plan, generation, loss_mask_preview
 from .options import Options
 from .serving import serve_command
 
@@ -87,7 +87,7 @@ def length(sample: Sample) -> int:
 
 def export(base: Path, state: dict[str, Any], _: dict[str, Tensor], __: str) -> ExportPlan:
     """The plan of a folder that AutoModelForCausalLM and AutoTokenizer load. There are no buffers, and there is one format."""
-    return exported_files.plan_export(base, state)
+    return export_plan.plan_export(base, state)
 
 
 def sample(folder: Path, prompts: list[str]) -> list[Answer]:

@@ -165,9 +165,9 @@ def prepare(config: Config[Options]) -> None:
 
 def export(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kind: str) -> ExportPlan:
     """How the trained tensors become a folder for the stock package."""
-    from .exporting import exported_files
+    from .exporting import export_plan
 
-    return exported_files.make_plan(base, state, buffers, kind)
+    return export_plan.plan_export(base, state, buffers, kind)
 
 
 RECIPE = Recipe(

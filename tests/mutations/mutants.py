@@ -425,10 +425,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "`finetune plan … && finetune train …` starts a run that cannot fit",
     ),
     Mutant(
-        "recipes/csm/exporting/exported_files.py",
+        "recipes/csm/exporting/export_plan.py",
         " and not (tied and name == COPY)",
         "",
-        "tests/recipes/csm/exporting/test_exported_files.py::test_a_released_like_base_is_exported_without_untrained_copies",
+        "tests/recipes/csm/exporting/test_export_plan.py::test_a_released_like_base_is_exported_without_untrained_copies",
         "an export of CSM contains an untrained copy of the codes' embeddings, which a loader may take",
     ),
     Mutant(
@@ -1667,10 +1667,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "the end-of-speech code is decoded as a frame of audio",
     ),
     Mutant(
-        "recipes/voice_clone/exporting/exported_files.py",
+        "recipes/voice_clone/exporting/export_plan.py",
         '{**(talker.get("spk_id") or {}), **rows}',
         "rows",
-        "tests/recipes/voice_clone/exporting/test_exported_files.py::test_speakers_of_the_base_are_kept",
+        "tests/recipes/voice_clone/exporting/test_export_plan.py::test_speakers_of_the_base_are_kept",
         "an export loses the speakers that the base already had",
     ),
     Mutant(
@@ -2150,10 +2150,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "the turn of a reference clip lacks its end frame",
     ),
     Mutant(
-        "recipes/csm/inference/exported_metadata.py",
+        "recipes/csm/inference/exported_folder.py",
         "number not in taken",
         "number >= 0",
-        "tests/recipes/csm/inference/test_exported_metadata.py::test_an_export_has_its_trained_speakers",
+        "tests/recipes/csm/inference/test_exported_folder.py::test_an_export_has_its_trained_speakers",
         "a cloned voice gets the number of a trained speaker",
     ),
     Mutant(

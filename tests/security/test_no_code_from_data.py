@@ -29,7 +29,7 @@ from recipes.language.tokenizer import load_tokenizer
 from recipes.llm_sft import generation, tiny_checkpoint
 from recipes.speech.evaluation.speaker_similarity import load_independent_encoder
 from recipes.voice_clone.inference import reference_package
-from recipes.voice_clone.inference.exported_metadata import ExportedModel
+from recipes.voice_clone.inference.exported_folder import ExportedModel
 from recipes.voice_clone.model import tiny_checkpoint as voice_model
 from tests.finetune import tiny as byte_model
 from tests.finetune.storage.test_model_security import Harmful

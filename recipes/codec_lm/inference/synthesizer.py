@@ -22,7 +22,7 @@ from recipes.speech.sampling_settings import extend_sampling
 from ..dataset_speakers_and_codec import open_run_codec
 from ..token_sampling_settings import TokenSampling, make_sampler, resolve_settings
 from .continuous_batching import SpeechTokenBatch
-from .exported_metadata import ExportedSpeechTokens
+from .exported_folder import ExportedSpeechTokens
 from .token_decoding import SpeechTokenDecoder, SpeechTokenSession
 
 

@@ -31,7 +31,7 @@ from recipes.speech.reference_cache import ReferenceClips
 from ..model.csm_model import CsmTrainingModel, build_on_meta
 from ..model.model_config import read_config
 from .continuous_batching import CsmBatch
-from .exported_metadata import LANGUAGE, ExportedCsm, check_language
+from .exported_folder import LANGUAGE, ExportedCsm, check_language
 from .frame_decoding import CsmDecoder, CsmSession
 from .sampling_settings import SCHEME
 

@@ -28,7 +28,7 @@ from recipes.speech.sampling_settings import extend_sampling
 
 from ..model.config_factory import FRAME_RATE
 from ..model.sampling_settings import SCHEME, SamplingSettings
-from .exported_metadata import ExportedModel
+from .exported_folder import ExportedModel
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -27,7 +27,7 @@ from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.voice_clone.demo import comparison_clips
 from recipes.voice_clone.demo.comparison_clips import AFTER, SPOKEN
 from recipes.voice_clone.demo.pipeline import NEW_VOICE, SPEAKER
-from recipes.voice_clone.inference.exported_metadata import ExportedModel
+from recipes.voice_clone.inference.exported_folder import ExportedModel
 from recipes.voice_clone.inference.synthesizer import Synthesizer, open_synthesizer
 from recipes.voice_clone.studio import recognizers
 from recipes.voice_clone.studio.base import pack_base

@@ -15,7 +15,7 @@ from finetune.config_sources import load_yaml
 from finetune.errors import UserError
 from recipes.codec_lm import tiny_checkpoint
 from recipes.codec_lm.dataset_speakers_and_codec import open_run_codec
-from recipes.codec_lm.inference.exported_metadata import ExportedSpeechTokens
+from recipes.codec_lm.inference.exported_folder import ExportedSpeechTokens
 
 ROOT = Path(tiny_checkpoint.__file__).parent
 

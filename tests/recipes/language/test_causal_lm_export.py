@@ -1,4 +1,4 @@
-"""Tests of `recipes.language.causal_lm_export`. What `llm_sft` exports with them is in `tests/recipes/llm_sft/test_exported_files.py`."""
+"""Tests of `recipes.language.causal_lm_export`. What `llm_sft` exports with them is in `tests/recipes/llm_sft/test_export_plan.py`."""
 
 from __future__ import annotations
 

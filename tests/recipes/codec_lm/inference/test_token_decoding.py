@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from finetune.errors import UserError
-from recipes.codec_lm.inference.exported_metadata import ExportedSpeechTokens
+from recipes.codec_lm.inference.exported_folder import ExportedSpeechTokens
 from recipes.codec_lm.inference.token_decoding import SpeechTokenDecoder, SpeechTokenSession
 from recipes.speech.decoding.token_sampling import CodeSampler
 from recipes.speech.interface import SpeechRequest

@@ -14,7 +14,7 @@ from recipes.speech.decoding.frame_loop import DecodedCodes
 from recipes.speech.decoding.left_padding import PaddedSlots
 from recipes.speech.decoding.token_sampling import GREEDY, CodeSampler, FrameSampler
 from recipes.voice_clone.inference import reference_package, talker_decoding
-from recipes.voice_clone.inference.exported_metadata import ExportedModel
+from recipes.voice_clone.inference.exported_folder import ExportedModel
 from recipes.voice_clone.inference.prompt_embeddings import PromptEmbedder, PromptEmbeddings, VoiceConditioning
 from recipes.voice_clone.inference.talker_decoding import DecodingSession, TalkerDecoder
 from recipes.voice_clone.model.sequence_layout import tokenize_text

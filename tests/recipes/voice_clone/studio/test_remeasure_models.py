@@ -11,7 +11,7 @@ import pytest
 
 from finetune.errors import UserError
 from finetune.storage import demo_models
-from recipes.voice_clone.exporting import exported_files
+from recipes.voice_clone.exporting import export_plan
 from recipes.voice_clone.studio import remeasure_models
 from recipes.voice_clone.studio.base import pack_base
 from recipes.voice_clone.studio.codec import measure_codec
@@ -56,7 +56,7 @@ def test_figures_and_card_are_updated_and_the_model_is_unchanged(tmp_path: Path,
 def test_the_shipped_base_has_no_speaker_names() -> None:
     folder = demo_models.folder_of(pack_base.NAME)
     assert json.loads((folder / "config.json").read_text())["talker_config"]["spk_id"] == {}
-    assert not (folder / exported_files.VOICES).exists()
+    assert not (folder / export_plan.VOICES).exists()
 
 
 def test_nothing_is_written_before_all_models_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from data_prep.audio_codecs import qwen3_tts_codec
 from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
 from recipes.speech.decoding.token_sampling import GREEDY
 from recipes.speech.interface import SpeechRequest, SpeechSampling
-from recipes.voice_clone.inference.exported_metadata import ExportedModel
+from recipes.voice_clone.inference.exported_folder import ExportedModel
 from recipes.voice_clone.inference.talker_decoding import DecodingSession
 from recipes.voice_clone.studio.speech_from_first_codes import FirstCodesSynthesizer, GivenFirstCodes
 

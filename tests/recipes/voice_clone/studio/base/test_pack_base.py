@@ -13,7 +13,7 @@ from data_prep.audio_codecs.qwen3_tts_codec import find_codec
 from finetune import train
 from finetune.errors import UserError
 from finetune.storage import demo_models
-from recipes.voice_clone.exporting import exported_files
+from recipes.voice_clone.exporting import export_plan
 from recipes.voice_clone.model import tiny_checkpoint
 from recipes.voice_clone.model.sampling_settings import SCHEME
 from recipes.voice_clone.studio import recognizers
@@ -77,7 +77,7 @@ def test_the_exported_base_has_the_shipped_codec_and_no_speaker_names(tmp_path: 
     config = json.loads((made / "config.json").read_text())
     assert again == made and config["tts_model_type"] == "base"
     assert config["talker_config"]["spk_id"] == config["talker_config"]["spk_is_dialect"] == {}
-    assert not (made / exported_files.VOICES).exists()
+    assert not (made / export_plan.VOICES).exists()
     assert SCHEME.read_model_settings(made) == pack_base.GENERATION_CONFIG
     shipped_codec = find_codec("codec-demo") / "model.safetensors"
     assert (made / "speech_tokenizer" / "model.safetensors").read_bytes() == shipped_codec.read_bytes()

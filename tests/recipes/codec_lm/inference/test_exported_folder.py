@@ -1,4 +1,4 @@
-"""Tests of `recipes.codec_lm.inference.exported_metadata`."""
+"""Tests of `recipes.codec_lm.inference.exported_folder`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from finetune.errors import UserError
-from recipes.codec_lm.inference.exported_metadata import ExportedSpeechTokens
+from recipes.codec_lm.inference.exported_folder import ExportedSpeechTokens
 from recipes.speech.interface import SpeechRequest
 from tests.recipes.codec_lm import tiny_models
 

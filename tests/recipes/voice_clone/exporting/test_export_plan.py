@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from finetune.errors import UserError
-from recipes.voice_clone.exporting import exported_files
+from recipes.voice_clone.exporting import export_plan
 from recipes.voice_clone.model import config_factory
 from recipes.voice_clone.recipe import RECIPE
 
@@ -28,12 +28,12 @@ VECTORS = {"speaker_vectors": torch.arange(64, dtype=torch.float32).reshape(2, 3
 
 
 def test_the_formats_are_those_of_the_recipe() -> None:
-    assert RECIPE.formats == exported_files.FORMATS
+    assert RECIPE.formats == export_plan.FORMATS
 
 
 @pytest.mark.parametrize(("kind", "encoder"), [("custom_voice", False), ("base", True)])
 def test_the_plan_keeps_all_tensors_and_inserts_the_speaker_rows(kind: str, encoder: bool, nano: Path) -> None:
-    plan = exported_files.make_plan(nano, STATE, VECTORS, kind)
+    plan = export_plan.plan_export(nano, STATE, VECTORS, kind)
     names = load_file(nano / "model.safetensors")
     assert {name for name in names if not plan.keep(name)} == {
         name for name in names if name.startswith("speaker_encoder.") and not encoder
@@ -51,7 +51,7 @@ def test_the_plan_keeps_all_tensors_and_inserts_the_speaker_rows(kind: str, enco
 
 @pytest.mark.parametrize("kind", ["custom_voice", "base"])
 def test_the_plan_writes_and_copies_the_files_of_an_export(kind: str, nano: Path) -> None:
-    plan = exported_files.make_plan(nano, STATE, VECTORS, kind)
+    plan = export_plan.plan_export(nano, STATE, VECTORS, kind)
     config, base = json.loads(plan.files["config.json"]), json.loads((nano / "config.json").read_text())
     assert config["tts_model_type"] == kind
     assert config["talker_config"]["spk_id"] == {"abe": 1016, "zoe": 1018}
@@ -67,17 +67,17 @@ def test_the_plan_writes_and_copies_the_files_of_an_export(kind: str, nano: Path
 def test_speakers_of_the_base_are_kept() -> None:
     config = copy.deepcopy(config_factory.make_released_config("0.6B"))
     config["talker_config"] |= {"spk_id": {"vivian": 3065, "abe": 3000}, "spk_is_dialect": {"vivian": "beijing_dialect", "abe": False}}
-    talker = exported_files.edit_config(config, STATE, "base")["talker_config"]
+    talker = export_plan.edit_config(config, STATE, "base")["talker_config"]
     assert talker["spk_id"] == {"vivian": 3065, "abe": 1016, "zoe": 1018}
     assert talker["spk_is_dialect"] == {"vivian": "beijing_dialect", "abe": False, "zoe": False}
 
 
 def test_an_unknown_format_and_an_incomplete_base_are_refused(nano: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--format onnx: voice_clone exports custom_voice or base"):
-        exported_files.make_plan(nano, STATE, VECTORS, "onnx")
+        export_plan.plan_export(nano, STATE, VECTORS, "onnx")
     (tmp_path / "config.json").write_text((nano / "config.json").read_text())
     with pytest.raises(UserError, match=r"lacks generation_config.json, speech_tokenizer"):
-        exported_files.make_plan(tmp_path, STATE, VECTORS, "base")
+        export_plan.plan_export(tmp_path, STATE, VECTORS, "base")
 
 
 @pytest.mark.parametrize(
@@ -93,12 +93,12 @@ def test_an_unknown_format_and_an_incomplete_base_are_refused(nano: Path, tmp_pa
 )
 def test_an_invalid_recipe_state_is_refused(nano: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        exported_files.make_plan(nano, {**STATE, **changes}, VECTORS, "base")
+        export_plan.plan_export(nano, {**STATE, **changes}, VECTORS, "base")
 
 
 def test_rows_outside_the_embedding_table_are_refused(nano: Path) -> None:
     far = [{**speaker, "row": 10**12} for speaker in STATE["speakers"]]
-    edit = exported_files.make_plan(nano, {**STATE, "speakers": far}, VECTORS, "base").edit[exported_files.CODEC_EMBEDDING]
+    edit = export_plan.plan_export(nano, {**STATE, "speakers": far}, VECTORS, "base").edit[export_plan.CODEC_EMBEDDING]
     with pytest.raises(UserError, match=r"do not fit .* of shape \(8, 32\); choose another checkpoint"):
         edit(torch.zeros(8, 32))
 
@@ -106,4 +106,4 @@ def test_rows_outside_the_embedding_table_are_refused(nano: Path) -> None:
 def test_files_written_by_an_earlier_export_are_not_copied(fresh: Any, export: Any, tmp_path: Path) -> None:
     exported = export(fresh, "base", tmp_path / "base")
     (exported / "overtone.json").write_text("{}")
-    assert set(exported_files.list_files_to_copy(exported)).isdisjoint({"overtone.json", "voices.json", "config.json"})
+    assert set(export_plan.list_files_to_copy(exported)).isdisjoint({"overtone.json", "voices.json", "config.json"})

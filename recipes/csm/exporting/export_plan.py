@@ -56,7 +56,7 @@ class CsmState(TrainedVoices):
     context: CsmContext | None = None
 
 
-def make_plan(base: Path, state: dict[str, Any]) -> ExportPlan:
+def plan_export(base: Path, state: dict[str, Any]) -> ExportPlan:
     """The plan of a folder for `CsmForConditionalGeneration`. Raises `UserError` for a base with missing files."""
     check_recipe_state(CsmState, state)
     if missing := [name for name in REQUIRED if not (base / name).is_file()]:

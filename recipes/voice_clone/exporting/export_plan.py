@@ -46,7 +46,7 @@ class VoiceCloneState(TrainedVoices):
     speakers: Annotated[list[SpeakerRecord], Field(min_length=1)]
 
 
-def make_plan(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kind: str) -> ExportPlan:
+def plan_export(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kind: str) -> ExportPlan:
     """The plan for format `custom_voice` or `base`. Raises `UserError` for other formats and for a base with missing files."""
     if kind not in FORMATS:
         raise UserError(f"--format {kind}: voice_clone exports {' or '.join(FORMATS)}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from finetune.errors import UserError
-from recipes.csm.inference.exported_metadata import ExportedCsm
+from recipes.csm.inference.exported_folder import ExportedCsm
 from recipes.speech.interface import SpeechRequest
 from recipes.speech.sampling_settings import CONFIG
 from tests.recipes.csm.tiny_csm import LearnedCsm

@@ -18,7 +18,7 @@ from finetune.distributed.process_group import join, leave
 from finetune.errors import UserError
 from finetune.exporting import export
 from finetune.training import setup
-from recipes.image_classification.exported_files import plan_export
+from recipes.image_classification.export_plan import plan_export
 from recipes.image_classification.image_processing import prepare_view
 from recipes.image_classification.recipe import RECIPE
 from tests.recipes.image_classification.tiny_images import LABELS, LORA, draw_image, make_config, train_here

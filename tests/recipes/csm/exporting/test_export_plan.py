@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from finetune.errors import UserError
-from recipes.csm.exporting.exported_files import make_plan
+from recipes.csm.exporting.export_plan import plan_export
 from recipes.csm.model.csm_model import COPY
 from recipes.csm.recipe import RECIPE
 from tests.recipes.csm.tiny_csm import ReadyCsm, call_stock, export, load_stock, make_ready, make_rows, means
@@ -80,16 +80,16 @@ def test_the_config_leads_to_no_other_weights(released_like: Path, fresh: ReadyC
     for path in released_like.iterdir():
         (base / path.name).write_bytes(path.read_bytes())
     (base / "config.json").write_text(json.dumps({**config, "transformers_weights": "transformers.safetensors.index.json"}))
-    assert "transformers_weights" not in json.loads(make_plan(base, fresh.loaded.state).files["config.json"])
+    assert "transformers_weights" not in json.loads(plan_export(base, fresh.loaded.state).files["config.json"])
 
 
 def test_a_base_without_its_processor_is_refused(tiny: Path, fresh: ReadyCsm, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((tiny / "config.json").read_bytes())
     with pytest.raises(UserError, match=r"lacks preprocessor_config.json, tokenizer.json, tokenizer_config.json"):
-        make_plan(tmp_path, fresh.loaded.state)
+        plan_export(tmp_path, fresh.loaded.state)
 
 
 @pytest.mark.parametrize("broken", [{}, {"speakers": []}, {"speakers": [{"name": "a", "id": -1}]}], ids=["empty", "nobody", "negative"])
 def test_a_state_of_another_recipe_is_refused(broken: dict[str, Any], tiny: Path) -> None:
     with pytest.raises(UserError, match="it was not written by this recipe"):
-        make_plan(tiny, broken)
+        plan_export(tiny, broken)

@@ -1,4 +1,4 @@
-"""Tests of `recipes.llm_sft.exported_files`: the export has the trained weights bit by bit, and needs no code of this package."""
+"""Tests of `recipes.llm_sft.export_plan`: the export has the trained weights bit by bit, and needs no code of this package."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from finetune.checkpointing import checkpoint, rank_shards
 from finetune.errors import UserError
 from finetune.exporting import export
 from finetune.modeling import lora_adapters
-from recipes.llm_sft import exported_files
+from recipes.llm_sft import export_plan
 from tests.recipes.llm_sft import families, tiny_runs
 
 STATE = {"supervise": "assistant", "chat_template": None}
@@ -73,7 +73,7 @@ def test_the_template_of_the_base_is_copied(exported: Path, full_run: Path) -> N
 @pytest.mark.parametrize("state", [{}, {"supervise": "all", "chat_template": None}, {"supervise": "last", "chat_template": 3}])
 def test_an_invalid_state_is_refused(tmp_path: Path, state: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=r"the checkpoint's state.json: recipe_state\.(supervise|chat_template): "):
-        exported_files.plan_export(tiny_runs.write_base(tmp_path / "base"), state)
+        export_plan.plan_export(tiny_runs.write_base(tmp_path / "base"), state)
 
 
 @pytest.mark.parametrize("kept_in", ["file", "field", "both", "nowhere"])
@@ -107,20 +107,20 @@ def test_only_files_with_known_names_are_copied(tmp_path: Path) -> None:
     for name in ("chats.json", "notes.txt", "modeling_mine.py", "LICENSE", "model.safetensors.index.json", "tokenizer.model"):
         (base / name).write_text('{"weight_map": {}}')
     (base / "additional_chat_templates").mkdir()
-    copied = set(exported_files.plan_export(base, STATE).copy)
+    copied = set(export_plan.plan_export(base, STATE).copy)
     assert {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "tokenizer.model", "LICENSE"} <= copied
     assert "additional_chat_templates" in copied
     assert copied.isdisjoint({"chats.json", "notes.txt", "modeling_mine.py", "model.safetensors.index.json", "model.safetensors"})
-    assert not any("chat_template" in name for name in exported_files.plan_export(base, {**STATE, "chat_template": "{{ messages }}"}).copy)
+    assert not any("chat_template" in name for name in export_plan.plan_export(base, {**STATE, "chat_template": "{{ messages }}"}).copy)
 
 
 def test_the_end_of_turn_is_added_to_the_generation_config(tmp_path: Path) -> None:
     base = tiny_runs.write_base(tmp_path / "base")
     end = families.tokenizer("chatml").eos_token_id
     (base / "generation_config.json").write_text(json.dumps({"eos_token_id": 5, "temperature": 0.6, "do_sample": True}))
-    found = json.loads(exported_files.plan_export(base, STATE).files["generation_config.json"])
+    found = json.loads(export_plan.plan_export(base, STATE).files["generation_config.json"])
     assert found == {"eos_token_id": [5, end], "temperature": 0.6, "do_sample": True}
     for enough in (end, [end], [end, 7]):
         (base / "generation_config.json").write_text(json.dumps({"eos_token_id": enough}))
-        plan = exported_files.plan_export(base, STATE)
+        plan = export_plan.plan_export(base, STATE)
         assert "generation_config.json" not in plan.files and "generation_config.json" in plan.copy
