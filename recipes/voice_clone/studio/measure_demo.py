@@ -1,11 +1,12 @@
 """Measure the WER of a finished demo with several speech recognizers, and on clips in which no word was read wrong.
 
-    python -m recipes.voice_clone.studio.measure_demo [runs/demo]… [--asr RECOGNIZER]… [--others 120]
+    python -m recipes.voice_clone.studio.measure_demo [runs/demo]… [--asr RECOGNIZER]… [--others 120] [--given 1 3]
 
 Prints one line of JSON for each demo: WERs in percent of the reported sentences as recordings, by the base before training and after it,
-and as clips with the first codes of the recordings and the trained model's 15 others (`speech_from_first_codes.py`). `both_wrong`: percent
-of the words after training that each recognizer has wrong, which therefore are probably spoken wrong. `other sentences`: so many held-out
-sentences that are not reported, by the trained model; the reported ones are few, and their WER differs by points from run to run.
+and as clips with the recordings' codes in the first codebooks and the trained model's in the others (`speech_from_given_codes.py`): --given
+says in how many, by default in 1 and in 3. `both_wrong`: percent of the words after training that each recognizer has wrong, which therefore
+are probably spoken wrong. `other sentences`: so many held-out sentences that are not reported, by the trained model; the reported ones are
+few, and their WER differs by points from run to run.
 
 Needs pocketsphinx unless --asr names other recognizers: pip install 'overtone[studio]'.
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.audio.waveform import MASTER_RATE, Samples, read_audio
+from data_prep.audio_codecs.qwen3_tts_codec import CODEBOOKS
 from finetune.errors import UserError, exit_code
 from recipes.speech.evaluation.intelligibility import align_words, transcripts_wer
 from recipes.speech.evaluation.scoring import read_clip
@@ -33,11 +35,11 @@ from recipes.voice_clone.studio import recognizers
 from recipes.voice_clone.studio.base import pack_base
 from recipes.voice_clone.studio.corpus import make_new_voice
 from recipes.voice_clone.studio.recognizers import Transcriber
-from recipes.voice_clone.studio.speech_from_first_codes import FirstCodesSynthesizer
+from recipes.voice_clone.studio.speech_from_given_codes import GivenCodesSynthesizer
 
 Spoken = list[tuple[str, Samples]]
-FIRST_GIVEN, UNREPORTED = "real first codes", "other sentences"
-OTHERS, BATCH = 120, 8
+UNREPORTED = "other sentences"
+OTHERS, BATCH, GIVEN = 120, 8, (1, 3)
 
 
 def main(argv: list[str]) -> int:
@@ -45,23 +47,33 @@ def main(argv: list[str]) -> int:
     parser.add_argument("demos", nargs="*", type=Path, default=[Path("runs/demo")], metavar="FOLDER", help="(default runs/demo)")
     recognizers.add_option(parser)
     parser.add_argument("--others", type=int, default=OTHERS, help="other sentences to measure (default %(default)s; 0: none)")
+    parser.add_argument(
+        "--given",
+        type=int,
+        nargs="*",
+        default=GIVEN,
+        metavar="CODEBOOKS",
+        help="how many codebooks have the recordings' codes (default 1 and 3)",
+    )
     options = parser.parse_args(argv)
     if options.others < 0:
         raise UserError(f"--others {options.others}: must be at least 0")
+    if wrong := [count for count in options.given if not 1 <= count <= CODEBOOKS]:
+        raise UserError(f"--given {wrong[0]}: must be from 1 to {CODEBOOKS}")
     for demo in options.demos:
         if not (demo / "export").is_dir() or not (demo / "evaluation").is_dir():
             raise UserError(f"{demo} is not a finished demo; run it first: make demo")
     transcribers = recognizers.load_transcribers(options.asr or pack_base.RECOGNIZERS)
     for demo in options.demos:
-        print(json.dumps({"demo": str(demo), **measure_demo(demo, transcribers, options.others)}), flush=True)
+        print(json.dumps({"demo": str(demo), **measure_demo(demo, transcribers, options.others, options.given)}), flush=True)
     return 0
 
 
-def measure_demo(demo: Path, transcribers: dict[str, Transcriber], others: int = OTHERS) -> dict[str, Any]:
+def measure_demo(demo: Path, transcribers: dict[str, Transcriber], others: int = OTHERS, given: Sequence[int] = GIVEN) -> dict[str, Any]:
     """WERs in percent by recognizer, for each kind of clip, and of the words after training that all recognizers have wrong."""
     clips = comparison_clips.read_clips(demo / "evaluation", NEW_VOICE)
     spoken: dict[str, Spoken] = {title: [(clip.text, read_clip(clip.path)) for clip in clips[title]] for title in SPOKEN}
-    spoken[FIRST_GIVEN] = speak_from_first_codes(demo / "export")
+    spoken |= {f"given codebooks: {count}": speak_from_given_codes(demo / "export", count) for count in given}
     if others:
         spoken[UNREPORTED] = speak_other_sentences(demo / "export", others)
     transcripts = {
@@ -75,11 +87,11 @@ def measure_demo(demo: Path, transcribers: dict[str, Transcriber], others: int =
     return {**wers, "both_wrong": find_both_wrong([own[AFTER] for own in transcripts.values()])}
 
 
-def speak_from_first_codes(export: Path) -> Spoken:
-    """The reported sentences with the first codes of their recordings, each as long as its recording."""
+def speak_from_given_codes(export: Path, codebooks: int) -> Spoken:
+    """The reported sentences with the codes of their recordings in the first codebooks, each as long as its recording."""
     rows = comparison_clips.read_rows(NEW_VOICE / "held_out.jsonl")
     recordings = {str(row["text"]): read_audio(NEW_VOICE / row["audio"], MASTER_RATE).samples for row in rows}
-    spoken = speak(FirstCodesSynthesizer(ExportedModel.read(export), recordings), list(recordings))
+    spoken = speak(GivenCodesSynthesizer(ExportedModel.read(export), recordings, codebooks), list(recordings))
     return [(text, wave[: len(recordings[text])]) for text, wave in spoken]
 
 

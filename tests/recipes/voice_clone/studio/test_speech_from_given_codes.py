@@ -1,4 +1,4 @@
-"""Speech with given first codes: the model generates the other codes after them, as it does after its own."""
+"""Speech with given codes: the model generates the other codes after them, as it does after its own."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from recipes.speech.decoding.token_sampling import GREEDY
 from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.voice_clone.inference.exported_folder import ExportedModel
 from recipes.voice_clone.inference.talker_decoding import DecodingSession
-from recipes.voice_clone.studio.speech_from_first_codes import FirstCodesSynthesizer, GivenFirstCodes
+from recipes.voice_clone.studio.speech_from_given_codes import GivenCodes, GivenCodesSynthesizer
 
 TEXTS = ("Good day.", "Hello.", "Goodbye.")
 WAVES = [(0.1 * np.random.default_rng(n).standard_normal(4_000 + 2_000 * n)).astype(np.float32) for n in range(3)]
 
 
 @pytest.fixture(scope="module")
-def voice(two_voices: Any) -> FirstCodesSynthesizer:
+def voice(two_voices: Any) -> GivenCodesSynthesizer:
     torch.set_num_threads(1)
-    return FirstCodesSynthesizer(ExportedModel.read(two_voices.custom_voice), dict(zip(TEXTS, WAVES, strict=True)))
+    return GivenCodesSynthesizer(ExportedModel.read(two_voices.custom_voice), dict(zip(TEXTS, WAVES, strict=True)), 1)
 
 
-def test_a_model_generates_its_own_codes_again_when_its_first_codes_are_given(voice: FirstCodesSynthesizer, two_voices: Any) -> None:
-    """And others when other first codes are given; a batch with a shorter row changes nothing."""
+def test_a_model_generates_its_own_codes_again_when_the_first_ones_are_given(voice: GivenCodesSynthesizer, two_voices: Any) -> None:
+    """And others when others are given; a batch with a shorter row changes nothing."""
     request = SpeechRequest(two_voices.rows[0]["text"], "Anna")
     prompt = voice._embed_prompt(request, voice._load_voice(request))
     session = DecodingSession(voice._decoder, [prompt], GREEDY, [0], 20)
@@ -35,16 +35,17 @@ def test_a_model_generates_its_own_codes_again_when_its_first_codes_are_given(vo
         pass
     own = session.results()[0].codes
     assert own.tolist() == two_voices.rows[0]["audio_codes"] and len(own) > 4, "the voice is Anna's, and she has some frames"
-    other = own[:, 0].roll(2)
-    again = GivenFirstCodes(voice._decoder, [prompt, prompt, prompt], [own[:, 0], own[:4, 0], other])
-    for _ in again.frames():
-        pass
-    whole, short, changed = (result.codes for result in again.results())
-    assert torch.equal(whole, own) and torch.equal(short, own[:4])
-    assert torch.equal(changed[:, 0], other) and not torch.equal(changed[:, 1:], own[:, 1:])
+    for given in (1, 3, 16):
+        other = own.roll(2, dims=0)[:, :given]
+        again = GivenCodes(voice._decoder, [prompt, prompt, prompt], [own[:, :given], own[:4, :given], other])
+        for _ in again.frames():
+            pass
+        whole, short, changed = (result.codes for result in again.results())
+        assert torch.equal(whole, own) and torch.equal(short, own[:4])
+        assert torch.equal(changed[:, :given], other) and (given == 16 or not torch.equal(changed[:, given:], own[:, given:]))
 
 
-def test_each_text_is_spoken_with_the_first_codes_of_its_recording(voice: FirstCodesSynthesizer) -> None:
+def test_each_text_is_spoken_with_the_first_codes_of_its_recording(voice: GivenCodesSynthesizer) -> None:
     """In another order than the recordings', which have different lengths; the other codes are the model's."""
     order = (2, 0, 1)
     spoken = voice.speak([SpeechRequest(TEXTS[at], "Anna") for at in order], SpeechSampling())
