@@ -504,9 +504,16 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "recipes/voice_clone/model/qwen3_tts_model.py",
         "states[chosen], embedded[chosen], codes[chosen]",
-        "states[chosen], inputs[chosen], codes[chosen]",
+        "states[chosen], drop_frames(embedded, 0.5)[chosen], codes[chosen]",
         "tests/recipes/voice_clone/model/test_qwen3_tts_model.py::test_dropped_frames_still_condition_the_code_predictor",
         "frames that the talker does not hear are hidden from the code predictor, too",
+    ),
+    Mutant(
+        "recipes/voice_clone/model/qwen3_tts_model.py",
+        "states_before_frames(hidden, ",
+        "states_before_frames(hidden_for_first, ",
+        "tests/recipes/voice_clone/model/test_qwen3_tts_model.py::test_frame_dropout_changes_the_training_loss_but_not_the_evaluation",
+        "the code predictor learns from states without the dropped frames, which generation never has",
     ),
     Mutant(
         "recipes/voice_clone/model/qwen3_tts_model.py",
