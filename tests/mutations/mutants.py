@@ -2810,11 +2810,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "a rank that somebody killed is reported as out of memory because another container on the machine was",
     ),
     Mutant(
-        "recipes/voice_clone/studio/speech_from_first_codes.py",
-        "        self.first.copy_(self.given.index_select(0, count)[0])",
-        "        self.first.copy_(self.given.index_select(0, (count + 1).clamp(max=len(self.given) - 1))[0])",
-        "tests/recipes/voice_clone/studio/test_speech_from_first_codes.py::"
-        "test_a_model_generates_its_own_codes_again_when_its_first_codes_are_given",
+        "recipes/voice_clone/studio/speech_from_given_codes.py",
+        "        self.first.copy_(self.given.index_select(0, count)[0, :, 0])",
+        "        self.first.copy_(self.given.index_select(0, (count + 1).clamp(max=len(self.given) - 1))[0, :, 0])",
+        "tests/recipes/voice_clone/studio/test_speech_from_given_codes.py::"
+        "test_a_model_generates_its_own_codes_again_when_the_first_ones_are_given",
         "a recognizer is judged by clips whose other codes belong to the neighbouring frame",
     ),
     Mutant(
