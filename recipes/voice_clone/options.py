@@ -20,9 +20,10 @@ class Options(Section):
     """Share of the frames, drawn for every micro-batch, that train codebooks 1 to 15, which are most of the compute. Sesame's CSM lost no
     quality at 1/16 ("compute amortization" in its report), but had far more speech than one voice has."""
     frame_dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the input frames that the talker does not see in training where it predicts codebook 0, so that it relies on the text and
-    memorizes few clips less quickly. Codebooks 1 to 15 learn from complete inputs, as in generation; so with dropout, the talker computes
-    each clip twice. Compare the pre-net dropout of Tacotron (Wang et al. 2017); the effect on Qwen3-TTS has not been measured."""
+    """Share of the frames that the talker's input lacks in training when it predicts codebook 0, so that it relies on the text and
+    memorizes few clips less quickly. Codebooks 1 to 15 are trained on complete inputs, as in generation. So with dropout, the talker
+    computes each clip twice, which takes time and memory. Compare the pre-net dropout of Tacotron (Wang et al. 2017); the effect on
+    Qwen3-TTS has not been measured."""
     language: Literal["row", "none"] = "row"
     """Put each row's language into the prompt, as generation with --language does, or never, as generation with language auto does."""
     speaker: str | None = None

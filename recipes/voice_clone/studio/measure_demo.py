@@ -1,10 +1,10 @@
 """Measure the WER of a finished demo with several speech recognizers, and on clips in which no word was read wrong.
 
-    python -m recipes.voice_clone.studio.measure_demo [runs/demo]… [--asr RECOGNIZER]… [--others 120] [--given 1 3]
+    python -m recipes.voice_clone.studio.measure_demo [runs/demo]… [--asr RECOGNIZER]… [--others 120] [--given CODEBOOKS]…
 
 Prints one line of JSON for each demo: WERs in percent of the reported sentences as recordings, by the base before training and after it,
 and as clips with the recordings' codes in the first codebooks and the trained model's in the others (`speech_from_given_codes.py`): --given
-says in how many, by default in 1 and in 3. `both_wrong`: percent of the words after training that each recognizer has wrong, and which are
+says in how many, by default in 1 and in 3. `both_wrong`: percent of the words after training that all recognizers have wrong; these are
 probably spoken wrong. `other sentences`: so many held-out sentences that are not reported, by the trained model; the reported ones are few,
 and their WER differs by points from run to run.
 
@@ -50,10 +50,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--given",
         type=int,
-        nargs="*",
-        default=GIVEN,
+        action="append",
+        default=[],
         metavar="CODEBOOKS",
-        help="how many codebooks have the recordings' codes (default 1 and 3)",
+        help=f"how many codebooks have the recordings' codes; may be given more than once (default {' and '.join(map(str, GIVEN))})",
     )
     options = parser.parse_args(argv)
     if options.others < 0:
@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
             raise UserError(f"{demo} is not a finished demo; run it first: make demo")
     transcribers = recognizers.load_transcribers(options.asr or pack_base.RECOGNIZERS)
     for demo in options.demos:
-        print(json.dumps({"demo": str(demo), **measure_demo(demo, transcribers, options.others, options.given)}), flush=True)
+        print(json.dumps({"demo": str(demo), **measure_demo(demo, transcribers, options.others, options.given or GIVEN)}), flush=True)
     return 0
 
 

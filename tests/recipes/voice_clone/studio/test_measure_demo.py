@@ -33,7 +33,7 @@ def test_a_folder_without_a_finished_demo_is_refused_before_models_are_loaded(tm
     with pytest.raises(UserError, match="--others -1: must be at least 0"):
         measure_demo.main([str(tmp_path), "--others", "-1"])
     with pytest.raises(UserError, match="--given 17: must be from 1 to 16"):
-        measure_demo.main([str(tmp_path), "--given", "1", "17"])
+        measure_demo.main([str(tmp_path), "--given", "1", "--given", "17"])
 
 
 def test_the_other_sentences_start_with_those_for_choosing_and_none_is_reported() -> None:
