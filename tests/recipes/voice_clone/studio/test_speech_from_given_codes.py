@@ -17,13 +17,14 @@ from recipes.voice_clone.inference.talker_decoding import DecodingSession
 from recipes.voice_clone.studio.speech_from_given_codes import GivenCodes, GivenCodesSynthesizer
 
 TEXTS = ("Good day.", "Hello.", "Goodbye.")
+GIVEN = 3
 WAVES = [(0.1 * np.random.default_rng(n).standard_normal(4_000 + 2_000 * n)).astype(np.float32) for n in range(3)]
 
 
 @pytest.fixture(scope="module")
 def voice(two_voices: Any) -> GivenCodesSynthesizer:
     torch.set_num_threads(1)
-    return GivenCodesSynthesizer(ExportedModel.read(two_voices.custom_voice), dict(zip(TEXTS, WAVES, strict=True)), 1)
+    return GivenCodesSynthesizer(ExportedModel.read(two_voices.custom_voice), dict(zip(TEXTS, WAVES, strict=True)), GIVEN)
 
 
 def test_a_model_generates_its_own_codes_again_when_the_first_ones_are_given(voice: GivenCodesSynthesizer, two_voices: Any) -> None:
@@ -45,13 +46,13 @@ def test_a_model_generates_its_own_codes_again_when_the_first_ones_are_given(voi
         assert torch.equal(changed[:, :given], other) and (given == 16 or not torch.equal(changed[:, given:], own[:, given:]))
 
 
-def test_each_text_is_spoken_with_the_first_codes_of_its_recording(voice: GivenCodesSynthesizer) -> None:
+def test_each_text_is_spoken_with_the_codes_of_its_recording_in_the_first_codebooks(voice: GivenCodesSynthesizer) -> None:
     """In another order than the recordings', which have different lengths; the other codes are the model's."""
     order = (2, 0, 1)
     spoken = voice.speak([SpeechRequest(TEXTS[at], "Anna") for at in order], SpeechSampling())
     codec = qwen3_tts_codec.load_codec(voice.exported.folder / CODEC_FOLDER, "cpu")
     for at, result in zip(order, spoken, strict=True):
         (codes,) = qwen3_tts_codec.encode_clips(codec, [WAVES[at]])
-        assert result.codes[:, 0].tolist() == np.asarray(codes)[:, 0].tolist()
-        assert not np.array_equal(result.codes[:, 1:], np.asarray(codes)[:, 1:])
+        assert result.codes[:, :GIVEN].tolist() == np.asarray(codes)[:, :GIVEN].tolist()
+        assert not np.array_equal(result.codes[:, GIVEN:], np.asarray(codes)[:, GIVEN:])
         assert 0 <= len(result.wave) - len(WAVES[at]) < qwen3_tts_codec.SAMPLES_PER_FRAME
