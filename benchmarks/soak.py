@@ -7,6 +7,7 @@ them answers requests. `--minutes N` sets the length (default 60).
 from __future__ import annotations
 
 import argparse
+import bisect
 import contextlib
 import json
 import os
@@ -47,15 +48,20 @@ class Observation:
 
     seconds: float
     """Since the start."""
+    processes: int
     resident_mib: float
     descriptors: int
     threads: int
+    cpu_seconds: float
+    """Since each process started. Other programs on the machine slow a step down, but hardly add to its CPU time."""
 
 
 @dataclass
 class Series:
     """Observations of the training processes that last, of the server, and of the run's folder."""
 
+    began_at: float = field(default_factory=time.time)
+    """Unix time; the moments in all lists are seconds since then."""
     training: list[Observation] = field(default_factory=list)
     serving: list[Observation] = field(default_factory=list)
     disk_mib: list[tuple[float, float]] = field(default_factory=list)
@@ -73,7 +79,7 @@ def main() -> int:
     minutes = 1.0 if given.quick else given.minutes
     with tempfile.TemporaryDirectory() as folder:
         series, code = soak(Path(folder), minutes)
-        steps = read_steps(Path(folder) / "run")
+        steps = read_steps(Path(folder) / "run", series.began_at)
         events = [event["event"] for event in read_log(Path(folder) / "run" / "log.jsonl")]
     plot = PLOT if given.to == _table.RESULTS else given.to / PLOT.name
     files.write_bytes(plot, draw(series, steps))
@@ -110,7 +116,7 @@ def soak(folder: Path, minutes: float) -> tuple[Series, int]:
     ]
     try:
         with serving(folder, environment) as (url, server):
-            began = time.monotonic()
+            series.began_at, began = time.time(), time.monotonic()
             training = subprocess.Popen([sys.executable, "-m", "finetune", *words], cwd=ROOT, env=environment, stdout=sys.stderr)
             asking = threading.Thread(target=keep_asking, args=(url, training, series, began))
             asking.start()
@@ -180,9 +186,11 @@ def measure(seconds: float, processes: list[psutil.Process]) -> Observation:
     """The sums over processes."""
     return Observation(
         seconds,
+        len(processes),
         sum(process.memory_info().rss for process in processes) / 2**20,
         sum(process.num_fds() for process in processes),
         sum(process.num_threads() for process in processes),
+        sum(process.cpu_times().user + process.cpu_times().system for process in processes),
     )
 
 
@@ -194,10 +202,24 @@ def iterate_files(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def read_steps(run: Path) -> list[tuple[float, float]]:
-    """(seconds since the first step, seconds of the step) of each step."""
+def read_steps(run: Path, began_at: float) -> list[tuple[float, float]]:
+    """(seconds from `began_at` to its end, seconds of the step) of each step."""
     steps = [event for event in read_log(run / "log.jsonl") if event["event"] == "step"]
-    return [(event["time"] - steps[0]["time"], event["tokens"] / event["tokens_per_second"]) for event in steps]
+    return [(event["time"] - began_at, event["tokens"] / event["tokens_per_second"]) for event in steps]
+
+
+def cpu_seconds_per_event(observations: list[Observation], events: list[float]) -> list[tuple[float, float]]:
+    """(middle of a window, CPU seconds of the processes in it per event that ended in it) for windows of a sixtieth of the time.
+
+    A window in which the number of processes changed has no figure: their CPU seconds would not continue.
+    """
+    ended, size = sorted(events), max(2, len(observations) // 60)
+    found = []
+    for first, last in zip(observations[::size], observations[size::size], strict=False):
+        count = bisect.bisect_right(ended, last.seconds) - bisect.bisect_right(ended, first.seconds)
+        if count and first.processes == last.processes:
+            found.append(((first.seconds + last.seconds) / 2, (last.cpu_seconds - first.cpu_seconds) / count))
+    return found
 
 
 def make_rows(series: Series, steps: list[tuple[float, float]], minutes: float) -> list[list[object]]:
@@ -219,7 +241,10 @@ def make_rows(series: Series, steps: list[tuple[float, float]], minutes: float) 
         add("threads", processes, [(one.seconds, one.threads) for one in found], "{:.0f}")
     add("checkpoints on disk, MiB", "–", series.disk_mib, "{:.2f}")
     add("seconds of a step", "2 ranks", steps, "{:.4f}")
+    add("CPU seconds per step", "launcher and 2 ranks", cpu_seconds_per_event(series.training, [ended for ended, _ in steps]), "{:.4f}")
     add("seconds of an answer", "server", series.answers, "{:.3f}")
+    answers = [asked + seconds for asked, seconds in series.answers]
+    add("CPU seconds per answer", "server", cpu_seconds_per_event(series.serving, answers), "{:.3f}")
     return rows
 
 
@@ -241,8 +266,11 @@ def draw(series: Series, steps: list[tuple[float, float]]) -> bytes:
             "server": [(one.seconds, one.descriptors) for one in series.serving],
         },
         "checkpoints on disk, MiB": {"": series.disk_mib},
-        "seconds of a step (median of 50)": {
-            "": [(steps[at][0], statistics.median(one for _, one in steps[at : at + 50])) for at in range(0, max(1, len(steps) - 50), 50)]
+        "per step": {
+            "seconds (median of 50)": [
+                (steps[at][0], statistics.median(one for _, one in steps[at : at + 50])) for at in range(0, max(1, len(steps) - 50), 50)
+            ],
+            "CPU seconds of both ranks": cpu_seconds_per_event(series.training, [ended for ended, _ in steps]),
         },
     }
     for axis, (title, lines) in zip(axes.flat, panels.items(), strict=True):
