@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from data_prep.audio.waveform import AudioError, read_audio
 from data_prep.audio_codecs.mimi_codec import LoadedMimiCodec, open_csm_codec
-from data_prep.audio_codecs.mimi_stream_decoder import MimiStream, decode_codes
+from data_prep.audio_codecs.mimi_stream_decoder import MimiDecoder, MimiStream
 from finetune.errors import UserError
 from finetune.hardware import cudnn_sdpa
 from finetune.modeling.loading import materialise
@@ -47,6 +47,7 @@ class CsmVoice(FrameVoice):
         self.exported = exported
         codec = open_csm_codec("--model", str(exported.folder), None)
         self._codec: LoadedMimiCodec = codec.load("cuda:0" if torch.cuda.is_available() else "cpu")
+        self._codec_decoder = MimiDecoder(self._codec.model)
         self.frame_rate = codec.frame_rate
         self._decoder = CsmDecoder(load_model(exported.folder), exported.processor.tokens)
         self._reference_clips = ReferenceClips(self._encode_reference)
@@ -58,7 +59,7 @@ class CsmVoice(FrameVoice):
 
     def close(self) -> None:
         """Free the model's memory. The voice cannot be used afterwards."""
-        self._codec = self._decoder = self._reference_clips = None  # type: ignore[assignment]
+        self._codec = self._codec_decoder = self._decoder = self._reference_clips = None  # type: ignore[assignment]
 
     def check_language(self, language: str | None, speaker: str | None) -> None:  # noqa: ARG002  # of the protocol
         """Raise `UserError` for a language other than English."""
@@ -83,13 +84,13 @@ class CsmVoice(FrameVoice):
     def decode_waves(self, requests: Sequence[SpeechRequest], results: Sequence[DecodedCodes]) -> list[np.ndarray]:  # noqa: ARG002
         """Implements `FrameVoice`."""
         codes = pad_sequence([one.codes for one in results], batch_first=True)
-        waves = decode_codes(self._codec.model, codes.to(self._codec.model.device)).cpu().numpy()
+        waves = self._codec_decoder.decode(codes.to(self._codec.model.device)).cpu().numpy()
         step = self._codec.code_format.samples_per_frame
         return [wave[: len(one.codes) * step] for wave, one in zip(waves, results, strict=True)]
 
     def decode_stream(self, request: SpeechRequest, pieces: Iterator[Tensor]) -> Iterator[Tensor]:  # noqa: ARG002
         """Implements `FrameVoice`."""
-        stream = MimiStream(self._codec.model)
+        stream = MimiStream(self._codec_decoder)
         return (stream.feed(piece[None])[0] for piece in pieces)
 
     @torch.inference_mode()

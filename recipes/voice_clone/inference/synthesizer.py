@@ -82,6 +82,8 @@ class Synthesizer(FrameVoice):
     """
 
     def __init__(self, exported: ExportedModel) -> None:
+        from data_prep.audio_codecs.qwen3_tts_stream_decoder import Qwen3TTSDecoder
+
         from . import reference_package
         from .prompt_embeddings import PromptEmbedder
         from .talker_decoding import TalkerDecoder
@@ -92,6 +94,7 @@ class Synthesizer(FrameVoice):
         self._model: Any = reference_package.load(exported.folder).model
         self._decoder = TalkerDecoder(self._model.talker, exported.ids)
         self._embedder = PromptEmbedder(self._model.talker, exported.ids)
+        self._codec_decoder = Qwen3TTSDecoder(self._model.speech_tokenizer.model.decoder)
         self._reference_clips = ReferenceClips(self._encode_reference)
 
     def __enter__(self) -> Self:
@@ -102,7 +105,7 @@ class Synthesizer(FrameVoice):
 
     def close(self) -> None:
         """Free the model's memory. The synthesizer cannot be used afterwards."""
-        self._model = self._decoder = self._embedder = self._reference_clips = None  # type: ignore[assignment]
+        self._model = self._decoder = self._embedder = self._codec_decoder = self._reference_clips = None  # type: ignore[assignment]
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -197,9 +200,9 @@ class Synthesizer(FrameVoice):
 
     def decode_stream(self, request: SpeechRequest, pieces: Iterator[Tensor]) -> Iterator[Tensor]:
         """Implements `FrameVoice`."""
-        from .waveform_streaming import StreamingCodecDecoder
+        from data_prep.audio_codecs.qwen3_tts_stream_decoder import Qwen3TTSStream
 
-        stream, voice = StreamingCodecDecoder(self._model.speech_tokenizer.model.decoder), self._load_voice(request)
+        stream, voice = Qwen3TTSStream(self._codec_decoder), self._load_voice(request)
         if voice.reference_codes is not None:
             stream.feed(voice.reference_codes[None])  # the decoder continues the reference audio, which is not returned
         return (stream.feed(piece[None])[0] for piece in pieces)
@@ -209,15 +212,13 @@ class Synthesizer(FrameVoice):
         import torch
         from torch.nn.utils.rnn import pad_sequence
 
-        from .waveform_streaming import decode_codes
-
         codec, voices = self._model.speech_tokenizer.model, [self._load_voice(request) for request in requests]
         heads = [
             one.codes[:0] if voice.reference_codes is None else voice.reference_codes.cpu()
             for voice, one in zip(voices, results, strict=True)
         ]
         codes = pad_sequence([torch.cat([head, one.codes]) for head, one in zip(heads, results, strict=True)], batch_first=True)
-        waves = decode_codes(codec.decoder, codes.to(self._decoder.first_table.device)).cpu().numpy()
+        waves = self._codec_decoder.decode(codes.to(self._decoder.first_table.device)).cpu().numpy()
         step = int(codec.get_decode_upsample_rate())
         cuts = [(len(head) * step, (len(head) + len(one.codes)) * step) for head, one in zip(heads, results, strict=True)]
         return [wave[start:end] for wave, (start, end) in zip(waves, cuts, strict=True)]

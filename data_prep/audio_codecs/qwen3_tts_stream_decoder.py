@@ -1,0 +1,70 @@
+"""From codes to sound in chunks, with every sample as if the codes had been decoded at once.
+
+The codec's decoder is causal: a transformer over frames with a sliding window, then convolutions. The stock package decodes chunks of 300
+frames (24 s), each after 25 frames of context. That is less than the transformer attends to, so the sound differs after each boundary. Here
+the transformer keeps its keys and values from chunk to chunk, and each convolution its earlier inputs, so no frame is decoded twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicCache
+
+from .qwen_tts_import import import_qwen_tts
+from .streamed_convolutions import StreamedDecoder
+
+CHUNK_FRAMES = 300
+"""Frames per chunk when nobody waits for the sound: 24 s; limits the memory of the convolutions."""
+
+
+class Qwen3TTSDecoder:
+    """The decoder of a loaded codec, for any number of streams at once, which do not depend on each other."""
+
+    def __init__(self, decoder: Any) -> None:
+        """`decoder`: the `Qwen3TTSTokenizerV2Decoder` of the 12 Hz codec; its weights are used, not copied."""
+        import_qwen_tts()
+        from qwen_tts.core.tokenizer_12hz import modeling_qwen3_tts_tokenizer_v2 as modeling
+
+        kinds = modeling.Qwen3TTSTokenizerV2CausalConvNet, modeling.Qwen3TTSTokenizerV2CausalTransConvNet
+        self.streamed = StreamedDecoder(decoder, kinds)
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """[B, T, codebooks] → [B, T · 1920] float32, in chunks that limit the memory."""
+        stream = Qwen3TTSStream(self)
+        return torch.cat([stream.feed(piece) for piece in codes.split(CHUNK_FRAMES, 1)], -1)
+
+
+class Qwen3TTSStream:
+    """Decodes a growing batch of code sequences. Owns what the decoder needs of earlier frames."""
+
+    def __init__(self, decoder: Qwen3TTSDecoder) -> None:
+        self._streamed, self._layers = decoder.streamed, decoder.streamed.decoder
+        self._earlier: list[Tensor | None] = []
+        self._cache = DynamicCache(config=self._layers.pre_transformer.config)
+        self._position = 0
+
+    @torch.inference_mode()
+    def feed(self, codes: Tensor) -> Tensor:
+        """The next frames [B, T, codebooks], T ≥ 1 → their samples [B, T · 1920] float32."""
+        return self._streamed.resume(self._earlier, lambda: self._decode(codes))
+
+    def _decode(self, codes: Tensor) -> Tensor:
+        wave = self._transform(self._layers.pre_conv(self._layers.quantizer.decode(codes.transpose(1, 2))))
+        for blocks in self._layers.upsample:
+            for block in blocks:
+                wave = block(wave)
+        for block in self._layers.decoder:
+            wave = block(wave)
+        return wave[:, 0].clamp(-1, 1).float()
+
+    def _transform(self, x: Tensor) -> Tensor:
+        """[B, width, T] through the transformer, whose positions continue from chunk to chunk."""
+        positions = torch.arange(self._position, self._position + x.shape[-1], device=x.device)
+        self._position += x.shape[-1]
+        output = self._layers.pre_transformer(
+            inputs_embeds=x.transpose(1, 2), past_key_values=self._cache, use_cache=True, cache_position=positions
+        )
+        return output.last_hidden_state.transpose(1, 2)
