@@ -53,10 +53,10 @@ def without_graphs() -> mock._patch[type[OneByOne]]:
 
 def codes(label: str, bench: Bench) -> list[Cells]:
     """Codes by the stock package beside ours: frames a second, and how many codes agree, since bf16 rounds by the shape of a product."""
-    from recipes.voice_clone.inference import reference_package
+    from recipes.voice_clone.inference import stock_qwen_tts
 
     base, frames = speaker(bench, label), bench.scale.frames
-    tts = reference_package.load(base)
+    tts = stock_qwen_tts.load(base)
     ids = TokenIds.from_config(json.loads((base / "config.json").read_text()))
     processor = SpeechProcessor(lambda text: {"input_ids": tts._tokenize_texts([text])[0][0].tolist()}, ids, {})
     variants = generation.codes_of(tts.model, processor, 1, frames)

@@ -450,11 +450,11 @@ def prepare_requests(recipe: str, folder: Path) -> Trial:
 def _open_voice(recipe: str, folder: Path) -> Any:
     given = {**make_inputs(recipe, folder), "run.dir": folder / "run", "train.steps": 1, "checkpoint.every": 1}
     if recipe == "csm":
-        from recipes.csm.speech_interface import COMMAND
+        from recipes.csm.speech_registration import COMMAND
 
         return COMMAND.speech.inspect(folder / "base").open()
     if recipe == "codec_lm":
-        from recipes.codec_lm.speech_interface import COMMAND as TOKENS
+        from recipes.codec_lm.speech_registration import COMMAND as TOKENS
 
         return TOKENS.speech.inspect(folder / "base").open()
     from finetune.exporting import export

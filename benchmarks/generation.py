@@ -21,7 +21,7 @@ import torch
 from benchmarks import _table, _timing
 from finetune.storage import files
 from recipes.speech.decoding.token_sampling import GREEDY
-from recipes.voice_clone.inference import reference_package
+from recipes.voice_clone.inference import stock_qwen_tts
 from recipes.voice_clone.inference.prompt_embeddings import PromptEmbedder, VoiceConditioning
 from recipes.voice_clone.inference.synthesizer import Request, Synthesizer, open_synthesizer
 from recipes.voice_clone.inference.talker_decoding import DecodingSession, TalkerDecoder
@@ -59,7 +59,7 @@ def main() -> None:
 def small_model(folder: Path, size: str, texts: int, frames: int, rounds: int) -> list[object]:
     """One line of the table, of a checkpoint that is small enough for its codec to matter too."""
     base = folder / size if (folder / size).exists() else tiny_checkpoint.build(folder / size, size)
-    tts, voice = reference_package.load(base), open_synthesizer(add_named_speaker(base))
+    tts, voice = stock_qwen_tts.load(base), open_synthesizer(add_named_speaker(base))
     variants = codes_of(tts.model, voice.exported.processor, texts, frames)
     request, sampling = Request(TEXT, "ann"), SamplingSettings(greedy=True, max_seconds=frames / FRAME_RATE)
     waves = {"stock": partial(stock_wave, tts, texts, frames), "here": partial(voice.speak, [request] * texts, sampling)}
@@ -97,7 +97,7 @@ def codes_of(model: Any, processor: SpeechProcessor, texts: int, frames: int) ->
 
     def theirs() -> Codes:
         inputs = {"input_ids": [torch.tensor([tokens], device=device)] * texts, "languages": ["auto"] * texts, "voice_clone_prompt": voices}
-        codes, _ = model.generate(**inputs, non_streaming_mode=True, max_new_tokens=frames + 1, **reference_package.GREEDY)
+        codes, _ = model.generate(**inputs, non_streaming_mode=True, max_new_tokens=frames + 1, **stock_qwen_tts.GREEDY)
         return [one.tolist() for one in codes]
 
     decoder, embedder = TalkerDecoder(model.talker, processor.ids), PromptEmbedder(model.talker, processor.ids)
@@ -114,9 +114,9 @@ def codes_of(model: Any, processor: SpeechProcessor, texts: int, frames: int) ->
 
 
 def stock_wave(tts: Any, texts: int, frames: int) -> None:
-    voices = [reference_package.make_stored_voice_prompt(tts, 0)] * texts
+    voices = [stock_qwen_tts.make_stored_voice_prompt(tts, 0)] * texts
     inputs = {"text": [TEXT] * texts, "language": ["auto"] * texts, "voice_clone_prompt": voices}
-    tts.generate_voice_clone(**inputs, non_streaming_mode=True, max_new_tokens=frames + 1, **reference_package.GREEDY)
+    tts.generate_voice_clone(**inputs, non_streaming_mode=True, max_new_tokens=frames + 1, **stock_qwen_tts.GREEDY)
 
 
 def first_chunk(voice: Synthesizer, request: Request, sampling: SamplingSettings) -> None:

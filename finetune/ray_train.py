@@ -29,14 +29,14 @@ from finetune.config_sources import Arguments, parse_arguments
 from finetune.errors import UserError, exit_code
 from finetune.monitoring.run_records import is_finished
 from finetune.ray_cluster import cluster
-from finetune.ray_cluster.verb_arguments import USE_GPU, format_arguments, list_local_files, parse_choice, parse_count, parse_storage
+from finetune.ray_cluster.verb_arguments import CLUSTER_FLAGS, ClusterOptions, format_arguments, list_local_files
 from finetune.storage import files
 from finetune.train import check_config, load_checked_recipe, print_help, report_overlay
 
 if TYPE_CHECKING:
     from ray.train import Result
 
-FLAGS = ("num-workers", "storage", "use-gpu", "ray-address", "max-failures")
+FLAGS = ("num-workers", *CLUSTER_FLAGS)
 RECORDS = "ray"
 """In a run's folder: Ray's own files about each launch."""
 
@@ -46,12 +46,9 @@ class Engine:
     """Ray's settings from the command line."""
 
     fewest: int
+    """Number of workers; up to `most`, if the cluster has them."""
     most: int
-    storage: Path
-    gpu: bool | None
-    """None: if the cluster has any."""
-    address: str | None
-    failures: int
+    where: ClusterOptions
 
 
 def main(argv: list[str]) -> int:
@@ -68,9 +65,9 @@ def run(argv: list[str]) -> int:
     config = check_config(arguments)
     report_overlay(arguments)
     load_checked_recipe(config)
-    run_dir = engine.storage.absolute() / config.run.dir
-    with cluster.connect(engine.address):
-        gpu = cluster.has_resource("GPU") if engine.gpu is None else engine.gpu
+    run_dir = engine.where.storage.absolute() / config.run.dir
+    with cluster.connect(engine.where.address):
+        gpu = cluster.has_resource("GPU") if engine.where.gpu is None else engine.where.gpu
         cluster.require_resources(engine.fewest, {"GPU": 1.0} if gpu else {"CPU": 1.0}, f"--num-workers {engine.fewest}")
         cluster.check_same_files(run_dir, list_local_files(config))
         return report_result(
@@ -82,15 +79,7 @@ def split_arguments(arguments: Arguments) -> tuple[Engine, Arguments]:
     """Split the command line into Ray's settings and the arguments of the training."""
     given = {key: value for key, value in arguments.overrides if key in FLAGS}
     rest = [(key, value) for key, value in arguments.overrides if key not in FLAGS]
-    fewest, most = parse_workers(given.get("num-workers"))
-    engine = Engine(
-        fewest,
-        most,
-        parse_storage(given.get("storage", ".")),
-        parse_choice("use-gpu", given.get("use-gpu", "auto"), USE_GPU),
-        given.get("ray-address"),
-        parse_count("max-failures", given.get("max-failures", "3")),
-    )
+    engine = Engine(*parse_workers(given.get("num-workers")), ClusterOptions.parse(given))
     return engine, Arguments(arguments.recipe, arguments.files, rest)
 
 
@@ -119,13 +108,13 @@ def train_on_cluster(engine: Engine, gpu: bool, run_dir: Path, arguments: list[s
         train_loop_config={"folder": str(Path.cwd()), "arguments": arguments, "records": str(records / launch)},
         torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if gpu else "gloo"),
         scaling_config=ScalingConfig(num_workers=workers, use_gpu=gpu),
-        run_config=RunConfig(name=launch, storage_path=str(records), failure_config=FailureConfig(max_failures=engine.failures)),
+        run_config=RunConfig(name=launch, storage_path=str(records), failure_config=FailureConfig(max_failures=engine.where.failures)),
     )
     try:
         return trainer.fit()
     except TrainingFailedError as error:
         raise UserError(
-            f"the workers failed more often than --max-failures {engine.failures}; the last time:\n{error}\n"
+            f"the workers failed more often than --max-failures {engine.where.failures}; the last time:\n{error}\n"
             f"Tracebacks are in {run_dir}/failure-rank-*.txt; the same command resumes from the newest checkpoint"
         ) from None
 

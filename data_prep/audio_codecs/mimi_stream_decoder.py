@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 from transformers.models.mimi.modeling_mimi import MimiConv1d, MimiConvTranspose1d
 
-from data_prep.parallel.devices import disable_tf32
+from data_prep.parallel.torch_settings import disable_tf32
 from finetune.errors import UserError
 
 from .streamed_convolutions import StreamedDecoder

@@ -17,7 +17,7 @@ import numpy as np
 from data_prep.audio.waveform import MASTER_RATE, Samples
 from data_prep.audio_codecs.interface import CodeFormat, Codes, check_codes
 from data_prep.audio_codecs.qwen_tts_import import CODEC, CODEC_FOLDER, import_qwen_tts
-from data_prep.parallel.devices import disable_tf32
+from data_prep.parallel.torch_settings import disable_tf32
 from finetune.errors import UserError
 from finetune.storage import files
 from finetune.storage.model_resolver import resolve_model

@@ -19,7 +19,7 @@ from data_prep.audio.waveform import MASTER_RATE, Samples
 from data_prep.audio_codecs.interface import UnsupportedModelError
 from data_prep.audio_codecs.partial_weights import read_partial_weights
 from data_prep.audio_codecs.qwen_tts_import import VOICE_MODEL, import_qwen_tts
-from data_prep.parallel.devices import disable_tf32
+from data_prep.parallel.torch_settings import disable_tf32
 from finetune.errors import UserError
 from finetune.storage.hub_download import commit_of
 from finetune.storage.model_resolver import resolve_model

@@ -27,7 +27,7 @@ import numpy as np
 
 from data_prep.audio.waveform import Samples
 from data_prep.audio_codecs.interface import CodeFormat, Codes, check_codes
-from data_prep.parallel.devices import disable_tf32
+from data_prep.parallel.torch_settings import disable_tf32
 from finetune.errors import UserError
 from finetune.storage.model_resolver import resolve_model
 from finetune.storage.model_security import CONFIG, cleaned, load_pickled_weights, report, shorten

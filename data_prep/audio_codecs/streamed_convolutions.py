@@ -52,7 +52,8 @@ class StreamedDecoder:
         for parent in [*self.decoder.modules()]:
             for name, layer in [*parent.named_children()]:
                 if isinstance(layer, kinds):
-                    setattr(parent, name, StreamedConvolution(layer.conv))
+                    convolution: Any = layer.conv
+                    setattr(parent, name, StreamedConvolution(convolution))
         self._convolutions = [module for module in self.decoder.modules() if isinstance(module, StreamedConvolution)]
 
     def resume(self, earlier: list[Tensor | None], decode: Callable[[], Tensor]) -> Tensor:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from data_prep.audio.stream_reader import AudioError
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.parallel.devices import use_one_thread
 from data_prep.parallel.process_pool import Failure, StopSignal
+from data_prep.parallel.torch_settings import use_one_thread
 from data_prep.parallel.worker_options import WorkerOptions, distribute_items
 from data_prep.pipeline import clip_selection
 from data_prep.pipeline.clip_selection import SelectionCriteria

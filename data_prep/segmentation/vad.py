@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples, convert_position
-from data_prep.parallel.devices import restore_thread_count
+from data_prep.parallel.torch_settings import restore_thread_count
 
 if TYPE_CHECKING:
     from data_prep.segmentation.silero_network import SileroNetwork

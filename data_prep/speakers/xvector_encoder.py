@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.audio.waveform import SPEECH_RATE, Samples
-from data_prep.parallel.devices import disable_tf32
+from data_prep.parallel.torch_settings import disable_tf32
 from finetune.errors import UserError
 from finetune.storage import files
 from finetune.storage.model_resolver import resolve_model

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.audio.waveform import SPEECH_RATE, Audio
-from data_prep.parallel.devices import restore_thread_count
+from data_prep.parallel.torch_settings import restore_thread_count
 from data_prep.segmentation.clip_segmentation import TextUnit, WhisperScores
 from data_prep.segmentation.vad import Region
 from data_prep.transcription import demo_whisper, faster_whisper_engine, whisper_conversion, whisper_languages, window_packing

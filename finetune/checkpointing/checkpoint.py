@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from finetune.checkpointing import rank_shards, sample_measurements, staging_buffers
+from finetune.checkpointing import rank_shards, sample_measurement_records, staging_buffers
 from finetune.checkpointing.checkpoint_metadata import FORMAT, parse_json, parse_manifest, parse_state, shorten_value
 from finetune.checkpointing.retention import NEWEST_OF_SPREAD, BestBy, Keep, choose_best, choose_spread, is_comparable
 from finetune.data.mixture import describe_changes
@@ -248,7 +248,7 @@ def choose_surplus(states: Mapping[str, dict[str, Any]], keep: Keep, committed: 
     best_by = BestBy.parse(own["best_by"])
     candidates = {name: states[name] for name in found}
     if best_by.is_sampled:
-        candidates = sample_measurements.add_measurements(candidates, run_dir, own["sampling"])
+        candidates = sample_measurement_records.add_measurements(candidates, run_dir, own["sampling"])
     # The best on other validation rows, from before they were changed, is not known to be good on these.
     kept = {choose_best({name: state for name, state in candidates.items() if is_comparable(state, own, best_by)}, best_by)}
     if best_by.is_sampled:
@@ -269,7 +269,7 @@ def read_metric(folder: Path, best_by: BestBy) -> dict[int, float]:
     states = {path.name: state for path in list_checkpoints(folder) if (state := _read_state_or_none(path)) is not None}
     newest = states[max(states)] if states else {}
     if best_by.is_sampled and newest:
-        states = sample_measurements.add_measurements(states, folder.parent, newest["sampling"])
+        states = sample_measurement_records.add_measurements(states, folder.parent, newest["sampling"])
     scores = {state["step"]: best_by.score(state) for state in states.values() if is_comparable(state, newest, best_by)}
     return {step: best_by.rank(score) for step, score in scores.items() if score is not None}
 

@@ -85,9 +85,9 @@ def take_plan_options(arguments: Arguments) -> PlanOptions:
 def print_estimate(config: Config, recipe: Recipe, requested: PlanOptions, arguments: Arguments) -> int:
     """Print the estimate as YAML comments, and write the launch file if `--write` was given. Returns 1 if there are problems to fix before
     training, else 0."""
-    from finetune.planning.estimate import estimate_run
     from finetune.planning.launch_file import format_launch_command, format_launch_file
     from finetune.planning.report import format_plan, plan_run
+    from finetune.planning.run_estimate import estimate_run
 
     foreseen = estimate_run(config, recipe)
     prospect = plan_run(foreseen, requested.cluster)

@@ -25,7 +25,6 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 from finetune.command_lines import export_command, join_words, shorten_path
@@ -33,7 +32,7 @@ from finetune.config_sources import Arguments, parse_arguments
 from finetune.errors import UserError, exit_code, format_count
 from finetune.monitoring.run_records import CHECKPOINTS
 from finetune.ray_cluster import cluster
-from finetune.ray_cluster.verb_arguments import USE_GPU, list_local_files, parse_choice, parse_count, parse_storage
+from finetune.ray_cluster.verb_arguments import CLUSTER_FLAGS, ClusterOptions, list_local_files, parse_choice, parse_count
 from finetune.storage import files
 from finetune.train import load_checked_recipe, print_help, report_overlay
 from finetune.tuning import report, search_space, study_plan, study_record
@@ -43,20 +42,8 @@ from finetune.tuning.trial_metric import explain_missing_metric, rank_trials, re
 
 FLAGS = (
     *("space", "num-samples", "metric", "tune-seed", "early-stopping", "grace-steps", "reduction", "max-concurrent"),
-    *("storage", "use-gpu", "ray-address", "max-failures"),
+    *CLUSTER_FLAGS,
 )
-
-
-@dataclass(frozen=True)
-class ClusterOptions:
-    """Where the trials run, from the command line."""
-
-    at_once: int | None
-    """Most trials at a time; None: as many as there is room for."""
-    gpu: bool | None
-    """None: if the cluster has any."""
-    address: str | None
-    failures: int
 
 
 def main(argv: list[str]) -> int:
@@ -76,7 +63,7 @@ def run(argv: list[str]) -> int:
     lock = files.lock_folder(plan.folder)
     try:
         with cluster.connect(where.address):
-            stopped = run_study(plan, where)
+            stopped = run_study(plan, where, study.at_once)
     finally:
         os.close(lock)
     return report_end(plan, stopped)
@@ -92,6 +79,7 @@ def split_arguments(arguments: Arguments) -> tuple[StudyOptions, ClusterOptions,
     def count(flag: str, least: int = 1) -> int | None:
         return parse_count(flag, given[flag], least) if flag in given else None
 
+    where = ClusterOptions.parse(given)
     study = StudyOptions(
         space=Path(given["space"]),
         samples=count("num-samples"),
@@ -100,11 +88,9 @@ def split_arguments(arguments: Arguments) -> tuple[StudyOptions, ClusterOptions,
         stops_early=bool(parse_choice("early-stopping", given.get("early-stopping", "true"), {"true": True, "false": False})),
         grace=count("grace-steps"),
         reduction=parse_reduction(given.get("reduction", "3")),
-        storage=parse_storage(given.get("storage", ".")),
+        storage=where.storage,
+        at_once=count("max-concurrent"),
     )
-    gpu = parse_choice("use-gpu", given.get("use-gpu", "auto"), USE_GPU)
-    failures = parse_count("max-failures", given.get("max-failures", "3"))
-    where = ClusterOptions(count("max-concurrent"), gpu, given.get("ray-address"), failures)
     return study, where, Arguments(arguments.recipe, arguments.files, rest)
 
 
@@ -119,18 +105,19 @@ def parse_reduction(value: str) -> float:
     return number
 
 
-def run_study(plan: StudyPlan, where: ClusterOptions) -> str | None:
-    """Prepare the data and run the unfinished trials; returns why they were stopped, or None. Needs a connection to a cluster."""
+def run_study(plan: StudyPlan, where: ClusterOptions, most: int | None) -> str | None:
+    """Prepare the data and run the unfinished trials, at most `most` at a time; returns why they were stopped, or None. Needs a connection
+    to a cluster."""
     from finetune.monitoring.stop_requests import STOP_FILE, StopRequests
     from finetune.ray_cluster import study_driver  # here, since mistakes in the command line need no torch
 
     gpu = cluster.has_resource("GPU") if where.gpu is None else where.gpu
     each = {"GPU": 1.0} if gpu else {"CPU": 1.0}
-    cluster.require_resources(where.at_once or 1, each, f"--max-concurrent {where.at_once or 1}")
+    cluster.require_resources(most or 1, each, f"--max-concurrent {most or 1}")
     cluster.check_same_files(plan.folder, [*dict.fromkeys(path for config in plan.configs.values() for path in list_local_files(config))])
     plan.save(plan.trials)
     orders = study_plan.make_orders(plan)
-    at_once = min(where.at_once or len(plan.trials), cluster.count_room(each))
+    at_once = min(most or len(plan.trials), cluster.count_room(each))
     settings = study_driver.TrialSettings(plan.folder, plan.metric, plan.definition.early_stopping, each, at_once, where.failures)
     driver = study_driver.TrialDriver(settings, {trial.number: trial for trial in plan.trials}, orders, plan.save)
     for number, reason in study_driver.find_missed_stops(plan.folder, plan.trials).items():

@@ -65,7 +65,7 @@ def select_by_evaluation(run_dir: Path, recipe: str, rest: list[str]) -> int:
         return 0
     if rest:
         raise UserError(f"{rest[0]}: the recipe {recipe} generates nothing for `select`; its checkpoints are compared by their evaluations")
-    from finetune.checkpointing import checkpoint, sample_measurements
+    from finetune.checkpointing import checkpoint, sample_measurement_records
     from finetune.checkpointing.retention import BestBy, choose_best, is_comparable
     from finetune.exporting import selection_record
 
@@ -74,7 +74,7 @@ def select_by_evaluation(run_dir: Path, recipe: str, rest: list[str]) -> int:
     newest = every[found[-1].name]
     best_by = BestBy.parse(newest["best_by"])
     if best_by.is_sampled:
-        every = sample_measurements.add_measurements(every, run_dir, newest["sampling"])
+        every = sample_measurement_records.add_measurements(every, run_dir, newest["sampling"])
     states = {name: state for name, state in every.items() if is_comparable(state, newest, best_by)}
     other_rows = f"was evaluated on other validation rows than {found[-1].name} and was not considered"
     notes += [f"{name} {other_rows}" for name in every if name not in states]

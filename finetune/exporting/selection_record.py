@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from finetune.checkpointing import checkpoint, sample_measurements
+from finetune.checkpointing import checkpoint, sample_measurement_records
 from finetune.checkpointing.checkpoint_metadata import JsonPart, Steps, validate_json
 from finetune.checkpointing.retention import BestBy
 from finetune.command_lines import finetune_command
@@ -72,7 +72,7 @@ def choose_by_samples(run_dir: Path) -> tuple[Path, SelectedCheckpoint] | None:
         return None
     step = min(values, key=lambda step: (-best_by.rank(values[step]), step))
     chosen = checkpoint.find(newest.parent / f"step-{step:08d}")
-    measured = sample_measurements.read_measurements(run_dir, state["sampling"])[step]
+    measured = sample_measurement_records.read_measurements(run_dir, state["sampling"])[step]
     if files.digest(chosen / "manifest.json") != measured.manifest:
         raise UserError(f"--best: {chosen} was saved again after it was measured; give --step, or train with the same command once more")
     samples = "checkpoint" if len(values) == 1 else "checkpoints"

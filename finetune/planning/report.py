@@ -15,7 +15,7 @@ from finetune.errors import UserError, format_count
 from finetune.hardware.gpu_specs import EFFICIENCY, Cluster
 from finetune.modeling import optimizers, quantization
 from finetune.monitoring.run_logger import format_duration
-from finetune.planning.estimate import DataPreview, RunEstimate, has_weights, preview_data
+from finetune.planning.data_preview import DataPreview, preview_data
 from finetune.planning.launch_file import distributed_type
 from finetune.planning.memory import GIB, Arrangement, Memory
 from finetune.planning.parallelism_planner import (
@@ -28,6 +28,7 @@ from finetune.planning.parallelism_planner import (
     largest_micro_batch,
     list_arrangements,
 )
+from finetune.planning.run_estimate import RunEstimate, has_weights
 from finetune.recipe import Recipe
 from finetune.storage.hub_download import commit_of
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from finetune.config import Config
@@ -9,8 +11,30 @@ from finetune.config_sources import Arguments
 from finetune.errors import UserError
 from finetune.storage.remote import is_url
 
+CLUSTER_FLAGS = ("storage", "use-gpu", "ray-address", "max-failures")
 USE_GPU: dict[str, bool | None] = {"auto": None, "true": True, "false": False}
-"""Values of --use-gpu. None: if the cluster has any."""
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """Which cluster, and what of it, from the command line."""
+
+    storage: Path
+    """The folder that all machines share."""
+    gpu: bool | None
+    """Whether workers take a GPU; None: if the cluster has any."""
+    address: str | None
+    failures: int
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> ClusterOptions:
+        """From the values of `CLUSTER_FLAGS`. Raises `UserError`."""
+        return cls(
+            parse_storage(given.get("storage", ".")),
+            parse_choice("use-gpu", given.get("use-gpu", "auto"), USE_GPU),
+            given.get("ray-address"),
+            parse_count("max-failures", given.get("max-failures", "3")),
+        )
 
 
 def parse_choice(flag: str, value: str, meanings: dict[str, bool | None]) -> bool | None:

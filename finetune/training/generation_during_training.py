@@ -20,9 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from finetune.checkpointing import sample_measurements
+from finetune.checkpointing import sample_measurement_records
 from finetune.checkpointing.retention import BestBy
-from finetune.checkpointing.sample_measurements import SampleMeasurement, assess_measurements
+from finetune.checkpointing.sample_measurement_records import SampleMeasurement, assess_measurements
 from finetune.config import Config
 from finetune.errors import UserError
 from finetune.monitoring.run_records import CHECKPOINTS, MEASURED, read_log
@@ -224,9 +224,9 @@ class Sampler:
         from finetune.checkpointing import checkpoint
 
         run_dir = self._config.run.dir
-        for step in sample_measurements.discard_later(run_dir, self._done):
+        for step in sample_measurement_records.discard_later(run_dir, self._done):
             self._pass_over(step, f"its measurement is discarded, since the run resumes from step {self._done}")
-        self._measured = sample_measurements.read_measurements(run_dir, self._plan.digest)
+        self._measured = sample_measurement_records.read_measurements(run_dir, self._plan.digest)
         logged = set[int]()
         with contextlib.suppress(OSError):  # no log
             logged = {event["step"] for event in read_log(self._events.log_path) if event["event"] == MEASURED}
@@ -314,7 +314,7 @@ class Sampler:
         assert self._plan.digest is not None
         one = SampleMeasurement(step=child.step, manifest=child.manifest, settings=self._plan.digest, metrics=found.metrics)
         sampling = {} if self._plan.prepared is None else self._plan.prepared.settings
-        sample_measurements.write_measurement(self._config.run.dir, one, {"texts": texts, "sampling": sampling})
+        sample_measurement_records.write_measurement(self._config.run.dir, one, {"texts": texts, "sampling": sampling})
         self._measured[one.step] = one
         self._events.measured(one.step, one.metrics)
         if one.metrics:
@@ -330,7 +330,7 @@ class Sampler:
                 manifest = files.digest(committed / "manifest.json")
                 one = SampleMeasurement(step=step, manifest=manifest, settings=self._plan.digest, problem=problem)
                 self._measured[step] = one
-                sample_measurements.write_measurement(self._config.run.dir, one, {})
+                sample_measurement_records.write_measurement(self._config.run.dir, one, {})
 
 
 def save_media(run_dir: Path, step: int, answers: Sequence[Answer]) -> list[Path | None]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from finetune.checkpointing import checkpoint, disk_space
+from finetune.checkpointing import checkpoint, disk_space, shared_run_folder
 from finetune.config import Config, on_disk
 from finetune.config_diff import Change, find_changes, flatten
 from finetune.config_sources import read_config_file
@@ -57,7 +57,7 @@ def build(
     strategy = run_on_all(world, lambda: check(config, recipe, world))
     world = replace(world, tensor=config.parallel.tensor)
     on_claim(FolderClaim(*run_on_main(world, lambda: claim_folder(config.run.dir))))
-    disk_space.check_shared(config.run.dir, world)
+    shared_run_folder.check_shared(config.run.dir, world)
     local = dataset_opening.download_data(config, world)
     announce(world, f"preparing the base model {config.model.source} …")
     base_files = run_on_main(world, lambda: prepare_base(config, local, recipe))

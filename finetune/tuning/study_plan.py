@@ -41,6 +41,8 @@ class StudyOptions:
     """Steps of the first rung; None: `eval.every`."""
     reduction: float
     storage: Path
+    at_once: int | None = None
+    """Most trials at a time; None: as many as the cluster has room for."""
 
 
 class TrialOrder(TypedDict):

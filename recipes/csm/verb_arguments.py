@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def load_command() -> GenerateCommand:
     """`finetune generate` of this recipe, with its voices."""
-    from .speech_interface import COMMAND
+    from .speech_registration import COMMAND
 
     return COMMAND
 

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
 
-from .make_task import SYSTEM, VERBS
+from .make_toy_chats import SYSTEM, VERBS
 
 END_OF_TEXT, START, END_OF_TURN = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 WORDS = ("system", "user", "assistant", *VERBS, *SYSTEM.split(" "), *(f" {word}" for word in SYSTEM.split(" ")[1:]))

@@ -21,7 +21,8 @@ from benchmarks._gpu_steps import GIB, Version, chat_versions, voice_versions
 from finetune.checkpointing import checkpoint
 from finetune.config import Config, resolve
 from finetune.distributed.process_group import World, join, leave
-from finetune.planning.estimate import estimate_run, read_some_rows
+from finetune.planning.data_preview import read_some_rows
+from finetune.planning.run_estimate import estimate_run
 from finetune.recipe import Recipe, find_recipe, load_recipe
 from finetune.training import loop, setup
 from finetune.training.step import Training

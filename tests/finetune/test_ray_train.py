@@ -12,6 +12,7 @@ import pytest
 from finetune import ray_train
 from finetune.config_sources import parse_arguments
 from finetune.errors import UserError
+from finetune.ray_cluster.verb_arguments import ClusterOptions
 from finetune.ray_train import Engine, format_arguments, split_arguments
 from tests.finetune import fork_server, tiny
 
@@ -28,12 +29,12 @@ def test_ray_s_flags_are_separated_from_training_arguments() -> None:
         *("--num-workers", "2:8", "--train.lr", "1e-5", "--storage", "/shared", "--config", "a.yaml", "--use-gpu=true"),
         *("--ray-address", "10.0.0.1:6379", "--max-failures", "0", "--run.dir", "runs/x"),
     )
-    assert engine == Engine(2, 8, Path("/shared"), True, "10.0.0.1:6379", 0)
+    assert engine == Engine(2, 8, ClusterOptions(Path("/shared"), True, "10.0.0.1:6379", 0))
     assert rest == ["--recipe=voice_clone", "--config=a.yaml", "--train.lr=1e-5"], "run.dir is the driver's to resolve"
 
 
 def test_the_defaults_of_ray_s_flags() -> None:
-    assert divided("--num-workers", "4")[0] == Engine(4, 4, Path(), None, None, 3)
+    assert divided("--num-workers", "4")[0] == Engine(4, 4, ClusterOptions(Path(), None, None, 3))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from finetune.checkpointing import checkpoint
 from finetune.recipe import find_recipe
-from recipes.llm_sft import make_task, tiny_checkpoint
+from recipes.llm_sft import make_toy_chats, tiny_checkpoint
 from tests.reliability import victims
 
 STEPS, EVERY = 12, 3
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("packing")
     tiny_checkpoint.build(folder / "base")
-    make_task.write_task(folder, 260, seed=0)
+    make_toy_chats.write_task(folder, 260, seed=0)
     return folder
 
 

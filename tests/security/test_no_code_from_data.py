@@ -28,7 +28,7 @@ from recipes.language.causal_model import build_on_meta, read_config
 from recipes.language.tokenizer import load_tokenizer
 from recipes.llm_sft import generation, tiny_checkpoint
 from recipes.speech.evaluation.speaker_similarity import load_independent_encoder
-from recipes.voice_clone.inference import reference_package
+from recipes.voice_clone.inference import stock_qwen_tts
 from recipes.voice_clone.inference.exported_folder import ExportedModel
 from recipes.voice_clone.model import tiny_checkpoint as voice_model
 from tests.finetune import tiny as byte_model
@@ -148,7 +148,7 @@ def test_a_voice_model_opens_no_other_tokenizer(canary: Path, tmp_path: Path) ->
     named = {"audio_tokenizer_class": "AutoConfig", "audio_tokenizer_name_or_path": str(tmp_path / "other")}
     change(model / "audio_tokenizer_config.json", **named)
     change(model / "processor_config.json", audio_tokenizer=named)
-    assert reference_package.load(model).model.tts_model_type == "base"
+    assert stock_qwen_tts.load(model).model.tts_model_type == "base"
 
 
 def test_an_alias_of_a_key_downloads_no_kernel(chat_model: Path, tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_libraries_read_only_the_clean_copies(chat_model: Path, tmp_path: Path) 
     sys.addaudithook(hook)
     try:
         generation.load_model(chat_model)
-        reference_package.load(voice)
+        stock_qwen_tts.load(voice)
         load_codec(find_codec(str(voice)), "cpu")
         qwen3_tts_speaker_encoder.load_encoder(voice)
         ExportedModel.read(voice).processor  # noqa: B018 - loads the tokenizer

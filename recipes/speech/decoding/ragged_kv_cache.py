@@ -1,8 +1,8 @@
 """The key/value cache of a batch whose rows begin and end at different times: each row has its own length, and none has padding.
 
 The results of a row do not depend on the other rows. The batch always has the same number of rows, so the shapes of all products are the
-same, and no operation mixes rows. The attention window grows in steps of `WINDOW` slots with the longest row; the further slots of shorter
-rows are masked, and their weights are exactly 0.
+same, and no operation mixes rows. The attention window grows with the longest row (`round_window`); the further slots of shorter rows are
+masked, and their weights are exactly 0.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from torch.nn import functional as F
 from .cached_decoder_layers import AttentionWindow, CachedDecoderLayers, KeyValueCache
 
 WINDOW = 512
-"""Slots by which the attention window grows. It is the block in which attention on a CPU reads keys (`kvSplitSize` of PyTorch's
+"""Slots by which a long attention window grows. It is the block in which attention on a CPU reads keys (`kvSplitSize` of PyTorch's
 `FlashAttentionKernel.cpp`), so that the blocks of a row are the same in a longer window; and there are few CUDA graphs."""
+SHORTEST_WINDOW = 64
+"""Slots of the shortest window on a CPU, which doubles up to `WINDOW`: to read 512 slots of every row takes as long as to read the weights
+of a small model. Within one block, more slots of weight 0 do not change a bit of a sum."""
 ROWS_MULTIPLE = 4
 """The number of rows is a multiple of this. Matrix products take rows in groups; the rows of an incomplete group are summed in another
 order, so that a request would depend on its row (with 6 rows it does)."""
@@ -28,12 +31,20 @@ def count_rows(requested: int) -> int:
     return -(-max(requested, 2) // ROWS_MULTIPLE) * ROWS_MULTIPLE
 
 
+def round_window(slots: int, shortest: int) -> int:
+    """The attention window for so many slots: `shortest`, doubled up to `WINDOW`, then a multiple of `WINDOW`."""
+    if slots > WINDOW:
+        return -(-slots // WINDOW) * WINDOW
+    return max(shortest, 1 << (slots - 1).bit_length())
+
+
 class RowSlots(ABC):
     """Owns how many slots of a cache each of `rows` rows has filled. A subclass owns the keys and values. The cache grows when a row needs
     more slots, and keeps that size."""
 
     def __init__(self, rows: int, device: torch.device) -> None:
         self.rows, self._slots = rows, 0
+        self._shortest = WINDOW if device.type == "cuda" else SHORTEST_WINDOW  # on a GPU, each window is a graph to be captured
         self.lengths = torch.zeros(rows, dtype=torch.int64, device=device)
         """[rows]: the slots that each row has filled."""
         self._known = [0] * rows
@@ -65,7 +76,7 @@ class RowSlots(ABC):
 
     def find_window(self, steps: int) -> int:
         """Slots of the attention window for `steps` further positions of every row."""
-        return min(self._slots, -(-(max(self._known) + steps) // WINDOW) * WINDOW)
+        return min(self._slots, round_window(max(self._known) + steps, self._shortest))
 
     def advance(self, occupied: list[bool], count: int) -> None:
         """Lengthen the occupied rows by `count` positions; the others write to the same slots again."""

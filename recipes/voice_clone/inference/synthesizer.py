@@ -84,14 +84,14 @@ class Synthesizer(FrameVoice):
     def __init__(self, exported: ExportedModel) -> None:
         from data_prep.audio_codecs.qwen3_tts_stream_decoder import Qwen3TTSDecoder
 
-        from . import reference_package
+        from . import stock_qwen_tts
         from .prompt_embeddings import PromptEmbedder
         from .talker_decoding import TalkerDecoder
 
         super().__init__(ExportedVoice(exported), exported.speakers, SCHEME.resolve(exported.generation, SpeechSampling()))
         cudnn_sdpa.disable_cudnn()
         self.exported = exported
-        self._model: Any = reference_package.load(exported.folder).model
+        self._model: Any = stock_qwen_tts.load(exported.folder).model
         self._decoder = TalkerDecoder(self._model.talker, exported.ids)
         self._embedder = PromptEmbedder(self._model.talker, exported.ids)
         self._codec_decoder = Qwen3TTSDecoder(self._model.speech_tokenizer.model.decoder)

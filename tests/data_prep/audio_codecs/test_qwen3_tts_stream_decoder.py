@@ -11,14 +11,14 @@ import torch
 from data_prep.audio_codecs import qwen3_tts_stream_decoder
 from data_prep.audio_codecs.qwen3_tts_stream_decoder import Qwen3TTSDecoder, Qwen3TTSStream
 from data_prep.audio_codecs.streamed_convolutions import StreamedConvolution
-from recipes.voice_clone.inference import reference_package
+from recipes.voice_clone.inference import stock_qwen_tts
 
 FRAME = 1920
 
 
 @pytest.fixture(scope="module")
 def codec(nano: Path) -> Any:
-    return reference_package.load(nano).model.speech_tokenizer
+    return stock_qwen_tts.load(nano).model.speech_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -3,14 +3,7 @@ import os
 import pytest
 import torch
 
-from data_prep.parallel.devices import (
-    assign_devices,
-    choose_device,
-    disable_tf32,
-    restore_thread_count,
-    set_current_device,
-    use_one_thread,
-)
+from data_prep.parallel.devices import assign_devices, choose_device, set_current_device
 from finetune.errors import UserError
 
 
@@ -25,14 +18,6 @@ def test_a_missing_gpu_is_refused_with_the_alternative(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match="--device cpu"):
         choose_device("cuda")
-
-
-def test_the_thread_count_is_restored_even_after_a_failure() -> None:
-    before = torch.get_num_threads()
-    with pytest.raises(RuntimeError), restore_thread_count():
-        torch.set_num_threads(before + 1)
-        raise RuntimeError
-    assert torch.get_num_threads() == before
 
 
 def test_one_worker_for_each_core_or_gpu(monkeypatch) -> None:
@@ -52,28 +37,3 @@ def test_a_gpu_is_made_current_and_the_cpu_is_not(monkeypatch) -> None:
     for name in ("cpu", "cuda:1", "cuda"):  # the last is Ray's, whose workers see their own GPU alone
         set_current_device(name)
     assert current == [1, 0]
-
-
-def test_a_worker_computes_with_one_thread_and_restores_the_count() -> None:
-    before = torch.get_num_threads()
-    with use_one_thread():
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == before
-
-
-def tf32() -> tuple[bool, bool, str]:
-    return torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision()
-
-
-@pytest.mark.parametrize("precision", ["high", "medium", "highest"])
-def test_without_tf32_products_are_fp32_and_the_flags_are_restored_even_after_a_failure(precision: str) -> None:
-    torch.set_float32_matmul_precision(precision)
-    try:
-        before = tf32()
-        assert before == (True, precision != "highest", precision)
-        with pytest.raises(RuntimeError), disable_tf32():
-            assert tf32() == (False, False, "highest")
-            raise RuntimeError
-        assert tf32() == before
-    finally:
-        torch.set_float32_matmul_precision("highest")

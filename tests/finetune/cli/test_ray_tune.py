@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from finetune.cli import ray_tune
-from finetune.cli.ray_tune import ClusterOptions, format_export, report_end, split_arguments
+from finetune.cli.ray_tune import format_export, report_end, split_arguments
 from finetune.config_sources import parse_arguments
 from finetune.errors import UserError
+from finetune.ray_cluster.verb_arguments import ClusterOptions
 from finetune.tuning.study_plan import StudyOptions, StudyPlan, make_plan
 from finetune.tuning.study_record import TrialRecord
 from tests.finetune import tiny
@@ -31,8 +32,8 @@ def test_the_verb_s_flags_are_separated_from_training_arguments() -> None:
             ]
         )
     )
-    assert study == StudyOptions(Path("s.yaml"), 4, "val/loss max", 7, False, 50, 2.5, Path("/shared"))
-    assert where == ClusterOptions(3, True, "auto", 0)
+    assert study == StudyOptions(Path("s.yaml"), 4, "val/loss max", 7, False, 50, 2.5, Path("/shared"), 3)
+    assert where == ClusterOptions(Path("/shared"), True, "auto", 0)
     assert (rest.recipe, rest.overrides) == ("csm", [("train.lr", "1e-5")])
 
 

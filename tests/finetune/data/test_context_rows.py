@@ -18,7 +18,7 @@ from finetune.data.context_rows import EarlierRows, find_earlier_rows
 from finetune.data.index_workers import IndexWorkers
 from finetune.distributed.process_group import World
 from finetune.errors import UserError
-from finetune.planning.estimate import preview_file
+from finetune.planning.data_preview import preview_file
 from finetune.recipe import ContextLimits, ContextRows, Recipe, RowPlace, Sample
 from tests.finetune import tiny
 from tests.reliability import victims

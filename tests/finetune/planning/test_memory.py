@@ -15,8 +15,8 @@ from finetune.distributed.sharding import Strategy
 from finetune.modeling import optimizers
 from finetune.modeling.optimizers import Rule
 from finetune.planning.activation_memory import Activations
-from finetune.planning.estimate import estimate_run
 from finetune.planning.memory import Arrangement, Memory, Outline, ParameterOutline, Unit, estimate_memory, outline_model, shard_size
+from finetune.planning.run_estimate import estimate_run
 from finetune.recipe import load_recipe
 
 NOTHING = Activations(blocks=0, loss=0, working=0, kept=0, flops=0.0, positions=1)

@@ -14,7 +14,7 @@ import pytest
 
 from finetune import __main__ as verbs
 from finetune.checkpointing import checkpoint
-from finetune.checkpointing.sample_measurements import RECORD, folder_of_step
+from finetune.checkpointing.sample_measurement_records import RECORD, folder_of_step
 from finetune.config import Config, resolve
 from finetune.distributed.process_group import World
 from finetune.errors import UserError

@@ -41,7 +41,7 @@ def exported(full_run: Path) -> Path:
 def voice(exported: Path) -> Iterator[Any]:
     """The loaded export."""
     pytest.importorskip("snac")
-    from recipes.codec_lm.speech_interface import SPEECH
+    from recipes.codec_lm.speech_registration import SPEECH
 
     with closing(SPEECH.inspect(exported).open()) as opened:
         yield opened

@@ -13,7 +13,7 @@ from recipes.codec_lm import families
 from recipes.codec_lm.families import FAMILIES, ORPHEUS, VYVOTTS, choose_family
 from recipes.codec_lm.recipe import RECIPE
 from recipes.codec_lm.sequence_layout import SpeechTextProcessor, read_row
-from recipes.codec_lm.speech_interface import SPEECH
+from recipes.codec_lm.speech_registration import SPEECH
 from tests.recipes.codec_lm import tiny_models
 
 

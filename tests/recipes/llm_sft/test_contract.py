@@ -32,7 +32,7 @@ from finetune.training.step import Training
 from recipes.language import collation, sft_tokenization, varlen_attention
 from recipes.language.assistant_spans import TurnSpan
 from recipes.language.collation import IGNORE
-from recipes.llm_sft import make_task, tiny_checkpoint
+from recipes.llm_sft import make_toy_chats, tiny_checkpoint
 from recipes.llm_sft.demo import split_turns
 from recipes.llm_sft.recipe import RECIPE
 from tests.recipes.forced_generation import ForcedTokens
@@ -88,7 +88,7 @@ def write_base(folder: Path, family: str) -> Path:
 def make_case(folder: Path, family: str) -> Iterator[ContractCase]:
     """Train a few steps with packing and export them. The export is run in plain transformers, and is also the base of another run."""
     chance = random.Random(4)
-    rows = [make_task.make_chat(chance, frozenset()) for _ in range(5)]
+    rows = [make_toy_chats.make_chat(chance, frozenset()) for _ in range(5)]
     write_base(folder / "base", family)
     run = tiny_runs.trained(folder, ("data.packing", "true"), ("train.steps", "2"), ("train.lr", "1e-3"), data=rows)
     made = export.export(run, folder / "export")

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 
 from finetune.errors import UserError
 from recipes.language.sft_tokenization import check_template
-from recipes.llm_sft import make_task, make_tokenizer, tiny_checkpoint
+from recipes.llm_sft import make_tokenizer, make_toy_chats, tiny_checkpoint
 
 
 def test_the_command_makes_the_files_in_the_package(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_texts_are_restored_and_words_are_one_token() -> None:
     for text in ("Grüße, 世界! 🙂\n\t\x00", "Reverse KQAD", "user assistant system"):
         assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
     assert {len(tokenizer(word)["input_ids"]) for word in make_tokenizer.WORDS} == {1}
-    assert tokenizer.tokenize("B-A " + make_task.LETTERS) == ["B", "-", "A", "Ġ", *make_task.LETTERS]
+    assert tokenizer.tokenize("B-A " + make_toy_chats.LETTERS) == ["B", "-", "A", "Ġ", *make_toy_chats.LETTERS]
 
 
 def test_the_template_marks_the_text_of_the_assistant() -> None:

@@ -15,7 +15,7 @@ import torch
 from finetune.errors import UserError
 from finetune.storage.synthetic_mark_reader import SyntheticMark, read_synthetic_mark
 from recipes.speech.synthetic_mark_writer import wav_header
-from recipes.voice_clone.inference import reference_package
+from recipes.voice_clone.inference import stock_qwen_tts
 from recipes.voice_clone.recipe import RECIPE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -26,7 +26,7 @@ def test_greedy_speech_reproduces_the_memorized_clip(two_voices: Any, tmp_path: 
     """From the command line: the wav is the decoded codes of the clip, and the language is the one that the speaker was trained in."""
     row = two_voices.rows[2]
     assert (row["speaker"], row["text"], row["language"]) == ("Bert", HELLO[1], "english")
-    codec = reference_package.load(two_voices.custom_voice).model.speech_tokenizer
+    codec = stock_qwen_tts.load(two_voices.custom_voice).model.speech_tokenizer
     waves, _ = codec.decode([{"audio_codes": torch.tensor(row["audio_codes"])}])
     for kind in RECIPE.formats:
         out = tmp_path / kind / "hello.wav"

@@ -8,25 +8,25 @@ from typing import Any
 import pytest
 import torch
 
-from recipes.voice_clone.inference import reference_package
+from recipes.voice_clone.inference import stock_qwen_tts
 
 
 def spoken(tts: Any, row: dict[str, Any], speaker: str, text: str) -> list[list[int]]:
-    return reference_package.generate_greedy_codes(tts, text, speaker.lower(), row["language"], max_frames=40).tolist()
+    return stock_qwen_tts.generate_greedy_codes(tts, text, speaker.lower(), row["language"], max_frames=40).tolist()
 
 
 @pytest.mark.parametrize("fixture", ["one_voice", "two_voices"])
 @pytest.mark.parametrize("kind", ["custom_voice", "base"])
 def test_the_stock_package_reproduces_memorized_clips_exactly(fixture: str, kind: str, request: pytest.FixtureRequest) -> None:
     learned = request.getfixturevalue(fixture)
-    tts = reference_package.load(getattr(learned, kind))
+    tts = stock_qwen_tts.load(getattr(learned, kind))
     assert type(tts).__module__ == "qwen_tts.inference.qwen3_tts_model" and tts.model.tts_model_type == kind
     for row in learned.rows:
         assert spoken(tts, row, row["speaker"], row["text"]) == row["audio_codes"]
 
 
 def test_speaker_and_text_determine_the_codes(two_voices: Any) -> None:
-    tts = reference_package.load(two_voices.custom_voice)
+    tts = stock_qwen_tts.load(two_voices.custom_voice)
     expected = {(row["speaker"], row["text"]): row["audio_codes"] for row in two_voices.rows}
     assert len(expected) == 4 and len({str(codes) for codes in expected.values()}) == 4
     for row in two_voices.rows:  # with everything else as in this row, speaker and text alone decide
@@ -35,7 +35,7 @@ def test_speaker_and_text_determine_the_codes(two_voices: Any) -> None:
 
 
 def test_exported_embedding_rows_are_the_speaker_vectors(two_voices: Any) -> None:
-    tts = reference_package.load(two_voices.custom_voice)
+    tts = stock_qwen_tts.load(two_voices.custom_voice)
     table = tts.model.talker.model.codec_embedding.weight
     for index, name in enumerate(("anna", "bert")):
         row = tts.model.config.talker_config.spk_id[name]

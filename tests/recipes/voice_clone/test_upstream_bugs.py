@@ -17,7 +17,7 @@ from transformers import LogitsProcessorList
 
 from finetune.modeling.loss_head import LossHead
 from finetune.recipe import Sample
-from recipes.voice_clone.inference import reference_package
+from recipes.voice_clone.inference import stock_qwen_tts
 from recipes.voice_clone.model import qwen3_tts_model, sequence_layout
 from recipes.voice_clone.model.sequence_layout import IGNORE
 from recipes.voice_clone.recipe import RECIPE
@@ -66,9 +66,9 @@ def generate(tts: Any, row: dict[str, Any], vector: Tensor) -> Generated:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(talker, "generate", force(talker.generate, first))
         patch.setattr(talker.code_predictor, "generate", force(talker.code_predictor.generate, others))
-        patch.setattr(reference_package, "make_stored_voice_prompt", lambda tts, row: voice(vector))
+        patch.setattr(stock_qwen_tts, "make_stored_voice_prompt", lambda tts, row: voice(vector))
         patch.setattr(tts.model.config.talker_config, "spk_id", {"any": 0})
-        spoken = reference_package.generate_greedy_codes(tts, row["text"], "any", row["language"], max_frames=len(codes))
+        spoken = stock_qwen_tts.generate_greedy_codes(tts, row["text"], "any", row["language"], max_frames=len(codes))
     assert spoken.tolist() == codes
     return Generated(torch.stack(first.noted), torch.stack(others.noted).reshape(len(codes), -1))
 
@@ -81,7 +81,7 @@ def voice(vector: Tensor) -> Any:
 
 @pytest.fixture(scope="module")
 def case(fresh: Any, tmp_path_factory: pytest.TempPathFactory, rows_of: Any) -> WeightsInBothPackages:
-    tts = reference_package.load(fresh.loaded.base)
+    tts = stock_qwen_tts.load(fresh.loaded.base)
     rows = rows_of({"Anna": "high.flac", "Bert": "low.flac"})
     speakers = fresh.loaded.processor.speakers
     vectors = fresh.loaded.buffers["speaker_vectors"]

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from data_prep.audio.waveform import SPEECH_RATE
-from data_prep.parallel.devices import choose_device, disable_tf32
+from data_prep.parallel.devices import choose_device
+from data_prep.parallel.torch_settings import disable_tf32
 from finetune.errors import UserError
 from finetune.storage import files
 from finetune.storage.model_security import load_pickled_weights

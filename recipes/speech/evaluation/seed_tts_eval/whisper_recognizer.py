@@ -15,7 +15,8 @@ import soundfile
 from numpy.typing import NDArray
 
 from data_prep.audio.waveform import SPEECH_RATE
-from data_prep.parallel.devices import choose_device, disable_tf32
+from data_prep.parallel.devices import choose_device
+from data_prep.parallel.torch_settings import disable_tf32
 from data_prep.transcription.whisper_conversion import KIND, WEIGHTS
 from finetune.errors import UserError
 from finetune.storage import files

@@ -11,7 +11,7 @@ import pytest
 
 from finetune.errors import UserError
 from recipes.codec_lm.recipe import RECIPE
-from recipes.codec_lm.speech_interface import SPEECH
+from recipes.codec_lm.speech_registration import SPEECH
 from recipes.codec_lm.token_sampling_settings import TokenSampling
 from recipes.speech.interface import SpeechRequest, SpeechSampling
 from tests.recipes.codec_lm import tiny_models

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from finetune.errors import UserError
 from recipes.csm.inference.synthesizer import CsmVoice
-from recipes.csm.speech_interface import CsmFolder
+from recipes.csm.speech_registration import CsmFolder
 from recipes.speech.interface import SpeechRequest, SpeechSampling
 from tests.recipes.csm.tiny_csm import LearnedCsm
 from tests.recipes.voice_clone.tones import exhaust

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaModel
 
 from recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers
-from recipes.speech.decoding.ragged_kv_cache import ROWS_MULTIPLE, WINDOW, RowCache, count_rows
+from recipes.speech.decoding.ragged_kv_cache import ROWS_MULTIPLE, SHORTEST_WINDOW, WINDOW, RowCache, count_rows, round_window
 
 torch.set_num_threads(1)
 WIDTH = 64
@@ -49,11 +49,10 @@ def run_row(layers: CachedDecoderLayers, row: int, others: int, steps: int = 4) 
 
 def test_the_bits_of_a_row_do_not_depend_on_the_others(layers: CachedDecoderLayers) -> None:
     alone, size = run_row(layers, 0, 0)
-    assert size == WINDOW
-    for row, others in ((0, 40), (3, 40), (7, 300), (5, WINDOW + 200)):
+    assert size == SHORTEST_WINDOW
+    for row, others, window in ((0, 40, 64), (3, 100, 128), (6, 130, 256), (7, 300, WINDOW), (5, WINDOW + 200, 2 * WINDOW)):
         found, size = run_row(layers, row, others)
-        assert torch.equal(found, alone), (row, others)
-    assert size == 2 * WINDOW
+        assert torch.equal(found, alone) and size == window, (row, others)
 
 
 @torch.inference_mode()
@@ -84,9 +83,17 @@ def test_a_cache_that_grows_keeps_its_contents(layers: CachedDecoderLayers) -> N
     cache.read_prompt(2, torch.ones(10, WIDTH))
     before = [part[:, :, :10].clone() for pair in cache.store for part in pair]
     cache.reserve(WINDOW + 1)
-    assert cache.slots == 2 * WINDOW and cache.find_window(1) == WINDOW
+    assert cache.slots == 2 * WINDOW and cache.find_window(1) == SHORTEST_WINDOW
     after = [part for pair in cache.store for part in pair]
     assert all(torch.equal(new[:, :, :10], old) for old, new in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("slots", "shortest", "window"),
+    [(1, 64, 64), (64, 64, 64), (65, 64, 128), (257, 64, 512), (512, 64, 512), (513, 64, 1024), (1025, 64, 1536), (1, 512, 512)],
+)
+def test_the_window_doubles_up_to_one_block_and_then_grows_by_blocks(slots: int, shortest: int, window: int) -> None:
+    assert round_window(slots, shortest) == window
 
 
 @pytest.mark.parametrize(("requested", "rows"), [(1, 4), (4, 4), (5, 8), (8, 8), (9, 12)])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from data_prep.speakers import resemblyzer_encoder
-from finetune.checkpointing.sample_measurements import RECORD, folder_of_step
+from finetune.checkpointing.sample_measurement_records import RECORD, folder_of_step
 from finetune.config import Config
 from finetune.distributed.process_group import join, leave
 from finetune.errors import UserError

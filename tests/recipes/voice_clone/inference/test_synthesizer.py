@@ -17,7 +17,7 @@ import torch
 
 from finetune.errors import UserError
 from recipes.speech.sampling_settings import CONFIG
-from recipes.voice_clone.inference import reference_package
+from recipes.voice_clone.inference import stock_qwen_tts
 from recipes.voice_clone.inference.synthesizer import Request, Synthesizer, open_synthesizer
 from recipes.voice_clone.model.sampling_settings import SamplingSettings
 from recipes.voice_clone.model.speaker_vectors import SAMPLE_RATE, read_reference_clip
@@ -31,7 +31,7 @@ class StockPackage:
     """The stock package, with a record of the codes that it decodes."""
 
     def __init__(self, folder: Path) -> None:
-        self.tts = reference_package.load(folder)
+        self.tts = stock_qwen_tts.load(folder)
         self.codes: list[Any] = []
         codec = self.tts.model.speech_tokenizer
         decode = codec.decode
@@ -72,7 +72,7 @@ def test_speech_of_named_voices_equals_the_stock_package(two_voices: Any, named:
     speakers = [*(row["speaker"] for row in two_voices.rows), "Bert", "anna"]
     theirs, voice = named
     waves, rate = theirs.tts.generate_custom_voice(
-        texts, speakers, "english", non_streaming_mode=not streamed, **reference_package.GREEDY, **MOST
+        texts, speakers, "english", non_streaming_mode=not streamed, **stock_qwen_tts.GREEDY, **MOST
     )
     requests = [Request(text, speaker, "english", streamed_text=streamed) for text, speaker in zip(texts, speakers, strict=True)]
     spoken = voice.speak(requests, GREEDY)
@@ -116,7 +116,7 @@ def test_cloned_speech_equals_the_stock_package(
         ref_text=words,
         x_vector_only_mode=words is None,
         non_streaming_mode=not streamed,
-        **reference_package.GREEDY,
+        **stock_qwen_tts.GREEDY,
         **MOST,
     )
     languages = ["auto", "german", None]
@@ -144,7 +144,7 @@ def test_a_base_export_reproduces_its_clips_from_a_speaker_vector_but_not_in_con
             ref_text=None if vector_only else "The boats.",
             x_vector_only_mode=vector_only,
             non_streaming_mode=True,
-            **reference_package.GREEDY,
+            **stock_qwen_tts.GREEDY,
             **MOST,
         )
         came_back[vector_only] += theirs.codes[0][0 if vector_only else 13 :] == row["audio_codes"]  # 13 frames: one second of reference

@@ -13,7 +13,7 @@ from recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers
 from recipes.speech.decoding.frame_loop import DecodedCodes
 from recipes.speech.decoding.left_padding import PaddedSlots
 from recipes.speech.decoding.token_sampling import GREEDY, CodeSampler, FrameSampler
-from recipes.voice_clone.inference import reference_package, talker_decoding
+from recipes.voice_clone.inference import stock_qwen_tts, talker_decoding
 from recipes.voice_clone.inference.exported_folder import ExportedModel
 from recipes.voice_clone.inference.prompt_embeddings import PromptEmbedder, PromptEmbeddings, VoiceConditioning
 from recipes.voice_clone.inference.talker_decoding import DecodingSession, TalkerDecoder
@@ -30,7 +30,7 @@ class NanoModels:
     """The untrained nano model in the stock package and here, with three made-up voices."""
 
     def __init__(self, folder: Path) -> None:
-        self.tts, self.exported = reference_package.load(folder), ExportedModel.read(folder)
+        self.tts, self.exported = stock_qwen_tts.load(folder), ExportedModel.read(folder)
         self.voices = torch.randn(3, 32, generator=torch.Generator().manual_seed(0))
         self.decoder = TalkerDecoder(self.tts.model.talker, self.exported.ids)
 
@@ -44,7 +44,7 @@ class NanoModels:
             voice_clone_prompt=self.tts._prompt_items_to_voice_clone_prompt(voices),
             non_streaming_mode=not streamed,
             max_new_tokens=MOST + 1,
-            **reference_package.GREEDY | {"repetition_penalty": penalty},
+            **stock_qwen_tts.GREEDY | {"repetition_penalty": penalty},
         )
         return [one.tolist() for one in codes]
 
@@ -71,7 +71,7 @@ def model(nano: Path) -> NanoModels:
 @torch.no_grad()
 def test_the_cached_layers_compute_what_the_package_computes(nano: Path, part: str) -> None:
     """Also with the talker's rotary positions in three sections."""
-    talker = reference_package.load(nano).model.talker
+    talker = stock_qwen_tts.load(nano).model.talker
     stock = talker.model if part == "talker" else talker.code_predictor.model
     x = torch.randn(2, 9, stock.config.hidden_size, generator=torch.Generator().manual_seed(0))
     expected = stock(inputs_embeds=x, use_cache=False).last_hidden_state

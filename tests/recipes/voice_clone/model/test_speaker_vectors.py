@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from data_prep.audio_codecs import qwen3_tts_speaker_encoder
 from finetune.errors import UserError
 from finetune.storage import remote
-from recipes.voice_clone.inference import reference_package
+from recipes.voice_clone.inference import stock_qwen_tts
 from recipes.voice_clone.model import speaker_vectors
 from recipes.voice_clone.model.dataset_speakers import DatasetSpeaker
 from recipes.voice_clone.recipe import RECIPE
@@ -40,7 +40,7 @@ def test_the_vector_is_the_mean_of_the_stock_encoder(nano: Path, tmp_path: Path,
     rows[1]["audio"] = "low.flac"
     config = corpus(tmp_path / "data", rows).config(nano)
     RECIPE.prepare(config)
-    tts = reference_package.load(nano).model
+    tts = stock_qwen_tts.load(nano).model
     waves = [soundfile.read(tmp_path / "data" / name, dtype="float32")[0] for name in ("high.flac", "low.flac")]
     expected = torch.stack([tts.extract_speaker_embedding(wave, 24000) for wave in waves]).mean(0)
     found = speaker_vectors.load_speaker_vectors(config).vectors
@@ -88,7 +88,7 @@ def test_other_rates_and_stereo_are_resampled(rate: int, nano: Path, tmp_path: P
 
 @pytest.fixture(scope="module")
 def stock_model(nano: Path) -> Any:
-    return reference_package.load(nano)
+    return stock_qwen_tts.load(nano)
 
 
 @pytest.mark.parametrize("rate", [16000, 22050, 24000, 44100, 48000])

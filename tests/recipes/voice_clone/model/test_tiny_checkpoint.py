@@ -10,7 +10,7 @@ import torch
 
 from finetune.errors import UserError
 from finetune.storage import files
-from recipes.voice_clone.inference import reference_package
+from recipes.voice_clone.inference import stock_qwen_tts
 from recipes.voice_clone.model import tiny_checkpoint
 
 LAYOUT = {
@@ -67,7 +67,7 @@ def test_a_failed_build_leaves_no_folder(tmp_path: Path) -> None:
 
 
 def test_the_speech_tokenizer_encodes_and_decodes(nano: Path) -> None:
-    codec = reference_package.load(nano).model.speech_tokenizer
+    codec = stock_qwen_tts.load(nano).model.speech_tokenizer
     time = np.arange(24000) / 24000
     wave = (0.3 * np.sin(2 * np.pi * 200 * time**2)).astype(np.float32)
     (codes,) = codec.encode([wave], sr=24000).audio_codes

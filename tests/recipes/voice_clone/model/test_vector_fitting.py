@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from finetune.config import Config
 from finetune.errors import UserError
-from recipes.voice_clone.inference import reference_package
+from recipes.voice_clone.inference import stock_qwen_tts
 from recipes.voice_clone.model import speaker_vectors, vector_fitting
 from recipes.voice_clone.recipe import RECIPE
 
@@ -48,7 +48,7 @@ def test_fitting_repairs_the_vector_of_a_bad_clip(
     assert "speaker 'anna': the vector was fitted in 40 steps; first codebook" in capsys.readouterr().err
     for (name, own), other in zip(fitted.model.named_parameters(), wrong.model.parameters(), strict=True):
         assert torch.equal(own, other), f"{name} is not the base's"
-    stock = reference_package.load(export(fitted, "custom_voice", tmp_path / "export")).model
+    stock = stock_qwen_tts.load(export(fitted, "custom_voice", tmp_path / "export")).model
     rows = [stock.config.talker_config.spk_id[name] for name in ("anna", "bert")]
     assert torch.equal(stock.talker.model.codec_embedding.weight[rows].float().cpu(), fitted.loaded.buffers["speaker_vectors"])
 

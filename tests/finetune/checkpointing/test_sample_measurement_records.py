@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from finetune.checkpointing import checkpoint
 from finetune.checkpointing.checkpoint_metadata import parse_state
 from finetune.checkpointing.retention import BestBy
-from finetune.checkpointing.sample_measurements import (
+from finetune.checkpointing.sample_measurement_records import (
     RECORD,
     SampleMeasurement,
     Standing,

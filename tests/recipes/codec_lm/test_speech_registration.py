@@ -1,4 +1,4 @@
-"""Tests of `recipes.codec_lm.speech_interface`."""
+"""Tests of `recipes.codec_lm.speech_registration`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import soundfile
 
 from finetune.errors import UserError
 from recipes.codec_lm.recipe import RECIPE
-from recipes.codec_lm.speech_interface import COMMAND
+from recipes.codec_lm.speech_registration import COMMAND
 from tests.recipes.codec_lm import tiny_models
 
 ROW = tiny_models.make_rows()[0]

@@ -14,7 +14,7 @@ import pytest
 import soundfile
 
 from recipes.csm.recipe import RECIPE
-from recipes.csm.speech_interface import COMMAND, SPEECH
+from recipes.csm.speech_registration import COMMAND, SPEECH
 from recipes.serving.access_control import AccessPolicy
 from recipes.speech.evaluation import samples_during_training, systems
 from recipes.speech.interface import SpeechSampling, Voice, VoiceFolder
@@ -100,7 +100,7 @@ def test_trained_speakers_come_from_the_state_of_a_checkpoint(learned: LearnedCs
 
 def test_help_imports_no_torch() -> None:
     code = (
-        "import sys; from recipes.csm.speech_interface import COMMAND\n"
+        "import sys; from recipes.csm.speech_registration import COMMAND\n"
         "try: COMMAND.parse(['--help'])\nfinally: assert 'torch' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)

@@ -1,0 +1,133 @@
+"""Preview of a run's data from some of its rows: their number, their lengths and their problems, read as training reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from finetune.config import Config, on_disk
+from finetune.data import dataset_opening, referenced_files
+from finetune.data.context_rows import EarlierRows, find_earlier_rows, read_with_context
+from finetune.data.mixture import compute_shares, describe_equal_files, describe_share, name_sources
+from finetune.errors import UserError
+from finetune.recipe import Recipe, Sample
+from finetune.storage import files, strict_json
+from finetune.storage.strict_json import loads_object
+
+LOOKED_AT = 64
+"""Number of rows to read, spread over the file: enough to estimate lengths to a few percent."""
+
+
+@dataclass(frozen=True)
+class DataPreview:
+    """Estimate of the data from some of its rows."""
+
+    rows: int
+    looked_at: int
+    positions: float
+    """Positions of all rows, extrapolated."""
+    problems: tuple[str, ...]
+    """Problems of rows, with file and line."""
+    shares: tuple[str, ...] = ()
+    """One line for each file of `data.mix`."""
+
+
+def preview_data(config: Config, recipe: Recipe, processor: Any) -> DataPreview:
+    """Read some rows as training would. Positions are those of an epoch."""
+    paths = [path for path in map(on_disk, config.data.training_files()) if path is not None]
+    found = [preview_file(path, config, recipe, processor) for path in paths]
+    if not config.data.mix:
+        return found[0]
+    rows, names = sum(each.rows for each in found), name_sources([file.path for file in config.data.mix])
+    shares = compute_shares([file.weight for file in config.data.mix])
+    means = [each.positions / max(each.rows, 1) for each in found]
+    epochs = None if config.train.steps else config.train.epochs
+    lines = [
+        describe_share(name, share, each.rows, mean, rows, epochs, recipe.unit)
+        for name, share, each, mean in zip(names, shares, found, means, strict=True)
+        if each.rows
+    ]
+    positions = rows * sum(float(share) * mean for share, mean in zip(shares, means, strict=True))
+    problems = [*(text for each in found for text in each.problems), *find_equal_files(paths)]
+    return DataPreview(rows, sum(each.looked_at for each in found), positions, tuple(problems), tuple(lines))
+
+
+def find_equal_files(paths: Sequence[Path]) -> Iterator[str]:
+    """A problem for each file of a mixture that has the content of an earlier one, as `MixedRows.mix` refuses it. Only files of equal size
+    are read."""
+    sizes = [path.stat().st_size for path in paths]
+    seen: dict[str, Path] = {}
+    for path, size in zip(paths, sizes, strict=True):
+        if sizes.count(size) > 1 and (first := seen.setdefault(files.digest(path), path)) is not path:
+            yield describe_equal_files(first, path)
+
+
+def preview_file(path: Path, config: Config, recipe: Recipe, processor: Any) -> DataPreview:
+    """`preview_data` of one file."""
+    earlier = find_earlier_rows(path, recipe, config.options)
+    problems, lengths, seen = [], [], 0
+    for line, row in read_some_rows(path):
+        seen += 1
+        try:
+            positions, sample = inspect_row(path, row, earlier, config, recipe, processor)
+        except UserError as problem:
+            problems.append(f"{path}:{line}: {problem}")
+            continue
+        lengths.append(positions)
+        if sample is not None and not any(recipe.collate([sample]).targets.values()):
+            problems.append(f"{path}:{line}: this row has no training targets")
+    with path.open("rb") as file:
+        rows = sum(1 for raw in file if raw.strip())
+    return DataPreview(rows, seen, rows * sum(lengths) / max(len(lengths), 1), tuple(problems))
+
+
+def read_some_samples(path: Path, config: Config, recipe: Recipe, processor: Any) -> Iterator[Sample | None]:
+    """Samples of rows spread over a file as training reads them, None if `data.too_long` drops one. Raises `UserError` with its place for
+    an invalid row, and for a missing file that it names."""
+    earlier = find_earlier_rows(path, recipe, config.options)
+    for line, row in read_some_rows(path):
+        try:
+            yield inspect_row(path, row, earlier, config, recipe, processor)[1]
+        except UserError as problem:
+            raise UserError(f"{path}:{line}: {problem}") from None
+
+
+def inspect_row(
+    path: Path, row: dict[str, Any], earlier: EarlierRows | None, config: Config, recipe: Recipe, processor: Any
+) -> tuple[int, Sample | None]:
+    """Positions and sample of a row as training reads it; 0 and None if `data.too_long` drops it. Raises `UserError` for an invalid row, a
+    missing file that it names, and an exception of the recipe, which is a bug of the recipe."""
+    folder = dataset_opening.data_folder(path)
+    try:
+        referenced_files.describe_files(recipe.files(row), folder)
+        found = dataset_opening.measure_row(config, recipe, processor, row, folder, earlier)
+        if found.left_out:
+            return 0, None
+        sample = read_with_context(recipe, processor, row, folder, earlier)
+    except UserError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        problem = f"{type(error).__name__}: {strict_json.one_line(error)}"
+        raise UserError(
+            f"the recipe {config.recipe} cannot read this row ({problem}); its functions should raise UserError with the problem"
+        ) from error
+    return found.positions, recipe.truncate(sample, found.positions) if found.cut and recipe.truncate is not None else sample
+
+
+def read_some_rows(path: Path | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, row) of rows spread over a file, including the first; blank lines are skipped. Raises `UserError` for invalid JSON."""
+    if path is None or not path.is_file():
+        return
+    with path.open("rb") as file:
+        lines = sum(1 for _ in file)
+        file.seek(0)
+        stride = max(1, lines // LOOKED_AT)
+        for number, raw in enumerate(file, start=1):
+            if (number - 1) % stride == 0 and raw.strip():
+                try:
+                    row = loads_object(raw)
+                except UserError as problem:
+                    raise UserError(f"{path}:{number}: {problem}") from None
+                yield number, row
