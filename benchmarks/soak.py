@@ -120,10 +120,14 @@ def soak(folder: Path, minutes: float) -> tuple[Series, int]:
             training = subprocess.Popen([sys.executable, "-m", "finetune", *words], cwd=ROOT, env=environment, stdout=sys.stderr)
             asking = threading.Thread(target=keep_asking, args=(url, training, series, began))
             asking.start()
-            while training.poll() is None:
-                observe(series, training, server, folder / "run", time.monotonic() - began)
-                time.sleep(LOOK_SECONDS)
-            asking.join()
+            try:
+                while training.poll() is None:
+                    observe(series, training, server, folder / "run", time.monotonic() - began)
+                    time.sleep(LOOK_SECONDS)
+            finally:
+                training.terminate()  # no effect once it has ended; else it would train on in a folder that is removed
+                training.wait(60)
+                asking.join()
     finally:
         storage.end()
     return series, training.returncode
@@ -173,8 +177,15 @@ def observe(series: Series, training: subprocess.Popen[bytes], server: subproces
         group = [process for process in ranks if not is_short_lived(process, ranks)]
         series.training.append(measure(seconds, [launcher, *group]))
         series.serving.append(measure(seconds, [psutil.Process(server.pid)]))
-    sizes = [path.stat().st_size for path in iterate_files(run)]
-    series.disk_mib.append((seconds, sum(sizes) / 2**20))
+    series.disk_mib.append((seconds, sum(map(size_of, iterate_files(run))) / 2**20))
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file; 0 if it has just been removed."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def is_short_lived(process: psutil.Process, ranks: list[psutil.Process]) -> bool:
@@ -196,10 +207,8 @@ def measure(seconds: float, processes: list[psutil.Process]) -> Observation:
 
 def iterate_files(folder: Path) -> Iterator[Path]:
     """Files of a folder that changes meanwhile: checkpoints, which must not pile up, without the logs, which grow."""
-    for path in (folder / "checkpoints").rglob("*") if folder.is_dir() else ():
-        with contextlib.suppress(OSError):
-            if path.is_file():
-                yield path
+    for parent, _, names in os.walk(folder / "checkpoints"):  # unlike rglob, it passes over a folder that has just been removed
+        yield from (Path(parent, name) for name in names)
 
 
 def read_steps(run: Path, began_at: float) -> list[tuple[float, float]]:
