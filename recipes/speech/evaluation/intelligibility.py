@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
+import numpy as np
 import soxr
 
 from data_prep import manifest
@@ -20,10 +21,12 @@ from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples
 from data_prep.parallel.devices import choose_device
 from data_prep.segmentation import vad
 from data_prep.segmentation.vad import Region
-from data_prep.transcription import faster_whisper_engine, whisper_engine, whisper_languages
+from data_prep.transcription import demo_whisper, faster_whisper_engine, whisper_engine, whisper_languages
 from finetune.errors import UserError
 
 WITHOUT_SPACES = frozenset({"chinese", "japanese"})
+RETRY_PAUSES = (0.3, 1.0)
+"""Seconds of silence before a clip that is transcribed again."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +55,24 @@ class AlignedWord:
 
 
 @dataclass(frozen=True)
+class Recognizer:
+    """A loaded Whisper of either engine."""
+
+    model: Any
+    retry_below: float = -np.inf
+    """A transcript with a lower mean log-probability is unsure: the clip is transcribed again with `RETRY_PAUSES`, and the most probable
+    transcript counts. For whisper-demo-en, which may miss a whole sentence that starts at one place of its window and not at another."""
+
+
+@dataclass(frozen=True)
 class Transcription:
     """A recogniser's output for one clip."""
 
     text: str
     problem: str = ""
     """Why the recogniser failed; the text is then unusable."""
+    log_probability: float = -np.inf
+    """Mean over the tokens, of the window where it is lowest."""
 
 
 def count_errors(expected: str, transcript: str, language: str) -> ErrorCounts | None:
@@ -124,28 +139,40 @@ def check_whisper(name: str, option: str = "--asr") -> None:
         raise UserError(str(error).replace("--whisper", option)) from None
 
 
-def load_whisper(name: str) -> Any:
+def load_whisper(name: str) -> Recognizer:
     """Load a Whisper model by its published name or from a .pt file."""
-    return whisper_engine.load_whisper(name, choose_device(None))
+    model = whisper_engine.load_whisper(name, choose_device(None))
+    return Recognizer(model, demo_whisper.RETRY_BELOW) if demo_whisper.is_demo_name(name) else Recognizer(model)
 
 
-def require_languages(model: Any, spoken: Iterable[str]) -> None:
+def require_languages(recognizer: Recognizer, spoken: Iterable[str]) -> None:
     """Raise `UserError` for a language that the model does not support."""
     for language in sorted(spoken):
-        whisper_languages.find_whisper_code(None if language == manifest.AUTO else language, whisper_engine.is_multilingual(model))
+        whisper_languages.find_whisper_code(
+            None if language == manifest.AUTO else language, whisper_engine.is_multilingual(recognizer.model)
+        )
 
 
-def choose_language(model: Any, language: str) -> str:
+def choose_language(recognizer: Recognizer, language: str) -> str:
     """The language in which a row is transcribed and compared: the row's own, or English for `auto` if the model supports no other."""
-    return "english" if language == manifest.AUTO and not whisper_engine.is_multilingual(model) else language
+    return "english" if language == manifest.AUTO and not whisper_engine.is_multilingual(recognizer.model) else language
 
 
-def transcribe(model: Any, samples: Samples, language: str) -> Transcription:
+def transcribe(recognizer: Recognizer, samples: Samples, language: str) -> Transcription:
     """Transcribe `samples` [n] at 24 kHz; `auto` detects the language. Raises `UserError` for an unsupported language."""
     if not len(samples):
         return Transcription("")
+    first = _transcribe_once(recognizer.model, samples, language)
+    if first.log_probability >= recognizer.retry_below:
+        return first
+    padded = [np.concatenate([np.zeros(round(seconds * MASTER_RATE), samples.dtype), samples]) for seconds in RETRY_PAUSES]
+    return max([first, *(_transcribe_once(recognizer.model, one, language) for one in padded)], key=lambda one: one.log_probability)
+
+
+def _transcribe_once(model: Any, samples: Samples, language: str) -> Transcription:
     speech = Audio(soxr.resample(samples, MASTER_RATE, SPEECH_RATE, quality="VHQ"), SPEECH_RATE)
     windows = vad.make_windows([Region(0, len(samples))], Audio(samples, MASTER_RATE))
     units = whisper_engine.transcribe_recording(model, speech, windows, None if language == manifest.AUTO else language)
     problem = next((unit.error for unit in units if unit.error), "")
-    return Transcription("".join(unit.text for unit in units).strip(), problem)
+    sure = min((unit.heard.avg_logprob for unit in units if unit.heard is not None), default=-np.inf)
+    return Transcription("".join(unit.text for unit in units).strip(), problem, sure)

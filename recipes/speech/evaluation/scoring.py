@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import soundfile
@@ -15,7 +14,7 @@ from data_prep.audio_codecs.interface import SpeakerEncoder
 from finetune.errors import UserError
 from recipes.speech.evaluation import audio_measures, intelligibility, speaker_similarity
 from recipes.speech.evaluation.evaluation_items import Item
-from recipes.speech.evaluation.intelligibility import AlignedWord
+from recipes.speech.evaluation.intelligibility import AlignedWord, Recognizer
 from recipes.speech.evaluation.metric_aggregation import ScoredClip
 from recipes.speech.evaluation.speaker_similarity import SimilarityEncoder, SpeakerClipVectors
 from recipes.speech.evaluation.systems import RECORDINGS, Take
@@ -25,8 +24,7 @@ from recipes.speech.evaluation.systems import RECORDINGS, Take
 class ScoringModels:
     """The models that score the clips of an evaluation."""
 
-    asr: Any
-    """A Whisper model, or None."""
+    asr: Recognizer | None
     encoders: Sequence[tuple[SimilarityEncoder, SpeakerClipVectors]]
     """Each speaker encoder with its vectors of the real clips."""
 

@@ -151,6 +151,7 @@ class ClipRuler:
 
     def _join_one(self, found: ClipMeasures, item: Item, path: Path) -> ComparedClip:
         """The errors are counted from the transcript, as `scoring.score` counts them."""
+        assert self.models.asr is not None, "a selection always has a recognizer"
         said, language = found.transcript, intelligibility.choose_language(self.models.asr, item.language)
         scored = ScoredClip(
             item,

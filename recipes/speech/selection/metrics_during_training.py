@@ -33,7 +33,7 @@ from finetune.storage import files
 from recipes.speech.dataset_rows import visit_speakers
 from recipes.speech.evaluation import intelligibility, samples_during_training, scoring, speaker_similarity
 from recipes.speech.evaluation.evaluation_items import pick_evenly
-from recipes.speech.evaluation.intelligibility import ErrorCounts
+from recipes.speech.evaluation.intelligibility import ErrorCounts, Recognizer
 from recipes.speech.evaluation.speaker_similarity import SimilarityEncoder, SpeakerClipVectors
 from recipes.speech.interface import SpeechRecipe
 
@@ -107,7 +107,7 @@ def check_recognizer(name: str, languages: set[str]) -> int:
     """Resolve and load the recognizer once; returns the size of its weights in bytes. Raises `UserError`, also for a language that it does
     not support."""
     intelligibility.check_whisper(name, ASR_KEY)
-    intelligibility.require_languages(whisper_engine.load_whisper(name, "cpu", ASR_KEY), languages)
+    intelligibility.require_languages(Recognizer(whisper_engine.load_whisper(name, "cpu", ASR_KEY)), languages)
     weights = whisper_engine.fetch_weights(name, ASR_KEY)
     return weights.stat().st_size
 

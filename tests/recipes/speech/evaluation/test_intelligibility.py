@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from data_prep.audio.waveform import Audio
+from data_prep.segmentation.clip_segmentation import TextUnit, WhisperScores
+from data_prep.transcription import demo_whisper
 from finetune.errors import UserError
 from recipes.speech.evaluation import intelligibility
-from recipes.speech.evaluation.intelligibility import ErrorCounts
+from recipes.speech.evaluation.intelligibility import ErrorCounts, Recognizer
 
 TEXTS = ("The train leaves at seven.", "She counted the boats.", "Nobody had seen the sky.")
 
@@ -58,6 +61,56 @@ def test_whisper_transcribes_and_gives_the_same_result_again(babbler: Path) -> N
     assert first == again and first.problem == "" and first.text
     assert intelligibility.transcribe(model, wave[:0], "english").text == ""
     assert intelligibility.choose_language(model, "auto") == "auto" and intelligibility.choose_language(model, "german") == "german"
+
+
+class PositionSensitiveWhisper:
+    """Stands in for the engine: what it transcribes depends on the seconds of silence before the clip."""
+
+    def __init__(self, said: dict[float, tuple[str, float]]) -> None:
+        """`said`: seconds → (text, mean log-probability)."""
+        self.said, self.pauses = said, list[float]()
+
+    def transcribe_recording(self, _model: object, audio: Audio, *_: object) -> list[TextUnit]:
+        pause = round(float(np.argmax(np.abs(audio.samples) > 0.1)) / audio.rate, 1)
+        self.pauses.append(pause)
+        text, sure = self.said[pause]
+        scores = WhisperScores(
+            language="english",
+            avg_logprob=sure,
+            compression_ratio=1.0,
+            no_speech_prob=0.0,
+            temperature=0.0,
+            complete=True,
+            language_prob=None,
+        )
+        words = text.split()
+        return [TextUnit(text=f" {word}", start=0, stop=1, heard=scores) for word in words]
+
+
+@pytest.mark.parametrize(
+    ("limit", "said", "text", "pauses"),
+    [
+        (-0.05, {0.0: ("a boat", -0.04)}, "a boat", [0.0]),
+        (-0.05, {0.0: ("no word", -0.3), 0.3: ("a boat", -0.02), 1.0: ("a bow", -0.1)}, "a boat", [0.0, 0.3, 1.0]),
+        (-0.05, {0.0: ("a boat", -0.1), 0.3: ("no word", -0.4), 1.0: ("a bow", -0.2)}, "a boat", [0.0, 0.3, 1.0]),
+        (-0.05, {0.0: ("", 0.0), 0.3: ("", 0.0), 1.0: ("a boat", -0.9)}, "a boat", [0.0, 0.3, 1.0]),
+        (-np.inf, {0.0: ("no word", -5.0)}, "no word", [0.0]),
+    ],
+)
+def test_an_unsure_transcript_is_the_most_probable_of_three(
+    monkeypatch: pytest.MonkeyPatch, limit: float, said: dict[float, tuple[str, float]], text: str, pauses: list[float]
+) -> None:
+    engine, wave = PositionSensitiveWhisper(said), np.full(12_000, 0.5, np.float32)
+    monkeypatch.setattr(intelligibility.whisper_engine, "transcribe_recording", engine.transcribe_recording)
+    assert intelligibility.transcribe(Recognizer(None, limit), wave, "english").text == text
+    assert engine.pauses == pauses
+
+
+def test_only_the_demo_s_whisper_transcribes_again(babbler: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert intelligibility.load_whisper(str(babbler)).retry_below == -np.inf
+    monkeypatch.setattr(intelligibility.whisper_engine, "load_whisper", lambda *_: None)
+    assert intelligibility.load_whisper("whisper-demo-en") == Recognizer(None, demo_whisper.RETRY_BELOW)
+    assert intelligibility.load_whisper("small").retry_below == -np.inf
 
 
 def test_a_language_that_whisper_does_not_support_is_refused(babbler: Path) -> None:
