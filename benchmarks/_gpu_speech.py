@@ -106,14 +106,14 @@ def transcription(bench: Bench) -> list[Cells]:
     """Recording to words with word times, by data_prep with large-v3: speech detection on the CPU included, decoding the file not."""
     from benchmarks import transcribe_speed
     from data_prep.segmentation import vad
-    from data_prep.transcription import window_packing
+    from data_prep.transcription import packed_transcription
 
     size, minutes = ("demo", 0.6) if bench.dry else ("large-v3", 20.0)
     model, detector = transcribe_speed.random_weights(size).to(bench.device), vad.load_vad()
     master = transcribe_speed.recording(minutes, transcribe_speed.PAUSES["0.2 to 0.4 s"])
     sound = transcribe_speed.make_whisper(master)
     regions = vad.find_speech(detector, sound, len(master.samples))
-    packed = window_packing.pack_windows(vad.make_windows(regions, master))
+    packed = packed_transcription.pack_windows(vad.make_windows(regions, master))
     transcribe_speed.limit_tokens(model, packed, transcribe_speed.count_tokens(regions))
     act = partial(transcribe_speed.ours, model, detector, master, sound)
     seconds = median(_timing.time_in_turns({size: act}, 2, warm_up=1, clock=_gpu.clock)[size])

@@ -30,8 +30,8 @@ from benchmarks import _table, scaling_data, transcribe_speed
 from benchmarks._gpu_speech import GOAL
 from benchmarks.scaling_data import BANDWIDTH, FRAMES, SIZES, START, STREAM, VOCABULARY
 from data_prep.segmentation import vad
-from data_prep.transcription import whisper_engine, window_packing
-from data_prep.transcription.window_packing import BATCH, Pack
+from data_prep.transcription import packed_transcription, whisper_engine
+from data_prep.transcription.packed_transcription import BATCH, Pack
 from finetune.hardware.gpu_specs import EFFICIENCY, GPUS
 
 LARGE = SIZES["large-v3"]
@@ -200,7 +200,7 @@ def measure(minutes: float) -> Measured:
     master = transcribe_speed.recording(minutes, transcribe_speed.PAUSES["0.2 to 0.4 s"])
     sound = transcribe_speed.make_whisper(master)
     regions = vad.find_speech(detector, sound, len(master.samples))
-    packed = window_packing.pack_windows(vad.make_windows(regions, master))
+    packed = packed_transcription.pack_windows(vad.make_windows(regions, master))
     tokens = transcribe_speed.count_tokens(regions)
     host = transcribe_speed.processor_seconds(lambda: vad.find_speech(detector, sound, len(master.samples)))
     wide = make_model(1)

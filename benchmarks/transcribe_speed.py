@@ -29,7 +29,7 @@ from whisper.tokenizer import get_tokenizer
 from benchmarks import _table
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples, load_track, probe_recording
 from data_prep.segmentation import vad
-from data_prep.transcription import whisper_engine, window_packing
+from data_prep.transcription import packed_transcription, whisper_engine
 
 SAMPLE = Path(__file__).resolve().parents[1] / "recipes" / "voice_clone" / "sample"
 RECORDINGS = ("rms/railway.ogg", "rms/workshop.wav", "slt/harbour.flac", "slt/kitchen.mp3")
@@ -122,7 +122,10 @@ def compare(model: Whisper, detector: Any, master: Audio) -> list[str]:
     """The cells of a row behind its name."""
     sound = make_whisper(master)
     regions = vad.find_speech(detector, sound, len(master.samples))
-    packed, steps = window_packing.pack_windows(vad.make_windows(regions, master)), math.ceil(sound.seconds / whisper.audio.CHUNK_LENGTH)
+    packed, steps = (
+        packed_transcription.pack_windows(vad.make_windows(regions, master)),
+        math.ceil(sound.seconds / whisper.audio.CHUNK_LENGTH),
+    )
     tokens = count_tokens(regions)
     force_tokens(model, each := round(tokens / steps))
     text, words = (processor_seconds(lambda timed=timed: stock(model, sound, each, timed)) for timed in (False, True))
@@ -139,9 +142,12 @@ def count_tokens(regions: list[vad.Region]) -> int:
     return round(SPOKEN_TOKENS * sum(region.seconds for region in regions))
 
 
-def limit_tokens(model: Whisper, packed: list[window_packing.Pack], tokens: int) -> None:
+def limit_tokens(model: Whisper, packed: list[packed_transcription.Pack], tokens: int) -> None:
     """Make data_prep end the texts of a model that never ends one: `tokens` in all packs together."""
-    window_packing.TOKENS_AT_LEAST, window_packing.TOKENS_PER_SECOND = 0, tokens / sum(one.seconds for pack in packed for one in pack)
+    packed_transcription.TOKENS_AT_LEAST, packed_transcription.TOKENS_PER_SECOND = (
+        0,
+        tokens / sum(one.seconds for pack in packed for one in pack),
+    )
     force_tokens(model, model.dims.n_text_ctx)
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_prep.chats.chat_sources import ChatSource, FoundRow, is_plain_name
+from data_prep.chats.chat_file_search import ChatSource, FoundRow, is_plain_name
 from data_prep.chats.conversation_formats import LABELS, SHAPES
 from finetune.errors import UserError
 from finetune.storage.strict_json import one_line, read_object

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any
 
 from data_prep.chats.arrow_tables import read_parquet, read_saved_dataset
-from data_prep.chats.chat_sources import COMMAS, DATASET, DOCUMENT, GZIP, LINES, PARQUET, TABS, ChatSource, FoundRow
+from data_prep.chats.chat_file_search import COMMAS, DATASET, DOCUMENT, GZIP, LINES, PARQUET, TABS, ChatSource, FoundRow
 from data_prep.chats.conversation_formats import SHAPES
 from finetune.errors import UserError
 from finetune.storage.strict_json import loads, one_line

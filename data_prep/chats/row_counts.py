@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from data_prep.chats.chat_sources import format_counts
+from data_prep.chats.chat_file_search import format_counts
 from data_prep.chats.conversation_formats import ChatRow
 from data_prep.manifest import REJECTS, VAL
 from finetune.errors import format_count

@@ -22,8 +22,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from data_prep.chats import chat_file_readers, chat_sources, chat_split, conversation_checks, row_counts
-from data_prep.chats.chat_sources import ChatSource, FoundRow, FoundSources
+from data_prep.chats import chat_file_readers, chat_file_search, chat_split, conversation_checks, row_counts
+from data_prep.chats.chat_file_search import ChatSource, FoundRow, FoundSources
 from data_prep.chats.chat_split import ValidationFilter
 from data_prep.chats.conversation_formats import SHAPES, ChatRow, ShapeError, detect_shape, list_unread_keys, normalise_row
 from data_prep.chats.row_counts import MADE_BY, REJECTED, TRAINS, VALIDATES, RowCounts
@@ -88,8 +88,8 @@ def parser() -> argparse.ArgumentParser:
 def _run(argv: list[str]) -> int:
     options = parse_arguments(parser(), argv)
     _check_split_options(options)
-    places = [path for source in options.sources for path in chat_sources.download_chats(source, options.config, options.split)]
-    gathered = chat_sources.find_sources(places)
+    places = [path for source in options.sources for path in chat_file_search.download_chats(source, options.config, options.split)]
+    gathered = chat_file_search.find_sources(places)
     _check_target(options.out, [*places, *(source.path for source in gathered.sources)])
     summary = write_dataset(gathered, options.out, TextOptions(options.shape, options.val_share, options.val_rows, options.join_turns))
     print(row_counts.format_summary(summary))

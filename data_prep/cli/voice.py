@@ -33,7 +33,7 @@ from data_prep.pipeline import clip_selection, random_transcript_samples, rule_r
 from data_prep.pipeline.all_recordings import RecordingTask, StoppedError, WorkerSetup, process_recordings
 from data_prep.pipeline.clip_selection import SelectionCriteria
 from data_prep.pipeline.one_recording import Job
-from data_prep.recordings import named_column_tables, recording_speakers, remote_recordings, transcript_list_parsers, user_transcripts
+from data_prep.recordings import named_column_tables, remote_recordings, transcript_list_parsers, transcript_speakers, user_transcripts
 from data_prep.recordings.audio_datasets import is_audio_dataset, unpack_dataset
 from data_prep.recordings.recording_files import SOUND_ENDINGS, RecordingSource, count_ignored, find_recordings, format_counts
 from data_prep.recordings.user_transcripts import FORMS, UserTranscript
@@ -229,9 +229,9 @@ def _list_tasks(options: argparse.Namespace) -> list[RecordingTask]:
     if not options.language:
         _print_unknown_languages([text.language for text in texts.values() if text and text.language])
     if options.speaker_from == "transcript":
-        sources = recording_speakers.assign_speakers(sources, texts)
+        sources = transcript_speakers.assign_speakers(sources, texts)
     elif not options.speaker and not options.speaker_from:
-        named = recording_speakers.require_one_speaker(texts)
+        named = transcript_speakers.require_one_speaker(texts)
         if named is not None and speaker is not None and manifest.parse_speaker(named) != manifest.parse_speaker(speaker):
             print(f"note: the speaker is {speaker}; --speaker-from transcript uses {named}, whom the transcripts name", file=sys.stderr)
     return [RecordingTask(source, texts[source.name]) for source in sources]

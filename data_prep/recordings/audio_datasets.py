@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from data_prep.audio.stream_reader import EXTENSIONS
 from data_prep.chats.arrow_tables import list_data_files, read_streams
-from data_prep.chats.chat_sources import is_plain_name
+from data_prep.chats.chat_file_search import is_plain_name
 from data_prep.hub_datasets import (
     TRAIN_SPLIT,
     choose_configurations,

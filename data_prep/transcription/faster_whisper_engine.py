@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from data_prep.audio.waveform import SPEECH_RATE, Audio, Samples
 from data_prep.segmentation.clip_segmentation import TextUnit, WhisperScores
-from data_prep.transcription import window_packing
+from data_prep.transcription import packed_transcription
+from data_prep.transcription.packed_transcription import Pack
 from data_prep.transcription.whisper_languages import WHISPER_OPTION
-from data_prep.transcription.window_packing import Pack
 from finetune.errors import UserError
 from finetune.storage import files
 
@@ -118,7 +118,7 @@ def describe_settings(name: str, language: str | None) -> dict[str, Any]:
         "weights": files.digest(weights) if weights.is_file() else name,
         "language": language,
         "most tokens": MOST_TOKENS,
-        **window_packing.describe_settings(),
+        **packed_transcription.describe_settings(),
     }
 
 
@@ -127,9 +127,9 @@ def transcribe_batch(model: Any, audio: Audio, batch: list[Pack], code: str | No
 
     The pipeline gets the concatenated packs as one audio, with the packs as its clips.
     """
-    sounds = [window_packing.join_samples(audio, pack) for pack in batch]
+    sounds = [packed_transcription.join_samples(audio, pack) for pack in batch]
     edges = np.cumsum([0, *map(len, sounds)]) / SPEECH_RATE
-    limit = window_packing.compute_token_limit(max(map(window_packing.sum_seconds, batch)), MOST_TOKENS)
+    limit = packed_transcription.compute_token_limit(max(map(packed_transcription.sum_seconds, batch)), MOST_TOKENS)
     segments, info = _decode_packs(model, np.concatenate(sounds), edges, limit, code)
     sure = round(info.language_probability, 3) if code is None and model.model.is_multilingual else None
     units = []
@@ -151,8 +151,8 @@ def _decode_packs(model: Any, sound: Samples, edges: NDArray[np.float64], limit:
         beam_size=1,
         temperature=0.0,
         word_timestamps=True,
-        prepend_punctuations=window_packing.OPENING,
-        append_punctuations=window_packing.CLOSING,
+        prepend_punctuations=packed_transcription.OPENING,
+        append_punctuations=packed_transcription.CLOSING,
         max_new_tokens=limit,
     )
     return found
@@ -175,7 +175,7 @@ def _read_scores(segment: Any, limit: int, code: str, sure: float | None) -> Whi
 
 def _make_units(words: list[Any], pack: Pack, offset: float, scores: WhisperScores) -> list[TextUnit]:
     """Words as text units. `offset`: start of the pack in seconds in the audio that the word times refer to."""
-    if window_packing.is_silence(scores.no_speech_prob, scores.avg_logprob):
+    if packed_transcription.is_silence(scores.no_speech_prob, scores.avg_logprob):
         return []
-    placed = [(word.word, *window_packing.locate_word(pack, word.start - offset, word.end - offset)) for word in words]
+    placed = [(word.word, *packed_transcription.locate_word(pack, word.start - offset, word.end - offset)) for word in words]
     return [TextUnit(text=text, start=start, stop=stop, heard=scores) for text, start, stop in placed]

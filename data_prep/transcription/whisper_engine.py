@@ -20,9 +20,9 @@ from data_prep.audio.waveform import SPEECH_RATE, Audio
 from data_prep.parallel.torch_settings import restore_thread_count
 from data_prep.segmentation.clip_segmentation import TextUnit, WhisperScores
 from data_prep.segmentation.vad import Region
-from data_prep.transcription import demo_whisper, faster_whisper_engine, whisper_conversion, whisper_languages, window_packing
+from data_prep.transcription import demo_whisper, faster_whisper_engine, packed_transcription, whisper_conversion, whisper_languages
+from data_prep.transcription.packed_transcription import Pack, sum_seconds
 from data_prep.transcription.whisper_languages import WHISPER_OPTION
-from data_prep.transcription.window_packing import Pack, sum_seconds
 from finetune.errors import UserError
 from finetune.hardware import cudnn_sdpa
 from finetune.storage import files
@@ -131,7 +131,7 @@ def describe_settings(name: str, language: str | None, option: str = WHISPER_OPT
         "whisper": version("openai-whisper"),
         "weights": digest_weights(name, option),
         "language": language,
-        **window_packing.describe_settings(),
+        **packed_transcription.describe_settings(),
         "temperatures": FALLBACK_TEMPERATURES,
     }
 
@@ -145,7 +145,7 @@ def transcribe_recording(
     report: Callable[[float], None] = lambda _done: None,
 ) -> list[TextUnit]:
     """Words in order, with the scores of their pack. `audio` at 16 kHz; `language`: full name, or None to detect it; `longest`: maximum
-    seconds of a pack, and `report`: gets the seconds that are finished (`window_packing.transcribe_windows`).
+    seconds of a pack, and `report`: gets the seconds that are finished (`packed_transcription.transcribe_windows`).
 
     A window that Whisper fails on becomes a unit without text and with the error.
     """
@@ -153,7 +153,7 @@ def transcribe_recording(
         raise ValueError(f"Whisper needs audio at {SPEECH_RATE} Hz, not {audio.rate}")
     code = whisper_languages.find_whisper_code(language, is_multilingual(model))
     transcribe_batch = faster_whisper_engine.transcribe_batch if faster_whisper_engine.is_model(model) else _transcribe_batch
-    return window_packing.transcribe_windows(windows, lambda batch: transcribe_batch(model, audio, batch, code), longest, report)
+    return packed_transcription.transcribe_windows(windows, lambda batch: transcribe_batch(model, audio, batch, code), longest, report)
 
 
 def is_multilingual(model: Any) -> bool:
@@ -163,7 +163,7 @@ def is_multilingual(model: Any) -> bool:
 
 def compute_token_limit(model: Any, seconds: float) -> int:
     """Maximum number of tokens of a pack of `seconds`."""
-    return window_packing.compute_token_limit(seconds, model.dims.n_text_ctx // 2)
+    return packed_transcription.compute_token_limit(seconds, model.dims.n_text_ctx // 2)
 
 
 def _transcribe_batch(model: Any, audio: Audio, batch: list[Pack], code: str | None) -> list[TextUnit]:
@@ -179,7 +179,7 @@ def _compute_mel(model: Any, audio: Audio, pack: Pack) -> Any:
     """[n_mels, 3000] log-mel spectrogram: 30 s, zero-padded after the pack."""
     import whisper
 
-    return whisper.log_mel_spectrogram(whisper.pad_or_trim(window_packing.join_samples(audio, pack)), n_mels=model.dims.n_mels)
+    return whisper.log_mel_spectrogram(whisper.pad_or_trim(packed_transcription.join_samples(audio, pack)), n_mels=model.dims.n_mels)
 
 
 def _encode_mels(model: Any, mels: list[Any]) -> Any:
@@ -230,11 +230,13 @@ def _decode_at_temperature(model: Any, features: Any, batch: list[Pack], code: s
 def _has_failed(result: Any, limit: int) -> bool:
     if _is_silent(result):
         return False  # a retry would only hallucinate
-    return result.compression_ratio > LOOKS_REPEATED or result.avg_logprob < window_packing.LOOKS_UNSURE or len(result.tokens) >= limit
+    return (
+        result.compression_ratio > LOOKS_REPEATED or result.avg_logprob < packed_transcription.LOOKS_UNSURE or len(result.tokens) >= limit
+    )
 
 
 def _is_silent(result: Any) -> bool:
-    return window_packing.is_silence(result.no_speech_prob, result.avg_logprob)
+    return packed_transcription.is_silence(result.no_speech_prob, result.avg_logprob)
 
 
 def _read_language_probs(model: Any, features: Any, results: list[Any]) -> list[float | None]:
@@ -270,7 +272,7 @@ def _align_words(model: Any, features: Any, pack: Pack, result: Any, language_pr
     frames = int(sum_seconds(pack) * SPEECH_RATE) // HOP_LENGTH
     encoded = _EncodedWhisper(model.device, model.dims, model.decoder, model.alignment_heads)
     words = find_alignment(encoded, tokenizer, tokens, features, frames)
-    merge_punctuations(words, window_packing.OPENING, window_packing.CLOSING)
+    merge_punctuations(words, packed_transcription.OPENING, packed_transcription.CLOSING)
     scores = WhisperScores(
         language=LANGUAGES[result.language],
         avg_logprob=round(float(result.avg_logprob), 3),
@@ -280,5 +282,5 @@ def _align_words(model: Any, features: Any, pack: Pack, result: Any, language_pr
         complete=len(result.tokens) < compute_token_limit(model, sum_seconds(pack)),
         language_prob=language_prob,
     )
-    spoken = [(word.word, *window_packing.locate_word(pack, word.start, word.end)) for word in words if word.word]
+    spoken = [(word.word, *packed_transcription.locate_word(pack, word.start, word.end)) for word in words if word.word]
     return [TextUnit(text=text, start=start, stop=stop, heard=scores) for text, start, stop in spoken]

@@ -36,8 +36,8 @@ from finetune.training import out_of_memory
 from finetune.training.early_stopping_by_samples import SampleChoice
 from finetune.training.generation_during_training import Sampler, bytes_on_gpu
 from finetune.training.loop import fit
-from finetune.training.run_report import describe_result, describe_start, describe_stop
 from finetune.training.setup import FolderClaim, build, report_start
+from finetune.training.start_and_end_messages import describe_result, describe_start, describe_stop
 from finetune.training.step import Training
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)

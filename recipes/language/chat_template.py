@@ -7,7 +7,7 @@ from datetime import date
 from typing import Any
 
 from finetune.errors import UserError
-from recipes.language.chat_template_limits import check_length, limit_rendering
+from recipes.language.template_render_watchdog import check_length, limit_rendering
 
 FIXED_DATE = date(2024, 7, 26)
 """Current date for templates that write one; Llama 3's template falls back to this day. With the real date, the same row would have other

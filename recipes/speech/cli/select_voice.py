@@ -29,7 +29,7 @@ from recipes.speech.evaluation.metric_aggregation import LEAST_TEXTS
 from recipes.speech.evaluation.systems import RECORDINGS, Take
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling
 from recipes.speech.selection import candidates, result_table, selection_page
-from recipes.speech.selection.candidate_costs import DEFAULT_WEIGHTS, MEASURES, PACE, decide
+from recipes.speech.selection.candidate_ranking import DEFAULT_WEIGHTS, MEASURES, PACE, decide
 from recipes.speech.selection.candidates import ClipRuler, ComparedClip, VoiceCandidate
 from recipes.speech.selection.result_table import SelectionResult
 from recipes.speech.selection.stratified_texts import SpokenTexts, choose_texts

@@ -23,7 +23,7 @@ from recipes.speech.evaluation.metric_aggregation import ScoredClip
 from recipes.speech.evaluation.scoring import ScoringModels
 from recipes.speech.evaluation.speaker_similarity import SimilarityEncoder
 from recipes.speech.evaluation.systems import System, Take
-from recipes.speech.selection.candidate_costs import Array
+from recipes.speech.selection.candidate_ranking import Array
 from recipes.speech.selection.speech_endings import SpeechEnding, measure_ending
 
 MEASURES_FILE = "measures.json"
@@ -201,7 +201,7 @@ def _voiced_seconds(item: Item) -> float:
 
 
 def tabulate(clips: Sequence[ComparedClip], expected: Mapping[str, float]) -> Array:
-    """Numerators and denominators [texts, measures, 2] of a candidate's clips, by key, for `candidate_costs.decide`."""
+    """Numerators and denominators [texts, measures, 2] of a candidate's clips, by key, for `candidate_ranking.decide`."""
     rows = []
     for clip in sorted(clips, key=lambda one: one.scored.item.key):
         scored = clip.scored

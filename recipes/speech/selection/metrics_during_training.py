@@ -37,7 +37,7 @@ from recipes.speech.evaluation.intelligibility import ErrorCounts, Recognizer
 from recipes.speech.evaluation.speaker_similarity import SimilarityEncoder, SpeakerClipVectors
 from recipes.speech.interface import SpeechRecipe
 
-from .candidate_costs import DEFAULT_WEIGHTS, ENDINGS, SIMILARITY, WER
+from .candidate_ranking import DEFAULT_WEIGHTS, ENDINGS, SIMILARITY, WER
 from .speech_endings import measure_ending
 
 CER, COST = "cer", "cost"

@@ -13,7 +13,17 @@ from matplotlib.figure import Figure
 from data_prep.pages.report_charts import format_number
 from finetune import __version__
 from recipes.speech.evaluation.metric_aggregation import RESAMPLINGS
-from recipes.speech.selection.candidate_costs import ENDINGS, PACE, SIMILARITY, WER, Array, Interval, Ranking, SelectionDecision, values_of
+from recipes.speech.selection.candidate_ranking import (
+    ENDINGS,
+    PACE,
+    SIMILARITY,
+    WER,
+    Array,
+    Interval,
+    Ranking,
+    SelectionDecision,
+    values_of,
+)
 from recipes.speech.selection.candidates import VoiceCandidate
 
 METHOD = (

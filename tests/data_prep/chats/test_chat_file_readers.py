@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from data_prep.chats import chat_file_readers, chat_sources
-from data_prep.chats.chat_sources import KINDS, PARQUET, FoundRow
+from data_prep.chats import chat_file_readers, chat_file_search
+from data_prep.chats.chat_file_search import KINDS, PARQUET, FoundRow
 from finetune.errors import UserError
 
 ROWS: list[dict[str, Any]] = [{"prompt": "a\nb", "completion": "ünï"}, {"prompt": "c", "completion": 'say "d", e'}]
@@ -19,7 +19,7 @@ PACKED = [f"{suffix}.gz" for suffix, kind in KINDS.items() if kind != PARQUET]
 
 
 def read(*places: Path) -> list[FoundRow]:
-    return [found for source in chat_sources.find_sources(list(places)).sources for found in chat_file_readers.read_rows(source)]
+    return [found for source in chat_file_search.find_sources(list(places)).sources for found in chat_file_readers.read_rows(source)]
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:

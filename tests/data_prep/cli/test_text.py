@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from data_prep.chats import chat_sources
+from data_prep.chats import chat_file_search
 from data_prep.cli import text
 from finetune.storage import files
 from tests.data_prep.chats.test_chat_file_readers import write
@@ -138,7 +138,7 @@ def test_a_failing_disk_leaves_the_older_folder(tmp_path: Path, capsys: pytest.C
             raise OSError(28, "No space left on device")
 
     with files.watch(full), pytest.raises(OSError, match="No space"):
-        text.write_dataset(chat_sources.find_sources([path]), tmp_path / "out", text.TextOptions())
+        text.write_dataset(chat_file_search.find_sources([path]), tmp_path / "out", text.TextOptions())
     assert everything(tmp_path / "out") == before and sorted(each.name for each in tmp_path.iterdir()) == ["a.jsonl", "out"]
 
 

@@ -19,7 +19,7 @@ from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio
 from data_prep.cli import voice
 from data_prep.segmentation.clip_segmentation import TextUnit
 from data_prep.segmentation.vad import Region
-from data_prep.transcription import faster_whisper_engine, whisper_engine, window_packing
+from data_prep.transcription import faster_whisper_engine, packed_transcription, whisper_engine
 from finetune.errors import UserError
 
 TEXT = "The night train to the north leaves from platform seven."
@@ -130,7 +130,7 @@ def test_words_of_each_pack_are_inside_its_region(speaking, talk) -> None:
 @needs_faster_whisper
 def test_pauses_between_the_regions_of_a_pack_are_removed(speaking, talk) -> None:
     windows = [Region(start * MASTER_RATE, (start + 2) * MASTER_RATE) for start in (1, 20, 40)]
-    (packed,) = window_packing.pack_windows(windows)
+    (packed,) = packed_transcription.pack_windows(windows)
     units = whisper_engine.transcribe_recording(speaking, talk, windows, "english")
     assert said(units) == TEXT
     assert all(any(one.start <= unit.start <= unit.stop <= one.stop for one in packed) for unit in units)
@@ -156,7 +156,7 @@ def test_a_text_cut_by_the_token_limit_is_incomplete(speaking, talk, monkeypatch
 @needs_faster_whisper
 def test_a_failed_transcription_has_the_error(speaking, talk, monkeypatch) -> None:
     monkeypatch.setattr(faster_whisper_engine, "MOST_TOKENS", 1000)
-    monkeypatch.setattr(window_packing, "TOKENS_PER_SECOND", 100)
+    monkeypatch.setattr(packed_transcription, "TOKENS_PER_SECOND", 100)
     (unit,) = whisper_engine.transcribe_recording(speaking, talk, [FULL[0]], "english")
     assert unit.text == "" and unit.error.startswith("ValueError: The length of the prompt is")
 

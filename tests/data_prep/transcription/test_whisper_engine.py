@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, convert_position
 from data_prep.segmentation.vad import Region
-from data_prep.transcription import whisper_engine, window_packing
+from data_prep.transcription import packed_transcription, whisper_engine
 from data_prep.transcription.whisper_engine import compute_token_limit, describe_settings, digest_weights, fetch_weights, load_whisper
 from finetune.errors import UserError
 from finetune.storage import files
@@ -109,7 +109,7 @@ def test_words_have_text_times_and_confidence(speaking, hearing) -> None:
 
 
 def test_a_batch_gives_the_same_text_as_each_pack_alone(speaking, talk, monkeypatch) -> None:
-    monkeypatch.setattr(window_packing, "BATCH", 2)
+    monkeypatch.setattr(packed_transcription, "BATCH", 2)
     windows = FULL[:3]
     together = whisper_engine.transcribe_recording(speaking, talk, windows, "english")
     alone = [unit for window in windows for unit in whisper_engine.transcribe_recording(speaking, talk, [window], "english")]
@@ -120,7 +120,7 @@ def test_a_batch_gives_the_same_text_as_each_pack_alone(speaking, talk, monkeypa
 def test_words_of_a_pack_without_pauses_are_mapped_back_to_the_recording(speaking, talk) -> None:
     """Three windows of 2 s, minutes apart for Whisper's taste: one sound, and each word in one of them."""
     windows = [Region(start * MASTER_RATE, (start + 2) * MASTER_RATE) for start in (1, 30, 60)]
-    (packed,) = window_packing.pack_windows(windows)
+    (packed,) = packed_transcription.pack_windows(windows)
     assert [(one.start / MASTER_RATE, one.stop / MASTER_RATE) for one in packed] == [(1, 3.4), (29.6, 32.4), (59.6, 62)]
     lengths = []
     hook = speaking.encoder.register_forward_pre_hook(lambda _module, inputs: lengths.append(inputs[0].shape))

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from finetune.errors import UserError
-from recipes.language import chat_template_limits
+from recipes.language import template_render_watchdog
 from recipes.language.chat_template import Chat
-from recipes.language.chat_template_limits import RenderLimitError, limit_rendering
+from recipes.language.template_render_watchdog import RenderLimitError, limit_rendering
 from tests.recipes.llm_sft import families
 
 LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
@@ -23,25 +23,25 @@ def render(template: str) -> str:
 
 
 def test_a_template_that_loops_is_ended_in_any_thread_and_then_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_template_limits, "SECONDS", 0.3)
+    monkeypatch.setattr(template_render_watchdog, "SECONDS", 0.3)
     with ThreadPoolExecutor(1) as pool:
         with pytest.raises(UserError, match=r"cannot render this chat: .*had not ended after 0\.3 s.*set options.chat_template"):
             pool.submit(render, LOOP).result()
-        monkeypatch.setattr(chat_template_limits, "SECONDS", 1e9)  # a second rendering would never end
+        monkeypatch.setattr(template_render_watchdog, "SECONDS", 1e9)  # a second rendering would never end
         with pytest.raises(UserError, match="had not ended"):
             pool.submit(render, LOOP).result()
         assert pool.submit(render, "{{ messages[0].content }}").result() == "hi"
 
 
 def test_a_template_that_fills_the_memory_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_template_limits, "BYTES", 50 * 2**20)
-    monkeypatch.setattr(chat_template_limits, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(template_render_watchdog, "BYTES", 50 * 2**20)
+    monkeypatch.setattr(template_render_watchdog, "LOOK_SECONDS", 0.001)
     with pytest.raises(UserError, match="the memory had grown by more than"):
         render(GROWTH)
 
 
 def test_a_text_of_gigabytes_does_not_reach_the_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_template_limits, "LONGEST_TEXT", 1000)
+    monkeypatch.setattr(template_render_watchdog, "LONGEST_TEXT", 1000)
     with pytest.raises(UserError, match=r"its text has 1,001 characters, at most 1,000 are accepted"):
         render("{{ 'a'|center(1001) }}")
     assert len(render("{{ 'a'|center(1000) }}")) == 1000
@@ -52,7 +52,7 @@ def test_an_exception_that_came_too_late_is_taken_back(monkeypatch: pytest.Monke
     render("warm")
     for _ in range(20):
         with pytest.MonkeyPatch.context() as patch, pytest.raises(RenderLimitError), limit_rendering(f"{time.monotonic()}"):
-            patch.setattr(chat_template_limits, "SECONDS", -1.0)
+            patch.setattr(template_render_watchdog, "SECONDS", -1.0)
             while True:
                 pass
         assert sum(range(1000)) == 499500
@@ -60,7 +60,7 @@ def test_an_exception_that_came_too_late_is_taken_back(monkeypatch: pytest.Monke
 
 def test_a_forked_process_has_a_watch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     render("warm")
-    monkeypatch.setattr(chat_template_limits, "SECONDS", 0.2)
+    monkeypatch.setattr(template_render_watchdog, "SECONDS", 0.2)
     if not (child := os.fork()):
         try:
             render(LOOP + "{# in a fork #}")

@@ -14,7 +14,7 @@ import torch
 from finetune.distributed.process_group import World
 from finetune.planning.memory import GIB, Memory
 from finetune.recipe import Inference
-from finetune.training import run, run_report
+from finetune.training import run, start_and_end_messages
 from tests.finetune import tiny
 
 PLANNED = Memory(0, 4 * GIB, 4 * GIB, 8 * GIB, 2 * GIB, 0, GIB // 100, 3 * GIB, GIB, 0, GIB)
@@ -67,7 +67,7 @@ def test_a_stopped_run_prints_how_to_resume(
 
 
 def test_a_run_that_saved_nothing_starts_again(tmp_path: Path) -> None:
-    (line,) = run_report.describe_stop(tiny.config_in(tmp_path), "stopped by SIGINT on rank 0; not saved: …", 3, 9)
+    (line,) = start_and_end_messages.describe_stop(tiny.config_in(tmp_path), "stopped by SIGINT on rank 0; not saved: …", 3, 9)
     assert line.endswith("at step 3 of 9; nothing was saved, so it starts from the beginning with the same command")
 
 
@@ -90,31 +90,31 @@ def test_the_best_step_is_exported_if_it_is_not_the_last(
 
 
 def test_a_training_that_made_the_model_worse_is_reported() -> None:
-    text = run_report.describe_best(8, {4: 3.5, 8: 3.0}, (2.0, 0), 4)
+    text = start_and_end_messages.describe_best(8, {4: 3.5, 8: 3.0}, (2.0, 0), 4)
     assert text == "8, validation loss 3.0000; the model before training had 2.0000, so training did not improve it on this data"
-    assert run_report.describe_best(8, {4: 3.5, 8: 3.0}, (3.0, 8), 4) == "8, validation loss 3.0000"
+    assert start_and_end_messages.describe_best(8, {4: 3.5, 8: 3.0}, (3.0, 8), 4) == "8, validation loss 3.0000"
 
 
 def test_the_memory_is_compared_with_the_card_by_terms() -> None:
-    text = run_report.compare_with_card(PLANNED, 80 * GIB, "NVIDIA H100")
+    text = start_and_end_messages.compare_with_card(PLANNED, 80 * GIB, "NVIDIA H100")
     terms = "optimizer 8.0, masters (fp32) 4.0, gradients (fp32) 4.0, activations 3.0, gathered weights 2.0, overhead (est.) 1.0, loss 1.0"
     assert text == f"estimated peak 23.0 of 80.0 GiB of a NVIDIA H100 ({terms})"
-    assert "will probably NOT FIT" in run_report.compare_with_card(PLANNED, 20 * GIB, "NVIDIA A4000")
+    assert "will probably NOT FIT" in start_and_end_messages.compare_with_card(PLANNED, 20 * GIB, "NVIDIA A4000")
 
 
 def test_a_gpu_run_shows_its_memory(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     card = SimpleNamespace(total_memory=8 * GIB, name="a card")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
     config, gpu = tiny.config_in(tmp_path), replace(world, device=torch.device("cuda"))
-    assert list(run_report.describe_memory(config, tiny.RECIPE, world)) == []
-    (line,) = run_report.describe_memory(config, tiny.RECIPE, gpu)
+    assert list(start_and_end_messages.describe_memory(config, tiny.RECIPE, world)) == []
+    (line,) = start_and_end_messages.describe_memory(config, tiny.RECIPE, gpu)
     assert line == "  memory    estimated peak 1.0 of 8.0 GiB of a a card (overhead (est.) 1.0)"
 
     def broken(*_: Any) -> Memory:
         raise KeyError("shape")
 
-    monkeypatch.setattr(run_report, "plan_memory", broken)
-    assert list(run_report.describe_memory(config, tiny.RECIPE, gpu)) == ["  memory    no estimate (KeyError: 'shape')"]
+    monkeypatch.setattr(start_and_end_messages, "plan_memory", broken)
+    assert list(start_and_end_messages.describe_memory(config, tiny.RECIPE, gpu)) == ["  memory    no estimate (KeyError: 'shape')"]
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,9 @@ def test_a_gpu_run_shows_its_memory(tmp_path: Path, world: World, monkeypatch: p
 )
 def test_what_is_trained_is_described(overrides: tuple[tuple[str, str], ...], text: str, tmp_path: Path) -> None:
     config = tiny.config_in(tmp_path, *overrides)
-    assert run_report.describe_model(config) == f"{config.model.source}{text}"
+    assert start_and_end_messages.describe_model(config) == f"{config.model.source}{text}"
 
 
 @pytest.mark.parametrize(("size", "text"), [(2.5e5, "0.2 MB"), (1.4e8, "0.1 GB"), (1.09e10, "10.9 GB")])
 def test_sizes_have_a_readable_unit(size: float, text: str) -> None:
-    assert run_report.format_size(size) == text
+    assert start_and_end_messages.format_size(size) == text

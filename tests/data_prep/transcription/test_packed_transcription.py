@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio
 from data_prep.segmentation.clip_segmentation import TextUnit
 from data_prep.segmentation.vad import Region
-from data_prep.transcription import window_packing
-from data_prep.transcription.window_packing import locate_word, pack_windows, sum_seconds
+from data_prep.transcription import packed_transcription
+from data_prep.transcription.packed_transcription import locate_word, pack_windows, sum_seconds
 
 TWO = (Region(0, 2 * MASTER_RATE), Region(50 * MASTER_RATE, 53 * MASTER_RATE))
 """2 s and 3 s, with 48 s between them."""
@@ -27,11 +27,11 @@ def test_a_word_across_a_removed_pause_is_placed_by_its_middle() -> None:
 
 def test_the_samples_of_a_pack_are_those_of_its_regions() -> None:
     audio = Audio(np.arange(60 * SPEECH_RATE, dtype=np.float32), SPEECH_RATE)
-    sound = window_packing.join_samples(audio, TWO)
+    sound = packed_transcription.join_samples(audio, TWO)
     assert len(sound) == 5 * SPEECH_RATE == sum_seconds(TWO) * SPEECH_RATE
     assert (sound[2 * SPEECH_RATE - 1], sound[2 * SPEECH_RATE]) == (2 * SPEECH_RATE - 1, 50 * SPEECH_RATE)
     with pytest.raises(ValueError, match="16000 Hz, not 24000"):
-        window_packing.join_samples(Audio(audio.samples, MASTER_RATE), TWO)
+        packed_transcription.join_samples(Audio(audio.samples, MASTER_RATE), TWO)
 
 
 @given(st.lists(st.tuples(st.integers(1, 40_000), st.integers(1, 29 * MASTER_RATE)), max_size=12))
@@ -53,13 +53,13 @@ def test_a_pack_that_fails_does_not_affect_the_others(lengths, bad) -> None:
     every = pack_windows(windows)
     broken = [one for index, one in enumerate(every) if index in bad]
 
-    def listen(batch: list[window_packing.Pack]) -> list[TextUnit]:
-        assert len(batch) <= window_packing.BATCH
+    def listen(batch: list[packed_transcription.Pack]) -> list[TextUnit]:
+        assert len(batch) <= packed_transcription.BATCH
         if any(one in broken for one in batch):
             raise RuntimeError("no\nmore")
         return [TextUnit(text=" word", start=one[0].start, stop=one[0].stop) for one in batch]
 
-    units = window_packing.transcribe_windows(windows, listen)
+    units = packed_transcription.transcribe_windows(windows, listen)
     assert [unit.start for unit in units] == sorted(unit.start for unit in units)
     assert sum(unit.text == " word" for unit in units) == len(every) - len(broken)
     assert [(unit.start, unit.stop) for unit in units if unit.error == "RuntimeError: no"] == [
@@ -69,8 +69,8 @@ def test_a_pack_that_fails_does_not_affect_the_others(lengths, bad) -> None:
 
 def test_batches_have_at_most_16_packs_longest_first() -> None:
     windows = [Region(40 * index * MASTER_RATE, (40 * index + 28) * MASTER_RATE - index) for index in range(40)]
-    heard: list[list[window_packing.Pack]] = []
-    window_packing.transcribe_windows(windows, lambda batch: heard.append(batch) or [])
+    heard: list[list[packed_transcription.Pack]] = []
+    packed_transcription.transcribe_windows(windows, lambda batch: heard.append(batch) or [])
     assert [len(batch) for batch in heard] == [16, 16, 8]
     assert [one for batch in heard for one in batch] == [(window,) for window in windows]
 
@@ -78,5 +78,5 @@ def test_batches_have_at_most_16_packs_longest_first() -> None:
 def test_the_seconds_of_finished_batches_are_reported() -> None:
     windows = [Region(number * 40 * MASTER_RATE, (number * 40 + 28) * MASTER_RATE) for number in range(20)]
     done: list[float] = []
-    window_packing.transcribe_windows(windows, lambda _batch: [], report=done.append)
+    packed_transcription.transcribe_windows(windows, lambda _batch: [], report=done.append)
     assert done == [16 * 28.0, 20 * 28.0]

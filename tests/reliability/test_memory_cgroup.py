@@ -1,0 +1,79 @@
+"""A rank whose control group runs out of memory is killed by the kernel: the other rank says so, and the run resumes bit by bit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finetune.hardware.host_memory import CONTROL_GROUPS, V1, V2
+from finetune.training import loop
+from finetune.training.step import Training
+from tests import loopback
+from tests.ledger import record
+from tests.reliability import victims
+from tests.reliability.test_kill import RANKS, STEPS, arguments, check_equal
+
+KILLED, GREEDY_STEP, ROOM = 1, 5, 32 << 20
+"""The rank, the step at which it takes too much, and the bytes that its group has left then."""
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    """A control group of its own for memory."""
+    for version in (V1, V2):
+        folder = CONTROL_GROUPS / version.mount / f"overtone-{secrets.token_hex(4)}"
+        with contextlib.suppress(OSError):
+            folder.mkdir()
+            if (folder / version.limit).is_file():
+                yield folder
+                deadline = time.monotonic() + 60
+                while folder.is_dir() and time.monotonic() < deadline:  # it is busy until its processes are gone
+                    with contextlib.suppress(OSError):
+                        folder.rmdir()
+                return
+            folder.rmdir()
+    pytest.skip("needs the right to create a control group for memory")
+
+
+def train_in_group(group: Path, rank: int, *rest: Any) -> None:
+    """A rank; one of them enters the group, and takes more memory than the group has left."""
+    if rank == KILLED:
+        version = V1 if (group / V1.limit).is_file() else V2
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+        step = loop.train_step
+
+        def take_memory(training: Training, turns: list[Any], number: int, *others: Any) -> dict[str, float]:
+            if number == GREEDY_STEP:
+                used = int((group / version.used).read_text())
+                (group / version.limit).write_text(str((used + ROOM) // 4096 * 4096))
+                bytearray(b"x") * (8 * ROOM)
+            return step(training, turns, number, *others)
+
+        loop.train_step = take_memory
+    victims.train_rank(rank, *rest)
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_a_rank_that_the_kernel_kills_is_named_and_the_run_resumes(group: Path, tmp_path: Path) -> None:
+    run, witness, whole = tmp_path / "run", tmp_path / "witness", tmp_path / "whole"
+    victims.finish(whole / "witness", RANKS, arguments(whole, whole / "run"))
+    witness.mkdir()
+    port = loopback.free_port()
+    ranks = [victims.begin(train_in_group, group, rank, RANKS, port, witness, arguments(tmp_path, run), None) for rank in range(RANKS)]
+    codes, said = victims.wait(ranks), victims.said(witness)
+    assert codes == [2, -9] and "Traceback" not in said, (codes, said)
+    assert f"rank {KILLED} (process {ranks[KILLED].pid} on " in said, said
+    assert (
+        f"ended after step {GREEDY_STEP}" in said and "out of memory: the kernel's out-of-memory killer has ended a process on" in said
+    ), said
+    victims.finish(witness, RANKS, arguments(tmp_path, run))
+    check_equal(tmp_path, whole, STEPS)
+    record("one of 2 ranks killed by the kernel, since its memory control group is full: named, and the run resumes bit by bit", 1)
