@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -73,6 +73,8 @@ class Transcription:
     """Why the recogniser failed; the text is then unusable."""
     log_probability: float = -np.inf
     """Mean over the tokens, of the window where it is lowest."""
+    again: bool = False
+    """Whether it is the most probable of several, since the first one was unsure."""
 
 
 def count_errors(expected: str, transcript: str, language: str) -> ErrorCounts | None:
@@ -166,7 +168,8 @@ def transcribe(recognizer: Recognizer, samples: Samples, language: str) -> Trans
     if first.log_probability >= recognizer.retry_below:
         return first
     padded = [np.concatenate([np.zeros(round(seconds * MASTER_RATE), samples.dtype), samples]) for seconds in RETRY_PAUSES]
-    return max([first, *(_transcribe_once(recognizer.model, one, language) for one in padded)], key=lambda one: one.log_probability)
+    every = [first, *(_transcribe_once(recognizer.model, one, language) for one in padded)]
+    return replace(max(every, key=lambda one: one.log_probability), again=True)
 
 
 def _transcribe_once(model: Any, samples: Samples, language: str) -> Transcription:

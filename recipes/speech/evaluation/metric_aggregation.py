@@ -40,6 +40,8 @@ class ScoredClip:
     """The transcript beside the text; empty without a transcript."""
     similarities: Mapping[str, float | None] = field(default_factory=dict)
     """By encoder; None for a clip without a speaker vector."""
+    transcribed_again: bool = False
+    """Whether the first transcript was unsure (`intelligibility.Recognizer.retry_below`)."""
 
 
 @dataclass(frozen=True)

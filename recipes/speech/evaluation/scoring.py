@@ -88,26 +88,31 @@ def score_all(takes: Mapping[str, Sequence[Take]], models: ScoringModels) -> dic
 def score(take: Take, models: ScoringModels, real_seconds: float | None) -> ScoredClip:
     """All measures of one clip."""
     samples = read_clip(take.path)
-    transcript, errors, words = None, None, list[AlignedWord]()
+    transcript, errors, words, again = None, None, list[AlignedWord](), False
     if models.asr is not None:
         language = intelligibility.choose_language(models.asr, take.item.language)
         found = intelligibility.transcribe(models.asr, samples, language)
-        transcript = None if found.problem else found.text
+        transcript, again = None if found.problem else found.text, found.again
         if transcript is not None:
             errors = intelligibility.count_errors(take.item.text, transcript, language)
             words = intelligibility.align_words(take.item.text, transcript, language)
     similarities = {encoder.name: _similarity(encoder, voices, samples, take.item) for encoder, voices in models.encoders}
     sound = audio_measures.measure(samples)
-    return ScoredClip(take.item, take.path, sound, take.ended, real_seconds, transcript, errors, words, similarities)
+    return ScoredClip(take.item, take.path, sound, take.ended, real_seconds, transcript, errors, words, similarities, again)
 
 
 def describe_failures(scored: Mapping[str, Sequence[ScoredClip]], models: ScoringModels) -> list[str]:
-    """A note for each system with clips that have no transcript or no similarity."""
+    """A note for each system with clips that have no transcript or no similarity, or whose first transcript was unsure."""
     notes = []
     for name, clips in scored.items():
         failed = sum(clip.transcript is None for clip in clips) if models.asr is not None else 0
         if failed:
             notes.append(f"{name}: the transcription failed for {failed} of {len(clips)} clips, which are excluded.")
+        if again := sum(clip.transcribed_again for clip in clips):
+            notes.append(
+                f"{name}: {again} of {len(clips)} first transcripts were unsure; the most probable of "
+                f"{1 + len(intelligibility.RETRY_PAUSES)} counts, with the clip at as many places of Whisper's window."
+            )
         for encoder, _ in models.encoders:
             without = sum(clip.similarities[encoder.name] is None for clip in clips)
             if without:

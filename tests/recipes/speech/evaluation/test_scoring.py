@@ -12,6 +12,7 @@ import soundfile
 from finetune.errors import UserError
 from recipes.speech.evaluation import metric_aggregation, scoring, speaker_similarity
 from recipes.speech.evaluation.evaluation_items import Item
+from recipes.speech.evaluation.intelligibility import Recognizer, Transcription
 from recipes.speech.evaluation.metric_aggregation import DURATION, PACE, metric_value
 from recipes.speech.evaluation.systems import RECORDINGS, Take
 from tests.recipes.voice_clone.conftest import voice
@@ -71,6 +72,15 @@ def test_silence_is_measured_and_no_error(items: list[Item], models: scoring.Sco
     (one,) = scored["mute"]
     assert one.sound.silent_seconds == one.sound.seconds == 1.0 and one.similarities == {speaker_similarity.SPECTRAL: None}
     assert [note for note in scoring.describe_failures(scored, models) if note.startswith("mute: 1 of 1 clips have no similarity")]
+
+
+def test_unsure_transcripts_are_counted(items: list[Item], models: scoring.ScoringModels, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = iter([Transcription("a boat", again=True), Transcription("a boat"), Transcription("a boat", again=True)])
+    monkeypatch.setattr(scoring.intelligibility, "transcribe", lambda *_: next(found))
+    monkeypatch.setattr(scoring.intelligibility, "choose_language", lambda *_: "english")
+    heard = replace(models, asr=Recognizer(None))
+    (note,) = scoring.describe_failures({"tuned": [scoring.score(take, heard, None) for take in recordings(items)[:3]]}, heard)
+    assert note.startswith("tuned: 2 of 3 first transcripts were unsure; the most probable of 3 counts")
 
 
 def test_a_clip_is_not_compared_with_its_recording_and_its_reference(models: scoring.ScoringModels, items: list[Item]) -> None:
