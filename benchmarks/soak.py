@@ -125,8 +125,7 @@ def soak(folder: Path, minutes: float) -> tuple[Series, int]:
                     observe(series, training, server, folder / "run", time.monotonic() - began)
                     time.sleep(LOOK_SECONDS)
             finally:
-                training.terminate()  # no effect once it has ended; else it would train on in a folder that is removed
-                training.wait(60)
+                end(training)  # else it would train on in a folder that is removed
                 asking.join()
     finally:
         storage.end()
@@ -149,6 +148,16 @@ def serving(folder: Path, environment: dict[str, str]) -> Iterator[tuple[str, su
     finally:
         process.terminate()
         process.wait(60)
+
+
+def end(training: subprocess.Popen[bytes]) -> None:
+    """End the launcher and its ranks, if they have not ended."""
+    training.terminate()
+    try:
+        training.wait(60)
+    except subprocess.TimeoutExpired:
+        training.kill()
+        training.wait()
 
 
 def keep_asking(url: str, training: subprocess.Popen[bytes], series: Series, began: float) -> None:
@@ -201,7 +210,7 @@ def measure(seconds: float, processes: list[psutil.Process]) -> Observation:
         sum(process.memory_info().rss for process in processes) / 2**20,
         sum(process.num_fds() for process in processes),
         sum(process.num_threads() for process in processes),
-        sum(process.cpu_times().user + process.cpu_times().system for process in processes),
+        sum(sum(process.cpu_times()[:2]) for process in processes),  # user and system
     )
 
 
@@ -258,7 +267,7 @@ def make_rows(series: Series, steps: list[tuple[float, float]], minutes: float) 
 
 
 def draw(series: Series, steps: list[tuple[float, float]]) -> bytes:
-    """PNG with the memory of both groups, the file descriptors, the checkpoints on disk and the time of a step."""
+    """PNG with the memory of both groups, the file descriptors, the checkpoints on disk, and the seconds and CPU seconds of a step."""
     import io
 
     from matplotlib.figure import Figure
@@ -279,7 +288,7 @@ def draw(series: Series, steps: list[tuple[float, float]]) -> bytes:
             "seconds (median of 50)": [
                 (steps[at][0], statistics.median(one for _, one in steps[at : at + 50])) for at in range(0, max(1, len(steps) - 50), 50)
             ],
-            "CPU seconds of both ranks": cpu_seconds_per_event(series.training, [ended for ended, _ in steps]),
+            "CPU seconds, launcher and 2 ranks": cpu_seconds_per_event(series.training, [ended for ended, _ in steps]),
         },
     }
     for axis, (title, lines) in zip(axes.flat, panels.items(), strict=True):

@@ -122,10 +122,8 @@ def compare(model: Whisper, detector: Any, master: Audio) -> list[str]:
     """The cells of a row behind its name."""
     sound = make_whisper(master)
     regions = vad.find_speech(detector, sound, len(master.samples))
-    packed, steps = (
-        packed_transcription.pack_windows(vad.make_windows(regions, master)),
-        math.ceil(sound.seconds / whisper.audio.CHUNK_LENGTH),
-    )
+    packed = packed_transcription.pack_windows(vad.make_windows(regions, master))
+    steps = math.ceil(sound.seconds / whisper.audio.CHUNK_LENGTH)
     tokens = count_tokens(regions)
     force_tokens(model, each := round(tokens / steps))
     text, words = (processor_seconds(lambda timed=timed: stock(model, sound, each, timed)) for timed in (False, True))
@@ -144,10 +142,8 @@ def count_tokens(regions: list[vad.Region]) -> int:
 
 def limit_tokens(model: Whisper, packed: list[packed_transcription.Pack], tokens: int) -> None:
     """Make data_prep end the texts of a model that never ends one: `tokens` in all packs together."""
-    packed_transcription.TOKENS_AT_LEAST, packed_transcription.TOKENS_PER_SECOND = (
-        0,
-        tokens / sum(one.seconds for pack in packed for one in pack),
-    )
+    packed_transcription.TOKENS_AT_LEAST = 0
+    packed_transcription.TOKENS_PER_SECOND = tokens / sum(one.seconds for pack in packed for one in pack)
     force_tokens(model, model.dims.n_text_ctx)
 
 

@@ -25,8 +25,8 @@ CHUNK_FRAMES = 125
 """Frames per chunk when nobody waits for the sound: 10 s; limits the memory of the convolutions and of attention."""
 
 
-class MimiDecoder:
-    """The decoder of a loaded codec, for any number of streams at once, which do not depend on each other."""
+class MimiStreamDecoder:
+    """The decoder of a loaded codec, for any number of streams, which take turns in one thread and do not depend on each other."""
 
     def __init__(self, model: Any) -> None:
         """`model`: a `MimiModel`; its weights are used, not copied. Raises `UserError` if its convolutions see the future."""
@@ -49,7 +49,7 @@ class MimiDecoder:
 class MimiStream:
     """Decodes a growing batch of code sequences. Owns what the decoder needs of earlier frames."""
 
-    def __init__(self, decoder: MimiDecoder) -> None:
+    def __init__(self, decoder: MimiStreamDecoder) -> None:
         self._decoder, self._layers = decoder, decoder.streamed.decoder
         self._earlier: list[Tensor | None] = []
         self._cache, self._position = DynamicCache(), 0

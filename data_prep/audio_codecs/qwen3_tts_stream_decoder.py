@@ -21,7 +21,7 @@ CHUNK_FRAMES = 300
 
 
 class Qwen3TTSDecoder:
-    """The decoder of a loaded codec, for any number of streams at once, which do not depend on each other."""
+    """The decoder of a loaded codec, for any number of streams, which take turns in one thread and do not depend on each other."""
 
     def __init__(self, decoder: Any) -> None:
         """`decoder`: the `Qwen3TTSTokenizerV2Decoder` of the 12 Hz codec; its weights are used, not copied."""

@@ -16,13 +16,15 @@ class StreamedConvolution(nn.Module):
     """A causal convolution of stride 1, or a causal transposed one: the last inputs of the chunk before precede those of a chunk."""
 
     def __init__(self, convolution: nn.Conv1d | nn.ConvTranspose1d) -> None:
-        """`convolution`: without padding of its own."""
+        """`convolution`: without padding of its own. Raises `ValueError` for another one."""
         super().__init__()
         self.convolution = convolution
         (kernel,), (stride,), (dilation,) = convolution.kernel_size, convolution.stride, convolution.dilation
         self.transposed = isinstance(convolution, nn.ConvTranspose1d)
         if not self.transposed and stride != 1:
             raise ValueError(f"{convolution} skips inputs; a decoder has no such convolution")
+        if any(convolution.padding) or any(convolution.output_padding):
+            raise ValueError(f"{convolution} has padding of its own, so that its outputs do not begin at the first input")
         self.upsampling = stride
         self.lookback = -(-(kernel - stride) // stride) if self.transposed else (kernel - 1) * dilation
         """Number of earlier inputs that an output depends on."""
@@ -43,7 +45,8 @@ class StreamedConvolution(nn.Module):
 
 
 class StreamedDecoder:
-    """A copy of a decoder's modules on the same weights, with streamed convolutions. Any number of streams take turns with it."""
+    """A copy of a loaded decoder's modules on the same weights, with streamed convolutions. Any number of streams take turns with it in one
+    thread."""
 
     def __init__(self, decoder: nn.Module, kinds: tuple[type[nn.Module], ...]) -> None:
         """`kinds`: the classes of the causal layers, whose convolution is their `conv`."""
@@ -58,9 +61,13 @@ class StreamedDecoder:
 
     def resume(self, earlier: list[Tensor | None], decode: Callable[[], Tensor]) -> Tensor:
         """What `decode` returns with the convolutions as they were after the last chunk of a stream. `earlier` is that stream's, empty
-        before its first chunk, and is updated."""
+        before its first chunk, and is updated; after an exception the stream cannot be continued."""
         for convolution, inputs in itertools.zip_longest(self._convolutions, earlier):
             convolution.earlier = inputs
-        output = decode()
-        earlier[:] = [convolution.earlier for convolution in self._convolutions]
+        try:
+            output = decode()
+            earlier[:] = [convolution.earlier for convolution in self._convolutions]
+        finally:
+            for convolution in self._convolutions:
+                convolution.earlier = None  # else the modules keep the inputs of a stream that has ended
         return output

@@ -14,7 +14,7 @@ GIB = 2**30
 
 
 @dataclass(frozen=True)
-class _Version:
+class Version:
     """File names of one version of control groups. https://docs.kernel.org/admin-guide/cgroup-v2.html, …/cgroup-v1/memory.html"""
 
     mount: str
@@ -24,8 +24,8 @@ class _Version:
     """Key in memory.stat: bytes that the kernel gives up before it kills a process."""
 
 
-V1 = _Version("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-V2 = _Version("", "memory.max", "memory.current", "inactive_file")
+V1 = Version("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+V2 = Version("", "memory.max", "memory.current", "inactive_file")
 
 
 def host_memory() -> int:
@@ -55,7 +55,7 @@ def _limits() -> Iterator[tuple[int, int]]:
             yield int(limit), max(0, int(used) - (_read_counter(group / "memory.stat", version.cached) or 0))
 
 
-def _groups() -> Iterator[tuple[_Version, Path]]:
+def _groups() -> Iterator[tuple[Version, Path]]:
     """This process's group and all groups around it, whose limits hold as well. Inside a container the path may be that on its host: then
     only the last one, the root, exists, and has the container's limit.
     """

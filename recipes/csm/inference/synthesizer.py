@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from data_prep.audio.waveform import AudioError, read_audio
 from data_prep.audio_codecs.mimi_codec import LoadedMimiCodec, open_csm_codec
-from data_prep.audio_codecs.mimi_stream_decoder import MimiDecoder, MimiStream
+from data_prep.audio_codecs.mimi_stream_decoder import MimiStream, MimiStreamDecoder
 from finetune.errors import UserError
 from finetune.hardware import cudnn_sdpa
 from finetune.modeling.loading import materialise
@@ -47,7 +47,7 @@ class CsmVoice(FrameVoice):
         self.exported = exported
         codec = open_csm_codec("--model", str(exported.folder), None)
         self._codec: LoadedMimiCodec = codec.load("cuda:0" if torch.cuda.is_available() else "cpu")
-        self._codec_decoder = MimiDecoder(self._codec.model)
+        self._codec_decoder = MimiStreamDecoder(self._codec.model)
         self.frame_rate = codec.frame_rate
         self._decoder = CsmDecoder(load_model(exported.folder), exported.processor.tokens)
         self._reference_clips = ReferenceClips(self._encode_reference)

@@ -2,7 +2,7 @@
 
 A prompt is read by the stock model alone, with the stock cache, and its keys and values are copied into a row. A step is one call of the
 stock model on all rows, each with its own position and its own mask; nothing is padded. As in `RowSlots`, the number of rows is fixed and
-the attention window grows in blocks, so that a row's results do not depend on the other rows.
+the attention window grows by `round_window`, so that a row's results do not depend on the other rows.
 """
 
 from __future__ import annotations

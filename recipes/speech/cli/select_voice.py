@@ -253,6 +253,7 @@ def describe_settings(plan: SelectionPlan) -> dict[str, Any]:
     """What affects the measures, besides weights and texts."""
     args = plan.args
     chosen = {name: getattr(args, name) for name in ("asr", "speaker_model", "greedy", "seed", "max_seconds")}
+    chosen |= intelligibility.describe_retry(args.asr)
     return {**chosen, "data": files.digest(args.data)}  # the similarity is that to the clips of all rows
 
 

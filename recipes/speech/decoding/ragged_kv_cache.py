@@ -1,8 +1,8 @@
 """The key/value cache of a batch whose rows begin and end at different times: each row has its own length, and none has padding.
 
-The results of a row do not depend on the other rows. The batch always has the same number of rows, so the shapes of all products are the
-same, and no operation mixes rows. The attention window grows with the longest row (`round_window`); the further slots of shorter rows are
-masked, and their weights are exactly 0.
+The results of a row do not depend on the other rows. The batch always has the same number of rows, so the shapes of all products with
+weights are the same, and no operation mixes rows. The attention window grows with the longest row (`round_window`); the further slots of
+shorter rows are masked, and their weights are exactly 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ WINDOW = 512
 `FlashAttentionKernel.cpp`), so that the blocks of a row are the same in a longer window; and there are few CUDA graphs."""
 SHORTEST_WINDOW = 64
 """Slots of the shortest window on a CPU, which doubles up to `WINDOW`: to read 512 slots of every row takes as long as to read the weights
-of a small model. Within one block, more slots of weight 0 do not change a bit of a sum."""
+of a small model. Within one block, more slots of weight 0 have not changed a bit of a sum: `test_ragged_kv_cache.py` and
+`test_ragged_transformers_cache.py` check that on the machine they run on."""
 ROWS_MULTIPLE = 4
 """The number of rows is a multiple of this. Matrix products take rows in groups; the rows of an incomplete group are summed in another
 order, so that a request would depend on its row (with 6 rows it does)."""

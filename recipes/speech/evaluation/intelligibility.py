@@ -72,7 +72,7 @@ class Transcription:
     problem: str = ""
     """Why the recogniser failed; the text is then unusable."""
     log_probability: float = -np.inf
-    """Mean over the tokens, of the window where it is lowest."""
+    """Mean over the tokens, of the window where it is lowest; -inf without a word."""
     again: bool = False
     """Whether it is the most probable of several, since the first one was unsure."""
 
@@ -147,6 +147,11 @@ def load_whisper(name: str) -> Recognizer:
     return Recognizer(model, demo_whisper.RETRY_BELOW) if demo_whisper.is_demo_name(name) else Recognizer(model)
 
 
+def describe_retry(name: str) -> dict[str, Any]:
+    """What affects transcripts besides the weights of the Whisper with that name: empty unless it transcribes unsure clips again."""
+    return {"retry_below": demo_whisper.RETRY_BELOW, "retry_pauses": RETRY_PAUSES} if demo_whisper.is_demo_name(name) else {}
+
+
 def require_languages(recognizer: Recognizer, spoken: Iterable[str]) -> None:
     """Raise `UserError` for a language that the model does not support."""
     for language in sorted(spoken):
@@ -169,7 +174,7 @@ def transcribe(recognizer: Recognizer, samples: Samples, language: str) -> Trans
         return first
     padded = [np.concatenate([np.zeros(round(seconds * MASTER_RATE), samples.dtype), samples]) for seconds in RETRY_PAUSES]
     every = [first, *(_transcribe_once(recognizer.model, one, language) for one in padded)]
-    return replace(max(every, key=lambda one: one.log_probability), again=True)
+    return replace(max(every, key=lambda one: (not one.problem, one.log_probability)), again=True)
 
 
 def _transcribe_once(model: Any, samples: Samples, language: str) -> Transcription:

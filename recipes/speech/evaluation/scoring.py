@@ -25,6 +25,7 @@ class ScoringModels:
     """The models that score the clips of an evaluation."""
 
     asr: Recognizer | None
+    """None: no transcripts."""
     encoders: Sequence[tuple[SimilarityEncoder, SpeakerClipVectors]]
     """Each speaker encoder with its vectors of the real clips."""
 
@@ -110,8 +111,8 @@ def describe_failures(scored: Mapping[str, Sequence[ScoredClip]], models: Scorin
             notes.append(f"{name}: the transcription failed for {failed} of {len(clips)} clips, which are excluded.")
         if again := sum(clip.transcribed_again for clip in clips):
             notes.append(
-                f"{name}: {again} of {len(clips)} first transcripts were unsure; the most probable of "
-                f"{1 + len(intelligibility.RETRY_PAUSES)} counts, with the clip at as many places of Whisper's window."
+                f"{name}: {again} of {len(clips)} first transcripts were unsure; each of these clips was transcribed at "
+                f"{1 + len(intelligibility.RETRY_PAUSES)} places of Whisper's window, and the most probable transcript counts."
             )
         for encoder, _ in models.encoders:
             without = sum(clip.similarities[encoder.name] is None for clip in clips)

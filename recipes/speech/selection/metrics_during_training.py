@@ -77,7 +77,8 @@ def prepare(config: Config) -> PreparedMetrics | None:
     if asr is not None:
         languages = {name: rows.languages.most_common(1)[0][0] for name, rows in speakers.items()}
         size = check_recognizer(asr, set(languages.values()))
-        settings |= {"asr": {"name": asr, **whisper_engine.describe_settings(asr, None, ASR_KEY)}, "languages": languages}
+        described = {**whisper_engine.describe_settings(asr, None, ASR_KEY), **intelligibility.describe_retry(asr)}
+        settings |= {"asr": {"name": asr, **described}, "languages": languages}
         local["asr"] = asr
         names += [WER, CER]
     if asr is not None or config.sample.speaker_model is not None or wanted == SIMILARITY:

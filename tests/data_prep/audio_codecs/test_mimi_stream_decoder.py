@@ -12,7 +12,7 @@ from torch import nn
 from transformers import MimiModel
 from transformers.models.mimi.modeling_mimi import MimiConv1d
 
-from data_prep.audio_codecs.mimi_stream_decoder import MimiDecoder, MimiStream
+from data_prep.audio_codecs.mimi_stream_decoder import MimiStream, MimiStreamDecoder
 from finetune.errors import UserError
 from recipes.csm.model import tiny_checkpoint
 from recipes.csm.model.tiny_checkpoint import BASE_VOCABULARY, PRETOKENIZE, SENTENCES, SPECIAL
@@ -39,8 +39,8 @@ def codec() -> Any:
 
 
 @pytest.fixture(scope="module")
-def decoder(codec: Any) -> MimiDecoder:
-    return MimiDecoder(codec)
+def decoder(codec: Any) -> MimiStreamDecoder:
+    return MimiStreamDecoder(codec)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def codes() -> torch.Tensor:
     return torch.randint(0, 32, (1, 160, 4), generator=torch.Generator().manual_seed(0))
 
 
-def test_up_to_the_window_the_sound_is_that_of_the_stock_class(codec: Any, decoder: MimiDecoder, codes: torch.Tensor) -> None:
+def test_up_to_the_window_the_sound_is_that_of_the_stock_class(codec: Any, decoder: MimiStreamDecoder, codes: torch.Tensor) -> None:
     with torch.inference_mode():
         whole = codec.decode(codes[:, :120].mT).audio_values[:, 0]
     found = decoder.decode(codes[:, :120])
@@ -57,7 +57,7 @@ def test_up_to_the_window_the_sound_is_that_of_the_stock_class(codec: Any, decod
     torch.testing.assert_close(found, whole, atol=TOLERANCE, rtol=0)
 
 
-def test_after_the_window_the_sound_is_that_of_transformers_5(codec: Any, decoder: MimiDecoder, codes: torch.Tensor) -> None:
+def test_after_the_window_the_sound_is_that_of_transformers_5(codec: Any, decoder: MimiStreamDecoder, codes: torch.Tensor) -> None:
     """transformers 4 attends to everything; its own layers with the window as mask give the sound here."""
     positions = torch.arange(320)
     distance = positions[:, None] - positions
@@ -75,14 +75,14 @@ def test_after_the_window_the_sound_is_that_of_transformers_5(codec: Any, decode
 
 
 @pytest.mark.parametrize("sizes", [[1] * 30, [4, 8, 16, 132], [3, 157]])
-def test_a_stream_equals_decoding_at_once(decoder: MimiDecoder, codes: torch.Tensor, sizes: list[int]) -> None:
+def test_a_stream_equals_decoding_at_once(decoder: MimiStreamDecoder, codes: torch.Tensor, sizes: list[int]) -> None:
     both, stream = torch.cat([codes, codes.flip(1)])[:, : sum(sizes)], MimiStream(decoder)
     pieces = [stream.feed(piece) for piece in both.split(sizes, 1)]
     assert [piece.shape[1] for piece in pieces] == [size * FRAME for size in sizes]
     torch.testing.assert_close(torch.cat(pieces, 1), decoder.decode(both), atol=TOLERANCE, rtol=0)
 
 
-def test_no_frames_and_codes_beyond_the_codebook_are_decoded(decoder: MimiDecoder, codes: torch.Tensor) -> None:
+def test_no_frames_and_codes_beyond_the_codebook_are_decoded(decoder: MimiStreamDecoder, codes: torch.Tensor) -> None:
     """CSM has three codes more than the codec."""
     assert decoder.decode(codes[:, :0]).shape == (1, 0)
     beyond = codes[:, :3].clone()
@@ -95,10 +95,10 @@ def test_no_frames_and_codes_beyond_the_codebook_are_decoded(decoder: MimiDecode
 def test_a_codec_that_sees_the_future_is_refused() -> None:
     config = SimpleNamespace(use_causal_conv=False, trim_right_ratio=1.0, pad_mode="constant")
     with pytest.raises(UserError, match="convolutions are not causal"):
-        MimiDecoder(SimpleNamespace(config=config))
+        MimiStreamDecoder(SimpleNamespace(config=config))
 
 
-def test_convolutions_are_in_full_fp32(decoder: MimiDecoder, codes: torch.Tensor) -> None:
+def test_convolutions_are_in_full_fp32(decoder: MimiStreamDecoder, codes: torch.Tensor) -> None:
     """cuDNN's default is TF32, with which a stream on a GPU would differ from decoding at once."""
     found = []
     convolution = next(layer for layer in decoder.streamed.decoder.modules() if isinstance(layer, nn.Conv1d) and layer.out_channels == 1)

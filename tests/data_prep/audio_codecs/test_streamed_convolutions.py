@@ -64,6 +64,22 @@ def test_what_is_kept_is_not_a_view_of_the_chunk() -> None:
     assert streamed.earlier is not None and streamed.earlier.untyped_storage().nbytes() == 3 * 6 * 4
 
 
-def test_a_convolution_that_skips_inputs_is_refused() -> None:
+def test_a_convolution_that_skips_inputs_or_pads_them_is_refused() -> None:
     with pytest.raises(ValueError, match="skips inputs"):
         StreamedConvolution(nn.Conv1d(3, 3, 4, stride=2))
+    for padded in (
+        nn.Conv1d(3, 3, 3, padding=1),
+        nn.ConvTranspose1d(3, 3, 4, 2, padding=1),
+        nn.ConvTranspose1d(3, 3, 4, 2, output_padding=1),
+    ):
+        with pytest.raises(ValueError, match="padding of its own"):
+            StreamedConvolution(padded)  # type: ignore[arg-type]  # of the union
+
+
+def test_the_modules_keep_nothing_of_a_stream_even_after_a_failure() -> None:
+    streamed = StreamedDecoder(nn.Sequential(Padded(5, 2), Padded(3, 1)), (Padded,))
+    earlier: list[Tensor | None] = []
+    streamed.resume(earlier, lambda: streamed.decoder(torch.zeros(1, 3, 4)))
+    with pytest.raises(RuntimeError):
+        streamed.resume(earlier, lambda: streamed.decoder(torch.zeros(1, 4, 4)))
+    assert [one.earlier for one in streamed.decoder] == [None, None] and len(earlier) == 2

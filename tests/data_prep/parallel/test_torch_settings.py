@@ -1,3 +1,5 @@
+"""Threads and TF32 are as requested, and as before afterwards."""
+
 import pytest
 import torch
 

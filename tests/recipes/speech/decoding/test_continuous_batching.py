@@ -9,7 +9,7 @@ from transformers import LlamaConfig, LlamaModel
 
 from recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers
 from recipes.speech.decoding.continuous_batching import FrameBatch
-from recipes.speech.decoding.ragged_kv_cache import WINDOW, RowCache, count_rows
+from recipes.speech.decoding.ragged_kv_cache import SHORTEST_WINDOW, RowCache, count_rows
 from recipes.speech.decoding.token_sampling import draw_random_numbers
 
 
@@ -89,5 +89,5 @@ def test_a_row_is_free_after_a_join_that_failed(batch: RandomNumbers) -> None:
     for where, error in (("prompt", RuntimeError), ("after it", MemoryError)):
         with pytest.raises(error):
             batch.join_or_free(lambda where=where: join_and_fail(where))
-        assert batch.cache.lengths.tolist() == [2, 0, 0, 0] and batch.cache.find_window(1) == WINDOW
+        assert batch.cache.lengths.tolist() == [2, 0, 0, 0] and batch.cache.find_window(1) == SHORTEST_WINDOW
     assert join(batch, 2, 5) != running and batch.step().keys() == {0, 1}

@@ -14,21 +14,31 @@ torch.set_num_threads(1)
 WIDTH = 64
 
 
-@pytest.fixture(scope="module")
-def layers() -> CachedDecoderLayers:
+def make_layers(head: int) -> CachedDecoderLayers:
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=8, hidden_size=WIDTH, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2
+        vocab_size=8,
+        hidden_size=WIDTH,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=head,
     )
     return CachedDecoderLayers(LlamaModel(config).eval().requires_grad_(False), "Llama")
 
 
+@pytest.fixture(scope="module")
+def layers() -> CachedDecoderLayers:
+    return make_layers(16)
+
+
 @torch.inference_mode()
-def run_row(layers: CachedDecoderLayers, row: int, others: int, steps: int = 4) -> tuple[Tensor, int]:
+def run_row(layers: CachedDecoderLayers, row: int, others: int, steps: int = 4, own: int = 9) -> tuple[Tensor, int]:
     """The states of one request, in this row, beside requests of so many positions; and the size of its last window."""
     cache, given = RowCache(layers, 8), torch.Generator().manual_seed(5)
-    prompt, inputs = torch.randn(9, WIDTH, generator=given), torch.randn(steps, WIDTH, generator=given)
-    cache.reserve(9 + steps)
+    prompt, inputs = torch.randn(own, WIDTH, generator=given), torch.randn(steps, WIDTH, generator=given)
+    cache.reserve(own + steps)
     states = []
     if others:
         cache.reserve(others + steps)
@@ -52,6 +62,16 @@ def test_the_bits_of_a_row_do_not_depend_on_the_others(layers: CachedDecoderLaye
     assert size == SHORTEST_WINDOW
     for row, others, window in ((0, 40, 64), (3, 100, 128), (6, 130, 256), (7, 300, WINDOW), (5, WINDOW + 200, 2 * WINDOW)):
         found, size = run_row(layers, row, others)
+        assert torch.equal(found, alone) and size == window, (row, others)
+
+
+@pytest.mark.parametrize("head", [16, 64, 128])
+def test_the_bits_of_a_longer_row_do_not_depend_on_the_window(head: int) -> None:
+    layers = make_layers(head)
+    alone, size = run_row(layers, 2, 0, own=100)
+    assert size == 128
+    for row, others, window in ((0, 140, 256), (7, 300, WINDOW), (5, WINDOW + 200, 2 * WINDOW)):
+        found, size = run_row(layers, row, others, own=100)
         assert torch.equal(found, alone) and size == window, (row, others)
 
 

@@ -111,6 +111,7 @@ def test_only_the_demo_s_whisper_transcribes_again(babbler: Path, monkeypatch: p
     monkeypatch.setattr(intelligibility.whisper_engine, "load_whisper", lambda *_: None)
     assert intelligibility.load_whisper("whisper-demo-en") == Recognizer(None, demo_whisper.RETRY_BELOW)
     assert intelligibility.load_whisper("small").retry_below == -np.inf
+    assert intelligibility.describe_retry("small") == {} and intelligibility.describe_retry("whisper-demo-en")["retry_below"] == -0.05
 
 
 def test_a_language_that_whisper_does_not_support_is_refused(babbler: Path) -> None:

@@ -80,7 +80,7 @@ def test_unsure_transcripts_are_counted(items: list[Item], models: scoring.Scori
     monkeypatch.setattr(scoring.intelligibility, "choose_language", lambda *_: "english")
     heard = replace(models, asr=Recognizer(None))
     (note,) = scoring.describe_failures({"tuned": [scoring.score(take, heard, None) for take in recordings(items)[:3]]}, heard)
-    assert note.startswith("tuned: 2 of 3 first transcripts were unsure; the most probable of 3 counts")
+    assert note.startswith("tuned: 2 of 3 first transcripts were unsure; each of these clips was transcribed at 3 places")
 
 
 def test_a_clip_is_not_compared_with_its_recording_and_its_reference(models: scoring.ScoringModels, items: list[Item]) -> None:
