@@ -2158,7 +2158,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "data_prep/audio_codecs/streamed_convolutions.py",
-        "        earlier[:] = [convolution.earlier for convolution in self._convolutions]\n",
+        "            earlier[:] = [convolution.earlier for convolution in self._convolutions]\n",
         "",
         "tests/data_prep/audio_codecs/test_streamed_convolutions.py::test_streams_that_take_turns_have_their_own_earlier_inputs",
         "each chunk of a stream is decoded as if it were the first",
