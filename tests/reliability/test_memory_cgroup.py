@@ -91,7 +91,7 @@ def test_a_rank_that_the_kernel_kills_is_named_and_the_run_resumes(group: Path, 
     codes, said = victims.wait(ranks), victims.said(witness)
     assert codes == [2, -9] and "Traceback" not in said, (codes, said)
     assert f"rank {KILLED} (process {ranks[KILLED].pid} on " in said, said
-    # Whether it also says SIGKILL depends on who saw the end first: only the parent of the process learns the signal.
+    # It says SIGKILL only if the parent has not collected the status before the other rank reads it.
     assert re.search(rf" after step ({GREEDY_STEP - 1}|{GREEDY_STEP})\b", said), said
     assert "out of memory: the kernel's out-of-memory killer has ended a process on" in said, said
     victims.finish(witness, RANKS, arguments(tmp_path, run))
