@@ -60,7 +60,7 @@ class Observation:
 class Series:
     """Observations of the training processes that last, of the server, and of the run's folder."""
 
-    began_at: float = field(default_factory=time.time)
+    began_at: float = 0.0
     """Unix time; the moments in all lists are seconds since then."""
     training: list[Observation] = field(default_factory=list)
     serving: list[Observation] = field(default_factory=list)

@@ -67,11 +67,11 @@ def run(argv: list[str]) -> int:
     load_checked_recipe(config)
     run_dir = engine.where.storage.absolute() / config.run.dir
     with cluster.connect(engine.where.address):
-        gpu = cluster.has_resource("GPU") if engine.where.gpu is None else engine.where.gpu
-        cluster.require_resources(engine.fewest, {"GPU": 1.0} if gpu else {"CPU": 1.0}, f"--num-workers {engine.fewest}")
+        each = cluster.choose_worker_resources(engine.where.gpu)
+        cluster.require_resources(engine.fewest, each, f"--num-workers {engine.fewest}")
         cluster.check_same_files(run_dir, list_local_files(config))
         return report_result(
-            train_on_cluster(engine, gpu, run_dir, [*format_arguments(arguments), f"--run.dir={run_dir}"]), run_dir, config.recipe
+            train_on_cluster(engine, "GPU" in each, run_dir, [*format_arguments(arguments), f"--run.dir={run_dir}"]), run_dir, config.recipe
         )
 
 

@@ -20,7 +20,7 @@ CHUNK_FRAMES = 300
 """Frames per chunk when nobody waits for the sound: 24 s; limits the memory of the convolutions."""
 
 
-class Qwen3TTSDecoder:
+class Qwen3TTSStreamDecoder:
     """The decoder of a loaded codec, for any number of streams, which take turns in one thread and do not depend on each other."""
 
     def __init__(self, decoder: Any) -> None:
@@ -40,7 +40,7 @@ class Qwen3TTSDecoder:
 class Qwen3TTSStream:
     """Decodes a growing batch of code sequences. Owns what the decoder needs of earlier frames."""
 
-    def __init__(self, decoder: Qwen3TTSDecoder) -> None:
+    def __init__(self, decoder: Qwen3TTSStreamDecoder) -> None:
         self._streamed, self._layers = decoder.streamed, decoder.streamed.decoder
         self._earlier: list[Tensor | None] = []
         self._cache = DynamicCache(config=self._layers.pre_transformer.config)

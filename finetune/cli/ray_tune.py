@@ -111,8 +111,7 @@ def run_study(plan: StudyPlan, where: ClusterOptions, most: int | None) -> str |
     from finetune.monitoring.stop_requests import STOP_FILE, StopRequests
     from finetune.ray_cluster import study_driver  # here, since mistakes in the command line need no torch
 
-    gpu = cluster.has_resource("GPU") if where.gpu is None else where.gpu
-    each = {"GPU": 1.0} if gpu else {"CPU": 1.0}
+    each = cluster.choose_worker_resources(where.gpu)
     cluster.require_resources(most or 1, each, f"--max-concurrent {most or 1}")
     cluster.check_same_files(plan.folder, [*dict.fromkeys(path for config in plan.configs.values() for path in list_local_files(config))])
     plan.save(plan.trials)

@@ -95,6 +95,11 @@ def has_resource(resource: str) -> bool:
     return bool(ray.cluster_resources().get(resource, 0.0))
 
 
+def choose_worker_resources(gpu: bool | None) -> dict[str, float]:
+    """What each worker takes: a GPU, or a CPU. `gpu` None: a GPU if the cluster has any."""
+    return {"GPU": 1.0} if (has_resource("GPU") if gpu is None else gpu) else {"CPU": 1.0}
+
+
 def list_machines() -> list[dict[str, Any]]:
     """The machines that are alive."""
     import ray

@@ -2150,6 +2150,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "Mimi attends further back than it was trained to",
     ),
     Mutant(
+        "recipes/speech/evaluation/intelligibility.py",
+        "key=lambda one: (not one.problem, one.log_probability)",
+        "key=lambda one: one.log_probability",
+        "tests/recipes/speech/evaluation/test_intelligibility.py::test_an_unsure_transcript_is_the_most_probable_of_three",
+        "a transcript that lacks a part counts, since the rest of it is probable",
+    ),
+    Mutant(
+        "recipes/speech/cli/select_voice.py",
+        "    chosen |= intelligibility.describe_retry(args.asr)\n",
+        "",
+        "tests/recipes/speech/cli/test_select_voice.py::test_measures_of_the_demo_s_whisper_are_not_mixed_with_those_before_its_retry",
+        "select compares measures from before and after a change of the recognizer",
+    ),
+    Mutant(
+        "recipes/speech/decoding/ragged_kv_cache.py",
+        "return max(shortest, 1 << (slots - 1).bit_length())",
+        "return max(shortest, 1 << slots.bit_length())",
+        "tests/recipes/speech/decoding/test_ragged_kv_cache.py::test_the_window_doubles_up_to_one_block_and_then_grows_by_blocks",
+        "each step reads twice the positions that its rows have",
+    ),
+    Mutant(
         "data_prep/audio_codecs/streamed_convolutions.py",
         "(kernel - 1) * dilation",
         "kernel - 1",

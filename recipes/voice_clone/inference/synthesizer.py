@@ -82,7 +82,7 @@ class Synthesizer(FrameVoice):
     """
 
     def __init__(self, exported: ExportedModel) -> None:
-        from data_prep.audio_codecs.qwen3_tts_stream_decoder import Qwen3TTSDecoder
+        from data_prep.audio_codecs.qwen3_tts_stream_decoder import Qwen3TTSStreamDecoder
 
         from . import stock_qwen_tts
         from .prompt_embeddings import PromptEmbedder
@@ -94,7 +94,7 @@ class Synthesizer(FrameVoice):
         self._model: Any = stock_qwen_tts.load(exported.folder).model
         self._decoder = TalkerDecoder(self._model.talker, exported.ids)
         self._embedder = PromptEmbedder(self._model.talker, exported.ids)
-        self._codec_decoder = Qwen3TTSDecoder(self._model.speech_tokenizer.model.decoder)
+        self._codec_decoder = Qwen3TTSStreamDecoder(self._model.speech_tokenizer.model.decoder)
         self._reference_clips = ReferenceClips(self._encode_reference)
 
     def __enter__(self) -> Self:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from data_prep.audio_codecs import qwen3_tts_stream_decoder
-from data_prep.audio_codecs.qwen3_tts_stream_decoder import Qwen3TTSDecoder, Qwen3TTSStream
+from data_prep.audio_codecs.qwen3_tts_stream_decoder import Qwen3TTSStream, Qwen3TTSStreamDecoder
 from data_prep.audio_codecs.streamed_convolutions import StreamedConvolution
 from recipes.voice_clone.inference import stock_qwen_tts
 
@@ -22,8 +22,8 @@ def codec(nano: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def decoder(codec: Any) -> Qwen3TTSDecoder:
-    return Qwen3TTSDecoder(codec.model.decoder)
+def decoder(codec: Any) -> Qwen3TTSStreamDecoder:
+    return Qwen3TTSStreamDecoder(codec.model.decoder)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def minute() -> torch.Tensor:
     return torch.randint(0, 64, (1, 750, 16), generator=torch.Generator().manual_seed(0))
 
 
-def test_decoding_a_minute_in_chunks_gives_the_same_samples(codec: Any, decoder: Qwen3TTSDecoder, minute: torch.Tensor) -> None:
+def test_decoding_a_minute_in_chunks_gives_the_same_samples(codec: Any, decoder: Qwen3TTSStreamDecoder, minute: torch.Tensor) -> None:
     with torch.inference_mode():
         whole = codec.model.decoder(minute.mT)[:, 0]
     pieces = decoder.decode(minute)
@@ -47,7 +47,7 @@ def test_decoding_a_minute_in_chunks_gives_the_same_samples(codec: Any, decoder:
 
 
 @pytest.mark.parametrize("sizes", [[1] * 30, [4, 8, 16, 2], [3, 27]])
-def test_a_stream_equals_decoding_at_once(codec: Any, decoder: Qwen3TTSDecoder, minute: torch.Tensor, sizes: list[int]) -> None:
+def test_a_stream_equals_decoding_at_once(codec: Any, decoder: Qwen3TTSStreamDecoder, minute: torch.Tensor, sizes: list[int]) -> None:
     codes = torch.cat([minute[:, :30], minute[:, 100:130]])
     with torch.inference_mode():
         whole = codec.model.decoder(codes.mT)[:, 0]
@@ -57,7 +57,7 @@ def test_a_stream_equals_decoding_at_once(codec: Any, decoder: Qwen3TTSDecoder, 
     torch.testing.assert_close(torch.cat(pieces, 1), whole, atol=5e-5, rtol=0)
 
 
-def test_streams_that_take_turns_do_not_depend_on_each_other(decoder: Qwen3TTSDecoder, minute: torch.Tensor) -> None:
+def test_streams_that_take_turns_do_not_depend_on_each_other(decoder: Qwen3TTSStreamDecoder, minute: torch.Tensor) -> None:
     rows = minute[:, :120], minute[:, 120:160]
     alone = [decode(Qwen3TTSStream(decoder), row, 10) for row in rows]
     long, short = Qwen3TTSStream(decoder), Qwen3TTSStream(decoder)
@@ -73,7 +73,7 @@ def decode(stream: Qwen3TTSStream, codes: torch.Tensor, size: int) -> torch.Tens
     return torch.cat([stream.feed(piece) for piece in codes.split(size, 1)], 1)
 
 
-def test_the_decoder_shares_its_weights_and_leaves_the_codec_as_it_was(codec: Any, decoder: Qwen3TTSDecoder) -> None:
+def test_the_decoder_shares_its_weights_and_leaves_the_codec_as_it_was(codec: Any, decoder: Qwen3TTSStreamDecoder) -> None:
     theirs, ours = {id(one) for one in codec.model.decoder.parameters()}, {id(one) for one in decoder.streamed.decoder.parameters()}
     assert theirs == ours
     assert not any(isinstance(one, StreamedConvolution) for one in codec.model.decoder.modules())

@@ -24,6 +24,16 @@ def test_without_ray_the_package_to_install_is_named(monkeypatch: pytest.MonkeyP
         raise AssertionError("it was opened")
 
 
+@pytest.mark.parametrize(
+    ("requested", "there", "taken"), [(None, True, "GPU"), (None, False, "CPU"), (True, False, "GPU"), (False, True, "CPU")]
+)
+def test_a_worker_takes_what_was_requested_or_a_gpu_if_there_is_any(
+    requested: bool | None, there: bool, taken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "has_resource", lambda _: there)
+    assert cluster.choose_worker_resources(requested) == {taken: 1.0}
+
+
 @pytest.mark.parametrize("address", [None, "", "auto", "local"])
 def test_addresses_in_ray_s_own_forms_are_accepted(address: str | None) -> None:
     cluster.check_address(address)

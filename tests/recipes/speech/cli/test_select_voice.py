@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -301,3 +302,13 @@ def test_lines_that_cannot_be_spoken_are_named(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match="texts.txt:1: no such speaker"):
         read_text_file(file, [Item("a", "Hello.", "anna", "english")], None, refuse)
+
+
+def test_measures_of_the_demo_s_whisper_are_not_mixed_with_those_before_its_retry(tmp_path: Path) -> None:
+    files.write_text(tmp_path / "val.jsonl", "")
+    named = {"speaker_model": None, "greedy": True, "seed": 0, "max_seconds": 12.0, "data": tmp_path / "val.jsonl"}
+    plain, demo = (
+        select_voice.describe_settings(SimpleNamespace(args=SimpleNamespace(asr=asr, **named)))  # type: ignore[arg-type]  # its options
+        for asr in ("small", "whisper-demo-en")
+    )
+    assert demo == {**plain, "asr": "whisper-demo-en", **intelligibility.describe_retry("whisper-demo-en")} and len(demo) > len(plain)

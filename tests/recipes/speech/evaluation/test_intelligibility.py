@@ -83,8 +83,8 @@ class PositionSensitiveWhisper:
             complete=True,
             language_prob=None,
         )
-        words = text.split()
-        return [TextUnit(text=f" {word}", start=0, stop=1, heard=scores) for word in words]
+        failed = [TextUnit(text="", start=1, stop=2, error="no memory")] if text.endswith("!") else []
+        return [TextUnit(text=f" {word}", start=0, stop=1, heard=scores) for word in text.split()] + failed
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,7 @@ class PositionSensitiveWhisper:
         (-0.05, {0.0: ("no word", -0.3), 0.3: ("a boat", -0.02), 1.0: ("a bow", -0.1)}, "a boat", [0.0, 0.3, 1.0]),
         (-0.05, {0.0: ("a boat", -0.1), 0.3: ("no word", -0.4), 1.0: ("a bow", -0.2)}, "a boat", [0.0, 0.3, 1.0]),
         (-0.05, {0.0: ("", 0.0), 0.3: ("", 0.0), 1.0: ("a boat", -0.9)}, "a boat", [0.0, 0.3, 1.0]),
+        (-0.05, {0.0: ("a boat", -0.3), 0.3: ("half a text!", -0.01), 1.0: ("a bow", -0.4)}, "a boat", [0.0, 0.3, 1.0]),
         (-np.inf, {0.0: ("no word", -5.0)}, "no word", [0.0]),
     ],
 )

@@ -63,6 +63,17 @@ def test_what_measuring_needs_is_found_and_recorded_without_paths(corpus: Corpus
     assert speaker == "bert", "of the speakers of the prompts"
 
 
+def test_the_settings_name_the_retry_of_the_demo_s_whisper(
+    corpus: Corpus, nano: Path, babbler: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else measures from before and after a change of it would be compared."""
+    plain = metrics_during_training.prepare(config_of(corpus, nano, ("sample.asr", str(babbler))))
+    assert plain is not None and "retry_below" not in plain.settings["asr"]
+    monkeypatch.setattr(metrics_during_training, "check_recognizer", lambda *_: 0)
+    demo = metrics_during_training.prepare(config_of(corpus, nano, ("sample.asr", "whisper-demo-en")))
+    assert demo is not None and demo.settings["asr"].items() >= intelligibility.describe_retry("whisper-demo-en").items() != set()
+
+
 def test_nothing_is_measured_unless_it_was_requested(corpus: Corpus, nano: Path) -> None:
     assert metrics_during_training.prepare(config_of(corpus, nano)) is None
     ended = metrics_during_training.prepare(config_of(corpus, nano, ("checkpoint.best_by", "sample/ended max")))
