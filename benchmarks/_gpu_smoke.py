@@ -21,7 +21,7 @@ from benchmarks._gpu_figures import Cells, Figure, Part, Table
 from finetune.config import resolve
 from finetune.exporting.export_provenance import CARD
 from finetune.monitoring.run_records import read_log
-from finetune.planning.run_estimate import estimate_run
+from finetune.planning.meta_device_estimate import estimate_run
 from finetune.recipe import find_recipe, load_recipe
 from finetune.storage import files
 from recipes.llm_sft import tiny_checkpoint

@@ -24,8 +24,8 @@ from finetune.distributed.sharding import choose_strategy
 from finetune.hardware.gpu_specs import GPUS, make_cluster
 from finetune.planning.activation_memory import Recomputing
 from finetune.planning.memory import Arrangement
+from finetune.planning.meta_device_estimate import estimate_run
 from finetune.planning.parallelism_planner import estimate_layout
-from finetune.planning.run_estimate import estimate_run
 from finetune.recipe import Recipe, find_recipe, load_recipe
 from finetune.storage import files
 from finetune.training import setup

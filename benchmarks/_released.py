@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from finetune.config import resolve
-from finetune.planning.run_estimate import RunEstimate, estimate_run
+from finetune.planning.meta_device_estimate import RunEstimate, estimate_run
 from finetune.recipe import ReleasedModel, built_in_recipes, find_recipe, load_recipe, load_released_models
 from finetune.storage import files
 

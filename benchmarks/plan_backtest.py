@@ -30,8 +30,8 @@ from finetune.planning.activation_memory import Recomputing, trace_step, trim_st
 from finetune.planning.memory import Arrangement, estimate_memory, outline_model
 from finetune.recipe import Batch
 from recipes.language import varlen_attention
+from recipes.language.causal_lm_loss import compute_terms
 from recipes.language.causal_model import CausalModel, find_block_classes
-from recipes.language.loss_metrics import compute_terms
 
 COLUMNS = ("run", "source", "published, GB", "states, GB", "traced, GB", "sum / published", "use", "fitted / published")
 LITGPT = "litgpt tutorials/resource-tables.md"

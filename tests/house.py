@@ -59,9 +59,9 @@ LIBRARIES = frozenset(
             "language",
             "serving",
             "demo_runner",
-            "distributed_generation",
-            "recipe_state",
-            "transformers_models",
+            "ray_generation",
+            "recipe_state_file",
+            "transformers_model_structure",
             "tiny_checkpoints",
         )
     }

@@ -29,7 +29,7 @@ ALLOWED_WRITES: dict[str, str] = {
     "finetune/storage/demo_models.py: zipfile.ZipFile": "packs into memory",
     "data_prep/transcription/demo_whisper.py: torch.save": "the format of Whisper's checkpoints, into memory",
     "recipes/speech/serving/audio_encoding.py: av.open": "encodes into memory",
-    "recipes/speech/synthetic_mark_writer.py: soundfile.SoundFile": "the same",
+    "recipes/speech/marked_audio_encoding.py: soundfile.SoundFile": "the same",
     "data_prep/audio/waveform.py: soundfile.SoundFile": "the same",
 }
 """`path: call` → why it may touch the disk without `finetune.storage.files`."""
@@ -46,7 +46,7 @@ ALLOWED_JSON: dict[str, str] = {
     "finetune/checkpointing/remote_copies.py": OURS,
     "finetune/monitoring/run_records.py": OURS,
     "finetune/exporting/export.py": OURS,
-    "finetune/monitoring/heartbeat.py": MESSAGES,
+    "finetune/monitoring/rank_failure_detection.py": MESSAGES,
     "finetune/checkpointing/remote_lease.py": OURS,
     "finetune/storage/model_security.py": MODELS,
     "finetune/training/sampling_process.py": MESSAGES,

@@ -22,7 +22,7 @@ from data_prep.audio_codecs.interface import Codec, CodeFormat, read_code_format
 from data_prep.audio_codecs.selection import CODECS, DEFAULT_MODEL, RECIPES, find_base_model, open_codec
 from data_prep.dataset import row_checks
 from data_prep.dataset.clip_audio_checks import AudioInfo, inspect_clips
-from data_prep.dataset.codec_code_store import STORE
+from data_prep.dataset.clip_encoding import STORE
 from data_prep.dataset.codec_metadata import CodesSummary, has_same_shape, read_codes_summary
 from data_prep.dataset.duration_accounting import format_clock
 from data_prep.dataset.manifest_line_reader import DATASET, ROOT, ManifestLine, find_manifests, read_manifest_lines

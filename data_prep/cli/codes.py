@@ -28,9 +28,9 @@ from data_prep import manifest
 from data_prep.audio.stream_reader import AudioError
 from data_prep.audio_codecs.interface import Codec, read_code_format
 from data_prep.audio_codecs.selection import CODECS, find_base_model, list_models, open_codec
-from data_prep.dataset import codec_code_store
+from data_prep.dataset import clip_encoding
 from data_prep.dataset.clip_audio_checks import inspect_clips
-from data_prep.dataset.codec_code_store import STORE, ClipToEncode
+from data_prep.dataset.clip_encoding import STORE, ClipToEncode
 from data_prep.dataset.codec_metadata import describe_codec
 from data_prep.dataset.manifest_line_reader import DATASET, find_manifests
 from data_prep.manifest import REJECTS, ManifestRow, Reject
@@ -105,9 +105,7 @@ def _run(argv: list[str]) -> int:
     owner = files.lock_folder(folder)
     try:
         with worker_options.open_workers(options, folder, [folder, codec.folder]) as hands, StopSignal() as stop:
-            return _add_codes(
-                rows, folder, codec_code_store.EncodingSetup(folder / STORE, codec, options.batch_seconds, hands), options, stop
-            )
+            return _add_codes(rows, folder, clip_encoding.EncodingSetup(folder / STORE, codec, options.batch_seconds, hands), options, stop)
     except KeyboardInterrupt:
         return report_stopped("at once")
     finally:
@@ -115,7 +113,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _add_codes(
-    rows: list[tuple[Path, ManifestRow]], folder: Path, setup: codec_code_store.EncodingSetup, options: argparse.Namespace, stop: StopSignal
+    rows: list[tuple[Path, ManifestRow]], folder: Path, setup: clip_encoding.EncodingSetup, options: argparse.Namespace, stop: StopSignal
 ) -> int:
     """Encode the clips that are not in the store, then write the rows with their codes."""
     store, digest = setup.store, setup.codec.digest()
@@ -125,11 +123,11 @@ def _add_codes(
     good, rejected = [one for one in read if isinstance(one, EncodableRow)], [one for one in read if isinstance(one, RejectedRow)]
     copies = [copy for one in good for copy in _shift_row(one, options.time_shifts, setup.codec, digest)]
     wanted = [one.clip for one in (*good, *copies)]
-    missing = list({clip.key: clip for clip in wanted if not codec_code_store.locate_codes(store, clip.key).is_file()}.values())
+    missing = list({clip.key: clip for clip in wanted if not clip_encoding.locate_codes(store, clip.key).is_file()}.values())
     if stop.requested:
         return report_stopped("no clip was encoded yet")
-    failed = codec_code_store.encode_clips(missing, setup, stop)
-    left = [clip for clip in missing if clip.key not in failed and not codec_code_store.locate_codes(store, clip.key).is_file()]
+    failed = clip_encoding.encode_clips(missing, setup, stop)
+    left = [clip for clip in missing if clip.key not in failed and not clip_encoding.locate_codes(store, clip.key).is_file()]
     if left:
         return report_stopped(f"{len(missing) - len(left)} of {len(missing)} clips are encoded")
     rejected += [RejectedRow(one.row, one.manifest, "codec_error", failed[one.clip.key]) for one in good if one.clip.key in failed]
@@ -177,7 +175,7 @@ def _read_clips(rows: list[tuple[Path, ManifestRow]], codec_rate: int, codec_dig
         if isinstance(sound, AudioError):
             read.append(RejectedRow(row, path, sound.reason, sound.detail))
         else:
-            key = codec_code_store.make_key(sound.digest, codec_digest)
+            key = clip_encoding.make_key(sound.digest, codec_digest)
             read.append(EncodableRow(row, path, ClipToEncode(clip, key, sound.count_samples(codec_rate)), sound.digest))
     return read
 
@@ -186,8 +184,8 @@ def _shift_row(one: EncodableRow, count: int, codec: Codec, codec_digest: str) -
     """The time-shifted copies of a row; none of a row to validate on."""
     if one.manifest.name == manifest.VAL:
         return
-    for shift in codec_code_store.list_time_shifts(count, codec.samples_per_frame):
-        key = codec_code_store.make_key(one.digest, codec_digest, shift)
+    for shift in clip_encoding.list_time_shifts(count, codec.samples_per_frame):
+        key = clip_encoding.make_key(one.digest, codec_digest, shift)
         clip = replace(one.clip, key=key, samples=one.clip.samples + shift, shift=shift)
         row = one.row.model_copy(update={"time_shift": round(shift / codec.sample_rate, 6)})
         yield EncodableRow(row, one.manifest, clip, one.digest)
@@ -207,7 +205,7 @@ def _write_shifted_rows(folder: Path, good: list[EncodableRow], copies: list[Enc
 
 
 def _add_stored_codes(folder: Path, one: EncodableRow) -> ManifestRow:
-    return one.row.model_copy(update={"audio_codes": codec_code_store.read_codes(folder / STORE, one.clip.key).tolist()})
+    return one.row.model_copy(update={"audio_codes": clip_encoding.read_codes(folder / STORE, one.clip.key).tolist()})
 
 
 def _write_manifests(folder: Path, good: list[EncodableRow], rejected: list[RejectedRow]) -> None:

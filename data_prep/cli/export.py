@@ -25,7 +25,7 @@ import numpy as np
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.audio_codecs.selection import DEFAULT_RECIPE
 from data_prep.cli.check import CheckResult, check_dataset
-from data_prep.dataset.codec_code_store import STORE
+from data_prep.dataset.clip_encoding import STORE
 from data_prep.dataset.codec_metadata import CodesSummary
 from data_prep.dataset.duration_accounting import format_clock
 from data_prep.dataset.export_formats import FORMATS, ExportItem, ExportResult

@@ -29,11 +29,17 @@ from data_prep.parallel import worker_options
 from data_prep.parallel.devices import choose_device
 from data_prep.parallel.process_pool import StopSignal, report_stopped
 from data_prep.parallel.worker_options import WorkerOptions
-from data_prep.pipeline import clip_selection, random_transcript_samples, rule_removal_table, transcript_plausibility
+from data_prep.pipeline import clip_selection, rule_removal_table, transcript_plausibility, transcript_preview
 from data_prep.pipeline.all_recordings import RecordingTask, StoppedError, WorkerSetup, process_recordings
 from data_prep.pipeline.clip_selection import SelectionCriteria
 from data_prep.pipeline.one_recording import Job
-from data_prep.recordings import named_column_tables, remote_recordings, transcript_list_parsers, transcript_speakers, user_transcripts
+from data_prep.recordings import (
+    named_column_tables,
+    remote_recordings,
+    speakers_from_transcripts,
+    transcript_list_parsers,
+    user_transcripts,
+)
 from data_prep.recordings.audio_datasets import is_audio_dataset, unpack_dataset
 from data_prep.recordings.recording_files import SOUND_ENDINGS, RecordingSource, count_ignored, find_recordings, format_counts
 from data_prep.recordings.user_transcripts import FORMS, UserTranscript
@@ -180,7 +186,7 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
         run = vars(work) | {"seconds": round(time.monotonic() - started, 1)}
         files.write_json(job.out / manifest.RUN, run)
     print(duration_accounting.format_summary(summary))
-    print(random_transcript_samples.format_examples([one for one in judged if not one.reasons]))
+    print(transcript_preview.format_examples([one for one in judged if not one.reasons]))
     _print_unchecked(options, job)
     for line in voices:
         print(line if options.diarize else f"warning: {line}; listen, and see --diarize", file=sys.stderr)
@@ -229,9 +235,9 @@ def _list_tasks(options: argparse.Namespace) -> list[RecordingTask]:
     if not options.language:
         _print_unknown_languages([text.language for text in texts.values() if text and text.language])
     if options.speaker_from == "transcript":
-        sources = transcript_speakers.assign_speakers(sources, texts)
+        sources = speakers_from_transcripts.assign_speakers(sources, texts)
     elif not options.speaker and not options.speaker_from:
-        named = transcript_speakers.require_one_speaker(texts)
+        named = speakers_from_transcripts.require_one_speaker(texts)
         if named is not None and speaker is not None and manifest.parse_speaker(named) != manifest.parse_speaker(speaker):
             print(f"note: the speaker is {speaker}; --speaker-from transcript uses {named}, whom the transcripts name", file=sys.stderr)
     return [RecordingTask(source, texts[source.name]) for source in sources]

@@ -9,7 +9,7 @@ from typing import Any
 
 from data_prep.audio_codecs.interface import Codec, CodeFormat, read_code_format
 from data_prep.audio_codecs.selection import DEFAULT_FORMAT, DEFAULT_RECIPE, RECIPES
-from data_prep.dataset.codec_code_store import STORE
+from data_prep.dataset.clip_encoding import STORE
 from data_prep.manifest import SUMMARY
 from finetune.errors import UserError
 from finetune.storage.strict_json import read_object

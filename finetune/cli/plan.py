@@ -86,8 +86,8 @@ def print_estimate(config: Config, recipe: Recipe, requested: PlanOptions, argum
     """Print the estimate as YAML comments, and write the launch file if `--write` was given. Returns 1 if there are problems to fix before
     training, else 0."""
     from finetune.planning.launch_file import format_launch_command, format_launch_file
+    from finetune.planning.meta_device_estimate import estimate_run
     from finetune.planning.report import format_plan, plan_run
-    from finetune.planning.run_estimate import estimate_run
 
     foreseen = estimate_run(config, recipe)
     prospect = plan_run(foreseen, requested.cluster)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.config import Config, on_disk
-from finetune.data import index_workers, referenced_files, sample_serialization
+from finetune.data import index_workers, referenced_file_changes, sample_serialization
 from finetune.data.context_rows import EarlierRows, find_earlier_rows, read_with_context
 from finetune.data.jsonl_dataset import Measured, Rows, build_index, open_rows
 from finetune.data.mixture import MixedRows, name_sources, name_validation_sources
@@ -163,7 +163,7 @@ def encode_row(
 ) -> Measured:
     """As `measure_row`, with the state of the files that the row names, and, unless the row is dropped, with the record of the sample
     before truncation."""
-    named = tuple(referenced_files.describe_files(recipe.files(row), folder))  # before they are read: a later change is then noticed
+    named = tuple(referenced_file_changes.describe_files(recipe.files(row), folder))  # before they are read: a later change is then noticed
     sample = read_with_context(recipe, processor, row, folder, earlier)
     found = apply_limit(limit, recipe, sample)._replace(files=named)
     return found if found.left_out else found._replace(sample=sample_serialization.encode(sample))

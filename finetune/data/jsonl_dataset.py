@@ -27,7 +27,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.data import referenced_files
+from finetune.data import referenced_file_changes
 from finetune.data.row_problems import RowProblem, format_row_problems
 from finetune.errors import UserError
 from finetune.storage import files, strict_json
@@ -63,7 +63,7 @@ class Measured(NamedTuple):
     sample: bytes = b""
     """Record for the sample cache, before truncation."""
     files: tuple[str, ...] = ()
-    """State of the files that the row names, from `referenced_files.describe_files`."""
+    """State of the files that the row names, from `referenced_file_changes.describe_files`."""
 
 
 Measure = Callable[[dict[str, Any]], Measured]
@@ -297,7 +297,7 @@ def _find_changed_file(place: Path, head: dict[str, Any], folder: Path) -> str |
         listed = files_path(place).read_bytes() if files_path(place).exists() else b""
         if hashlib.sha256(listed).hexdigest() != head.get("files"):
             return f"its list of files {files_path(place)} is missing or damaged"
-        return referenced_files.find_change(listed.decode().splitlines(), folder)
+        return referenced_file_changes.find_change(listed.decode().splitlines(), folder)
     except (OSError, ValueError) as error:
         return f"its list of files {files_path(place)} cannot be read ({strict_json.one_line(error)})"
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from finetune.config_sources import read_config_file
 from finetune.errors import UserError
-from finetune.planning.launch_file_template import launch_settings
+from finetune.planning.launch_file_keys import launch_settings
 from finetune.storage import strict_json
 
 from . import accelerate_config, deepspeed_config
-from .key_outcomes import KINDS, Given, KeyLine, Kind, apply_rules, flatten_keys
+from .key_rules import KINDS, Given, KeyLine, Kind, apply_rules, flatten_keys
 
 NAMED = "deepspeed_config.deepspeed_config_file"
 """Key of an accelerate file that names a DeepSpeed file, which then replaces the other keys of its section."""

@@ -18,6 +18,7 @@ from finetune.monitoring.run_logger import format_duration
 from finetune.planning.data_preview import DataPreview, preview_data
 from finetune.planning.launch_file import distributed_type
 from finetune.planning.memory import GIB, Arrangement, Memory
+from finetune.planning.meta_device_estimate import RunEstimate, has_weights
 from finetune.planning.parallelism_planner import (
     CLOSE,
     SEARCHED,
@@ -28,7 +29,6 @@ from finetune.planning.parallelism_planner import (
     largest_micro_batch,
     list_arrangements,
 )
-from finetune.planning.run_estimate import RunEstimate, has_weights
 from finetune.recipe import Recipe
 from finetune.storage.hub_download import commit_of
 

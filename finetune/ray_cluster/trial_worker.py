@@ -14,7 +14,7 @@ from finetune.errors import UserError
 from finetune.monitoring.loss_spikes import NotFiniteError
 from finetune.monitoring.run_records import LOG, is_finished, read_log
 from finetune.monitoring.stop_requests import StopRequests
-from finetune.ray_cluster.stale_run_lock import await_release
+from finetune.ray_cluster.run_lock_wait import await_release
 from finetune.storage import files
 from finetune.train import check_config, load_checked_recipe
 from finetune.training.run import process_group, train

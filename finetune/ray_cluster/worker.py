@@ -17,7 +17,7 @@ import ray.train
 from finetune.config_sources import parse_arguments
 from finetune.errors import UserError
 from finetune.monitoring.stop_requests import StopRequests
-from finetune.ray_cluster.stale_run_lock import await_release
+from finetune.ray_cluster.run_lock_wait import await_release
 from finetune.storage import files
 from finetune.train import check_config, load_checked_recipe
 from finetune.training.run import process_group, train

@@ -19,7 +19,7 @@ from finetune.distributed import sharding
 from finetune.distributed.process_group import World
 from finetune.errors import UserError
 from finetune.planning.memory import CONTEXT, GIB, Arrangement, Memory, estimate_memory
-from finetune.planning.run_estimate import estimate_run
+from finetune.planning.meta_device_estimate import estimate_run
 from finetune.recipe import Recipe
 from finetune.training.step import Training
 

@@ -25,8 +25,8 @@ from finetune.distributed import process_group as worlds
 from finetune.distributed.process_group import World, idle_gpus, run_on_main
 from finetune.errors import ElsewhereError, UserError
 from finetune.modeling import compilation
-from finetune.monitoring.heartbeat import Heartbeat, RunFailure
 from finetune.monitoring.loss_spikes import NotFiniteError
+from finetune.monitoring.rank_failure_detection import Heartbeat, RunFailure
 from finetune.monitoring.run_logger import Events, Listener, draw_curve, ignore_event
 from finetune.monitoring.run_records import EXIT_RECORD, REFUSED, is_finished
 from finetune.monitoring.stop_requests import SignalListener, StopRequests

@@ -17,11 +17,11 @@ from torch import Tensor
 from finetune.config import Config
 from finetune.modeling.loading import resolve_source
 from finetune.recipe import ExportPlan, Loaded, Recipe, Sample, Sketch
-from recipes.language import collation, loss_assumption_checks, loss_metrics
+from recipes.language import causal_lm_loss, collation, loss_assumption_checks
 from recipes.language.causal_model import read_config
 from recipes.language.model_loading import load_for_training, sketch_model
 from recipes.language.tokenizer import check_vocabulary, load_tokenizer
-from recipes.recipe_state import load_state, store_state
+from recipes.recipe_state_file import load_state, store_state
 from recipes.speech.dataset_rows import check_dataset_codec
 
 from . import dataset_speakers_and_codec, sequence_layout
@@ -101,8 +101,8 @@ RECIPE = Recipe(
     read=read,
     length=length,
     collate=collation.collate,
-    loss=loss_metrics.compute_terms,
-    base_distance=loss_metrics.COMPARISON,
+    loss=causal_lm_loss.compute_terms,
+    base_distance=causal_lm_loss.COMPARISON,
     export=export,
     formats=("transformers",),
     inference=VERBS.inference,
@@ -112,7 +112,7 @@ RECIPE = Recipe(
     pack=collation.pack,
     pad=collation.pad,
     verify=loss_assumption_checks.check_batching,
-    report=loss_metrics.add_perplexity,
+    report=causal_lm_loss.add_perplexity,
     base_folders=("speech_codec",),
     sketch=sketch,
 )

@@ -36,7 +36,7 @@ HEAD = "lm_head"
 
 def load(config: Config[Options]) -> Loaded:
     """The model on the meta device, without its codec. Requires `prepare` to have run."""
-    from recipes.recipe_state import load_state
+    from recipes.recipe_state_file import load_state
 
     from .model.dataset_speakers import read_numbers
 
@@ -173,7 +173,7 @@ def prepare(config: Config[Options]) -> None:
     base = resolve_source(config.model.source, config.model.revision)
     dataset_speakers.prepare_speakers(config, base, CsmTokens.from_config(read_config(base)))
     if config.sample.prompts:
-        from recipes.recipe_state import load_state
+        from recipes.recipe_state_file import load_state
         from recipes.speech.evaluation import samples_during_training
 
         samples_during_training.check_prompts(config.sample.prompts, list(dataset_speakers.read_numbers(load_state(config))))

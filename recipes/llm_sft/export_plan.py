@@ -10,7 +10,7 @@ from finetune.checkpointing.checkpoint_metadata import JsonPart, check_recipe_st
 from finetune.exporting.model_card_metadata import read_base_metadata
 from finetune.recipe import ExportPlan
 from finetune.storage.model_security import CONFIG, cleaned
-from recipes.language.causal_lm_copied_files import GENERATION, config_without_code, encode_json, find_tied_head, list_copied_files
+from recipes.language.causal_lm_export_files import GENERATION, config_without_code, encode_json, find_tied_head, list_copied_files
 from recipes.language.stop_tokens import find_stop_ids
 from recipes.language.tokenizer import load_tokenizer
 

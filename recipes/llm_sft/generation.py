@@ -20,12 +20,12 @@ import torch
 from finetune.errors import UserError
 from finetune.storage import files
 from finetune.storage.strict_json import loads_object
-from recipes.distributed_generation import check_engine_options, explain_failures, open_engine, run_batches
 from recipes.language.chat_template import Chat, find_template
 from recipes.language.completion_boundary import begin_ids, encode_text
 from recipes.language.messages import read_messages, read_tools
 from recipes.language.model_loading import load_for_generation
 from recipes.language.stop_tokens import find_stop_ids
+from recipes.ray_generation import check_engine_options, explain_failures, open_engine, run_batches
 
 from .verb_arguments import make_generate_parser
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from finetune.config import Config
 from finetune.errors import UserError
 from finetune.recipe import Answer, ExportPlan, Inference, Loaded, Recipe, Sample, Sketch
-from recipes.language import collation, loss_assumption_checks, loss_metrics
+from recipes.language import causal_lm_loss, collation, loss_assumption_checks
 from recipes.language.model_loading import load_for_training, sketch_model
 from recipes.language.sft_tokenization import check_template, tokenize_row
 from recipes.language.tokenizer import check_vocabulary, load_tokenizer, read_template
@@ -101,8 +101,8 @@ RECIPE = Recipe(
     read=read,
     length=length,
     collate=collation.collate,
-    loss=loss_metrics.compute_terms,
-    base_distance=loss_metrics.COMPARISON,
+    loss=causal_lm_loss.compute_terms,
+    base_distance=causal_lm_loss.COMPARISON,
     export=export,
     formats=("transformers",),
     inference=Inference(
@@ -116,7 +116,7 @@ RECIPE = Recipe(
     pad=collation.pad,
     truncate=collation.truncate,
     verify=loss_assumption_checks.check_batching,
-    report=loss_metrics.add_perplexity,
+    report=causal_lm_loss.add_perplexity,
     unit="tokens",
     base_folders=("additional_chat_templates",),
     sketch=sketch,

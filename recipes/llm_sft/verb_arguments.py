@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from recipes.distributed_generation import add_engine_options
+from recipes.ray_generation import add_engine_options
 
 DATA = """To make some from conversations:
   python -m data_prep text chats.jsonl --out data/chats

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Generic
 
 from .fair_queue import FairQueue
-from .running_batch import Piece, Request, RunningBatch, StepProgress
+from .running_batch_interface import Piece, Request, RunningBatch, StepProgress
 
 
 class QueueFullError(Exception):

@@ -9,7 +9,7 @@ from typing import Generic
 
 from .continuous_batch_scheduler import BatchScheduler
 from .prometheus_metrics import ModelMetrics, name_outcome
-from .running_batch import Piece, Request, RunningBatch, StepProgress
+from .running_batch_interface import Piece, Request, RunningBatch, StepProgress
 
 
 class RequestQueue(Generic[Request, Piece, ModelMetrics]):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from finetune.errors import UserError
-from recipes import distributed_generation
+from recipes import ray_generation
 from recipes.speech.interface import SpeechRequest, SpeechResult, SpeechSampling, VoiceFolder
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ def speak_batches(
     from data_prep.parallel.process_pool import Failure
 
     failed = list[tuple[int, str]]()
-    for index, spoken in distributed_generation.run_batches(batches, partial(open_voice, inspect, folder, sampling), remote):
+    for index, spoken in ray_generation.run_batches(batches, partial(open_voice, inspect, folder, sampling), remote):
         if isinstance(spoken, Failure):
             failed.append((len(batches[index]), spoken.why))
         else:
             yield index, spoken
     if failed:
-        raise UserError(distributed_generation.explain_failures([why for _, why in failed], sum(count for count, _ in failed), "text"))
+        raise UserError(ray_generation.explain_failures([why for _, why in failed], sum(count for count, _ in failed), "text"))
 
 
 @contextlib.contextmanager

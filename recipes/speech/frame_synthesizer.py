@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .interface import SpeechRequest, SpeechResult, SpeechSampling
-from .loaded_voice import LoadedVoice
+from .voice_base_class import LoadedVoice
 
 if TYPE_CHECKING:
     from torch import Tensor

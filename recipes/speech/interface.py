@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:
     import numpy as np
 
-    from recipes.serving.running_batch import RunningBatch
+    from recipes.serving.running_batch_interface import RunningBatch
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class VoiceFolder(Protocol):
 
 
 def list_speaker_names(state: dict[str, Any]) -> list[str]:
-    """The names in a recipe state whose `speakers` are objects with a `name`, as `speech_recipe_state` makes it."""
+    """The names in a recipe state whose `speakers` are objects with a `name`, as `trained_voices_metadata` makes it."""
     return [speaker["name"] for speaker in state["speakers"]]
 
 

@@ -22,7 +22,7 @@ from finetune.checkpointing import checkpoint
 from finetune.config import Config, resolve
 from finetune.distributed.process_group import World, join, leave
 from finetune.planning.data_preview import read_some_rows
-from finetune.planning.run_estimate import estimate_run
+from finetune.planning.meta_device_estimate import estimate_run
 from finetune.recipe import Recipe, find_recipe, load_recipe
 from finetune.training import loop, setup
 from finetune.training.step import Training

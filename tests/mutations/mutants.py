@@ -215,10 +215,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "the demo's similarities fall when more sentences are reported, although nobody sounds different",
     ),
     Mutant(
-        "recipes/voice_clone/studio/corpus/sentence_manifest.py",
+        "recipes/voice_clone/studio/corpus/sentence_split_digests.py",
         "(line.voice in KNOWN_VOICES or line.size != 1.0)",
         "line.voice in KNOWN_VOICES",
-        "tests/recipes/voice_clone/studio/corpus/test_sentence_manifest.py::test_the_base_is_trained_on_known_voices_and_on_resampled_ones",
+        "tests/recipes/voice_clone/studio/corpus/test_sentence_split_digests.py::test_the_base_is_trained_on_known_voices_and_on_resampled_ones",
         "the manifest hides that the base was trained on resampled clips of the new voice",
     ),
     Mutant(
@@ -250,10 +250,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "the codec gets a frame's codes in the order of the tokens and speaks other sounds",
     ),
     Mutant(
-        "recipes/speech/synthetic_mark_writer.py",
+        "recipes/speech/marked_audio_encoding.py",
         'return convert_to_int16(wave).astype("<i2").tobytes()',
         'return np.floor(wave * 32768).clip(-32768, 32767).astype("<i2").tobytes()',
-        "tests/recipes/speech/test_synthetic_mark_writer.py::test_samples_and_tags_are_read_by_libsndfile",
+        "tests/recipes/speech/test_marked_audio_encoding.py::test_samples_and_tags_are_read_by_libsndfile",
         "every sample of generated speech is rounded down, half a step too low on average",
     ),
     Mutant(
@@ -334,10 +334,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "codebook 0 is sampled without the model's repetition penalty",
     ),
     Mutant(
-        "recipes/speech/speech_recipe_state.py",
+        "recipes/speech/trained_voices_metadata.py",
         'sum(speaker["clips"] for speaker in speakers)',
         "len(speakers)",
-        "tests/recipes/speech/test_speech_recipe_state.py::test_the_state_names_data_and_base_without_folders_of_this_machine",
+        "tests/recipes/speech/test_trained_voices_metadata.py::test_the_state_names_data_and_base_without_folders_of_this_machine",
         "voices.json and the card count speakers as clips",
     ),
     Mutant(
@@ -705,10 +705,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "a second evaluation does not replace the results in the model card",
     ),
     Mutant(
-        "recipes/speech/serving/listening_page.py",
+        "recipes/speech/serving/text_to_speech_page.py",
         "(*named[:2], NOBODY, NOBODY)[1]",
         "(*self.speech.models, NOBODY)[1]",
-        "tests/recipes/speech/serving/test_listening_page.py::test_the_page_starts_with_models_that_speak_without_a_clip",
+        "tests/recipes/speech/serving/test_text_to_speech_page.py::test_the_page_starts_with_models_that_speak_without_a_clip",
         "the first click on the page is an error: side B clones, and there is no clip",
     ),
     Mutant(
@@ -1744,7 +1744,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a form may carry a file above the size limit",
     ),
     Mutant(
-        "recipes/speech/synthetic_mark_writer.py",
+        "recipes/speech/marked_audio_encoding.py",
         'return convert_to_int16(wave).astype("<i2").tobytes()',
         'return np.rint(wave * 32768).astype(np.int64).astype("<i2").tobytes()',
         "tests/recipes/speech/serving/test_audio_encoding.py::test_samples_beyond_full_scale_are_clipped",
@@ -1849,17 +1849,17 @@ MUTANTS: tuple[Mutant, ...] = (
         "a bilingual speaker's usual pace is that of both languages together",
     ),
     Mutant(
-        "data_prep/dataset/codec_code_store.py",
+        "data_prep/dataset/clip_encoding.py",
         "np.pad(samples, (clip.shift, 0))",
         "np.pad(samples, (0, clip.shift))",
         "tests/data_prep/cli/test_codes.py::test_time_shifts_add_copies_with_the_codes_of_a_later_start",
         "time-shifted copies have the codes of the clip itself",
     ),
     Mutant(
-        "data_prep/dataset/codec_code_store.py",
+        "data_prep/dataset/clip_encoding.py",
         'f" {shift}" if shift else ""',
         '""',
-        "tests/data_prep/dataset/test_codec_code_store.py::test_a_key_depends_on_the_clip_and_the_tokenizer",
+        "tests/data_prep/dataset/test_clip_encoding.py::test_a_key_depends_on_the_clip_and_the_tokenizer",
         "the codes of a clip are stored as those of its time-shifted copies",
     ),
     Mutant(
@@ -1891,10 +1891,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "the model cards of csm and codec_lm count time-shifted copies as speech",
     ),
     Mutant(
-        "data_prep/dataset/codec_code_store.py",
+        "data_prep/dataset/clip_encoding.py",
         'f"{FORM} {clip_digest} {codec_digest}{shifted}"',
         'f"{FORM} {clip_digest}{shifted}"',
-        "tests/data_prep/dataset/test_codec_code_store.py::test_a_key_depends_on_the_clip_and_the_tokenizer",
+        "tests/data_prep/dataset/test_clip_encoding.py::test_a_key_depends_on_the_clip_and_the_tokenizer",
         "codes of another codec are reused",
     ),
     Mutant(
@@ -1989,17 +1989,17 @@ MUTANTS: tuple[Mutant, ...] = (
         "samples of the images in one folder are trained as those in another",
     ),
     Mutant(
-        "finetune/data/referenced_files.py",
+        "finetune/data/referenced_file_changes.py",
         "path = files.resolve_under(folder, name)",
         "path = folder / name",
-        "tests/finetune/data/test_referenced_files.py::test_files_outside_of_the_folder_are_refused",
+        "tests/finetune/data/test_referenced_file_changes.py::test_files_outside_of_the_folder_are_refused",
         "a row of a dataset names any file of the machine",
     ),
     Mutant(
-        "finetune/data/referenced_files.py",
+        "finetune/data/referenced_file_changes.py",
         "if now != (size, modified):",
         "if now[0] != size:",
-        "tests/finetune/data/test_referenced_files.py::test_an_unchanged_file_has_no_change_and_a_changed_one_is_named",
+        "tests/finetune/data/test_referenced_file_changes.py::test_an_unchanged_file_has_no_change_and_a_changed_one_is_named",
         "an image that was replaced by one of the same size is trained as it was before",
     ),
     Mutant(
@@ -2045,17 +2045,17 @@ MUTANTS: tuple[Mutant, ...] = (
         "the demo of digits succeeds although its model reads fewer of them than promised",
     ),
     Mutant(
-        "recipes/transformers_models.py",
+        "recipes/transformers_model_structure.py",
         "name.removeprefix(prefix) if plain else name",
         "name",
-        "tests/recipes/test_transformers_models.py::test_names_are_those_of_the_files_with_or_without_a_prefix",
+        "tests/recipes/test_transformers_model_structure.py::test_names_are_those_of_the_files_with_or_without_a_prefix",
         "a backbone without an output layer is not found in its own files",
     ),
     Mutant(
-        "recipes/transformers_models.py",
+        "recipes/transformers_model_structure.py",
         "for name in sorted(saved) if names[name] in known",
         "for name in sorted(saved) if names[name] not in known",
-        "tests/recipes/test_transformers_models.py::test_saved_buffers_have_the_values_of_the_base",
+        "tests/recipes/test_transformers_model_structure.py::test_saved_buffers_have_the_values_of_the_base",
         "batch normalization starts with the statistics of an untrained model",
     ),
     Mutant(
@@ -2440,7 +2440,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "finetune/storage/synthetic_mark_reader.py",
         "return mark if own is None else own.comment",
         'return ""',
-        "tests/recipes/speech/test_synthetic_mark_writer.py::test_the_mark_is_kept_by_copies_that_data_prep_makes",
+        "tests/recipes/speech/test_marked_audio_encoding.py::test_the_mark_is_kept_by_copies_that_data_prep_makes",
         "clips of synthetic recordings look like real ones",
     ),
     Mutant(
@@ -2465,10 +2465,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "a second, different answer looks as if it had been saved",
     ),
     Mutant(
-        "finetune/migration/key_outcomes.py",
+        "finetune/migration/key_rules.py",
         '        return KeyOutcome("unknown", ',
         '        return KeyOutcome("not needed", ',
-        "tests/finetune/migration/test_key_outcomes.py::test_a_key_without_a_rule_is_unknown",
+        "tests/finetune/migration/test_key_rules.py::test_a_key_without_a_rule_is_unknown",
         "a misspelled key of a DeepSpeed file looks as if it had been understood",
     ),
     Mutant(
@@ -2696,10 +2696,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "each validation file is reported with the loss of all",
     ),
     Mutant(
-        "recipes/speech/selection/metrics_during_training.py",
+        "recipes/speech/selection/sample_measurement_during_training.py",
         "one[SIMILARITY] = 0.0 if found is None else found",
         "one[SIMILARITY] = 1.0 if found is None else found",
-        "tests/recipes/speech/selection/test_metrics_during_training.py::test_errors_are_summed_and_a_clip_without_a_voice_is_no_advantage",
+        "tests/recipes/speech/selection/test_sample_measurement_during_training.py::test_errors_are_summed_and_a_clip_without_a_voice_is_no_advantage",
         "a silent clip counts as the speaker's voice",
     ),
     Mutant(
@@ -2801,10 +2801,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "a resumed trial is judged by its last step alone",
     ),
     Mutant(
-        "recipes/distributed_generation.py",
+        "recipes/ray_generation.py",
         "torch.set_num_threads(threads)",
         "torch.get_num_threads()",
-        "tests/recipes/test_distributed_generation.py::test_a_worker_has_the_threads_of_the_driver_and_a_stop_is_an_interrupt",
+        "tests/recipes/test_ray_generation.py::test_a_worker_has_the_threads_of_the_driver_and_a_stop_is_an_interrupt",
         "a cluster's speech differs from that of one process in the last bits of its sums",
     ),
     Mutant(

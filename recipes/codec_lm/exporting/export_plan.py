@@ -20,7 +20,7 @@ from finetune.exporting.model_card_metadata import read_base_metadata
 from finetune.recipe import ExportPlan
 from finetune.storage import files
 from finetune.storage.model_security import CONFIG, cleaned
-from recipes.language.causal_lm_copied_files import GENERATION, config_without_code, find_tied_head, list_copied_files
+from recipes.language.causal_lm_export_files import GENERATION, config_without_code, find_tied_head, list_copied_files
 from recipes.language.tokenizer import load_tokenizer
 from recipes.speech.voices_json_schema import VOICES, TrainedSpeaker, TrainedVoices
 

@@ -11,7 +11,7 @@ from data_prep.audio_codecs.mimi_codec import open_csm_codec
 from finetune.config import Config
 from finetune.data.context_rows import EarlierRows
 from finetune.errors import UserError
-from recipes.recipe_state import store_state
+from recipes.recipe_state_file import store_state
 from recipes.speech.dataset_rows import (
     SpeakerClips,
     check_dataset_codec,
@@ -19,7 +19,7 @@ from recipes.speech.dataset_rows import (
     list_training_files,
 )
 from recipes.speech.evaluation.evaluation_items import visit_rows
-from recipes.speech.speech_recipe_state import make_voices_state
+from recipes.speech.trained_voices_metadata import make_voices_state
 from recipes.speech.voices_json_schema import VOICES, read_voices
 
 from ..options import Options, limit_context

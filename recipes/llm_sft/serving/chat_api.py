@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from data_prep.pages.request_validation import Route
 from recipes.serving.api_errors import Refusal, to_refusal, validation_refusal
 from recipes.serving.continuous_batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
-from recipes.serving.running_batch import STOP
+from recipes.serving.running_batch_interface import STOP
 from recipes.serving.streamed_response import DeadlineResponse, await_first, find_client
 
 from .chat_queue import AnswerProgress, ChatQueue

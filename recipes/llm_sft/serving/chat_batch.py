@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
-from recipes.serving.running_batch import LENGTH, STOP, StepProgress
+from recipes.serving.running_batch_interface import LENGTH, STOP, StepProgress
 from recipes.speech.decoding.continuous_batching import RowFrame
 from recipes.speech.decoding.token_sampling import CodeSampler
 

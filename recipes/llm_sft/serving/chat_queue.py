@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from recipes.serving.request_queue import RequestQueue
-from recipes.serving.running_batch import OneAtATime, RunningBatch, StepProgress
+from recipes.serving.running_batch_interface import OneAtATime, RunningBatch, StepProgress
 
 from ..generation import LoadedModel
 from .batching_compatibility import find_obstacle

@@ -18,7 +18,7 @@ from finetune.exporting.model_card_metadata import README, add_metadata
 from finetune.storage import files
 from finetune.storage.hub_download import commit_of
 from finetune.storage.model_resolver import resolve_model
-from recipes.distributed_generation import open_engine
+from recipes.ray_generation import open_engine
 from recipes.speech.cli import seed_tts_protocol
 from recipes.speech.cli.evaluation_arguments import CLIPS, JSON, MARKDOWN, PAGE, check_numbers, check_out, find_encoder, parse
 from recipes.speech.evaluation import evaluation_items, intelligibility, result_rendering, results_page, scoring, systems

@@ -10,7 +10,7 @@ from pathlib import Path
 from data_prep.audio_codecs.interface import SpeakerEncoder, UnsupportedModelError
 from data_prep.audio_codecs.selection import open_speaker_encoder
 from finetune.errors import UserError
-from recipes.distributed_generation import add_engine_options, check_engine_options
+from recipes.ray_generation import add_engine_options, check_engine_options
 from recipes.speech.evaluation import systems
 from recipes.speech.evaluation.systems import System
 from recipes.speech.interface import SpeechRecipe

@@ -18,12 +18,12 @@ import numpy as np
 from finetune.errors import UserError, format_count
 from finetune.storage import files
 from finetune.storage.synthetic_mark_reader import SyntheticMark
-from recipes.distributed_generation import add_engine_options, check_engine_options, open_engine
+from recipes.ray_generation import add_engine_options, check_engine_options, open_engine
 from recipes.speech.batch_synthesis import speak_batches
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling, Voice, VoiceFolder
+from recipes.speech.marked_audio_encoding import encode_marked_wav, encode_pcm, wav_header
 from recipes.speech.model_fingerprint import compute_model_key
 from recipes.speech.sampling_settings import SamplingScheme
-from recipes.speech.synthetic_mark_writer import encode_marked_wav, encode_pcm, wav_header
 
 from . import synthesis_manifest, text_inputs
 from .text_inputs import TextLine

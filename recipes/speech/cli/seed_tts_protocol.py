@@ -23,7 +23,7 @@ from finetune.data.row_problems import RowProblem, format_row_problems
 from finetune.errors import UserError
 from finetune.storage import files
 from finetune.storage.model_resolver import resolve_model
-from recipes.distributed_generation import open_engine
+from recipes.ray_generation import open_engine
 from recipes.speech.cli.evaluation_arguments import CLIPS, SEED_TTS_EVAL, check_numbers, check_out, find_encoder
 from recipes.speech.evaluation import evaluation_items, intelligibility, scoring, systems
 from recipes.speech.evaluation.evaluation_items import Item

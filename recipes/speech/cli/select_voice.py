@@ -28,10 +28,10 @@ from recipes.speech.evaluation.evaluation_items import Check, Item, normalize
 from recipes.speech.evaluation.metric_aggregation import LEAST_TEXTS
 from recipes.speech.evaluation.systems import RECORDINGS, Take
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling
-from recipes.speech.selection import candidates, result_table, selection_page
+from recipes.speech.selection import candidates, result_rendering, selection_page
 from recipes.speech.selection.candidate_ranking import DEFAULT_WEIGHTS, MEASURES, PACE, decide
 from recipes.speech.selection.candidates import ClipRuler, ComparedClip, VoiceCandidate
-from recipes.speech.selection.result_table import SelectionResult
+from recipes.speech.selection.result_rendering import SelectionResult
 from recipes.speech.selection.stratified_texts import SpokenTexts, choose_texts
 
 STRENGTHS = (0.4, 0.7, 1.0)
@@ -290,14 +290,14 @@ def make_result(
 
 def write_results(plan: SelectionPlan, result: SelectionResult, clips: Mapping[str, Sequence[ComparedClip]]) -> None:
     """Write plot, page and selection.json, which holds the choice; print the table."""
-    reason, chosen = result_table.explain_choice(result.decision), result.chosen
-    files.write_bytes(plan.folder / PICTURE, result_table.draw_plot(result))
+    reason, chosen = result_rendering.explain_choice(result.decision), result.chosen
+    files.write_bytes(plan.folder / PICTURE, result_rendering.draw_plot(result))
     files.write_text(plan.folder / PAGE, selection_page.render_page(result, clips, plan.texts.kinds, plan.run.name))
     texts = [{"key": item.key, "kind": plan.texts.kinds[item.key], "speaker": item.speaker, "text": item.text} for item in plan.texts.items]
-    record = {**result_table.build_record(result), "texts": texts}
+    record = {**result_rendering.build_record(result), "texts": texts}
     selection_record.write_selection(plan.run, chosen.checkpoint, chosen.strength, reason, record)
-    print(result_table.render_table(result))
-    for note in [*result.notes, result_table.CAUTION]:
+    print(result_rendering.render_table(result))
+    for note in [*result.notes, result_rendering.CAUTION]:
         print(f"note: {note}")
     print(f"selected: {reason}")
     print(f"{plan.folder / PAGE}: open it in a browser and listen; {PICTURE} and {selection_record.RECORD} beside it have the figures")

@@ -15,7 +15,7 @@ from typing import Any
 from finetune.storage import files, strict_json
 from finetune.storage.synthetic_mark_reader import SyntheticMark
 from recipes.speech.interface import SpeechRequest, SpeechResult, SpeechSampling
-from recipes.speech.synthetic_mark_writer import encode_marked_wav
+from recipes.speech.marked_audio_encoding import encode_marked_wav
 
 from .text_inputs import TextLine
 

@@ -38,15 +38,15 @@ class SpeechVerbs:
 
     def prepare_metrics(self, config: Config) -> PreparedMetrics | None:
         """What measuring those clips needs."""
-        from recipes.speech.selection import metrics_during_training
+        from recipes.speech.selection import sample_measurement_during_training
 
-        return metrics_during_training.prepare(config)
+        return sample_measurement_during_training.prepare(config)
 
     def measure(self, folder: Path, prompts: list[str], answers: list[Answer], prepared: PreparedMetrics) -> MeasuredAnswers:
         """WER, similarity and endings of those clips."""
-        from recipes.speech.selection import metrics_during_training
+        from recipes.speech.selection import sample_measurement_during_training
 
-        return metrics_during_training.measure(self.load_command().speech, folder, prompts, answers, prepared)
+        return sample_measurement_during_training.measure(self.load_command().speech, folder, prompts, answers, prepared)
 
     def evaluate(self, model: Path, argv: list[str]) -> int:
         """Body of `finetune eval-voice`."""

@@ -13,7 +13,7 @@ from finetune.errors import UserError
 from finetune.recipe import Answer
 from recipes.speech.evaluation import audio_measures
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling
-from recipes.speech.synthetic_mark_writer import UNNAMED, encode_marked_flac
+from recipes.speech.marked_audio_encoding import UNNAMED, encode_marked_flac
 
 MAX_SECONDS = 12.0
 """Time limit. Samples may be generated on one core beside the run, and speech that is longer than this usually never ends."""

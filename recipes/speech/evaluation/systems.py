@@ -26,7 +26,7 @@ from finetune.storage.synthetic_mark_reader import SyntheticMark
 from recipes.speech.batch_synthesis import speak_batches
 from recipes.speech.evaluation.evaluation_items import Item
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling, VoiceFolder
-from recipes.speech.synthetic_mark_writer import encode_marked_flac, encode_marked_wav
+from recipes.speech.marked_audio_encoding import encode_marked_flac, encode_marked_wav
 
 if TYPE_CHECKING:
     from data_prep.parallel.ray_pool import RayWorkers

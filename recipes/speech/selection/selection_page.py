@@ -13,9 +13,9 @@ from recipes.speech.evaluation.evaluation_items import Item, pick_evenly
 from recipes.speech.evaluation.metric_aggregation import PACE, WER, similarity_metric
 from recipes.speech.evaluation.results_page import TextClips, make_card
 from recipes.speech.evaluation.systems import RECORDINGS
-from recipes.speech.selection import result_table
+from recipes.speech.selection import result_rendering
 from recipes.speech.selection.candidates import ComparedClip
-from recipes.speech.selection.result_table import SelectionResult
+from recipes.speech.selection.result_rendering import SelectionResult
 
 TEMPLATE = Path(__file__).with_name("selection_page.html")
 SHOWN_TEXTS, SHOWN_CANDIDATES = 8, 4
@@ -35,12 +35,12 @@ def render_page(result: SelectionResult, clips: Mapping[str, Sequence[ComparedCl
     template = make_environment(TEMPLATE.parent, results_page.TEMPLATE.parent).get_template(TEMPLATE.name)
     return template.render(
         title=run,
-        reason=result_table.explain_choice(result.decision),
-        head=result_table.table_head(),
-        rows=result_table.table_rows(result),
-        method=result_table.METHOD,
-        caution=result_table.CAUTION,
-        plot=make_data_uri("image/png", result_table.draw_plot(result)),
+        reason=result_rendering.explain_choice(result.decision),
+        head=result_rendering.table_head(),
+        rows=result_rendering.table_rows(result),
+        method=result_rendering.METHOD,
+        caution=result_rendering.CAUTION,
+        plot=make_data_uri("image/png", result_rendering.draw_plot(result)),
         texts=list_texts(result, clips, kinds),
         all_texts=len(kinds),
         notes=result.notes,

@@ -13,7 +13,7 @@ import numpy as np
 
 from finetune.errors import UserError
 from finetune.storage.synthetic_mark_reader import SOFTWARE, SyntheticMark
-from recipes.speech.synthetic_mark_writer import UNNAMED, encode_marked_flac, encode_pcm, wav_header
+from recipes.speech.marked_audio_encoding import UNNAMED, encode_marked_flac, encode_pcm, wav_header
 
 
 class AudioEncoder(Protocol):

@@ -22,9 +22,9 @@ from recipes.serving.access_control import AccessControl, AccessPolicy
 from recipes.serving.api_errors import to_refusal
 from recipes.speech.evaluation.samples_during_training import parse_prompt
 from recipes.speech.interface import SpeechSampling
+from recipes.speech.marked_audio_encoding import UNNAMED, encode_marked_flac
 from recipes.speech.model_fingerprint import compute_model_key
 from recipes.speech.serving.blind_trials import CHOICES, AnsweredError, BlindTrials, make_trials, read_texts
-from recipes.speech.synthetic_mark_writer import UNNAMED, encode_marked_flac
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from recipes.serving.request_queue import RequestQueue
-from recipes.serving.running_batch import OneAtATime, RunningBatch
+from recipes.serving.running_batch_interface import OneAtATime, RunningBatch
 from recipes.speech.interface import BatchingVoice, SpokenRequest
 from recipes.speech.serving.metrics import VoiceMetrics
 

@@ -132,7 +132,7 @@ def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: 
     from recipes.serving.api_errors import to_refusal
     from recipes.serving.prometheus_metrics import count_responses
     from recipes.speech.serving import openai_api, uploads
-    from recipes.speech.serving.listening_page import STYLE, Controls, build_page
+    from recipes.speech.serving.text_to_speech_page import STYLE, Controls, build_page
 
     warnings.filterwarnings("ignore", module="gradio")  # it calls deprecated functions of its dependencies
     page = build_page(Controls(speech, limits, clips))

@@ -18,7 +18,7 @@ from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER as TOKENIZER
 from finetune.errors import UserError, exit_code
 from finetune.storage import demo_models, files
 from recipes.voice_clone.studio import recognizers
-from recipes.voice_clone.studio.base import make_base, pack_base
+from recipes.voice_clone.studio.base import pack_base, prepare_base_training
 from recipes.voice_clone.studio.codec import measure_codec, pack_codec
 from recipes.voice_clone.studio.corpus import make_corpus
 from recipes.voice_clone.studio.recognizers import WordErrorMeasure
@@ -66,7 +66,7 @@ def remeasure_base(made: Path, corpus: Path, measures: dict[str, WordErrorMeasur
     """The archive of a base in the folder `made`, without the names of the studio's voices. The folder must contain the codec."""
     steps = _read_steps(made)
     pack_base.remove_speaker_names(made)
-    return pack_base.pack_archive(made, {"steps": steps, **pack_base.measure(made, corpus, make_base.VAL_SENTENCES, measures)})
+    return pack_base.pack_archive(made, {"steps": steps, **pack_base.measure(made, corpus, prepare_base_training.VAL_SENTENCES, measures)})
 
 
 def _read_steps(made: Path) -> object:

@@ -19,7 +19,7 @@ from data_prep.audio_codecs.interface import CodeFormat, Codes, read_code_format
 from data_prep.audio_codecs.selection import Adapter, open_codec
 from data_prep.cli import check, codes, export
 from data_prep.clips.speaker_similarity import LONGEST_SECONDS, embed_clips
-from data_prep.dataset.codec_code_store import STORE
+from data_prep.dataset.clip_encoding import STORE
 from finetune.errors import UserError
 from finetune.storage.model_resolver import resolve_model
 

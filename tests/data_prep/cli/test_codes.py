@@ -22,7 +22,7 @@ from data_prep.audio.waveform import MASTER_RATE
 from data_prep.audio_codecs.qwen3_tts_codec import LoadedQwenCodec, QwenCodec
 from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
 from data_prep.cli import codes, export
-from data_prep.dataset import codec_code_store
+from data_prep.dataset import clip_encoding
 from data_prep.parallel import worker_options
 from finetune.storage import demo_models, files
 
@@ -183,7 +183,7 @@ def pickled_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     def distribute(items: Any, make: Any, *rest: Any) -> Iterator[Any]:
         yield from pickle.loads(pickle.dumps(list(worker_options.distribute_items(*pickle.loads(pickle.dumps((items, make))), *rest))))
 
-    monkeypatch.setattr(codec_code_store, "distribute_items", distribute)
+    monkeypatch.setattr(clip_encoding, "distribute_items", distribute)
 
 
 @pytest.mark.usefixtures("pickled_workers")

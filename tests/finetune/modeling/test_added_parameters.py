@@ -20,7 +20,7 @@ from finetune.errors import UserError
 from finetune.exporting import export
 from finetune.modeling import added_parameters
 from finetune.monitoring.run_logger import Events
-from finetune.planning.run_estimate import estimate_run
+from finetune.planning.meta_device_estimate import estimate_run
 from finetune.recipe import Loaded
 from finetune.training import setup
 from tests.byte_model.recipe import ByteModel

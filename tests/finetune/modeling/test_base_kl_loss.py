@@ -24,7 +24,7 @@ from finetune.modeling import base_kl_loss
 from finetune.modeling.lora_adapters import switch_off_adapters
 from finetune.monitoring.run_records import read_log
 from finetune.planning.memory import Arrangement, estimate_memory
-from finetune.planning.run_estimate import estimate_run
+from finetune.planning.meta_device_estimate import estimate_run
 from finetune.recipe import BASE_DISTANCE, Batch, Loaded
 from finetune.training import setup
 from finetune.training.step import Training, train_step

@@ -28,9 +28,9 @@ from finetune.distributed import activation_checkpointing
 from finetune.modeling import loading, lora_adapters
 from finetune.planning.activation_memory import Activations, Recomputing, trace_step, trim_stacks
 from finetune.recipe import Batch, Term
+from recipes.language.causal_lm_loss import compute_terms
 from recipes.language.causal_model import CausalModel, find_block_classes
 from recipes.language.collation import collate, make_filler, pack
-from recipes.language.loss_metrics import compute_terms
 
 SMALL: dict[str, Any] = {
     "vocab_size": 96,

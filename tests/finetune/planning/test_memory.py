@@ -16,7 +16,7 @@ from finetune.modeling import optimizers
 from finetune.modeling.optimizers import Rule
 from finetune.planning.activation_memory import Activations
 from finetune.planning.memory import Arrangement, Memory, Outline, ParameterOutline, Unit, estimate_memory, outline_model, shard_size
-from finetune.planning.run_estimate import estimate_run
+from finetune.planning.meta_device_estimate import estimate_run
 from finetune.recipe import load_recipe
 
 NOTHING = Activations(blocks=0, loss=0, working=0, kept=0, flops=0.0, positions=1)

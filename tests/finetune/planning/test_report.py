@@ -11,8 +11,8 @@ from finetune.config import resolve
 from finetune.errors import UserError
 from finetune.hardware.gpu_specs import Cluster, Gpu, make_cluster
 from finetune.planning.memory import GIB, ParameterOutline, Unit, estimate_memory
+from finetune.planning.meta_device_estimate import RunEstimate, estimate_run
 from finetune.planning.report import RunPlan, format_bars, format_plan, plan_run
-from finetune.planning.run_estimate import RunEstimate, estimate_run
 from finetune.recipe import find_recipe, load_recipe
 from finetune.storage import files
 from tests.finetune import tiny

@@ -13,8 +13,8 @@ from finetune.checkpointing import checkpoint
 from finetune.data.batching import RankBatch
 from finetune.distributed.process_group import World
 from finetune.errors import UserError
-from finetune.monitoring.heartbeat import RunFailure
 from finetune.monitoring.loss_spikes import NotFiniteError
+from finetune.monitoring.rank_failure_detection import RunFailure
 from finetune.monitoring.run_records import read_log
 from finetune.recipe import Term
 from finetune.storage import files

@@ -14,7 +14,7 @@ import torch
 from finetune.config import resolve
 from finetune.errors import UserError
 from finetune.planning.data_preview import preview_data
-from finetune.planning.run_estimate import estimate_run
+from finetune.planning.meta_device_estimate import estimate_run
 from finetune.recipe import find_recipe, load_recipe
 from recipes.csm.options import Options
 from recipes.csm.recipe import RECIPE

@@ -13,7 +13,7 @@ from finetune.config import resolve
 from finetune.errors import UserError
 from finetune.monitoring.run_records import LOG, read_log
 from finetune.planning.data_preview import preview_data
-from finetune.planning.run_estimate import estimate_run
+from finetune.planning.meta_device_estimate import estimate_run
 from finetune.recipe import find_recipe, load_recipe
 from recipes.image_classification.options import Options
 from recipes.image_classification.recipe import RECIPE

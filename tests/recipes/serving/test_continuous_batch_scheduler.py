@@ -12,7 +12,7 @@ from contextlib import aclosing
 import pytest
 
 from recipes.serving.continuous_batch_scheduler import BatchScheduler, DeadlineError, QueueFullError, ServerClosedError
-from recipes.serving.running_batch import STOP, StepProgress
+from recipes.serving.running_batch_interface import STOP, StepProgress
 
 Request = tuple[str, int]
 """Name and number of pieces."""

@@ -25,7 +25,7 @@ from recipes.serving.api_errors import to_refusal
 from recipes.serving.draining_server import DrainingServer, status_routes
 from recipes.serving.prometheus_metrics import RequestMetrics
 from recipes.serving.request_queue import RequestQueue
-from recipes.serving.running_batch import OneAtATime
+from recipes.serving.running_batch_interface import OneAtATime
 from recipes.serving.streamed_response import DeadlineResponse, await_first
 from recipes.speech.serving.metrics import SpeechServerMetrics
 from recipes.speech.serving.request_queue import SpeechQueue

@@ -12,7 +12,7 @@ import pytest
 from recipes.serving.continuous_batch_scheduler import DeadlineError, ServerClosedError
 from recipes.serving.prometheus_metrics import RequestMetrics
 from recipes.serving.request_queue import RequestQueue
-from recipes.serving.running_batch import OneAtATime, StepProgress
+from recipes.serving.running_batch_interface import OneAtATime, StepProgress
 
 CountedQueue = RequestQueue[str, int, RequestMetrics]
 

@@ -11,7 +11,7 @@ import pytest
 from data_prep.parallel.process_pool import Failure
 from data_prep.parallel.ray_pool import RayWorkers
 from finetune.errors import UserError
-from recipes import distributed_generation
+from recipes import ray_generation
 from recipes.speech.batch_synthesis import speak_batches
 from recipes.speech.interface import SpeechRequest, SpeechSampling
 from tests.recipes.voice_clone.tones import ToneFolder, tone_folder
@@ -31,7 +31,7 @@ def test_a_failed_batch_is_reported_when_the_others_are_done(tmp_path: Path, mon
         with make(0) as speak:
             yield 1, speak(batches[1])
 
-    monkeypatch.setattr(distributed_generation, "run_batches", run_batches)
+    monkeypatch.setattr(ray_generation, "run_batches", run_batches)
     folder = tone_folder(tmp_path / "tones")
     spoken = speak_batches(ToneFolder.inspect, folder, BATCHES, SpeechSampling(), RayWorkers(1, 0.0, tmp_path))
     index, (result,) = next(spoken)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from finetune.errors import UserError
-from recipes.serving.running_batch import LENGTH
+from recipes.serving.running_batch_interface import LENGTH
 from recipes.speech.interface import BatchingVoice, SpeechRequest, SpeechSampling, SpokenRequest
 from recipes.voice_clone.inference.synthesizer import Synthesizer, open_synthesizer
 

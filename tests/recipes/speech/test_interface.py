@@ -21,7 +21,7 @@ from recipes.speech.evaluation import samples_during_training, systems
 from recipes.speech.evaluation.evaluation_items import Item
 from recipes.speech.frame_synthesizer import SpeechWithCodes
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling, Voice, VoiceFolder
-from recipes.speech.serving.listening_page import CLIP, NOBODY
+from recipes.speech.serving.text_to_speech_page import CLIP, NOBODY
 from recipes.voice_clone.inference.exported_folder import ExportedModel
 from recipes.voice_clone.inference.synthesizer import SPEECH, ExportedVoice, Request, Synthesizer
 from recipes.voice_clone.model.sampling_settings import SamplingSettings

@@ -2,10 +2,10 @@
 
     python -m recipes.voice_clone.studio.base.codes_at_frame_offsets [--corpus runs/studio/corpus] [--clips 24000] [--workers 2]
 
-Reads `base-train.jsonl` and `base-val.jsonl` (`make_base`); they need no codes. Writes `base-train-shifted.jsonl`, a random choice of the
-training clips, and `base-val-shifted.jsonl`: each clip with the codes that it has after silence of a random part of a frame. A synthesizer
-starts every clip at the same place of the first frame, but the clips of a recording start anywhere: a base that has seen only that one
-place does not know the codes that it is fine-tuned on.
+Reads `base-train.jsonl` and `base-val.jsonl` (`prepare_base_training`); they need no codes. Writes `base-train-shifted.jsonl`, a random
+choice of the training clips, and `base-val-shifted.jsonl`: each clip with the codes that it has after silence of a random part of a frame.
+A synthesizer starts every clip at the same place of the first frame, but the clips of a recording start anywhere: a base that has seen
+only that one place does not know the codes that it is fine-tuned on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from data_prep.audio_codecs import qwen3_tts_codec
 from data_prep.audio_codecs.qwen3_tts_codec import SAMPLES_PER_FRAME, LoadedQwenCodec
 from finetune.errors import UserError, exit_code
 from finetune.storage import files, strict_json
-from recipes.voice_clone.studio.base import make_base
+from recipes.voice_clone.studio.base import prepare_base_training
 from recipes.voice_clone.studio.corpus import make_corpus
 
 CLIPS = 24_000
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
         prog="codes_at_frame_offsets", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--corpus", type=Path, default=make_corpus.FOLDER)
-    parser.add_argument("--codec", default=str(make_base.CODEC), help="name or folder (default %(default)s)")
+    parser.add_argument("--codec", default=str(prepare_base_training.CODEC), help="name or folder (default %(default)s)")
     parser.add_argument("--clips", type=int, default=CLIPS, help="training clips to choose (default %(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="processes, each with one thread (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> int:
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a file. Raises `UserError` if it does not exist."""
     if not path.exists():
-        raise UserError(f"{path} is missing; create it: python -m recipes.voice_clone.studio.base.make_base")
+        raise UserError(f"{path} is missing; create it: python -m recipes.voice_clone.studio.base.prepare_base_training")
     return [strict_json.loads_object(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 

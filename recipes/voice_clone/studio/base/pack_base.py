@@ -35,7 +35,7 @@ from recipes.speech.voices_json_schema import VOICES
 from recipes.voice_clone.inference.synthesizer import SPEECH
 from recipes.voice_clone.model.sampling_settings import STOCK
 from recipes.voice_clone.studio import pocketsphinx_recognizer, recognizers
-from recipes.voice_clone.studio.base import make_base
+from recipes.voice_clone.studio.base import prepare_base_training
 from recipes.voice_clone.studio.codec import measure_codec, pack_codec
 from recipes.voice_clone.studio.corpus import grammar, make_corpus
 from recipes.voice_clone.studio.recognizers import WordErrorMeasure
@@ -71,10 +71,10 @@ Grammar, training and measurement: `recipes/voice_clone/studio`. Licence: Apache
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="pack_base", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", nargs="?", type=Path, default=make_base.FOLDER / "run")
+    parser.add_argument("run", nargs="?", type=Path, default=prepare_base_training.FOLDER / "run")
     parser.add_argument("--corpus", type=Path, default=make_corpus.FOLDER)
     parser.add_argument(
-        "--sentences", type=int, default=make_base.VAL_SENTENCES, help="sentences per voice to measure (default %(default)s)"
+        "--sentences", type=int, default=prepare_base_training.VAL_SENTENCES, help="sentences per voice to measure (default %(default)s)"
     )
     parser.add_argument("--to", type=Path, default=demo_models.HERE)
     options = parser.parse_args(argv)

@@ -2,7 +2,7 @@
 
     python -m recipes.voice_clone.studio.base.spliced_clips [--corpus runs/studio/corpus]
 
-Needs the codes of `base-alone.jsonl` and `base-train.jsonl` (`make_base`). Writes `base-spliced.jsonl`, and `base-mixed.jsonl`:
+Needs the codes of `base-alone.jsonl` and `base-train.jsonl` (`prepare_base_training`). Writes `base-spliced.jsonl`, and `base-mixed.jsonl`:
 `base-train.jsonl` with some spliced clips. At each joint, only the text predicts the next code: a model that does not read pays log 200
 nats per word. In continuous speech, the beginning of a word reveals the rest of it, and a model with many such clips memorizes them before
 it learns to read.
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
 def read_coded_rows(path: Path) -> list[Row]:
     """The rows of a file. Raises `UserError` if it does not exist, or if a row has no codes."""
     if not path.exists():
-        raise UserError(f"{path} is missing; create it: python -m recipes.voice_clone.studio.base.make_base")
+        raise UserError(f"{path} is missing; create it: python -m recipes.voice_clone.studio.base.prepare_base_training")
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     for number, row in enumerate(rows, start=1):
         if "audio_codes" not in row:

@@ -13,7 +13,7 @@ from finetune.errors import UserError
 from recipes.csm.model import dataset_speakers, tiny_checkpoint
 from recipes.csm.model.dataset_speakers import MOST_SPEAKERS, assign_numbers
 from recipes.csm.recipe import RECIPE
-from recipes.recipe_state import load_state
+from recipes.recipe_state_file import load_state
 from tests.recipes.csm.tiny_csm import make_config, make_rows, write_rows
 
 

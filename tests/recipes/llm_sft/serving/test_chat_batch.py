@@ -9,7 +9,7 @@ import pytest
 
 from recipes.llm_sft.generation import LoadedModel
 from recipes.llm_sft.serving.chat_batch import AnswerPiece, AnswerRequest, ChatBatch, generate_tokens, stream_answer
-from recipes.serving.running_batch import LENGTH, STOP, OneAtATime, RunningBatch
+from recipes.serving.running_batch_interface import LENGTH, STOP, OneAtATime, RunningBatch
 from recipes.speech.decoding.token_sampling import CodeSampler
 
 GREEDY = CodeSampler(True)

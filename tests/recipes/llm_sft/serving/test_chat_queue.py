@@ -12,7 +12,7 @@ from recipes.llm_sft.generation import Decoding, LoadedModel, generate_answer
 from recipes.llm_sft.serving.chat_batch import AnswerRequest, ChatBatch
 from recipes.llm_sft.serving.chat_queue import ChatQueue, ServedModel, find_batching_obstacle, open_lane
 from recipes.serving.continuous_batch_scheduler import QueueFullError
-from recipes.serving.running_batch import OneAtATime
+from recipes.serving.running_batch_interface import OneAtATime
 from recipes.speech.decoding.token_sampling import CodeSampler
 
 GREEDY = CodeSampler(True)

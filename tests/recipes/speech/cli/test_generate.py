@@ -17,8 +17,8 @@ from finetune.errors import UserError
 from finetune.storage.synthetic_mark_reader import SyntheticMark
 from recipes.speech.cli.generate import GenerateCommand
 from recipes.speech.interface import SpeechRequest, SpeechSampling
+from recipes.speech.marked_audio_encoding import wav_header
 from recipes.speech.sampling_settings import SamplingScheme
-from recipes.speech.synthetic_mark_writer import wav_header
 from tests.recipes.voice_clone.tones import RATE, TONES, ToneFolder, tone_folder
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -8,7 +8,7 @@ from recipes.speech.evaluation.systems import RECORDINGS
 from recipes.speech.selection import candidates
 from recipes.speech.selection.candidate_ranking import DEFAULT_WEIGHTS, decide
 from recipes.speech.selection.candidates import ComparedClip, VoiceCandidate
-from recipes.speech.selection.result_table import SelectionResult
+from recipes.speech.selection.result_rendering import SelectionResult
 from recipes.speech.selection.speech_endings import SpeechEnding
 from tests.recipes.voice_clone import evaluated
 

@@ -13,7 +13,7 @@ import soundfile
 
 from finetune.errors import UserError
 from finetune.storage.synthetic_mark_reader import SyntheticMark, find_synthetic_mark, read_synthetic_mark
-from recipes.speech import synthetic_mark_writer
+from recipes.speech import marked_audio_encoding
 from recipes.speech.serving import audio_encoding
 
 RATE = 24000
@@ -58,8 +58,8 @@ def test_wav_pcm_and_flac_have_the_same_samples_rounded_to_nearest() -> None:
 def test_a_streamed_wav_header_differs_only_in_its_lengths() -> None:
     wave = np.linspace(-1, 1, 500, dtype=np.float32)
     whole, header = (
-        synthetic_mark_writer.encode_marked_wav(wave, RATE, synthetic_mark_writer.UNNAMED),
-        synthetic_mark_writer.wav_header(RATE),
+        marked_audio_encoding.encode_marked_wav(wave, RATE, marked_audio_encoding.UNNAMED),
+        marked_audio_encoding.wav_header(RATE),
     )
     size = len(header)
     lengths = [*range(4, 8), *range(size - 4, size)]

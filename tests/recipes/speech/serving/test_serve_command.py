@@ -25,7 +25,7 @@ import soundfile
 
 from finetune.errors import UserError
 from recipes.speech.serving import serve_command
-from recipes.speech.serving.listening_page import CLIP, NOBODY
+from recipes.speech.serving.text_to_speech_page import CLIP, NOBODY
 from recipes.voice_clone.inference.synthesizer import SPEECH
 from tests import loopback
 from tests.data_prep.cli.test_report import CHROMIUM

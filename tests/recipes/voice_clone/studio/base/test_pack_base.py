@@ -17,7 +17,7 @@ from recipes.voice_clone.exporting import export_plan
 from recipes.voice_clone.model import tiny_checkpoint
 from recipes.voice_clone.model.sampling_settings import SCHEME
 from recipes.voice_clone.studio import recognizers
-from recipes.voice_clone.studio.base import make_base, pack_base
+from recipes.voice_clone.studio.base import pack_base, prepare_base_training
 from recipes.voice_clone.studio.corpus import make_corpus
 from tests.launch.launching import voice_rows
 
@@ -58,7 +58,7 @@ def test_a_packed_base_is_unpacked_with_its_codec_and_its_card(tmp_path: Path, m
 def test_the_wer_of_an_untrained_base_is_high(noise_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Measured with the shipped Whisper and the shipped codec."""
     monkeypatch.setattr(pack_base, "MAX_SECONDS", 1.0)
-    base = make_base.write_checkpoint(tmp_path / "base" / "start", find_codec("codec-demo"), seed=0)
+    base = prepare_base_training.write_checkpoint(tmp_path / "base" / "start", find_codec("codec-demo"), seed=0)
     figures = pack_base.measure(base, noise_corpus, 1, recognizers.load_recognizers(pack_base.RECOGNIZERS))
     assert figures["texts"] == 6 and set(figures["by_voice"]) == {item.speaker for item in pack_base.select_held_out(noise_corpus, 1)}
     rates = [rate for rates in figures["wrong_words"].values() for rate in rates.values()]

@@ -8,9 +8,9 @@ import pytest
 
 from finetune.config import resolve
 from finetune.recipe import find_recipe, load_options
-from recipes.voice_clone.studio.base import make_base
+from recipes.voice_clone.studio.base import prepare_base_training
 
-OVERLAYS = sorted(Path(make_base.__file__).parent.glob("*.yaml"))
+OVERLAYS = sorted(Path(prepare_base_training.__file__).parent.glob("*.yaml"))
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.stem)

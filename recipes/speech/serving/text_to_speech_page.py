@@ -18,10 +18,10 @@ from finetune.storage.synthetic_mark_reader import SyntheticMark
 from recipes.serving.access_control import client_of
 from recipes.serving.continuous_batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
 from recipes.speech.interface import SpeechRequest, SpeechSampling
+from recipes.speech.marked_audio_encoding import encode_marked_flac
 from recipes.speech.serving.openai_api import LARGEST_SEED, Limits
 from recipes.speech.serving.request_queue import SpeechQueue
 from recipes.speech.serving.uploaded_clips import Clips
-from recipes.speech.synthetic_mark_writer import encode_marked_flac
 
 if TYPE_CHECKING:
     import gradio

@@ -12,7 +12,7 @@ import pytest
 from finetune.config import Config, resolve
 from finetune.errors import UserError
 from finetune.planning.data_preview import preview_data
-from finetune.planning.run_estimate import estimate_run
+from finetune.planning.meta_device_estimate import estimate_run
 from finetune.recipe import Recipe, find_recipe, load_recipe
 from finetune.storage import files
 from recipes.llm_sft.recipe import RECIPE as LLM

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from data_prep.recordings.recording_files import RecordingSource
-from data_prep.recordings.transcript_speakers import assign_speakers, require_one_speaker
+from data_prep.recordings.speakers_from_transcripts import assign_speakers, require_one_speaker
 from data_prep.recordings.user_transcripts import UserTranscript
 from finetune.errors import UserError
 

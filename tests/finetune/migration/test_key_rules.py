@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from finetune.migration.key_outcomes import (
+from finetune.migration.key_rules import (
     Given,
     KeyOutcome,
     apply_rules,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.ray_cluster import stale_run_lock
-from finetune.ray_cluster.stale_run_lock import await_release
+from finetune.ray_cluster import run_lock_wait
+from finetune.ray_cluster.run_lock_wait import await_release
 from finetune.storage import files
 
 
@@ -29,7 +29,7 @@ def test_a_worker_waits_for_the_folder_of_its_predecessor(tmp_path: Path) -> Non
 
 
 def test_a_folder_that_stays_locked_is_reported_by_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stale_run_lock, "RELEASE_SECONDS", 0.1)
+    monkeypatch.setattr(run_lock_wait, "RELEASE_SECONDS", 0.1)
     lock = files.lock_folder(tmp_path / "run")
     await_release(tmp_path / "run")
     os.close(lock)

@@ -1,6 +1,6 @@
 """Make the start of the demo base's training: an untrained checkpoint with a few million parameters, and the training data.
 
-    python -m recipes.voice_clone.studio.base.make_base [FOLDER] [--corpus runs/studio/corpus] [--codec runs/studio/codec/coder]
+    python -m recipes.voice_clone.studio.base.prepare_base_training [FOLDER] [--corpus runs/studio/corpus] [--codec runs/studio/codec/coder]
 
 Writes `start/` to FOLDER (default runs/studio/base): a Base model with the files of a released one, with a text tokenizer for the grammar,
 talker and code predictor with random weights, a speaker encoder that distinguishes voices (`closed_form_speaker_encoder`), and the codec.
@@ -44,7 +44,9 @@ FIT_CLIPS, TEST_CLIPS = 16, 8
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="make_base", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="prepare_base_training", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     parser.add_argument("--corpus", type=Path, default=make_corpus.FOLDER)
     parser.add_argument("--codec", default=str(CODEC), help="name or folder (default %(default)s)")

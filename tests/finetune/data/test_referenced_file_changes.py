@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.data.referenced_files import describe_files, find_change
+from finetune.data.referenced_file_changes import describe_files, find_change
 from finetune.errors import UserError
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from finetune.errors import UserError
 from recipes.speech.interface import SpeechRequest
-from recipes.speech.loaded_voice import LoadedVoice
+from recipes.speech.voice_base_class import LoadedVoice
 from tests.recipes.voice_clone.tones import ToneFolder, tone_folder
 
 

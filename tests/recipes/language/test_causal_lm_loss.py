@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from finetune.recipe import Batch
-from recipes.language import loss_metrics
+from recipes.language import causal_lm_loss
 
 
 def test_the_model_gets_the_batch_and_accuracy_does_not_add_to_the_loss() -> None:
@@ -19,12 +19,12 @@ def test_the_model_gets_the_batch_and_accuracy_does_not_add_to_the_loss() -> Non
         seen.append(arguments)
         return torch.tensor(4.0), torch.tensor(2.0)
 
-    terms = loss_metrics.compute_terms(model, batch)  # type: ignore[arg-type]
+    terms = causal_lm_loss.compute_terms(model, batch)  # type: ignore[arg-type]
     assert seen == [(batch.tensors, (1, 1))]
     assert {name: (float(term.sum), term.weight) for name, term in terms.items()} == {"nll": (4.0, 1.0), "accuracy": (2.0, 0.0)}
     assert terms.keys() == batch.targets.keys()
 
 
 def test_the_perplexity_is_that_of_the_mean_and_finite() -> None:
-    assert loss_metrics.add_perplexity({"nll": 2.0, "loss": 2.0}) == {"nll": 2.0, "loss": 2.0, "perplexity": math.exp(2.0)}
-    assert math.isfinite(loss_metrics.add_perplexity({"nll": 1e9})["perplexity"])
+    assert causal_lm_loss.add_perplexity({"nll": 2.0, "loss": 2.0}) == {"nll": 2.0, "loss": 2.0, "perplexity": math.exp(2.0)}
+    assert math.isfinite(causal_lm_loss.add_perplexity({"nll": 1e9})["perplexity"])

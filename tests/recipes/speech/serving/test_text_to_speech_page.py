@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.serving.listening_page` with a real model; test_http_server.py tests it with gradio's client and a browser."""
+"""Tests of `recipes.speech.serving.text_to_speech_page` with a real model; test_http_server.py has gradio's client and a browser."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from recipes.speech.serving.listening_page import (
+from recipes.speech.serving.openai_api import Limits
+from recipes.speech.serving.request_queue import SpeechQueue
+from recipes.speech.serving.text_to_speech_page import (
     CLIP,
     NOBODY,
     TRAINED,
@@ -25,8 +27,6 @@ from recipes.speech.serving.listening_page import (
     render_sides,
     setting_inputs,
 )
-from recipes.speech.serving.openai_api import Limits
-from recipes.speech.serving.request_queue import SpeechQueue
 from recipes.speech.serving.uploaded_clips import Clips
 from recipes.voice_clone.inference.synthesizer import open_synthesizer
 

@@ -16,7 +16,7 @@ from finetune.config import resolve
 from finetune.errors import UserError
 from recipes.voice_clone.model.sequence_layout import format_prompt
 from recipes.voice_clone.recipe import RECIPE
-from recipes.voice_clone.studio.base import make_base
+from recipes.voice_clone.studio.base import prepare_base_training
 from recipes.voice_clone.studio.codec import codec_model
 from recipes.voice_clone.studio.corpus import grammar, make_corpus
 
@@ -27,7 +27,9 @@ def codec(model: object, tmp_path: Path) -> Path:
 
 
 def test_every_word_of_the_grammar_is_one_token(codec: Path, tmp_path: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(make_base.write_checkpoint(tmp_path / "start", codec, seed=0), fix_mistral_regex=True)
+    tokenizer = AutoTokenizer.from_pretrained(
+        prepare_base_training.write_checkpoint(tmp_path / "start", codec, seed=0), fix_mistral_regex=True
+    )
     assert tokenizer.tokenize(format_prompt("x"))[1:3] == ["assistant", "Ċ"]
     text = next(iter(grammar.generate_sentences(1, "held_out")))
     assert len(tokenizer.tokenize(text)) <= 1 + len(text.split()) + text.count(",")
@@ -36,13 +38,13 @@ def test_every_word_of_the_grammar_is_one_token(codec: Path, tmp_path: Path) -> 
 def test_the_checkpoint_and_its_data_can_be_trained_with_the_recipe(
     codec: Path, noise_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(make_base, "TOKENIZER_SENTENCES", 300)
+    monkeypatch.setattr(prepare_base_training, "TOKENIZER_SENTENCES", 300)
     folder, corpus = tmp_path / "base", shutil.copytree(noise_corpus, tmp_path / "corpus")
     with (corpus / "corpus.jsonl").open("a+") as lines:  # a second held-out clip of each voice, to compare the first with
         lines.seek(0)
         rows = [json.loads(line) for line in lines]
         lines.writelines(json.dumps({**row, "split": "held_out"}) + "\n" for row in rows if row["split"] == "train")
-    assert make_base.main([str(folder), "--corpus", str(corpus), "--codec", str(codec.parent), "--sentences", "1"]) == 0
+    assert prepare_base_training.main([str(folder), "--corpus", str(corpus), "--codec", str(codec.parent), "--sentences", "1"]) == 0
     figures = json.loads((folder / "speaker_encoder.json").read_text())
     assert set(figures) == {"random", "fitted"}
     rows = [json.loads(line) for line in (corpus / "base-train.jsonl").read_text().splitlines()]
@@ -58,15 +60,15 @@ def test_the_checkpoint_and_its_data_can_be_trained_with_the_recipe(
 
 @pytest.mark.parametrize(("overlay", "source", "data"), [("read", "start", "base-spliced"), ("base", "reads", "base-mixed")])
 def test_the_configs_of_the_studio_are_valid(overlay: str, source: str, data: str) -> None:
-    config = resolve("voice_clone", RECIPE.Options, [Path(make_base.__file__).with_name(f"{overlay}.yaml")], [])
-    assert config.model.source == str(make_base.FOLDER / source)
+    config = resolve("voice_clone", RECIPE.Options, [Path(prepare_base_training.__file__).with_name(f"{overlay}.yaml")], [])
+    assert config.model.source == str(prepare_base_training.FOLDER / source)
     assert config.data.train is not None
     assert config.data.train.name == f"{data}.jsonl"
 
 
 def test_the_same_seed_gives_the_same_weights(codec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(make_base, "TOKENIZER_SENTENCES", 100)
-    one, other = (make_base.write_checkpoint(tmp_path / name, codec, seed=3) for name in ("one", "other"))
+    monkeypatch.setattr(prepare_base_training, "TOKENIZER_SENTENCES", 100)
+    one, other = (prepare_base_training.write_checkpoint(tmp_path / name, codec, seed=3) for name in ("one", "other"))
     assert all((other / path.relative_to(one)).read_bytes() == path.read_bytes() for path in one.rglob("*") if path.is_file())
     weights = qwen3_tts_speaker_encoder.read_encoder_weights(one)
     assert torch.isfinite(weights["fc.weight"]).all()
@@ -74,13 +76,13 @@ def test_the_same_seed_gives_the_same_weights(codec: Path, tmp_path: Path, monke
 
 def test_a_codec_with_other_codebooks_is_refused(tmp_path: Path, nano: Path) -> None:
     with pytest.raises(UserError, match="has 64 codes per codebook, expected 256"):
-        make_base.write_checkpoint(tmp_path / "start", nano / "speech_tokenizer", 0)
+        prepare_base_training.write_checkpoint(tmp_path / "start", nano / "speech_tokenizer", 0)
 
 
 def test_training_rows_have_the_planned_number_of_each_kind() -> None:
     splits = ("train", "more", "sizes", "words", "held_out")
     rows = [{"speaker": voice, "split": split} for voice in "ab" for split in splits for _ in range(5)]
-    taken = make_base.select_training_rows(rows, 2)
+    taken = prepare_base_training.select_training_rows(rows, 2)
     counted = {(voice, split): sum(row == {"speaker": voice, "split": split} for row in taken) for voice in "ab" for split in splits}
     expected = {"train": 2, "more": 3, "sizes": 1, "words": 4, "held_out": 0}
     assert counted == {(voice, split): count for voice in "ab" for split, count in expected.items()}
@@ -89,5 +91,5 @@ def test_training_rows_have_the_planned_number_of_each_kind() -> None:
 def test_a_resampled_voice_has_a_quarter_of_the_sentences() -> None:
     lines = make_corpus.plan_lines(seed=0, sentences_per_voice=50)
     rows = [{"speaker": line.speaker, "split": line.split} for line in lines]
-    counted = Counter(row["speaker"] for row in make_base.select_training_rows(rows, 50) if row["split"] == "sizes")
+    counted = Counter(row["speaker"] for row in prepare_base_training.select_training_rows(rows, 50) if row["split"] == "sizes")
     assert set(counted.values()) == {13} and len(counted) == 6 * len(make_corpus.SIZES) + len(make_corpus.FAR_SIZES)

@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.selection.result_table`."""
+"""Tests of `recipes.speech.selection.result_rendering`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import json
 import pytest
 from matplotlib.image import imread
 
-from recipes.speech.selection import result_table
-from recipes.speech.selection.result_table import SelectionResult
+from recipes.speech.selection import result_rendering
+from recipes.speech.selection.result_rendering import SelectionResult
 from tests.recipes.speech.selection.selected import selection
 
 
@@ -19,14 +19,14 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> SelectionResult:
 
 
 def test_the_reason_calls_a_tie_a_tie(result: SelectionResult) -> None:
-    assert result_table.explain_choice(result.decision) == (
+    assert result_rendering.explain_choice(result.decision) == (
         "a tie of 2 of 4 candidates: step 2, strength 0.5 has the lowest cost (cost 0.245) and is the simplest of them "
         "(smallest strength, then earliest step)"
     )
 
 
 def test_the_table_has_the_recordings_and_every_candidate_by_cost(result: SelectionResult) -> None:
-    rows = result_table.table_rows(result)
+    rows = result_rendering.table_rows(result)
     assert [row[1] for row in rows] == [
         "real recordings",
         "step 2, strength 0.5",
@@ -37,12 +37,12 @@ def test_the_table_has_the_recordings_and_every_candidate_by_cost(result: Select
     assert [row[0] for row in rows] == ["", "*", "=", "", ""] and [row[-2] for row in rows] == ["", "front", "front", "front", ""]
     assert rows[1][2].startswith("20 (20 to 20)") and rows[1][-1] == "lowest cost, chosen"
     assert rows[2][-1] == "tied, +0.000 (+0.000 to +0.000)" and rows[3][-1].startswith("worse, +0.2")
-    lines = result_table.render_table(result).splitlines()
+    lines = result_rendering.render_table(result).splitlines()
     assert len(lines) == 6 and lines[0].split()[:2] == ["candidate", "WER"] and lines[2].startswith("*")
 
 
 def test_the_record_has_all_figures_and_the_method(result: SelectionResult) -> None:
-    found = json.loads(json.dumps(result_table.build_record(result), allow_nan=False))
+    found = json.loads(json.dumps(result_rendering.build_record(result), allow_nan=False))
     assert found["tied"] == ["step 2, strength 0.5", "step 3, strength 1"] and len(found["front"]) == 3
     assert "Bisani and Ney" in found["method"] and found["settings"]["asr"] == "small"
     assert found["candidates"][0]["values"]["wer"] == {"value": 0.2, "low": 0.2, "high": 0.2}
@@ -51,5 +51,5 @@ def test_the_record_has_all_figures_and_the_method(result: SelectionResult) -> N
 
 
 def test_the_plot_is_a_picture(result: SelectionResult) -> None:
-    picture = imread(io.BytesIO(result_table.draw_plot(result)))
+    picture = imread(io.BytesIO(result_rendering.draw_plot(result)))
     assert picture.shape[0] > 400 and len({tuple(pixel) for row in picture[::9] for pixel in row[::9]}) > 10

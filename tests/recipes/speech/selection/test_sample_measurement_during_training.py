@@ -23,7 +23,7 @@ from recipes.speech.evaluation import intelligibility
 from recipes.speech.evaluation.intelligibility import Transcription
 from recipes.speech.evaluation.samples_during_training import make_answer
 from recipes.speech.interface import SpeechRequest, SpeechResult
-from recipes.speech.selection import metrics_during_training
+from recipes.speech.selection import sample_measurement_during_training
 from recipes.voice_clone.recipe import RECIPE
 from tests.finetune import tiny
 from tests.recipes.voice_clone.conftest import Corpus, make_rows, voice, write_corpus
@@ -52,14 +52,14 @@ def config_of(corpus: Corpus, nano: Path, *overrides: tuple[str, str]) -> Config
 
 def test_what_measuring_needs_is_found_and_recorded_without_paths(corpus: Corpus, nano: Path, babbler: Path) -> None:
     config = config_of(corpus, nano, ("sample.asr", str(babbler)), ("checkpoint.best_by", "sample/cost"))
-    found = metrics_during_training.prepare(config)
+    found = sample_measurement_during_training.prepare(config)
     assert found is not None and {"wer", "cer", "similarity", "endings", "cost", "seconds"} <= {*found.names}
     assert found.settings["languages"] == {"anna": "english", "bert": "english"} and found.bytes == babbler.stat().st_size
     assert found.settings["sampling"] == {"greedy": False, "temperature": None, "seed": 0, "max_seconds": 12.0, "recognizer_seed": 0}
     assert len(found.settings["asr"]["weights"]) == len(found.settings["speaker_model"]["digest"]) == 64
     assert [len(clips) for clips in found.local["references"].values()] == [1, 1], "each has one clip, in two rows"
     sample = config.sample.model_copy(update={"prompts": ("bert|Hi.",)})
-    (speaker,) = metrics_during_training.collect_speakers(config.model_copy(update={"sample": sample}))
+    (speaker,) = sample_measurement_during_training.collect_speakers(config.model_copy(update={"sample": sample}))
     assert speaker == "bert", "of the speakers of the prompts"
 
 
@@ -67,16 +67,16 @@ def test_the_settings_name_the_retry_of_the_demo_s_whisper(
     corpus: Corpus, nano: Path, babbler: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else measures from before and after a change of it would be compared."""
-    plain = metrics_during_training.prepare(config_of(corpus, nano, ("sample.asr", str(babbler))))
+    plain = sample_measurement_during_training.prepare(config_of(corpus, nano, ("sample.asr", str(babbler))))
     assert plain is not None and "retry_below" not in plain.settings["asr"]
-    monkeypatch.setattr(metrics_during_training, "check_recognizer", lambda *_: 0)
-    demo = metrics_during_training.prepare(config_of(corpus, nano, ("sample.asr", "whisper-demo-en")))
+    monkeypatch.setattr(sample_measurement_during_training, "check_recognizer", lambda *_: 0)
+    demo = sample_measurement_during_training.prepare(config_of(corpus, nano, ("sample.asr", "whisper-demo-en")))
     assert demo is not None and demo.settings["asr"].items() >= intelligibility.describe_retry("whisper-demo-en").items() != set()
 
 
 def test_nothing_is_measured_unless_it_was_requested(corpus: Corpus, nano: Path) -> None:
-    assert metrics_during_training.prepare(config_of(corpus, nano)) is None
-    ended = metrics_during_training.prepare(config_of(corpus, nano, ("checkpoint.best_by", "sample/ended max")))
+    assert sample_measurement_during_training.prepare(config_of(corpus, nano)) is None
+    ended = sample_measurement_during_training.prepare(config_of(corpus, nano, ("checkpoint.best_by", "sample/ended max")))
     assert ended is not None and "wer" not in ended.names and "similarity" not in ended.names and not ended.local
 
 
@@ -113,13 +113,13 @@ def test_a_base_without_an_encoder_measures_no_similarity_unless_it_decides(
     corpus: Corpus, nano: Path, babbler: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(option: str, name: str) -> None:
-        raise metrics_during_training.UnsupportedModelError(f"{option} {name}: no speaker encoder")
+        raise sample_measurement_during_training.UnsupportedModelError(f"{option} {name}: no speaker encoder")
 
-    monkeypatch.setattr(metrics_during_training, "open_voice_encoder", refuse)
-    found = metrics_during_training.prepare(config_of(corpus, nano, ("sample.asr", str(babbler))))
+    monkeypatch.setattr(sample_measurement_during_training, "open_voice_encoder", refuse)
+    found = sample_measurement_during_training.prepare(config_of(corpus, nano, ("sample.asr", str(babbler))))
     assert found is not None and {"wer", "cer"} <= {*found.names} and not {"similarity", "cost"} & {*found.names}
     with pytest.raises(UserError, match="no speaker encoder; give sample.speaker_model, or run: pip install"):
-        metrics_during_training.prepare(config_of(corpus, nano, ("checkpoint.best_by", "sample/similarity max")))
+        sample_measurement_during_training.prepare(config_of(corpus, nano, ("checkpoint.best_by", "sample/similarity max")))
 
 
 # --- the metrics
@@ -137,7 +137,7 @@ def recognizer(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("recognizer")
 def test_errors_are_summed_and_a_clip_without_a_voice_is_no_advantage(corpus: Corpus, nano: Path) -> None:
     config = config_of(corpus, nano, ("checkpoint.best_by", "sample/similarity max"))
-    prepared = metrics_during_training.prepare(config)
+    prepared = sample_measurement_during_training.prepare(config)
     assert prepared is not None
     prepared = PreparedMetrics(
         prepared.names, {**prepared.settings, "languages": {"anna": "english", "bert": "english"}}, {**prepared.local, "asr": "stand-in"}
@@ -150,7 +150,7 @@ def test_errors_are_summed_and_a_clip_without_a_voice_is_no_advantage(corpus: Co
         first_speaker = "anna"
 
     recipe: Any = type("Stub", (), {"inspect": staticmethod(lambda _: Folder())})
-    found = metrics_during_training.measure(recipe, Path("export"), [*config.sample.prompts], answers, prepared)
+    found = sample_measurement_during_training.measure(recipe, Path("export"), [*config.sample.prompts], answers, prepared)
     assert found.metrics["wer"] == pytest.approx(100 * (2 + 3) / 7), "of all words, not a mean of rates"
     assert found.details[0]["transcript"] == "counted boats" and found.details[1] == {
         **{"speaker": "bert", "text": "It is late.", "transcript": "", "wrong_words": 3, "words": 3, "similarity": 0.0}
@@ -158,7 +158,7 @@ def test_errors_are_summed_and_a_clip_without_a_voice_is_no_advantage(corpus: Co
     assert found.details[0]["similarity"] > 0.5 and found.metrics["similarity"] == found.details[0]["similarity"] / 2
     losses = found.metrics["wer"] / 100 + 1 - found.metrics["similarity"] + 0.5 * found.metrics["endings"]
     assert found.metrics["cost"] == pytest.approx(losses) and found.metrics["endings"] >= 0.5
-    assert np.array_equal(metrics_during_training.decode(Answer("silent")), np.zeros(0, np.float32))
+    assert np.array_equal(sample_measurement_during_training.decode(Answer("silent")), np.zeros(0, np.float32))
 
 
 # --- a real run

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.audio_codecs.qwen3_tts_codec import QwenCodec
-from data_prep.dataset import codec_code_store
-from data_prep.dataset.codec_code_store import (
+from data_prep.dataset import clip_encoding
+from data_prep.dataset.clip_encoding import (
     ClipToEncode,
     EncodingSetup,
     encode_clips,
@@ -52,7 +52,7 @@ def test_a_batch_that_crashes_its_workers_is_split(monkeypatch: pytest.MonkeyPat
         for index, group in enumerate(groups):
             yield index, Failure("killed by signal 9") if any(one.key == "bad" for one in group) else {}
 
-    monkeypatch.setattr(codec_code_store, "distribute_items", distribute)
+    monkeypatch.setattr(clip_encoding, "distribute_items", distribute)
     clips = [clip(name, 2) for name in ("a", "bad", "c")] + [clip("d", 30)]
     with StopSignal() as stop:
         failed = encode_clips(clips, EncodingSetup(tmp_path, QwenCodec(tmp_path), 20, WorkerOptions(2)), stop)

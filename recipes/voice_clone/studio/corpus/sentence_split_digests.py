@@ -1,6 +1,6 @@
-"""The manifest of all sentences: what the base was trained on, what the demo trains on, and what it reports.
+"""Number and digest of each group of sentences: what the base was trained on, what the demo trains on, and what it reports.
 
-    python -m recipes.voice_clone.studio.corpus.sentence_manifest [FILE]
+    python -m recipes.voice_clone.studio.corpus.sentence_split_digests [FILE]
 
 Writes FILE (default `new_voice/sentences.json` beside this file): for each group of sentences their number and a digest. You need not run
 this: the file is in the repository. A test computes the groups again from the generator, compares the digests, and checks that the base
@@ -31,7 +31,9 @@ Groups = dict[str, frozenset[str]]
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="sentence_manifest", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="sentence_split_digests", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", nargs="?", type=Path, default=FILE)
     options = parser.parse_args(argv)
     files.write_json(options.file, describe_sentences(collect_base_sentences(), collect_demo_sentences()))
@@ -66,7 +68,7 @@ def collect_demo_sentences() -> Groups:
 
 
 def describe_sentences(base: Groups, demo: Groups) -> dict[str, Any]:
-    """The content of the manifest."""
+    """The content of FILE."""
     return {
         "base": {name: describe_group(texts) for name, texts in base.items()},
         "demo": {name: describe_group(texts) for name, texts in demo.items()},

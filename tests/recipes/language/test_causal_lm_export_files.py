@@ -5,24 +5,24 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from recipes.language import causal_lm_copied_files
+from recipes.language import causal_lm_export_files
 from tests.recipes.llm_sft import tiny_runs
 
 
 def test_the_head_is_left_out_only_if_it_is_tied(tmp_path: Path) -> None:
-    assert causal_lm_copied_files.find_tied_head(tiny_runs.write_base(tmp_path / "tied")) == "lm_head.weight"
-    assert causal_lm_copied_files.find_tied_head(tiny_runs.write_base(tmp_path / "untied", tied=False)) is None
+    assert causal_lm_export_files.find_tied_head(tiny_runs.write_base(tmp_path / "tied")) == "lm_head.weight"
+    assert causal_lm_export_files.find_tied_head(tiny_runs.write_base(tmp_path / "untied", tied=False)) is None
 
 
 def test_files_of_the_tokenizer_are_copied_and_private_ones_are_not(tmp_path: Path) -> None:
     for name in ("tokenizer.json", "chat_template.jinja", "LICENSE.txt", "notes.txt", "model.safetensors"):
         (tmp_path / name).write_text("{}")
-    assert causal_lm_copied_files.list_copied_files(tmp_path) == ("LICENSE.txt", "chat_template.jinja", "tokenizer.json")
-    assert causal_lm_copied_files.list_copied_files(tmp_path, ("chat_template",)) == ("LICENSE.txt", "tokenizer.json")
+    assert causal_lm_export_files.list_copied_files(tmp_path) == ("LICENSE.txt", "chat_template.jinja", "tokenizer.json")
+    assert causal_lm_export_files.list_copied_files(tmp_path, ("chat_template",)) == ("LICENSE.txt", "tokenizer.json")
 
 
 def test_a_config_loses_what_leads_to_code_and_is_copied_otherwise(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    assert causal_lm_copied_files.config_without_code(tmp_path) == {}
+    assert causal_lm_export_files.config_without_code(tmp_path) == {}
     (tmp_path / "config.json").write_text('{"model_type": "llama", "auto_map": {"AutoModel": "code.py"}}')
-    assert json.loads(causal_lm_copied_files.config_without_code(tmp_path)["config.json"]) == {"model_type": "llama"}
+    assert json.loads(causal_lm_export_files.config_without_code(tmp_path)["config.json"]) == {"model_type": "llama"}
