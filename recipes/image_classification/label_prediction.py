@@ -16,7 +16,7 @@ from recipes.transformers_model_structure import explain_loading
 
 from .classifier_model import image_classifier, read_base_labels
 from .image_processing import load_image_processor
-from .verb_arguments import make_generate_parser
+from .verbs import make_generate_parser
 
 
 def generate(folder: Path, argv: list[str]) -> int:

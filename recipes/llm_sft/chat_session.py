@@ -13,7 +13,7 @@ import torch
 from finetune.errors import UserError
 
 from .generation import Decoding, LoadedModel, generate_answer, load_model, make_decoding, tokenize_prompt
-from .verb_arguments import EXIT, RESET, make_chat_parser
+from .verbs import EXIT, RESET, make_chat_parser
 
 
 def chat(folder: Path, argv: list[str]) -> int:

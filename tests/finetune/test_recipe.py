@@ -21,6 +21,8 @@ from finetune.recipe import (
     built_in_recipes,
     choose_recipe,
     find_recipe,
+    load_argument_help,
+    load_data_advice,
     load_options,
     load_recipe,
     load_released_models,
@@ -205,6 +207,20 @@ def test_released_models_are_read_from_their_own_file(tmp_path: Path) -> None:
     (other / "released_models.py").write_text("RELEASED = ['me/mine']\n")
     with pytest.raises(UserError, match=r"released_models\.py must define RELEASED = \(ReleasedModel\(\.\.\.\), \.\.\.\)"):
         load_released_models(other)
+
+
+def test_verbs_are_read_from_their_own_file_under_both_of_its_names(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    folder = shutil.copytree(tiny.FOLDER, tmp_path / "mine")
+    assert load_argument_help(folder) == {} and "one JSON object in each line" in load_data_advice(folder)
+    (folder / "verb_arguments.py").write_text("HELP = {'generate': print}\nDATA = 'Write some.'\n")
+    assert load_argument_help(folder) == {"generate": print} and load_data_advice(folder) == "Write some."
+    assert {str(one.message) for one in recwarn} == {
+        f"{folder / 'verb_arguments.py'} is named verbs.py now; rename it (docs/add_a_recipe.md)"
+    }
+    (folder / "verbs.py").write_text("HELP = {'chat': print}\n")
+    recwarn.clear()
+    assert load_argument_help(folder) == {"chat": print} and "one JSON object in each line" in load_data_advice(folder)
+    assert not recwarn.list
 
 
 def test_the_byte_model_keeps_the_contract() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from finetune.__main__ import main
-from recipes.csm.verb_arguments import HELP
+from recipes.csm.verbs import HELP
 
 
 @pytest.mark.parametrize(

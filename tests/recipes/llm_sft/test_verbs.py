@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from finetune.__main__ import main
-from recipes.llm_sft.verb_arguments import HELP, make_chat_parser, make_generate_parser
+from recipes.llm_sft.verbs import HELP, make_chat_parser, make_generate_parser
 
 
 def test_arguments_are_parsed() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recipes.image_classification.verb_arguments import DATA, HELP, make_generate_parser
+from recipes.image_classification.verbs import DATA, HELP, make_generate_parser
 
 
 def test_images_and_their_number_of_labels_are_parsed(capsys: pytest.CaptureFixture[str]) -> None:
