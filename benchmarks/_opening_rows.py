@@ -13,8 +13,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from finetune.data import jsonl_dataset
-from finetune.data.jsonl_dataset import Measured
+from finetune.data import cached_samples, index_building
+from finetune.data.index_building import Measured
 
 READ = 1000
 
@@ -28,8 +28,8 @@ def resident_mib() -> float:
 def main() -> None:
     path = Path(sys.argv[1])
     before, began = resident_mib(), time.process_time()
-    jsonl_dataset.build_index(path, path.parent, "key", lambda row: Measured(len(row["text"]), sample=row["text"].encode()))
-    found = jsonl_dataset.open_rows(path, path.parent)
+    index_building.build_index(path, path.parent, "key", lambda row: Measured(len(row["text"]), sample=row["text"].encode()))
+    found = cached_samples.open_rows(path, path.parent)
     seconds = time.process_time() - began
     chosen = random.Random(0).choices(range(len(found)), k=READ)
     assert all(len(found.sample(row)) == found.lengths[row] for row in chosen)

@@ -27,7 +27,7 @@ import torch
 
 from finetune.checkpointing import checkpoint
 from finetune.config import Config, dump, resolve
-from finetune.data.dataset_opening import LengthLimit, encode_row
+from finetune.data.row_measurement import LengthLimit, encode_row
 from finetune.data.sample_serialization import decode
 from finetune.errors import UserError
 from finetune.recipe import find_recipe, load_recipe

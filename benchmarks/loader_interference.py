@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks import _table, _timing, _voice
 from benchmarks.voice_ways import frames_of, text_of
 from finetune.config import Config, on_disk, resolve
-from finetune.data import batching, dataset_opening, jsonl_dataset
+from finetune.data import batching, cached_samples, dataset_opening, sample_cache_key
 from finetune.data.batching import Loader, MicroBatch, Order, Place, RankBatch, Step
 from finetune.distributed import process_group
 from finetune.distributed.process_group import World
@@ -82,7 +82,7 @@ class Measured:
 class Tokenizing(Loader):
     """As the loader was before samples were cached."""
 
-    def __init__(self, found: jsonl_dataset.Rows, recipe: Recipe, processor: Any) -> None:
+    def __init__(self, found: cached_samples.Rows, recipe: Recipe, processor: Any) -> None:
         super().__init__(found, recipe, rank=0, size=1)
         self._file, self._index = found.path.open("rb", buffering=0), found.index
         self._read = lambda raw: recipe.read(json.loads(raw), processor, Path())
@@ -134,7 +134,7 @@ def table(name: str, recipe: Recipe, config: Config, joined: World, micros: int,
     recipe.prepare(config)
     loaded = recipe.load(config)
     found = dataset_opening.open_data(
-        on_disk(config.data.train), config.run.dir / "cache", dataset_opening.data_key(config, loaded), recipe, loaded, config, joined
+        on_disk(config.data.train), config.run.dir / "cache", sample_cache_key.data_key(config, loaded), recipe, loaded, config, joined
     )
     assert found is not None
     contestants = {"the cache": Measured(Loader(found, recipe, 0, 1)), "tokenizing": Measured(Tokenizing(found, recipe, loaded.processor))}
@@ -164,13 +164,13 @@ def rates_of(acts: dict[str, Callable[[], None]], rounds: int, operations: int, 
     return {label: [operations / seconds for seconds in taken] for label, taken in _timing.time_in_turns(acts, rounds, 1, clock).items()}
 
 
-def steps_of(config: Config, found: jsonl_dataset.Rows) -> Iterator[Step]:
+def steps_of(config: Config, found: cached_samples.Rows) -> Iterator[Step]:
     """One micro-batch each, without end."""
     for step in batching.steps(Order.of(config), found.lengths, Place(), epochs=None):
         yield from (Step((micro,), step.after) for micro in step.micros)
 
 
-def check_equal_counts(found: jsonl_dataset.Rows, config: Config, one: Loader, other: Loader) -> None:
+def check_equal_counts(found: cached_samples.Rows, config: Config, one: Loader, other: Loader) -> None:
     for step in islice(steps_of(config, found), 3):
         tensors = [loader.turns(step.micros)[0].batch.tensors for loader in (one, other)]
         assert all(torch.equal(tensors[0][name], tensors[1][name]) for name in tensors[1]) and [*tensors[0]] == [*tensors[1]]

@@ -15,7 +15,7 @@ from benchmarks._released import LORA, QLORA, Overrides, estimate_model, release
 from finetune.errors import UserError
 from finetune.hardware.gpu_specs import GPUS, make_cluster
 from finetune.planning.meta_device_estimate import RunEstimate
-from finetune.planning.report import plan_run
+from finetune.planning.run_plan import plan_run
 from finetune.recipe import ReleasedModel, find_recipe, load_recipe
 
 WAYS: dict[str, Overrides] = {"full": (), "LoRA": LORA, "QLoRA": QLORA}

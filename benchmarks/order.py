@@ -15,9 +15,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from benchmarks import _table
-from finetune.data import batching, jsonl_dataset
+from finetune.data import batching, cached_samples, index_building
 from finetune.data.batching import Order, Place
-from finetune.data.jsonl_dataset import Ids, Measured
+from finetune.data.cached_samples import Ids
+from finetune.data.index_building import Measured
 from finetune.storage import files
 
 ORDER = Order(seed=1, window=1024, micro_tokens=4096, global_batch_tokens=16384)
@@ -53,7 +54,7 @@ def main() -> None:
 def make(path: Path, size: int) -> Path:
     """A file of short rows, and its index."""
     files.write_jsonl(path, ({"text": "x" * (20 + row * 37 % 200)} for row in range(size)))
-    jsonl_dataset.build_index(path, path.parent, "key", lambda row: Measured(len(row["text"]), sample=row["text"].encode()))
+    index_building.build_index(path, path.parent, "key", lambda row: Measured(len(row["text"]), sample=row["text"].encode()))
     return path
 
 
@@ -61,14 +62,14 @@ def measure_opening(path: Path) -> list[object]:
     """What stands in the table behind the number of rows."""
     gc.collect()
     before, began = anonymous_kib(), time.perf_counter()
-    jsonl_dataset.build_index(path, path.parent, "key", refuse_to_measure)
-    found = jsonl_dataset.open_rows(path, path.parent)
+    index_building.build_index(path, path.parent, "key", refuse_to_measure)
+    found = cached_samples.open_rows(path, path.parent)
     seconds = time.perf_counter() - began
     step = next(batching.steps(ORDER, found.lengths, middle(len(found)), None))
     samples = [found.sample(row) for micro in step.micros for row in micro.ids]
     grown = anonymous_kib() - before
     assert len(samples) > 10
-    took, index = step_from_the_middle(found.lengths), jsonl_dataset.index_path(path, path.parent)
+    took, index = step_from_the_middle(found.lengths), cached_samples.index_path(path, path.parent)
     began = time.perf_counter()
     batching.count_steps(ORDER, found.lengths, 1)
     counting = time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""Config help and config errors: the documentation of each key, and validation errors in plain words with the nearest valid key."""
+"""Config validation errors in plain words: file and line, the key, and the nearest valid key."""
 
 from __future__ import annotations
 
@@ -9,16 +9,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-
-def fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """(dotted key, type and default, documentation) of every key."""
-    for name, info in model.model_fields.items():
-        section = _section_of(info.annotation)
-        if section is not None:
-            yield from fields(section, f"{prefix}{name}.")
-        else:
-            default = "required" if info.is_required() else f"default {_format_default(info.get_default(call_default_factory=True))}"
-            yield f"{prefix}{name}", f"{_type_name(info.annotation)}, {default}", info.description or ""
+from finetune.config_keys import fields, section_of
 
 
 def explain(problem: ErrorDetails, model: type[BaseModel], origins: dict[str, str]) -> str:
@@ -96,41 +87,13 @@ def _known_keys(model: type[BaseModel], path: list[str]) -> list[str]:
         if name.isdecimal():  # of a list of sections, whose section is already known
             continue
         info = model.model_fields.get(name)
-        section = _section_of(info.annotation) or _listed_section(info.annotation) if info else None
+        section = section_of(info.annotation) or _listed_section(info.annotation) if info else None
         if section is None:
             return []
         model = section
     return list(model.model_fields)
 
 
-def _section_of(annotation: Any) -> type[BaseModel] | None:
-    if get_origin(annotation) is tuple:  # a list of sections is one key
-        return None
-    candidates = [annotation, *get_args(annotation)]
-    found = [kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not BaseModel]
-    return found[0] if found else None
-
-
 def _listed_section(annotation: Any) -> type[BaseModel] | None:
     """The section whose keys each element of a list has."""
-    return _section_of(get_args(annotation)[0]) if get_origin(annotation) is tuple else None
-
-
-def _format_default(value: Any) -> str:
-    """A default as YAML writes it."""
-    if isinstance(value, tuple):
-        return f"[{', '.join(str(each) for each in value)}]"
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _type_name(annotation: Any) -> str:
-    """The type of a key, as `path | list of path or str | null`."""
-    if hasattr(annotation, "__metadata__"):
-        return _type_name(annotation.__origin__)
-    if get_origin(annotation) is tuple:
-        return f"list of {_type_name(get_args(annotation)[0]).replace(' | ', ' or ')}"
-    if choices := get_args(annotation):
-        return " | ".join(choice if isinstance(choice, str) else _type_name(choice) for choice in choices)
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return f"{{{', '.join(annotation.model_fields)}}}"
-    return "null" if annotation is type(None) else getattr(annotation, "__name__", str(annotation)).lower()
+    return section_of(get_args(annotation)[0]) if get_origin(annotation) is tuple else None

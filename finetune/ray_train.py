@@ -28,7 +28,7 @@ from finetune.command_lines import export_command, join_words
 from finetune.config_sources import Arguments, parse_arguments
 from finetune.errors import UserError, exit_code
 from finetune.monitoring.run_records import is_finished
-from finetune.ray_cluster import cluster
+from finetune.ray_cluster import cluster_checks, cluster_connection
 from finetune.ray_cluster.verb_arguments import CLUSTER_FLAGS, ClusterOptions, format_arguments, list_local_files
 from finetune.storage import files
 from finetune.train import check_config, load_checked_recipe, print_help, report_overlay
@@ -66,10 +66,10 @@ def run(argv: list[str]) -> int:
     report_overlay(arguments)
     load_checked_recipe(config)
     run_dir = engine.where.storage.absolute() / config.run.dir
-    with cluster.connect(engine.where.address):
-        each = cluster.choose_worker_resources(engine.where.gpu)
-        cluster.require_resources(engine.fewest, each, f"--num-workers {engine.fewest}")
-        cluster.check_same_files(run_dir, list_local_files(config))
+    with cluster_connection.connect(engine.where.address):
+        each = cluster_checks.choose_worker_resources(engine.where.gpu)
+        cluster_checks.require_resources(engine.fewest, each, f"--num-workers {engine.fewest}")
+        cluster_checks.check_same_files(run_dir, list_local_files(config))
         return report_result(
             train_on_cluster(engine, "GPU" in each, run_dir, [*format_arguments(arguments), f"--run.dir={run_dir}"]), run_dir, config.recipe
         )

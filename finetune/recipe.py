@@ -137,7 +137,7 @@ class Loaded:
     varies: str | None = None
     """Why blocks would be recompiled again and again, so that `train.compile: auto` does not compile them; None: they would not."""
     libraries: tuple[str, ...] = ()
-    """Distributions whose version affects what `read` returns, such as an image decoder, besides those of `dataset_opening.LIBRARIES`."""
+    """Distributions whose version affects what `read` returns, such as an image decoder, besides those of `sample_cache_key.LIBRARIES`."""
     remarks: tuple[str, ...] = ()
     """Sentences for the log before the first step."""
 

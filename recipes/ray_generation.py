@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from finetune.errors import UserError, format_count
-from finetune.ray_cluster import cluster
+from finetune.ray_cluster import cluster_checks, cluster_connection
 
 if TYPE_CHECKING:
     from data_prep.parallel.process_pool import Failure, Make
@@ -70,8 +70,8 @@ def open_engine(args: argparse.Namespace, shared: Path, needed: Sequence[Path | 
     from data_prep.parallel import ray_pool
 
     there = [*dict.fromkeys(path.absolute() for path in (Path.cwd(), *needed) if path is not None)]
-    with cluster.connect(args.ray_address):
-        gpus = float(cluster.has_resource("GPU")) if args.gpus_per_worker is None else args.gpus_per_worker
+    with cluster_connection.connect(args.ray_address):
+        gpus = float(cluster_checks.has_resource("GPU")) if args.gpus_per_worker is None else args.gpus_per_worker
         with ray_pool.claim_workers(args.workers, gpus, shared.absolute(), there) as remote:
             yield remote
 

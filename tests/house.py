@@ -20,7 +20,7 @@ PACKAGES = ("finetune", "data_prep", "recipes")
 ORDER: tuple[frozenset[str], ...] = (
     frozenset({"errors", "moved_modules"}),
     frozenset({"argument_parsing"}),
-    frozenset({"storage", "config_sources", "config_errors"}),
+    frozenset({"storage", "config_sources", "config_errors", "config_keys"}),
     frozenset({"config", "config_diff", "hardware"}),
     frozenset({"recipe", "command_lines"}),
     frozenset({"distributed"}),
@@ -47,7 +47,8 @@ FOR_DATA_PREP = frozenset(
         "storage",
         "hardware.cudnn_sdpa",
         "hardware.host_memory",
-        "ray_cluster.cluster",
+        "ray_cluster.cluster_checks",
+        "ray_cluster.cluster_connection",
     }
 )
 """The rooms and modules of finetune/ that data_prep may import."""

@@ -23,6 +23,7 @@ from typing import Any
 from data_prep.images import image_dataset_writer, image_report
 from data_prep.images.image_dataset_writer import MADE_BY, REPORT
 from data_prep.images.image_examination import ExaminedImage, examine_images
+from data_prep.images.image_selection import select_images
 from data_prep.images.image_sources import find_images
 from data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
 from finetune.argument_parsing import parse_arguments
@@ -69,7 +70,7 @@ def _run(argv: list[str]) -> int:
         settings = {"source": Path(options.source).name, "val_share": options.val_share, "configs": options.config, "splits": options.split}
         files.write_json(options.out / SUMMARY, {"made_by": MADE_BY})  # so that a killed run can be repeated
         examined = list(_report_progress(examine_images(find_images(options.source, options.config, options.split), options.out)))
-        dataset = image_dataset_writer.select_images(examined, options.val_share)
+        dataset = select_images(examined, options.val_share)
         summary = image_dataset_writer.make_summary(dataset, settings)
         files.write_text(options.out / REPORT, image_report.render_report(dataset, summary, options.out))
         image_dataset_writer.write_dataset(dataset, options.out, summary)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.clips.fingerprints import FingerprintedClip, Match, compare_clips, find_matches
+from data_prep.clips.fingerprint_matching import FingerprintedClip, Match, compare_clips, find_matches
 from data_prep.clips.measurements import WORD
 
 LENGTH_TOLERANCE, LENGTH_SECONDS = 0.02, 0.15

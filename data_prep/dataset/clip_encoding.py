@@ -21,9 +21,10 @@ import numpy as np
 from data_prep.audio.stream_reader import AudioError, Samples
 from data_prep.audio.waveform import load_track, probe_recording
 from data_prep.audio_codecs.interface import Codec, CodecError, Codes, LoadedCodec
+from data_prep.parallel.item_distribution import distribute_items
 from data_prep.parallel.process_pool import Failure, StopSignal
 from data_prep.parallel.torch_settings import use_one_thread
-from data_prep.parallel.worker_options import WorkerOptions, distribute_items
+from data_prep.parallel.worker_options import WorkerOptions
 from data_prep.pipeline.progress import format_progress
 from finetune.storage import files
 

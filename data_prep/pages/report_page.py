@@ -27,8 +27,8 @@ from data_prep.pages.quality_rule_effects import (
     list_rules,
 )
 from data_prep.pages.rejection_advice import ADVICE, explain_reason
-from data_prep.pages.report_audio import AUDIO_BYTES, ClipSelection, choose_clips, render_clips
 from data_prep.pages.report_charts import STEPS, Curve, Histogram, choose_ticks, format_number, make_curve, make_histogram
+from data_prep.pages.report_clips import AUDIO_BYTES, ClipSelection, choose_clips, render_clips
 from data_prep.pages.voice_dataset_loader import Dataset, ReportClip
 
 FOLDER = Path(__file__).parent

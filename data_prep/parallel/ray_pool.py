@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from data_prep.parallel.process_pool import Failure, ItemResult, Make, StopSignal, attempt_twice, open_worker, unwrap_result
-from finetune.ray_cluster import cluster
+from finetune.ray_cluster import cluster_checks, cluster_connection
 from finetune.storage import files
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class RayWorkers:
 def connect_workers(address: str | None, workers: int | None, gpus: float, shared: Path, needed: Sequence[Path]) -> Iterator[RayWorkers]:
     """Connect to the cluster and check its resources: `workers` (None: as many as fit) with one CPU and `gpus` GPUs each, on machines that
     see files written to `shared` and have the `needed` files. Raises `UserError`."""
-    with cluster.connect(address), claim_workers(workers, gpus, shared, needed) as remote:
+    with cluster_connection.connect(address), claim_workers(workers, gpus, shared, needed) as remote:
         yield remote
 
 
@@ -50,9 +50,9 @@ def connect_workers(address: str | None, workers: int | None, gpus: float, share
 def claim_workers(workers: int | None, gpus: float, shared: Path, needed: Sequence[Path]) -> Iterator[RayWorkers]:
     """As `connect_workers`, on the cluster that this process is connected to."""
     each = {"CPU": 1.0, **({"GPU": gpus} if gpus else {})}
-    count = cluster.count_room(each) if workers is None else workers
-    cluster.require_resources(max(1, count), each, f"--workers {count}")
-    cluster.check_same_files(shared, needed)
+    count = cluster_checks.count_room(each) if workers is None else workers
+    cluster_checks.require_resources(max(1, count), each, f"--workers {count}")
+    cluster_checks.check_same_files(shared, needed)
     attempts = shared / ".attempts"
     files.discard(attempts)
     try:

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from data_prep.audio.stream_reader import AudioError
 from data_prep.audio.waveform import MASTER_RATE
+from data_prep.parallel.item_distribution import distribute_items
 from data_prep.parallel.process_pool import Failure, StopSignal
 from data_prep.parallel.torch_settings import use_one_thread
-from data_prep.parallel.worker_options import WorkerOptions, distribute_items
+from data_prep.parallel.worker_options import WorkerOptions
 from data_prep.pipeline import clip_selection
 from data_prep.pipeline.clip_selection import SelectionCriteria
 from data_prep.pipeline.one_recording import (
@@ -38,7 +39,8 @@ from data_prep.pipeline.one_recording import (
 )
 from data_prep.pipeline.progress import RecordingProgress
 from data_prep.pipeline.stage_cache import NotStoredError, Stages, StoredStages
-from data_prep.pipeline.worker_models import Activity, Models
+from data_prep.pipeline.worker_activity import Activity
+from data_prep.pipeline.worker_models import Models
 from data_prep.recordings.recording_files import RecordingSource
 from data_prep.recordings.user_transcripts import UserTranscript
 from data_prep.segmentation.vad import Region

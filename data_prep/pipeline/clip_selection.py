@@ -17,7 +17,7 @@ from data_prep.audio.encoding_info import read_encoding
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.clips import duplicates, quality_rules, speaker_similarity
 from data_prep.clips.extraction import MeasuredClip
-from data_prep.clips.fingerprints import FingerprintedClip
+from data_prep.clips.fingerprint_matching import FingerprintedClip
 from data_prep.clips.quality_rules import Candidate, Rule, RuleInput
 from data_prep.clips.review_decisions import Decision
 from data_prep.manifest import ManifestRow, Reject

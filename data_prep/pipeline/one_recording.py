@@ -31,8 +31,10 @@ from data_prep.clips.dnsmos import SoundRatings, SoundScorer
 from data_prep.clips.extraction import MeasuredClip, RecordingLevels
 from data_prep.manifest import AUTO
 from data_prep.parallel import process_pool
+from data_prep.pipeline.lazy_audio import LazyAudio, PartAudio
 from data_prep.pipeline.stage_cache import NotStoredError, Stages, StoredStages, make_key
-from data_prep.pipeline.worker_models import LazyAudio, Models, PartAudio, format_time, report_activity
+from data_prep.pipeline.worker_activity import format_time, report_activity
+from data_prep.pipeline.worker_models import Models
 from data_prep.recordings.recording_files import RecordingSource
 from data_prep.recordings.user_transcripts import UserTranscript
 from data_prep.segmentation import recording_parts, subtitle_sync, vad

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.pipeline.one_recording import DividedRecording, PreparedRecording
-from data_prep.pipeline.worker_models import Activity, format_time
+from data_prep.pipeline.worker_activity import Activity, format_time
 from finetune.errors import format_count
 
 ACTIVITY_SECONDS = 1.0

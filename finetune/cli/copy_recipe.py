@@ -108,7 +108,8 @@ def needed_files(recipe: Path) -> set[Path]:
     """Files of a recipe, relative to its folder: `recipe.py`, `options.py` and `verbs.py`, the modules that these import,
     relatively and at any depth, and every file that is no module in the folders of these."""
     modules = set[Path]()
-    pending = [Path(name) for name in ("__init__.py", "recipe.py", "options.py", "verbs.py", f"{OLD_VERBS}.py") if (recipe / name).is_file()]
+    read_by_name = ("__init__.py", "recipe.py", "options.py", "verbs.py", f"{OLD_VERBS}.py")
+    pending = [Path(name) for name in read_by_name if (recipe / name).is_file()]
     while pending:
         module = pending.pop()
         if module not in modules:

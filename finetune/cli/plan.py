@@ -87,7 +87,8 @@ def print_estimate(config: Config, recipe: Recipe, requested: PlanOptions, argum
     training, else 0."""
     from finetune.planning.launch_file import format_launch_command, format_launch_file
     from finetune.planning.meta_device_estimate import estimate_run
-    from finetune.planning.report import format_plan, plan_run
+    from finetune.planning.plan_report import format_plan
+    from finetune.planning.run_plan import plan_run
 
     foreseen = estimate_run(config, recipe)
     prospect = plan_run(foreseen, requested.cluster)
@@ -153,8 +154,9 @@ def read_first_batch(config: Config, recipe: Recipe) -> list[str]:
 def format_first_batch(config: Config, recipe: Recipe, world: World) -> Iterator[str]:
     """Lines about dropped rows, then the samples of the first micro-batch of epoch 0. The run reuses the index that is built here."""
     from finetune.data.batching import Loader, Order, Place, steps
-    from finetune.data.dataset_opening import check_batching, data_key, describe_dropped, open_training_data
+    from finetune.data.dataset_opening import check_batching, describe_dropped, open_training_data
     from finetune.data.mixture import MixedRows
+    from finetune.data.sample_cache_key import data_key
 
     assert recipe.show is not None
     check_batching(config, recipe)

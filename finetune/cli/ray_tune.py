@@ -31,7 +31,7 @@ from finetune.command_lines import export_command, join_words, shorten_path
 from finetune.config_sources import Arguments, parse_arguments
 from finetune.errors import UserError, exit_code, format_count
 from finetune.monitoring.run_records import CHECKPOINTS
-from finetune.ray_cluster import cluster
+from finetune.ray_cluster import cluster_checks, cluster_connection
 from finetune.ray_cluster.verb_arguments import CLUSTER_FLAGS, ClusterOptions, list_local_files, parse_choice, parse_count
 from finetune.storage import files
 from finetune.train import load_checked_recipe, print_help, report_overlay
@@ -62,7 +62,7 @@ def run(argv: list[str]) -> int:
     load_checked_recipe(next(iter(plan.configs.values())))
     lock = files.lock_folder(plan.folder)
     try:
-        with cluster.connect(where.address):
+        with cluster_connection.connect(where.address):
             stopped = run_study(plan, where, study.at_once)
     finally:
         os.close(lock)
@@ -111,12 +111,14 @@ def run_study(plan: StudyPlan, where: ClusterOptions, most: int | None) -> str |
     from finetune.monitoring.stop_requests import STOP_FILE, StopRequests
     from finetune.ray_cluster import study_driver  # here, since mistakes in the command line need no torch
 
-    each = cluster.choose_worker_resources(where.gpu)
-    cluster.require_resources(most or 1, each, f"--max-concurrent {most or 1}")
-    cluster.check_same_files(plan.folder, [*dict.fromkeys(path for config in plan.configs.values() for path in list_local_files(config))])
+    each = cluster_checks.choose_worker_resources(where.gpu)
+    cluster_checks.require_resources(most or 1, each, f"--max-concurrent {most or 1}")
+    cluster_checks.check_same_files(
+        plan.folder, [*dict.fromkeys(path for config in plan.configs.values() for path in list_local_files(config))]
+    )
     plan.save(plan.trials)
     orders = study_plan.make_orders(plan)
-    at_once = min(most or len(plan.trials), cluster.count_room(each))
+    at_once = min(most or len(plan.trials), cluster_checks.count_room(each))
     settings = study_driver.TrialSettings(plan.folder, plan.metric, plan.definition.early_stopping, each, at_once, where.failures)
     driver = study_driver.TrialDriver(settings, {trial.number: trial for trial in plan.trials}, orders, plan.save)
     for number, reason in study_driver.find_missed_stops(plan.folder, plan.trials).items():

@@ -20,7 +20,7 @@ import torch
 
 from finetune.config import Config
 from finetune.data import sample_serialization
-from finetune.data.jsonl_dataset import Ids, Rows, suggest_rebuild
+from finetune.data.cached_samples import Ids, Rows, suggest_rebuild
 from finetune.data.keyed_permutation import derive_key, permute
 from finetune.data.mixture import MixedLengths, MixedRows
 from finetune.data.packing import best_fit, fill

@@ -1,73 +1,22 @@
-"""Length index of a data file: every row is tokenized once before training, and dropped or truncated rows are counted and logged.
-
-The samples that the recipe's `read` returns are stored in the sample cache, so training never calls it again.
-"""
+"""Opens the data files of a run on all ranks: downloads remote ones, indexes each on one rank, and reports dropped and truncated rows."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import dataclass
-from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from finetune.config import Config, on_disk
-from finetune.data import index_workers, referenced_file_changes, sample_serialization
-from finetune.data.context_rows import EarlierRows, find_earlier_rows, read_with_context
-from finetune.data.jsonl_dataset import Measured, Rows, build_index, open_rows
+from finetune.data import index_workers
+from finetune.data.cached_samples import Rows, open_rows
+from finetune.data.context_rows import find_earlier_rows
+from finetune.data.index_building import build_index
 from finetune.data.mixture import MixedRows, name_sources, name_validation_sources
+from finetune.data.row_measurement import LengthLimit, encode_row, longest_sample
 from finetune.data.row_problems import SHOWN_PROBLEMS
 from finetune.distributed.process_group import World, run_on_all, run_on_main
 from finetune.errors import UserError, format_count
-from finetune.recipe import Loaded, Recipe, Sample, find_recipe
-from finetune.storage import files, remote
-
-DESCRIBING = ("*.json", "*.txt", "*.model", "*.tiktoken", "*.codes", "**/*.jinja")
-"""Files of a base that can affect a sample: configs, tokenizers and templates, but not weights."""
-CODE = tuple(Path(__file__).resolve().parents[2] / name for name in ("finetune", "data_prep", "recipes"))
-"""Folders of this project's own code."""
-LIBRARIES = ("torch", "numpy", "transformers", "tokenizers", "jinja2", "sentencepiece", "tiktoken", "mistral_common")
-"""Distributions whose version can affect how a row is read."""
-
-
-def data_key(config: Config, loaded: Loaded) -> str:
-    """Digest of everything that samples depend on besides the rows: the recipe, its options and state, the base's tokenizer files, and the
-    code.
-
-    It does not include the weights, so `finetune plan --show-batch` need not read them.
-    """
-    chosen = [config.recipe, config.options.model_dump_json(), json.dumps(loaded.state, sort_keys=True)]
-    paths = sorted({path for pattern in DESCRIBING for path in loaded.base.glob(pattern)})
-    base = [f"{path.name} {files.digest(path)}" for path in paths]
-    versions = [f"{name} {_version(name)}" for name in loaded.libraries]
-    return hashlib.sha256("\n".join([*chosen, *base, *versions, code_version(find_recipe(config.recipe))]).encode()).hexdigest()
-
-
-def code_version(recipe: Path) -> str:
-    """Digest of the source of this project and of the recipe in this folder, and of the versions of the libraries that read text."""
-    libraries = " ".join(f"{name} {_version(name)}" for name in LIBRARIES)
-    outside = [] if recipe.is_relative_to(CODE[-1]) else digest_sources(recipe)
-    return hashlib.sha256("\n".join([libraries, *_digest_own_sources(), *outside]).encode()).hexdigest()
-
-
-@cache
-def _digest_own_sources() -> list[str]:
-    """Read once: a process runs the code that it has imported, and 500 files take a tenth of a second."""
-    return [line for folder in CODE for line in digest_sources(folder)]
-
-
-def digest_sources(folder: Path) -> list[str]:
-    """Relative path and digest of each Python file below the folder."""
-    return [f"{path.relative_to(folder)} {files.digest(path)}" for path in sorted(folder.rglob("*.py"))]
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "none"
+from finetune.recipe import Loaded, Recipe, find_recipe
+from finetune.storage import remote
 
 
 def download_data(config: Config, world: World) -> Config:
@@ -127,59 +76,9 @@ def open_validation_data(
     return run_on_all(world, lambda: MixedRows.mix(found, names, shares, "data.val"))
 
 
-@dataclass(frozen=True)
-class LengthLimit:
-    """Maximum length of a sample, and how to handle longer ones."""
-
-    positions: int
-    key: str
-    """Config key that sets the length."""
-    too_long: str
-
-    @classmethod
-    def of(cls, config: Config) -> LengthLimit:
-        key = "train.micro_tokens" if config.data.sequence_length is None else "data.sequence_length"
-        return cls(longest_sample(config), key, config.data.too_long)
-
-
-def longest_sample(config: Config) -> int:
-    return config.data.sequence_length or config.train.micro_tokens
-
-
 def data_folder(path: Path) -> Path:
     """The third argument of `read`: the folder of a data file. A link is not followed, since the files that rows name are beside it."""
     return path.absolute().parent
-
-
-def measure_row(
-    config: Config, recipe: Recipe, processor: Any, row: dict[str, Any], folder: Path, earlier: EarlierRows | None = None
-) -> Measured:
-    """Length of a row with its context. Raises `UserError` for an invalid row, and for a too long one under `data.too_long: error`."""
-    return apply_limit(LengthLimit.of(config), recipe, read_with_context(recipe, processor, row, folder, earlier))
-
-
-def encode_row(
-    limit: LengthLimit, folder: Path, recipe: Recipe, processor: Any, row: dict[str, Any], earlier: EarlierRows | None = None
-) -> Measured:
-    """As `measure_row`, with the state of the files that the row names, and, unless the row is dropped, with the record of the sample
-    before truncation."""
-    named = tuple(referenced_file_changes.describe_files(recipe.files(row), folder))  # before they are read: a later change is then noticed
-    sample = read_with_context(recipe, processor, row, folder, earlier)
-    found = apply_limit(limit, recipe, sample)._replace(files=named)
-    return found if found.left_out else found._replace(sample=sample_serialization.encode(sample))
-
-
-def apply_limit(limit: LengthLimit, recipe: Recipe, sample: Sample) -> Measured:
-    positions = recipe.length(sample)
-    if positions <= limit.positions:
-        return Measured(positions)
-    if limit.too_long == "drop":
-        return Measured(0, left_out=f"longer than {limit.positions} positions")
-    if limit.too_long == "error" or recipe.truncate is None:
-        raise UserError(f"{positions} positions do not fit {limit.key}: {limit.positions}; raise it, or set data.too_long: drop")
-    if not any(recipe.collate([recipe.truncate(sample, limit.positions)]).targets.values()):
-        return Measured(0, left_out=f"no training targets in the first {limit.positions} positions")
-    return Measured(limit.positions, cut=True)
 
 
 def check_batching(config: Config, recipe: Recipe) -> None:

@@ -1,7 +1,7 @@
 """Worker processes that tokenize and index the rows of a large data file in parallel.
 
 A process receives the recipe (by its folder) and its processor once, then one block of lines at a time, and returns the result of
-`scan_block` in finetune/data/jsonl_dataset.py. Results are collected in the order of the blocks, so index and cache have the same bytes as
+`scan_block` in finetune/data/index_building.py. Results are collected in the order of the blocks, so index and cache have the same bytes as
 with one process. The processes come from a fork server: a fork of this process would copy locks of torch's threads in an arbitrary state.
 """
 
@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from finetune.data.jsonl_dataset import Block, Measure, ScanAll, Scanned, scan_block
+from finetune.data.index_building import Block, Measure, ScanAll, Scanned, scan_block
 from finetune.errors import UserError
 from finetune.recipe import load_recipe
 
@@ -55,7 +55,7 @@ class IndexWorkers:
         return partial(self.scan_all, count) if count > 1 else None
 
     def scan_all(self, count: int, blocks: Iterable[Block]) -> Iterator[Scanned]:
-        """Results of `scan_block` in finetune/data/jsonl_dataset.py for the blocks, in order. Raises `UserError` for a row that kills its
+        """Results of `scan_block` in finetune/data/index_building.py for the blocks, in order. Raises `UserError` for a row that kills its
         process, and `RuntimeError` with the place of the row for any other exception of a recipe."""
         with contextlib.ExitStack() as stack:
             idle = [stack.enter_context(_Worker(self)) for _ in range(count)]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import islice
 
 from finetune.data.batching import Order, Place, Step, steps
-from finetune.data.jsonl_dataset import Ids
+from finetune.data.cached_samples import Ids
 from finetune.data.mixture import MixedLengths
 
 STEPS = 8

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from finetune.data.jsonl_dataset import Ids, Rows
+from finetune.data.cached_samples import Ids, Rows
 from finetune.data.keyed_permutation import derive_key, permute
 from finetune.errors import UserError, format_count
 from finetune.recipe import POSITIONS

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from finetune.monitoring import killed_rank_diagnosis
+from finetune.monitoring import rank_status_records
 
 Identity = tuple[str, str, str, int]
 """Host name, boot id, process namespace, process id."""
@@ -40,7 +40,7 @@ def identify_process() -> Identity:
     namespace = ""
     with contextlib.suppress(OSError):
         namespace = str(Path("/proc/self/ns/pid").readlink())
-    return platform.node(), killed_rank_diagnosis.boot_id(), namespace, os.getpid()
+    return platform.node(), rank_status_records.boot_id(), namespace, os.getpid()
 
 
 class Peers:

@@ -31,7 +31,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from finetune.distributed.process_group import World, broadcast_from_main, gather_from_ranks, sum_over_ranks
 from finetune.errors import ElsewhereError, UserError
 from finetune.hardware import host_memory
-from finetune.monitoring import killed_rank_diagnosis
+from finetune.monitoring import killed_rank_diagnosis, rank_status_records
 from finetune.monitoring.peer_processes import Peers, ProcessExit, identify_process
 from finetune.storage import files
 
@@ -205,7 +205,7 @@ class Heartbeat:
     def _describe_deaths(self, deaths: Sequence[ProcessExit]) -> RunFailure:
         """Describes the first death that the launcher did not cause: it sends SIGTERM to all ranks when one has died."""
         death = min(deaths, key=lambda each: each.signal == "SIGTERM")
-        signs = None if self._folder is None else killed_rank_diagnosis.read_status(self._folder, death.rank)
+        signs = None if self._folder is None else rank_status_records.read_status(self._folder, death.rank)
         who = f"rank {death.rank} (process {death.process} on {platform.node()})"
         if death.code is not None:
             return RunFailure(f"{who} exited with code {death.code} and without a message", death.rank)
@@ -227,21 +227,21 @@ class Heartbeat:
 
     def _record_signs(self, folder: Path) -> None:
         device = self._world.device
-        signs = killed_rank_diagnosis.RankStatus(
+        signs = rank_status_records.RankStatus(
             rank=self._world.rank,
             ranks=self._world.size,
             host=platform.node(),
-            boot=killed_rank_diagnosis.boot_id(),
+            boot=rank_status_records.boot_id(),
             process=os.getpid(),
             step=self.step,
-            peak_gib=killed_rank_diagnosis.peak_gib(),
+            peak_gib=rank_status_records.peak_gib(),
             gpu_peak_gib=torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None,
             out_of_memory_kills=self._kills_before,
             host_memory_gib=host_memory.host_memory() / host_memory.GIB,
             time=time.time(),
         )
         with contextlib.suppress(OSError, UserError):  # a missing status record must not end a run
-            killed_rank_diagnosis.write_status(folder, signs)
+            rank_status_records.write_status(folder, signs)
 
     def _keep_recording(self, folder: Path) -> None:
         while not self._left.wait(SIGNS_SECONDS):
@@ -289,7 +289,7 @@ class Heartbeat:
 
     def _describe_silent_rank(self, rank: int) -> RunFailure:
         """The failure of a rank without heartbeats: on another machine, or hanging."""
-        signs = None if self._folder is None else killed_rank_diagnosis.read_status(self._folder, rank)
+        signs = None if self._folder is None else rank_status_records.read_status(self._folder, rank)
         what = (
             ""
             if signs is None

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetune.monitoring import killed_rank_diagnosis
-from finetune.monitoring.killed_rank_diagnosis import RankStatus
+from finetune.monitoring import rank_status_records
+from finetune.monitoring.rank_status_records import RankStatus
 from finetune.monitoring.run_records import (
     CHECKPOINTS,
     EXIT_RECORD,
@@ -92,7 +92,7 @@ def find_state(folder: Path) -> tuple[str, str]:
         if reason == REFUSED:
             return reason, ""
         return ("stopped" if reason.startswith("stopped by ") else "failed"), reason.removeprefix("stopped ")
-    statuses = killed_rank_diagnosis.read_all_statuses(folder)
+    statuses = rank_status_records.read_all_statuses(folder)
     if any(map(is_alive, statuses)):
         return "running", ""
     return ("failed", "killed without a record") if statuses else ("no record", "")
@@ -100,7 +100,7 @@ def find_state(folder: Path) -> tuple[str, str]:
 
 def is_alive(status: RankStatus) -> bool:
     """Whether the process of a status record probably still runs."""
-    if status.host != platform.node() or status.boot != killed_rank_diagnosis.boot_id():
+    if status.host != platform.node() or status.boot != rank_status_records.boot_id():
         return abs(time.time() - status.time) < SILENT_SECONDS
     try:
         os.kill(max(0, status.process), 0)  # 0, like a negative number, would be a group of processes

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.config import Config, on_disk
-from finetune.data import dataset_opening, referenced_file_changes
+from finetune.data import dataset_opening, referenced_file_changes, row_measurement
 from finetune.data.context_rows import EarlierRows, find_earlier_rows, read_with_context
 from finetune.data.mixture import compute_shares, describe_equal_files, describe_share, name_sources
 from finetune.errors import UserError
@@ -102,7 +102,7 @@ def inspect_row(
     folder = dataset_opening.data_folder(path)
     try:
         referenced_file_changes.describe_files(recipe.files(row), folder)
-        found = dataset_opening.measure_row(config, recipe, processor, row, folder, earlier)
+        found = row_measurement.measure_row(config, recipe, processor, row, folder, earlier)
         if found.left_out:
             return 0, None
         sample = read_with_context(recipe, processor, row, folder, earlier)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.config import Config, on_disk
-from finetune.data import dataset_opening
+from finetune.data import dataset_opening, row_measurement
 from finetune.distributed import sharding, tensor_parallel
 from finetune.errors import UserError
 from finetune.modeling import base_kl_loss, loading
@@ -64,7 +64,7 @@ def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
 
     @cache
     def activations(positions: int, recomputing: Recomputing, tensor: int) -> Activations:
-        samples = -(-positions // dataset_opening.longest_sample(config))
+        samples = -(-positions // row_measurement.longest_sample(config))
         batch, held = sketched.batch(samples, positions // samples), positions // samples * samples
         try:
             return trace_step(loaded.model, counts, loaded.blocks, loss, batch, held, dtype, recomputing, tensor, loaded.tensor_plans)

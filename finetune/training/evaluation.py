@@ -12,7 +12,7 @@ from torch import Tensor
 
 from finetune.data import packing
 from finetune.data.batching import MicroBatch, Place, Step
-from finetune.data.jsonl_dataset import Ids, Rows
+from finetune.data.cached_samples import Ids, Rows
 from finetune.data.mixture import MixedRows
 from finetune.distributed import sharding
 from finetune.distributed.process_group import sum_over_data_ranks, sum_over_ranks

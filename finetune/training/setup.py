@@ -15,9 +15,10 @@ from finetune.checkpointing import checkpoint, disk_space, shared_run_folder
 from finetune.config import Config, on_disk
 from finetune.config_diff import Change, find_changes, flatten
 from finetune.config_sources import read_config_file
-from finetune.data import batching, dataset_opening, load_imbalance_estimate
+from finetune.data import batching, dataset_opening, load_imbalance_estimate, sample_cache_key
 from finetune.data.batching import Order
-from finetune.data.jsonl_dataset import Rows, discard_other_indexes
+from finetune.data.cached_samples import Rows
+from finetune.data.index_building import discard_other_indexes
 from finetune.data.mixture import MixedRows
 from finetune.distributed import activation_checkpointing, sharding, tensor_parallel
 from finetune.distributed.process_group import World, run_on_all, run_on_main
@@ -25,8 +26,8 @@ from finetune.errors import UserError, format_count
 from finetune.modeling import base_kl_loss, loading, optimizers, quantization
 from finetune.modeling.compilation import compile_blocks, decide_compilation, fixed_positions
 from finetune.modeling.trained_parameters import choose_trained
-from finetune.monitoring.killed_rank_diagnosis import FOLDER as SIGNS
 from finetune.monitoring.killed_rank_diagnosis import describe_killed_launch
+from finetune.monitoring.rank_status_records import FOLDER as SIGNS
 from finetune.monitoring.run_logger import Events
 from finetune.monitoring.run_records import EXIT_RECORD
 from finetune.recipe import BASE_DISTANCE, Loaded, Recipe
@@ -152,7 +153,7 @@ def open_data(
 ) -> tuple[Rows | MixedRows, Rows | MixedRows | None]:
     """Training and validation rows; indexes of other data are removed from the run's cache. Collective: call on every rank."""
     cache = config.run.dir / "cache"
-    key = run_on_main(world, lambda: dataset_opening.data_key(config, loaded))
+    key = run_on_main(world, lambda: sample_cache_key.data_key(config, loaded))
     rows = dataset_opening.open_training_data(local, cache, key, recipe, loaded, config, world)
     val = dataset_opening.open_validation_data(local, cache, key, recipe, loaded, config, world)
     paths = map(on_disk, (*local.data.training_files(), *local.data.validation_files()))

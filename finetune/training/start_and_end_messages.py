@@ -18,7 +18,7 @@ from finetune.monitoring.run_logger import format_duration
 from finetune.monitoring.run_records import FINISHED, FINISHED_EARLY, find_best_evaluation, iterate_events
 from finetune.monitoring.stop_requests import STOP_FILE
 from finetune.planning.memory import GIB, Memory
-from finetune.planning.report import TERMS
+from finetune.planning.plan_report import TERMS
 from finetune.recipe import Recipe, recipe_arguments
 from finetune.training.loop import Progress
 from finetune.training.out_of_memory import plan_memory

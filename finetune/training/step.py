@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from finetune.config import Config
 from finetune.data.batching import Loader, RankBatch
-from finetune.data.jsonl_dataset import Rows
+from finetune.data.cached_samples import Rows
 from finetune.data.mixture import MixedRows
 from finetune.distributed import sharding
 from finetune.distributed.process_group import World, gather_from_ranks, sum_over_data_ranks

@@ -210,7 +210,8 @@ def test_the_best_copy_wins_and_no_copy_validates(tmp_path) -> None:
 def test_second_takes_and_other_sentences_stay(tmp_path, language) -> None:
     """All prompts of a language, each in a recording of its own with its text: what is removed is listed."""
     from data_prep.clips.duplicates import DuplicateCandidate, find_duplicates
-    from data_prep.clips.fingerprints import FingerprintedClip, compute_fingerprint
+    from data_prep.clips.fingerprint_matching import FingerprintedClip
+    from data_prep.clips.fingerprints import compute_fingerprint
 
     clips, texts, lengths = [], {}, {}
     for half in ("tuned", "reported"):

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from finetune.config import Config, Names, Section, resolve
-from finetune.config_errors import SYNONYMS, fields
+from finetune.config_errors import SYNONYMS
+from finetune.config_keys import fields
 from finetune.errors import UserError
 
 
@@ -28,13 +29,6 @@ def problems(*overrides: tuple[str, str], files: tuple[Path, ...] = ()) -> str:
     with pytest.raises(UserError) as caught:
         resolve("tests", Options, files, overrides)
     return str(caught.value)
-
-
-def test_fields_are_listed_with_type_default_and_meaning() -> None:
-    assert list(fields(Options, "options.")) == [
-        ("options.depth", "int, default 1", "How deep."),
-        ("options.names", "list of str, default []", "Of what."),
-    ]
 
 
 def test_every_problem_at_once_with_place_and_nearest_key(tmp_path: Path) -> None:

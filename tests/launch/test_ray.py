@@ -22,7 +22,7 @@ from data_prep.cli import voice
 from finetune import ray_train
 from finetune.checkpointing.checkpoint import find_newest_valid
 from finetune.errors import UserError
-from finetune.ray_cluster import cluster
+from finetune.ray_cluster import cluster_checks, cluster_connection
 from tests.launch import ray_nodes
 from tests.launch.launching import ALONE, ROOT, byte_data, command, series
 from tests.recipes.image_classification import tiny_images
@@ -128,23 +128,23 @@ def test_requests_beyond_the_cluster_are_refused_before_anything_is_loaded(
     nodes: Cluster, data: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with cluster.connect(nodes.address):
-        assert not cluster.has_resource("GPU")
+    with cluster_connection.connect(nodes.address):
+        assert not cluster_checks.has_resource("GPU")
         with pytest.raises(UserError, match=r"^--num-workers 3: 3 workers with 1 CPU each were requested, and the cluster has 2 CPU on 1 "):
-            cluster.require_resources(3, {"CPU": 1.0}, "--num-workers 3")
+            cluster_checks.require_resources(3, {"CPU": 1.0}, "--num-workers 3")
         with pytest.raises(UserError, match=r"2 workers with 1 GPU each were requested, and the cluster has 0 GPU"):
-            cluster.require_resources(2, {"GPU": 1.0}, "--num-workers 2")
-        cluster.require_resources(2, {"CPU": 1.0}, "--num-workers 2")
-        cluster.check_same_files(tmp_path / "run", [tmp_path])
+            cluster_checks.require_resources(2, {"GPU": 1.0}, "--num-workers 2")
+        cluster_checks.require_resources(2, {"CPU": 1.0}, "--num-workers 2")
+        cluster_checks.check_same_files(tmp_path / "run", [tmp_path])
         assert list((tmp_path / "run").iterdir()) == []
         elsewhere = Path("/proc/self/cwd/run")  # another folder for each process
         with pytest.raises(
             UserError, match=r"does not see the files that .* writes to /proc/self/cwd/run; choose a folder that all machines share"
         ):
-            cluster.check_same_files(elsewhere, [])
+            cluster_checks.check_same_files(elsewhere, [])
         (tmp_path / "here").touch()
         with pytest.raises(UserError, match=r"does not have /proc/self/cwd/here, which .* has; all machines need the same files"):
-            cluster.check_same_files(tmp_path / "run", [Path("/proc/self/cwd/here")])
+            cluster_checks.check_same_files(tmp_path / "run", [Path("/proc/self/cwd/here")])
     assert not ray.is_initialized()
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from finetune import train
 from finetune.checkpointing import checkpoint
 from finetune.data import batching
-from finetune.data.jsonl_dataset import Rows
+from finetune.data.cached_samples import Rows
 from finetune.training import evaluation, loop
 from finetune.training.step import Training
 from tests import loopback

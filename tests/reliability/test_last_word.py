@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from finetune.monitoring import killed_rank_diagnosis
+from finetune.monitoring import killed_rank_diagnosis, rank_status_records
 from finetune.monitoring.run_records import read_log
 from tests.launch.launching import ALONE, ROOT, command
 from tests.ledger import record
@@ -31,7 +31,7 @@ def killed(command: list[str], run: Path, ranks: tuple[int, ...]) -> tuple[str, 
             first.append(line)
             if line.startswith("step 1/"):
                 break
-        processes = {signs.rank: signs.process for signs in killed_rank_diagnosis.read_all_statuses(run)}
+        processes = {signs.rank: signs.process for signs in rank_status_records.read_all_statuses(run)}
         for rank in ranks:
             os.kill(processes[rank], signal.SIGKILL)
         rest = launched.communicate(timeout=240)[0]
@@ -86,7 +86,7 @@ def test_killing_all_ranks_and_the_launcher_leaves_no_exit_json(tmp_path: Path) 
         for line in launched.stdout:
             if line.startswith("step 1/"):
                 break
-        for process in (launched.pid, *(signs.process for signs in killed_rank_diagnosis.read_all_statuses(run))):
+        for process in (launched.pid, *(signs.process for signs in rank_status_records.read_all_statuses(run))):
             os.kill(process, signal.SIGKILL)
     account = killed_rank_diagnosis.describe_killed_launch(run)
     assert not (run / "exit.json").exists() and account is not None

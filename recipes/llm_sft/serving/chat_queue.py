@@ -12,8 +12,9 @@ from recipes.serving.running_batch_interface import OneAtATime, RunningBatch, St
 
 from ..generation import LoadedModel
 from .batching_compatibility import find_obstacle
-from .chat_batch import AnswerPiece, AnswerRequest, ChatBatch, stream_answer
+from .chat_batch import AnswerPiece, AnswerRequest, ChatBatch
 from .chat_metrics import ChatModelMetrics
+from .single_answer_generation import stream_answer
 
 AnswerLane = RunningBatch[AnswerRequest, AnswerPiece]
 AnswerProgress = StepProgress[AnswerPiece]

@@ -28,9 +28,10 @@ from recipes.speech.evaluation.evaluation_items import Check, Item, normalize
 from recipes.speech.evaluation.metric_aggregation import LEAST_TEXTS
 from recipes.speech.evaluation.systems import RECORDINGS, Take
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling
-from recipes.speech.selection import candidates, result_rendering, selection_page
+from recipes.speech.selection import candidate_measures, candidates, result_rendering, selection_page
+from recipes.speech.selection.candidate_measures import ClipRuler, ComparedClip
 from recipes.speech.selection.candidate_ranking import DEFAULT_WEIGHTS, MEASURES, PACE, decide
-from recipes.speech.selection.candidates import ClipRuler, ComparedClip, VoiceCandidate
+from recipes.speech.selection.candidates import VoiceCandidate
 from recipes.speech.selection.result_rendering import SelectionResult
 from recipes.speech.selection.stratified_texts import SpokenTexts, choose_texts
 
@@ -246,7 +247,7 @@ def measure_all(plan: SelectionPlan) -> tuple[dict[str, list[ComparedClip]], lis
         clips[one.name] = found
     if reused:
         print(f"{reused} of {len(plan.candidates)} candidates: measures of an earlier selection with the same texts and settings")
-    return clips, [candidates.judge(take, models) for take in takes]
+    return clips, [candidate_measures.judge(take, models) for take in takes]
 
 
 def describe_settings(plan: SelectionPlan) -> dict[str, Any]:
@@ -271,20 +272,20 @@ def make_result(
 ) -> SelectionResult:
     """Compare the candidates. A pace is measured if every speaker has recordings."""
     args, notes = plan.args, list(plan.notes)
-    expected = candidates.expect_seconds(plan.texts.items, plan.recordings)
+    expected = candidate_measures.expect_seconds(plan.texts.items, plan.recordings)
     if len(expected) < len(plan.texts.items):
         notes.append(f"Pace was measured on {len(expected)} of {len(plan.texts.items)} texts: the others' speakers have no recordings.")
     if not expected:
         weights = {**weights, PACE: 0.0}
     decision = decide(
-        {name: candidates.tabulate(own, expected) for name, own in clips.items()}, weights, [one.name for one in plan.candidates]
+        {name: candidate_measures.tabulate(own, expected) for name, own in clips.items()}, weights, [one.name for one in plan.candidates]
     )
     failed = sum(clip.scored.transcript is None for own in clips.values() for clip in own)
     if failed:
         notes.append(f"The transcription failed for {failed} clips, which are excluded from the WER.")
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
     settings |= {"run": str(plan.run), "weights": dict(weights)}
-    recorded = candidates.tabulate(real, expected).sum(axis=0) if real else None
+    recorded = candidate_measures.tabulate(real, expected).sum(axis=0) if real else None
     return SelectionResult({one.name: one for one in plan.candidates}, decision, recorded, notes, settings)
 
 

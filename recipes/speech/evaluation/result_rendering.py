@@ -8,16 +8,23 @@ from typing import Any
 from data_prep.pages.report_charts import format_number
 from finetune import __version__
 from finetune.exporting.model_card_metadata import make_model_index
-from recipes.speech.evaluation.metric_aggregation import LEAST_TEXTS, ScoredClip, metric_value
-from recipes.speech.evaluation.results import (
-    SET_TITLES,
+from recipes.speech.evaluation.metric_aggregation import LEAST_TEXTS, ScoredClip, Verdict, metric_value
+from recipes.speech.evaluation.results import SET_TITLES, Evaluation
+from recipes.speech.evaluation.system_comparison import (
     Comparison,
-    Evaluation,
     SimilarityScale,
     compare_with_base,
     describe_pace_drifts,
     similarity_scales,
 )
+
+AGAINST: dict[Verdict, str] = {
+    "better": "better than",
+    "worse": "worse than",
+    "no clear difference": "no clear difference from",
+    "too few texts": "too few texts to compare with",
+}
+"""Verdict → how a sentence goes on with the name of the base, in the order of the summary."""
 
 
 def build_record(evaluation: Evaluation) -> dict[str, Any]:
@@ -59,7 +66,8 @@ def build_model_index(evaluation: Evaluation, data: str) -> list[dict[str, Any]]
 
 
 def verdicts(evaluation: Evaluation) -> list[str]:
-    """Whether training improved the voice: a sentence for each metric that is not always zero. Of several checkpoints, the last."""
+    """Whether training improved the voice: a summary, and a sentence for each metric that is not always zero. Of several checkpoints, the
+    last."""
     rows = compare_with_base(evaluation)
     if not rows and not any(system.way == "cloned" for system in evaluation.systems):
         return ["Whether training helped is unknown: there is no base to compare with. Give it with --base FOLDER."]
@@ -68,21 +76,33 @@ def verdicts(evaluation: Evaluation) -> list[str]:
             "Whether training helped is unknown: fewer than two texts were spoken by both the base and the trained voice. "
             f"Give more; from {LEAST_TEXTS} texts on there is a verdict."
         ]
-    last = rows[-1].system
-    return [format_verdict(row) for row in rows if row.system == last and (row.before or row.after)]
+    compared = select_last(rows)
+    return [summarize(compared), *map(format_verdict, compared)] if compared else []
+
+
+def select_last(rows: list[Comparison]) -> list[Comparison]:
+    """The comparisons of the last checkpoint, without metrics that are always zero."""
+    return [row for row in rows if row.system == rows[-1].system and (row.before or row.after)]
+
+
+def summarize(rows: list[Comparison]) -> str:
+    """`Better than base: Similarity, own encoder. No clear difference: WER; CER.` `rows`: not empty."""
+    several = len({row.group for row in rows}) > 1
+    sentences: list[str] = []
+    for verdict, against in AGAINST.items():
+        named = [f"{row.metric.title} ({row.group})" if several else row.metric.title for row in rows if row.difference.verdict == verdict]
+        if named:
+            start = verdict if sentences else f"{against} {rows[0].base}"
+            sentences.append(f"{start[0].upper()}{start[1:]}: {'; '.join(named)}.")
+    return " ".join(sentences)
 
 
 def format_verdict(row: Comparison) -> str:
     """`WER, unseen texts: better than base. 12.1 → 8.3 % (−3.8; 95 % interval −5 to −2.4; 40 texts)`."""
     found = row.difference
-    against = {
-        "better": f"better than {row.base}",
-        "worse": f"worse than {row.base}",
-        "no clear difference": f"no clear difference from {row.base}",
-        "too few texts": f"too few texts to compare with {row.base}",
-    }[found.verdict]
     return (
-        f"{row.metric.title}, {row.group} texts: **{against}**. {format_value(row.before)} → {format_value(row.after)} {row.metric.unit} "
+        f"{row.metric.title}, {row.group} texts: **{AGAINST[found.verdict]} {row.base}**. "
+        f"{format_value(row.before)} → {format_value(row.after)} {row.metric.unit} "
         f"({format_value(found.change)}; 95 % interval {format_value(found.low)} to {format_value(found.high)}; {found.texts} texts)"
     )
 

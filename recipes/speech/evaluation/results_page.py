@@ -12,23 +12,23 @@ from pathlib import Path
 
 from data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
 from data_prep.pages.jinja_environment import make_environment, read_style
-from data_prep.pages.report_audio import AUDIO_BYTES, draw_spectrogram, make_data_uri
+from data_prep.pages.report_clips import AUDIO_BYTES, make_data_uri
+from data_prep.pages.spectrogram_images import draw_spectrogram
 from finetune.storage.synthetic_mark_reader import make_comment_of_copy
 from recipes.speech.evaluation import result_rendering
 from recipes.speech.evaluation.evaluation_items import Item
 from recipes.speech.evaluation.intelligibility import AlignedWord
 from recipes.speech.evaluation.metric_aggregation import Metric, ScoredClip, Verdict, metric_value
 from recipes.speech.evaluation.metric_curves import Plot, make_plot
-from recipes.speech.evaluation.results import (
-    SET_TITLES,
+from recipes.speech.evaluation.results import SET_TITLES, Evaluation
+from recipes.speech.evaluation.scoring import read_clip
+from recipes.speech.evaluation.system_comparison import (
     Comparison,
-    Evaluation,
     checkpoint_curve,
     compare_with_base,
     describe_pace_drifts,
     similarity_scales,
 )
-from recipes.speech.evaluation.scoring import read_clip
 from recipes.speech.evaluation.systems import RECORDINGS
 
 TEMPLATE = Path(__file__).with_suffix(".html")
@@ -113,8 +113,7 @@ def render(evaluation: Evaluation) -> str:
 
 def list_changes(evaluation: Evaluation) -> list[MetricChange]:
     """Before and after training, by metric and set of texts, of the last checkpoint; without metrics that are always zero."""
-    rows = compare_with_base(evaluation)
-    return [_describe_change(evaluation, row) for row in rows if row.system == rows[-1].system and (row.before or row.after)]
+    return [_describe_change(evaluation, row) for row in result_rendering.select_last(compare_with_base(evaluation))]
 
 
 def _describe_change(evaluation: Evaluation, row: Comparison) -> MetricChange:

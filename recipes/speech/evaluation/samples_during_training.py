@@ -8,7 +8,7 @@ from pathlib import Path
 
 from data_prep import manifest
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.pages.report_audio import draw_spectrogram
+from data_prep.pages.spectrogram_images import draw_spectrogram
 from finetune.errors import UserError
 from finetune.recipe import Answer
 from recipes.speech.evaluation import audio_measures

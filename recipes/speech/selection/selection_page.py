@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_prep.pages.jinja_environment import make_environment, read_style
-from data_prep.pages.report_audio import AUDIO_BYTES, make_data_uri
+from data_prep.pages.report_clips import AUDIO_BYTES, make_data_uri
 from recipes.speech.evaluation import results_page
 from recipes.speech.evaluation.evaluation_items import Item, pick_evenly
 from recipes.speech.evaluation.metric_aggregation import PACE, WER, similarity_metric
 from recipes.speech.evaluation.results_page import TextClips, make_card
 from recipes.speech.evaluation.systems import RECORDINGS
 from recipes.speech.selection import result_rendering
-from recipes.speech.selection.candidates import ComparedClip
+from recipes.speech.selection.candidate_measures import ComparedClip
 from recipes.speech.selection.result_rendering import SelectionResult
 
 TEMPLATE = Path(__file__).with_name("selection_page.html")

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from data_prep.pages.report_audio import draw_spectrogram, make_data_uri
+from data_prep.pages.report_clips import make_data_uri
+from data_prep.pages.spectrogram_images import draw_spectrogram
 from finetune.errors import UserError
 from finetune.storage.synthetic_mark_reader import SyntheticMark
 from recipes.serving.access_control import client_of

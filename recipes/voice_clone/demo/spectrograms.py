@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.pages.report_audio import draw_spectrogram
+from data_prep.pages.spectrogram_images import draw_spectrogram
 from recipes.speech.evaluation.scoring import read_clip
 
 from .comparison_clips import ComparisonClip

@@ -23,7 +23,7 @@ from data_prep.audio_codecs.qwen3_tts_codec import LoadedQwenCodec, QwenCodec
 from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
 from data_prep.cli import codes, export
 from data_prep.dataset import clip_encoding
-from data_prep.parallel import worker_options
+from data_prep.parallel import item_distribution
 from finetune.storage import demo_models, files
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -181,7 +181,7 @@ def pickled_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever `distribute_items` sends to a worker or gets back from it is pickled, as between processes."""
 
     def distribute(items: Any, make: Any, *rest: Any) -> Iterator[Any]:
-        yield from pickle.loads(pickle.dumps(list(worker_options.distribute_items(*pickle.loads(pickle.dumps((items, make))), *rest))))
+        yield from pickle.loads(pickle.dumps(list(item_distribution.distribute_items(*pickle.loads(pickle.dumps((items, make))), *rest))))
 
     monkeypatch.setattr(clip_encoding, "distribute_items", distribute)
 

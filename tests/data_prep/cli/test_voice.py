@@ -19,7 +19,7 @@ from data_prep.audio.waveform import MASTER_RATE, load_track, probe_recording
 from data_prep.cli import export, voice
 from data_prep.clips import review_decisions
 from data_prep.clips.review_decisions import Decision
-from data_prep.parallel.worker_options import distribute_items
+from data_prep.parallel.item_distribution import distribute_items
 from data_prep.pipeline import all_recordings
 from tests.data_prep.conftest import peak_frequency
 

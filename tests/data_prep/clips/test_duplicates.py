@@ -12,7 +12,8 @@ import soxr
 
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.clips.duplicates import DuplicateCandidate, find_duplicates, normalise_text
-from data_prep.clips.fingerprints import FingerprintedClip, compute_fingerprint
+from data_prep.clips.fingerprint_matching import FingerprintedClip
+from data_prep.clips.fingerprints import compute_fingerprint
 
 FIRST = "The night train to the north leaves from platform seven."
 

@@ -14,7 +14,7 @@ from data_prep.clips.extraction import RecordingLevels
 from data_prep.pipeline import progress as progress_module
 from data_prep.pipeline.one_recording import DetectedSpeech, DividedRecording, TimedText, refuse_recording
 from data_prep.pipeline.progress import RecordingProgress, describe_result, format_progress
-from data_prep.pipeline.worker_models import Activity
+from data_prep.pipeline.worker_activity import Activity
 from data_prep.recordings.recording_files import RecordingSource
 from data_prep.segmentation.vad import Region
 from tests.data_prep.pipeline.test_clip_selection import clip, recording

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import psutil
-import pytest
 import soundfile
 
-from data_prep.audio.stream_reader import AudioError
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE
-from data_prep.pipeline.worker_models import LazyAudio, Models
+from data_prep.pipeline.lazy_audio import LazyAudio
+from data_prep.pipeline.worker_models import Models
 
 
 def children() -> set[int]:
@@ -35,10 +34,3 @@ def test_closing_the_models_stops_the_decoder(tmp_path, one_sentence) -> None:
         assert sound.master is sound.master
         assert len(children() - before) == 1
     assert children() == before
-
-
-def test_an_unreadable_file_raises_on_first_use(tmp_path) -> None:
-    with Models(None, "cpu", tmp_path) as models:
-        sound = LazyAudio(tmp_path / "absent.wav", models)
-        with pytest.raises(AudioError, match="unreadable"):
-            _ = sound.track

@@ -16,7 +16,7 @@ from finetune.cli import plan
 from finetune.config import resolve
 from finetune.config_sources import parse_arguments
 from finetune.data.batching import Order, micro_batches
-from finetune.data.jsonl_dataset import index_path
+from finetune.data.cached_samples import index_path
 from finetune.distributed.process_group import join, leave
 from finetune.hardware.gpu_specs import Cluster, Gpu
 from finetune.monitoring import run_records

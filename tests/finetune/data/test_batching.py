@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from finetune.data import batching, sample_serialization
 from finetune.data.batching import Loader, MicroBatch, Order, Place, Step
-from finetune.data.jsonl_dataset import Measured, Rows, SamplesFile, build_index, compute_checksum, open_rows
+from finetune.data.cached_samples import Rows, SamplesFile, compute_checksum, open_rows
+from finetune.data.index_building import Measured, build_index
 from finetune.errors import UserError
 from finetune.recipe import Batch, Sample
 from tests.finetune import tiny

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from finetune.config import Config
-from finetune.data import dataset_opening, jsonl_dataset
+from finetune.data import cached_samples, dataset_opening, index_building, row_measurement
 from finetune.data.context_rows import EarlierRows, find_earlier_rows
 from finetune.data.index_workers import IndexWorkers
 from finetune.distributed.process_group import World
@@ -23,7 +23,7 @@ from finetune.recipe import ContextLimits, ContextRows, Recipe, RowPlace, Sample
 from tests.finetune import tiny
 from tests.reliability import victims
 
-LIMIT = dataset_opening.LengthLimit(10**6, "train.micro_tokens", "error")
+LIMIT = row_measurement.LengthLimit(10**6, "train.micro_tokens", "error")
 assert victims.SERVER  # its fork server has torch imported
 
 
@@ -107,32 +107,32 @@ def test_without_context_no_row_is_located(recipe: Recipe, tmp_path: Path) -> No
 def test_invalid_rows_are_named_with_their_lines_and_so_is_invalid_context(tmp_path: Path) -> None:
     rows = [{"text": "", "series": "s", "at": 0}, {"text": "good", "series": "s", "at": 1}, {"text": "no series"}]
     path, recipe = write(tmp_path / "rows.jsonl", rows), make_recipe(3)
-    measure = partial(dataset_opening.encode_row, LIMIT, tmp_path, recipe, None, earlier=find(path, recipe))
+    measure = partial(row_measurement.encode_row, LIMIT, tmp_path, recipe, None, earlier=find(path, recipe))
     with pytest.raises(UserError) as error:
-        jsonl_dataset.build_index(path, tmp_path / "cache", "key", measure)
+        index_building.build_index(path, tmp_path / "cache", "key", measure)
     lines = str(error.value).splitlines()
     assert f"{path}:1: text must hold" in lines[1] and f"{path}:3: the row has no series" in lines[3]
     assert f"{path}:2: its context, the row of line 1, cannot be used: text must hold" in lines[2]
 
 
-def read_in_context(recipe: Recipe, _: Path, row: dict[str, Any], earlier: EarlierRows) -> jsonl_dataset.Measured:
+def read_in_context(recipe: Recipe, _: Path, row: dict[str, Any], earlier: EarlierRows) -> index_building.Measured:
     """In any process; the recipe of a worker is loaded from its folder, without this file's context."""
     recipe = replace(recipe, context=ContextRows(locate, lambda _: earlier.limits, join))
-    return dataset_opening.encode_row(LIMIT, earlier.path.parent, recipe, None, row, earlier)
+    return row_measurement.encode_row(LIMIT, earlier.path.parent, recipe, None, row, earlier)
 
 
 def test_several_processes_make_the_same_samples_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jsonl_dataset, "SCANNED_BYTES", 150)
+    monkeypatch.setattr(index_building, "SCANNED_BYTES", 150)
     path, recipe = write(tmp_path / "rows.jsonl", [*make_series(40), *make_series(20, "two")]), make_recipe(3)
     measure = partial(read_in_context, earlier=find(path, recipe))
     workers = IndexWorkers(path, tiny.FOLDER, tmp_path, measure)
     found = []
     for name, scan_all in (("one", None), ("two", partial(workers.scan_all, 2))):
-        jsonl_dataset.build_index(path, tmp_path / name, "key", partial(measure, tiny.RECIPE, tmp_path), scan_all)
-        place = jsonl_dataset.index_path(path, tmp_path / name)
-        found.append((place.read_bytes(), jsonl_dataset.samples_path(place).read_bytes()))
+        index_building.build_index(path, tmp_path / name, "key", partial(measure, tiny.RECIPE, tmp_path), scan_all)
+        place = cached_samples.index_path(path, tmp_path / name)
+        found.append((place.read_bytes(), cached_samples.samples_path(place).read_bytes()))
     assert found[0] == found[1]
-    lengths = jsonl_dataset.open_rows(path, tmp_path / "one").lengths
+    lengths = cached_samples.open_rows(path, tmp_path / "one").lengths
     assert lengths[:5].tolist() == [6, 12, 18, 24, 6]
 
 

@@ -1,8 +1,7 @@
-"""Rows that are too long are refused, dropped or truncated, as configured, and counted before the first step."""
+"""Dropped and truncated rows are counted before the first step, and each data file is indexed once for all ranks."""
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,26 +11,18 @@ import pytest
 import torch
 
 from finetune.config import on_disk
-from finetune.data import dataset_opening
+from finetune.data import dataset_opening, row_measurement
 from finetune.data.batching import Loader, MicroBatch
-from finetune.data.jsonl_dataset import Measured, Rows
+from finetune.data.cached_samples import Rows
 from finetune.distributed.process_group import World, join, leave
 from finetune.errors import UserError
 from finetune.monitoring.run_logger import Events
 from finetune.recipe import Batch, Sample
 from finetune.training import setup
 from tests.finetune import fork_server, tiny
+from tests.finetune.data.test_row_measurement import CUTTING
 
-CUTTING = replace(tiny.RECIPE, truncate=lambda sample, positions: {"ids": sample["ids"][:positions]})
 TEXTS = ["a" * 30, "b" * 9, "c" * 31, "d" * 50, "e" * 12]
-
-
-def test_a_row_that_is_too_long_is_an_error_with_its_place_and_the_remedy(tmp_path: Path) -> None:
-    for given, key in (((), "train.micro_tokens: 100"), ((("data.sequence_length", "30"),), "data.sequence_length: 30")):
-        config = tiny.config_in(tmp_path, *given)
-        with pytest.raises(UserError, match=rf"101 positions do not fit {key}; raise it, or set data.too_long: drop"):
-            dataset_opening.measure_row(config, tiny.RECIPE, None, {"text": "x" * 101}, tmp_path)
-    assert dataset_opening.measure_row(config, tiny.RECIPE, None, {"text": "x" * 30}, tmp_path) == Measured(30)
 
 
 def test_dropped_rows_are_counted_with_their_lines_and_never_trained_on(
@@ -71,22 +62,11 @@ def test_remote_data_is_downloaded_to_the_cache_and_trained_on(tmp_path: Path, w
 
 
 def opened(path: Path, cache: Path, config) -> Rows:  # type: ignore[no-untyped-def]
-    from finetune.data.jsonl_dataset import build_index, open_rows
+    from finetune.data.cached_samples import open_rows
+    from finetune.data.index_building import build_index
 
-    build_index(path, cache, "key", partial(dataset_opening.encode_row, dataset_opening.LengthLimit.of(config), path.parent, CUTTING, None))
+    build_index(path, cache, "key", partial(row_measurement.encode_row, row_measurement.LengthLimit.of(config), path.parent, CUTTING, None))
     return open_rows(path, cache)
-
-
-def test_a_truncated_row_without_targets_is_dropped(tmp_path: Path) -> None:
-    def collate(samples: list[Sample]) -> Batch:
-        return Batch({}, {"next": sum(int((sample["ids"] == ord("!")).sum()) for sample in samples)})
-
-    config = tiny.config_in(tmp_path, ("data.sequence_length", "5"), ("data.too_long", "truncate"))
-    recipe = replace(CUTTING, collate=collate)
-    assert dataset_opening.measure_row(config, recipe, None, {"text": "ab!cdefg"}, tmp_path) == Measured(5, cut=True)
-    assert dataset_opening.measure_row(config, recipe, None, {"text": "abcdefg!"}, tmp_path) == Measured(
-        0, left_out="no training targets in the first 5 positions"
-    )
 
 
 @pytest.mark.parametrize(
@@ -111,62 +91,6 @@ def test_packed_micro_batches_go_through_pack(tmp_path: Path) -> None:
     turns = loader.turns((MicroBatch((0, 1), 39, 0, packed=True),))
     loader.close()
     assert [turn.batch.tensors["ids"].shape for turn in turns] == [(39,)]
-
-
-def test_lengths_depend_on_the_tokenizer_and_not_on_the_weights(tmp_path: Path) -> None:
-    config = tiny.config_in(tmp_path)
-    keys = [dataset_opening.data_key(config, tiny.RECIPE.load(config))]
-    (tmp_path / "base" / "model.safetensors").write_bytes(b"other weights")
-    assert [dataset_opening.data_key(config, tiny.RECIPE.load(config))] == keys
-    for name in ("tokenizer.json", "chat_template.jinja", "config.json"):
-        (tmp_path / "base" / name).write_text('{"edited": true}')
-        keys.append(dataset_opening.data_key(config, tiny.RECIPE.load(config)))
-    keys.append(dataset_opening.data_key(config, replace(tiny.RECIPE.load(config), state={"chat_template": "{{ messages }}"})))
-    assert len(set(keys)) == 5
-
-
-def test_samples_depend_on_the_code_that_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config, outside = tiny.config_in(tmp_path), shutil.copytree(tiny.FOLDER, tmp_path / "my_recipe")
-    loaded, found = tiny.RECIPE.load(config), [dataset_opening.code_version(outside)]
-    assert dataset_opening.code_version(outside) == found[0]
-    (outside / "reading.py").write_text("SEPARATOR = 0\n")
-    found.append(dataset_opening.code_version(outside))
-    keys = [dataset_opening.data_key(config, loaded)]
-    monkeypatch.setattr(dataset_opening, "version", lambda name: "of another time")
-    found.append(dataset_opening.code_version(outside))
-    keys.append(dataset_opening.data_key(config, loaded))
-    assert len(set(found)) == 3 and len(set(keys)) == 2
-
-
-def test_another_version_of_a_library_of_the_recipe_invalidates_cached_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = tiny.config_in(tmp_path)
-    loaded = tiny.RECIPE.load(config)
-    keys = [dataset_opening.data_key(config, replace(loaded, libraries=names)) for names in ((), ("pillow",), ("no-such-library",))]
-    own = dataset_opening.version
-    monkeypatch.setattr(dataset_opening, "version", lambda name: "1.2.3" if name == "pillow" else own(name))
-    assert dataset_opening.data_key(config, loaded) == keys[0]
-    keys.append(dataset_opening.data_key(config, replace(loaded, libraries=("pillow",))))
-    assert len(set(keys)) == 4
-
-
-def test_another_tokenizer_invalidates_cached_samples(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    config = tiny.config_in(tmp_path)
-    loaded = tiny.RECIPE.load(config)
-    read = list[str]()
-    recipe = replace(tiny.RECIPE, read=lambda row, *others: read.append(row["text"]) or tiny.RECIPE.read(row, *others))  # type: ignore[func-returns-value]  # append, then read
-
-    def opened_again() -> int:
-        read.clear()
-        rows = dataset_opening.open_data(
-            on_disk(config.data.train), tmp_path / "cache", dataset_opening.data_key(config, loaded), recipe, loaded, config, world
-        )
-        assert rows is not None and len(rows) == 20
-        return len(read)
-
-    assert [opened_again(), opened_again()] == [20, 0]
-    (tmp_path / "base" / "tokenizer.json").write_text("{}")
-    assert [opened_again(), opened_again()] == [20, 0]
-    assert "indexing" in capsys.readouterr().err
 
 
 def samples_of_rank(folder: Path) -> tuple[int, str, list[bytes]]:

@@ -14,20 +14,20 @@ from unittest import mock
 
 import pytest
 
-from finetune.data import dataset_opening, index_workers, jsonl_dataset
+from finetune.data import cached_samples, index_building, index_workers, row_measurement
+from finetune.data.index_building import Measured
 from finetune.data.index_workers import IndexWorkers
-from finetune.data.jsonl_dataset import Measured
 from finetune.errors import UserError
 from finetune.recipe import Recipe, load_recipe
 from tests.finetune import tiny
 from tests.reliability import victims
 
-LIMIT = dataset_opening.LengthLimit(100, "train.micro_tokens", "error")
+LIMIT = row_measurement.LengthLimit(100, "train.micro_tokens", "error")
 assert victims.SERVER  # its fork server has torch imported
 
 
 def odd(recipe: Recipe, folder: Path, row: dict[str, Any]) -> Measured:
-    """As `dataset_opening.encode_row`, but some texts have their way with the process. `folder` is where the processor would be."""
+    """As `row_measurement.encode_row`, but some texts have their way with the process. `folder` is where the processor would be."""
     text = row["text"]
     if text == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -38,27 +38,27 @@ def odd(recipe: Recipe, folder: Path, row: dict[str, Any]) -> Measured:
         os._exit(3)
     if text == "fault":
         raise KeyError("a fault")
-    return dataset_opening.encode_row(LIMIT, folder, recipe, None, row)
+    return row_measurement.encode_row(LIMIT, folder, recipe, None, row)
 
 
 def made(path: Path, cache: Path, count: int, measure: Callable[..., Any] = odd, processor: Any = None) -> tuple[bytes, bytes]:
     """Index and cache of a file, by so many processes."""
     workers = IndexWorkers(path, tiny.FOLDER, processor or path.parent, measure)
-    jsonl_dataset.build_index(
+    index_building.build_index(
         path, cache, "key", partial(measure, tiny.RECIPE, path.parent), partial(workers.scan_all, count) if count else None
     )
-    place = jsonl_dataset.index_path(path, cache)
-    return place.read_bytes(), jsonl_dataset.samples_path(place).read_bytes()
+    place = cached_samples.index_path(path, cache)
+    return place.read_bytes(), cached_samples.samples_path(place).read_bytes()
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jsonl_dataset, "SCANNED_BYTES", 150)
+    monkeypatch.setattr(index_building, "SCANNED_BYTES", 150)
 
 
 def test_processes_make_the_same_bytes_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tiny.write_rows(tmp_path / "rows.jsonl", tiny.texts(60))
-    assert len([*jsonl_dataset.blocks_of(path.open("rb"))]) > 8
+    assert len([*index_building.blocks_of(path.open("rb"))]) > 8
     assert made(path, tmp_path / "many", 3) == made(path, tmp_path / "one", 0)
     assert capsys.readouterr().err.startswith(f"indexing {path} in 3 processes\n")
 
@@ -75,13 +75,13 @@ def test_a_row_that_ends_its_process_is_named(text: str, how: str, tmp_path: Pat
     path = tiny.write_rows(tmp_path / "rows.jsonl", [*tiny.texts(20), text, *tiny.texts(20)])
     with pytest.raises(UserError, match=rf"rows\.jsonl:21: reading this row killed its process twice \({how}\)"):
         made(path, tmp_path / "cache", 2)
-    assert [place.name for place in (tmp_path / "cache").iterdir()] == [jsonl_dataset.LOCK], "nothing of it is adopted"
+    assert [place.name for place in (tmp_path / "cache").iterdir()] == [index_building.LOCK], "nothing of it is adopted"
 
 
 def test_a_process_that_dies_while_it_answers_is_one_that_died() -> None:
     worker = index_workers._Worker.__new__(index_workers._Worker)
     worker._line = mock.Mock(recv=mock.Mock(side_effect=OSError("got end of file during message")))
-    assert worker._answer(jsonl_dataset.Block(b"{}", 0, 1)) is None
+    assert worker._answer(index_building.Block(b"{}", 0, 1)) is None
 
 
 def test_a_process_that_cannot_be_started_again_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,14 +112,14 @@ def test_a_processor_that_cannot_be_sent_leaves_the_work_to_this_process(
     processor: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tiny.write_rows(tmp_path / "rows.jsonl", tiny.texts(20))
-    many = made(path, tmp_path / "many", 2, partial(dataset_opening.encode_row, LIMIT, tmp_path), processor=processor)
+    many = made(path, tmp_path / "many", 2, partial(row_measurement.encode_row, LIMIT, tmp_path), processor=processor)
     assert f"indexing {path} in one process, since worker processes failed: " in capsys.readouterr().err
     assert many == made(path, tmp_path / "one", 0)
 
 
 def measure_with_file(recipe: Recipe, folder: Path, row: dict[str, Any]) -> Measured:
     """As `encode_row`, for rows that name one file each."""
-    return dataset_opening.encode_row(LIMIT, folder, replace(recipe, files=lambda row: (row["text"],)), None, row)
+    return row_measurement.encode_row(LIMIT, folder, replace(recipe, files=lambda row: (row["text"],)), None, row)
 
 
 def test_processes_make_the_same_list_of_files_as_one(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_processes_make_the_same_list_of_files_as_one(tmp_path: Path) -> None:
     for text in texts:
         (tmp_path / text).write_text(text)
     assert made(path, tmp_path / "many", 2, measure_with_file) == made(path, tmp_path / "one", 0, measure_with_file)
-    lists = [jsonl_dataset.files_path(jsonl_dataset.index_path(path, tmp_path / name)).read_bytes() for name in ("many", "one")]
+    lists = [cached_samples.files_path(cached_samples.index_path(path, tmp_path / name)).read_bytes() for name in ("many", "one")]
     assert lists[0] == lists[1] and len(lists[0].splitlines()) == 60
 
 
@@ -147,16 +147,16 @@ def check_other_processes(folder: Path, processor: Any, data: list[dict[str, Any
     """That two processes, to which the processor was sent, read rows as this one does: for the tests of recipes."""
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in data * 8))
-    measure = partial(dataset_opening.encode_row, dataset_opening.LengthLimit(10**6, "train.micro_tokens", "error"), tmp_path)
+    measure = partial(row_measurement.encode_row, row_measurement.LengthLimit(10**6, "train.micro_tokens", "error"), tmp_path)
     workers = IndexWorkers(path, folder, processor, measure)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jsonl_dataset, "SCANNED_BYTES", path.stat().st_size // 5)
-        jsonl_dataset.build_index(
+        patch.setattr(index_building, "SCANNED_BYTES", path.stat().st_size // 5)
+        index_building.build_index(
             path, tmp_path / "many", "key", partial(measure, load_recipe(folder), processor), partial(workers.scan_all, 2)
         )
-    jsonl_dataset.build_index(path, tmp_path / "one", "key", partial(measure, load_recipe(folder), processor))
-    many, one = (jsonl_dataset.index_path(path, tmp_path / name) for name in ("many", "one"))
+    index_building.build_index(path, tmp_path / "one", "key", partial(measure, load_recipe(folder), processor))
+    many, one = (cached_samples.index_path(path, tmp_path / name) for name in ("many", "one"))
     assert (
         many.read_bytes() == one.read_bytes()
-        and jsonl_dataset.samples_path(many).read_bytes() == jsonl_dataset.samples_path(one).read_bytes()
+        and cached_samples.samples_path(many).read_bytes() == cached_samples.samples_path(one).read_bytes()
     )

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from finetune.data.batching import Order, Place, Step, steps
-from finetune.data.jsonl_dataset import Ids
+from finetune.data.cached_samples import Ids
 from finetune.data.load_imbalance_estimate import idle_share, suggest_sizes
 
 LENGTHS: Ids = np.random.default_rng(0).integers(60, 300, 4000).astype(np.int64)

@@ -1,44 +1,15 @@
-"""The last recorded signs of a rank explain its end, to other ranks or to the next launch."""
+"""The last record of a rank explains its end, to other ranks or to the next launch."""
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from pathlib import Path
 
 import pytest
 
-from finetune.hardware import host_memory
-from finetune.monitoring import killed_rank_diagnosis
-from finetune.monitoring.killed_rank_diagnosis import RankStatus
-
-
-def signs(**changes: object) -> RankStatus:
-    own = {"rank": 0, "ranks": 1, "host": platform.node(), "boot": killed_rank_diagnosis.boot_id(), "process": os.getpid(), "step": 12}
-    return RankStatus.model_validate(
-        {**own, "peak_gib": 3.25, "gpu_peak_gib": None, "out_of_memory_kills": 4, "time": time.time(), **changes}
-    )
-
-
-def test_recorded_signs_are_read_and_torn_files_are_ignored(tmp_path: Path) -> None:
-    for one in (signs(rank=1, ranks=2), signs(ranks=2)):
-        killed_rank_diagnosis.write_status(tmp_path, one)
-        assert killed_rank_diagnosis.read_status(tmp_path, one.rank) == one
-    assert [one.rank for one in killed_rank_diagnosis.read_all_statuses(tmp_path)] == [0, 1]
-    path = killed_rank_diagnosis.status_path(tmp_path, 1)
-    for content in (
-        signs(rank=1).model_dump_json().replace('"time":', '"time":1e300,"was":').encode(),
-        b"",
-        b"[",
-        b"{}",
-        path.read_bytes()[:40],
-        b"\xff",
-        b"[" * 10**5,
-    ):
-        path.write_bytes(content)
-        assert killed_rank_diagnosis.read_status(tmp_path, 1) is None and len(killed_rank_diagnosis.read_all_statuses(tmp_path)) == 1
-
+from finetune.monitoring import killed_rank_diagnosis, rank_status_records
+from tests.finetune.monitoring.test_rank_status_records import signs
 
 FAR = {"host": "another", "boot": "another"}
 
@@ -76,13 +47,13 @@ def test_a_launch_without_an_exit_record_is_described(tmp_path: Path, monkeypatc
     monkeypatch.setattr(killed_rank_diagnosis, "out_of_memory_kills", lambda: 4)  # the machine's own count may be higher
     assert killed_rank_diagnosis.describe_killed_launch(tmp_path) is None
     made = signs(time=1.7e9)
-    killed_rank_diagnosis.write_status(tmp_path, made)
+    rank_status_records.write_status(tmp_path, made)
     alone = killed_rank_diagnosis.describe_killed_launch(tmp_path)
     assert alone is not None
     assert alone.startswith(f"the last launch in {tmp_path} left no exit.json: its process ended without a message (killed, crashed, ")
     assert "closed) after at least step 12; rank 0 on " in alone and " if it was killed: likely out of memory" in alone
     assert alone.endswith(f" when last recorded, {time.strftime('%F %T', time.localtime(made.time))}")
-    killed_rank_diagnosis.write_status(tmp_path, signs(rank=1, ranks=2, step=13, peak_gib=9.0))
+    rank_status_records.write_status(tmp_path, signs(rank=1, ranks=2, step=13, peak_gib=9.0))
     both = killed_rank_diagnosis.describe_killed_launch(tmp_path)
     assert (
         both is not None
@@ -90,8 +61,3 @@ def test_a_launch_without_an_exit_record_is_described(tmp_path: Path, monkeypatc
         and "at least step 13; rank 1 on " in both
         and "9.0 GiB" in both
     )
-
-
-def test_signs_of_this_machine_are_plausible() -> None:
-    assert killed_rank_diagnosis.boot_id() == killed_rank_diagnosis.boot_id()
-    assert 0 < killed_rank_diagnosis.peak_gib() < host_memory.host_memory() / host_memory.GIB

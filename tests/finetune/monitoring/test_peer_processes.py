@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from finetune.monitoring import killed_rank_diagnosis, peer_processes
+from finetune.monitoring import peer_processes, rank_status_records
 from finetune.monitoring.peer_processes import Identity, Peers, ProcessExit
 
 
@@ -78,5 +78,5 @@ def test_ranks_of_other_machines_and_containers_are_not_watched() -> None:
 
 def test_two_machines_with_one_name_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
     here = peer_processes.identify_process()
-    monkeypatch.setattr(killed_rank_diagnosis, "boot_id", lambda: "another start")
+    monkeypatch.setattr(rank_status_records, "boot_id", lambda: "another start")
     assert peer_processes.identify_process() == (here[0], "another start", *here[2:])

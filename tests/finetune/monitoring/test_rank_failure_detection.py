@@ -11,7 +11,7 @@ import pytest
 
 from finetune.distributed.process_group import World
 from finetune.errors import UserError
-from finetune.monitoring import killed_rank_diagnosis
+from finetune.monitoring import rank_status_records
 from finetune.monitoring.peer_processes import ProcessExit
 from finetune.monitoring.rank_failure_detection import BEAT_SECONDS, MISSING_SECONDS, PATIENCE_SECONDS, Heartbeat, RunFailure
 from tests.finetune import fork_server, tiny
@@ -144,7 +144,7 @@ def test_a_single_rank_only_writes_its_traceback(world: World, tmp_path: Path) -
     kept = (tmp_path / "failure-rank-0.txt").read_text()
     assert "Traceback (most recent call last)" in kept and 'raise KeyError("ours")' in kept
     assert losses == [first] and sorted(path.name for path in tmp_path.iterdir()) == ["cache", "failure-rank-0.txt"]
-    signs = killed_rank_diagnosis.read_status(tmp_path, 0)
+    signs = rank_status_records.read_status(tmp_path, 0)
     assert signs is not None and (signs.rank, signs.ranks, signs.process) == (0, 1, os.getpid()) and signs.peak_gib > 0.1
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from finetune.monitoring import killed_rank_diagnosis
-from finetune.monitoring.killed_rank_diagnosis import RankStatus
+from finetune.monitoring import rank_status_records
+from finetune.monitoring.rank_status_records import RankStatus
 from finetune.monitoring.run_summary import SILENT_SECONDS, count_bytes, find_state, is_run, summarize_run
 
 
@@ -25,8 +25,8 @@ def write_log(run: Path, *events: dict[str, Any]) -> Path:
 
 
 def write_status(run: Path, **changed: Any) -> None:
-    known = {"host": platform.node(), "boot": killed_rank_diagnosis.boot_id(), "process": os.getpid(), "time": time.time()} | changed
-    killed_rank_diagnosis.write_status(
+    known = {"host": platform.node(), "boot": rank_status_records.boot_id(), "process": os.getpid(), "time": time.time()} | changed
+    rank_status_records.write_status(
         run, RankStatus(rank=0, ranks=1, step=3, peak_gib=1.0, gpu_peak_gib=None, out_of_memory_kills=None, **known)
     )
 

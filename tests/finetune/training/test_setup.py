@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from finetune.checkpointing import checkpoint
-from finetune.data.jsonl_dataset import read_head
+from finetune.data.cached_samples import read_head
 from finetune.distributed.process_group import World
 from finetune.errors import UserError
 from finetune.monitoring.run_logger import Events

@@ -1,14 +1,14 @@
-"""Tests of `recipes.llm_sft.serving.chat_batch`: answers in a batch and one at a time are the same, with the same ends."""
+"""Tests of `recipes.llm_sft.serving.chat_batch`: answers in a batch equal those one at a time, with the same ends."""
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 
 import pytest
 
 from recipes.llm_sft.generation import LoadedModel
-from recipes.llm_sft.serving.chat_batch import AnswerPiece, AnswerRequest, ChatBatch, generate_tokens, stream_answer
+from recipes.llm_sft.serving.chat_batch import AnswerPiece, AnswerRequest, ChatBatch
+from recipes.llm_sft.serving.single_answer_generation import generate_tokens, stream_answer
 from recipes.serving.running_batch_interface import LENGTH, STOP, OneAtATime, RunningBatch
 from recipes.speech.decoding.token_sampling import CodeSampler
 
@@ -51,19 +51,6 @@ def test_an_answer_that_a_token_ends_counts_that_token(loaded: LoadedModel) -> N
     ending = LoadedModel(loaded.model, loaded.tokenizer, [first])
     for lane in (ChatBatch(ending, 2), OneAtATime[AnswerRequest, AnswerPiece](lambda request: stream_answer(ending, request))):
         assert run(lane, AnswerRequest([5, 6], GREEDY, 0, 9)) == ("", 1, STOP)
-
-
-def test_closing_a_single_answer_stops_the_model(loaded: LoadedModel) -> None:
-    pieces = stream_answer(loaded, AnswerRequest([9] * 12, GREEDY, 0, 80))
-    next(pieces)
-    pieces.close()
-    assert not [one for one in threading.enumerate() if one.name == "one answer"]
-
-
-def test_an_error_of_the_model_reaches_the_request(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loaded.model, "generate", lambda *_, **__: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        next(stream_answer(loaded, AnswerRequest([5], GREEDY, 0, 3)))
 
 
 def test_a_request_that_leaves_frees_its_row(loaded: LoadedModel) -> None:

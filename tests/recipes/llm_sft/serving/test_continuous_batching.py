@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from recipes.llm_sft.generation import Decoding, LoadedModel, generate_answer
-from recipes.llm_sft.serving.chat_batch import AnswerRequest, generate_tokens
+from recipes.llm_sft.serving.chat_batch import AnswerRequest
 from recipes.llm_sft.serving.continuous_batching import TokenBatch
+from recipes.llm_sft.serving.single_answer_generation import generate_tokens
 from recipes.speech.decoding.token_sampling import CodeSampler
 
 SLOTS = 4

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from recipes.speech.evaluation.systems import RECORDINGS
-from recipes.speech.selection import candidates
+from recipes.speech.selection import candidate_measures
+from recipes.speech.selection.candidate_measures import ComparedClip
 from recipes.speech.selection.candidate_ranking import DEFAULT_WEIGHTS, decide
-from recipes.speech.selection.candidates import ComparedClip, VoiceCandidate
+from recipes.speech.selection.candidates import VoiceCandidate
 from recipes.speech.selection.result_rendering import SelectionResult
 from recipes.speech.selection.speech_endings import SpeechEnding
 from tests.recipes.voice_clone import evaluated
@@ -26,8 +27,8 @@ def selection(folder: Path) -> tuple[SelectionResult, dict[str, list[ComparedCli
     clips = {one.name: judged(folder, one.slug, *FIGURES[one.step, one.strength]) for one in listed}
     real = judged(folder, "real", 0, 0.95)
     expected = {clip.scored.item.key: 1.5 for clip in real}
-    decision = decide({name: candidates.tabulate(own, expected) for name, own in clips.items()}, DEFAULT_WEIGHTS, [*clips])
-    recorded = candidates.tabulate(real, expected).sum(axis=0)
+    decision = decide({name: candidate_measures.tabulate(own, expected) for name, own in clips.items()}, DEFAULT_WEIGHTS, [*clips])
+    recorded = candidate_measures.tabulate(real, expected).sum(axis=0)
     settings = {"data": "val.jsonl", "asr": "small"}
     result = SelectionResult({one.name: one for one in listed}, decision, recorded, ["A note."], settings)
     return result, {**clips, RECORDINGS: real}

@@ -1,21 +1,16 @@
-"""Embedded clips of the HTML reports: choice of clips, audio as data URIs, mel spectrograms as PNG."""
+"""Clips that the HTML reports embed: which are chosen, and their audio and spectrograms as data URIs."""
 
 from __future__ import annotations
 
 import base64
-import io
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.image import imsave
-
-from data_prep.audio.librosa_import import import_librosa
-from data_prep.audio.waveform import AudioError, Samples, read_audio
+from data_prep.audio.waveform import AudioError, read_audio
 from data_prep.pages.quality_rule_effects import Weakness
+from data_prep.pages.spectrogram_images import RATE, draw_spectrogram
 from data_prep.pages.voice_dataset_loader import ReportClip
 from finetune.storage import files
 
@@ -24,11 +19,6 @@ SHOWN = 20
 AUDIO_BYTES = 16_000_000
 """Maximum bytes of all embedded audio, as base64, so that the page stays below 20 MB."""
 TYPES = {".flac": "audio/flac", ".wav": "audio/wav", ".mp3": "audio/mpeg", ".ogg": "audio/ogg", ".opus": "audio/ogg"}
-RATE = 24_000
-FFT, HOP, COLUMNS, BANDS = 1024, 256, 480, 80
-LEVELS, DYNAMIC_DB = 24, 70.0
-"""Shades of a spectrogram, few to keep the PNG small, and its dynamic range in dB."""
-INK = LinearSegmentedColormap.from_list("ink", ["#f3f1ea", "#b9cfc8", "#4f8f88", "#17474a", "#06191d"], LEVELS)
 
 
 @dataclass(frozen=True)
@@ -73,17 +63,6 @@ def render_clips(folder: Path, choice: ClipSelection) -> dict[str, ClipMedia]:
         shown[clip.id] = one = _render_clip(folder, clip, room)
         room -= len(one.player)
     return shown
-
-
-def draw_spectrogram(samples: Samples) -> bytes:
-    """PNG of the mel spectrogram of samples at 24 kHz: 80 bands up to 12 kHz, low ones below; at most about 480 columns."""
-    librosa = import_librosa()
-    hop = max(HOP, -(-len(samples) // COLUMNS))
-    power = librosa.feature.melspectrogram(y=samples, sr=RATE, n_fft=FFT, hop_length=hop, n_mels=BANDS)
-    levels = librosa.power_to_db(power, ref=np.max, top_db=DYNAMIC_DB) / DYNAMIC_DB + 1.0
-    buffer = io.BytesIO()
-    imsave(buffer, levels, cmap=INK, vmin=0.0, vmax=1.0, origin="lower", format="png")
-    return buffer.getvalue()
 
 
 def _render_clip(folder: Path, clip: ReportClip, room: int) -> ClipMedia:

@@ -1,10 +1,8 @@
-"""Rows are read by number, and rows that are not trained on are reported with their reason."""
+"""An index is reused only for the rows that it was made of; invalid rows are listed, and damaged or unfinished files are made again."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import hashlib
 import json
 import os
 import signal
@@ -12,15 +10,15 @@ import stat
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from finetune.data import jsonl_dataset
-from finetune.data.jsonl_dataset import Measured, Rows
+from finetune.data import cached_samples, index_building
+from finetune.data.cached_samples import Rows
+from finetune.data.index_building import Measured
 from finetune.errors import UserError
 from finetune.storage import files
 from tests.finetune import tiny
@@ -33,22 +31,12 @@ def measure(row: dict[str, Any]) -> Measured:
 
 
 def opened(path: Path, cache: Path, key: str = "key") -> Rows:
-    jsonl_dataset.build_index(path, cache, key, measure)
-    return jsonl_dataset.open_rows(path, cache)
+    index_building.build_index(path, cache, key, measure)
+    return cached_samples.open_rows(path, cache)
 
 
 def text_of(rows: Rows, row: int) -> str:
     return rows.sample(row).decode().removeprefix("record of ")
-
-
-def test_rows_are_read_by_number(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes('{"text": "one"}\n\n   \n{"text": "Ærø"}\r\n{"text": "last, without a line end"}'.encode())
-    found = opened(path, tmp_path / "cache")
-    assert [text_of(found, row) for row in range(len(found))] == ["one", "Ærø", "last, without a line end"]
-    assert found.lengths.tolist() == [3, 3, 24]
-    assert [found.where(row) for row in range(3)] == [f"{path}:1", f"{path}:4", f"{path}:5"]
-    assert found.digest == files.digest(path)
 
 
 def test_cached_rows_are_not_readable_by_other_users(tmp_path: Path) -> None:
@@ -85,7 +73,7 @@ def test_bad_rows_are_listed_with_their_lines(tmp_path: Path) -> None:
     )
     assert first == "4 invalid rows:" and len(others) == 4
     assert all(line.startswith(f"  {path}:{words}") for line, words in zip(others, endings, strict=True))
-    assert [place.name for place in (tmp_path / "cache").iterdir()] == [jsonl_dataset.LOCK]
+    assert [place.name for place in (tmp_path / "cache").iterdir()] == [index_building.LOCK]
 
 
 def test_many_bad_rows_are_counted(tmp_path: Path) -> None:
@@ -116,8 +104,8 @@ def test_an_index_is_reused_until_file_or_key_change(tmp_path: Path) -> None:
 
     def build(key: str) -> list[int]:
         measured.clear()
-        jsonl_dataset.build_index(path, cache, key, lambda row: measured.append(row["text"]) or measure(row))  # type: ignore[func-returns-value]  # append, then measure
-        return jsonl_dataset.open_rows(path, cache).lengths.tolist()
+        index_building.build_index(path, cache, key, lambda row: measured.append(row["text"]) or measure(row))  # type: ignore[func-returns-value]  # append, then measure
+        return cached_samples.open_rows(path, cache).lengths.tolist()
 
     assert build("a") == [3, 4] and len(measured) == 2
     assert build("a") == [3, 4] and measured == []
@@ -134,20 +122,12 @@ def test_an_index_is_reused_until_file_or_key_change(tmp_path: Path) -> None:
     assert build("b") == [4, 3, 3], "the same time, another size"
 
 
-def test_two_files_of_one_name_do_not_share_an_index(tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    first = opened(tiny.write_rows(tmp_path / "a" / "train.jsonl", ["abc"]), cache)
-    second = opened(tiny.write_rows(tmp_path / "b" / "train.jsonl", ["defg"]), cache)
-    assert text_of(first, 0) == "abc" and text_of(second, 0) == "defg"
-    assert jsonl_dataset.open_rows(tmp_path / "a" / "train.jsonl", cache).lengths.tolist() == [3]
-
-
 def test_a_file_too_large_to_digest_counts_as_the_same_while_its_times_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg"]), tmp_path / "cache"
-    monkeypatch.setattr(jsonl_dataset, "DIGESTED_BYTES", 10)
+    monkeypatch.setattr(index_building, "DIGESTED_BYTES", 10)
     digested: list[Path] = []
     whole = files.digest
-    monkeypatch.setattr(jsonl_dataset.files, "digest", lambda path: digested.append(path) or whole(path))
+    monkeypatch.setattr(index_building.files, "digest", lambda path: digested.append(path) or whole(path))
     opened(path, cache)
     opened(path, cache)
     assert digested == []
@@ -159,8 +139,8 @@ def test_a_file_too_large_to_digest_counts_as_the_same_while_its_times_are(tmp_p
 
 def of_an_older_format(place: Path) -> None:
     """As it was before: four columns, no checksums."""
-    head, begins = jsonl_dataset.read_head(place)
-    numbers = np.frombuffer(place.read_bytes()[begins:], np.int64).reshape(-1, jsonl_dataset.COLUMNS)[:, :4]
+    head, begins = cached_samples.read_head(place)
+    numbers = np.frombuffer(place.read_bytes()[begins:], np.int64).reshape(-1, cached_samples.COLUMNS)[:, :4]
     old = json.dumps({key: value for key, value in head.items() if key not in ("format", "changed_ns", "index_digest")})
     place.write_bytes(f"{old}{' ' * (-(len(old) + 1) % 8)}\n".encode() + numbers.tobytes())
 
@@ -180,7 +160,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "zeros": (with_bytes(lambda data: bytes(len(data))), "cannot be read ("),
     "brackets": (with_bytes(lambda data: b"[" * 100_000), "cannot be read (nested more than 100 deep)"),
     "a list": (with_bytes(lambda data: b"[]\n"), "cannot be read (its first line is not a JSON object)"),
-    "no keys": (with_bytes(lambda data: b'{"format": %d}\n' % jsonl_dataset.FORMAT), "cannot be read ('index_digest')"),
+    "no keys": (with_bytes(lambda data: b'{"format": %d}\n' % index_building.FORMAT), "cannot be read ('index_digest')"),
     "a number changed": (with_bytes(lambda data: data[:-33] + bytes([data[-33] ^ 1]) + data[-32:]), "does not match its digest"),
     "its head changed": (with_bytes(lambda data: data.replace(b'"cut": 0', b'"cut": 1')), "does not match its digest"),
     "another format": (of_an_older_format, "has the format of another program version"),
@@ -191,7 +171,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
 def test_a_damaged_index_is_made_again_and_that_is_reported(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg"]), tmp_path / "cache"
     opened(path, cache)
-    place = jsonl_dataset.index_path(path, cache)
+    place = cached_samples.index_path(path, cache)
     sound = place.read_bytes()
     assert capsys.readouterr().err == ""
     damage, reason = DAMAGES[name]
@@ -207,11 +187,11 @@ def test_a_damaged_index_is_made_again_and_that_is_reported(name: str, tmp_path:
 def test_a_made_up_index_that_lacks_a_key_is_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg"]), tmp_path / "cache"
     opened(path, cache)
-    place = jsonl_dataset.index_path(path, cache)
-    head, begins = jsonl_dataset.read_head(place)
+    place = cached_samples.index_path(path, cache)
+    head, begins = cached_samples.read_head(place)
     del head["key"], head["index_digest"]
     numbers = place.read_bytes()[begins:]
-    line = json.dumps({**head, "index_digest": jsonl_dataset._digest_of_index(head, [numbers])}).encode()
+    line = json.dumps({**head, "index_digest": index_building._digest_of_index(head, [numbers])}).encode()
     place.write_bytes(line + b" " * (-(len(line) + 1) % 8) + b"\n" + numbers)
     assert opened(path, cache).lengths.tolist() == [3, 4]
     assert "again: the recipe, its options" in capsys.readouterr().err
@@ -229,7 +209,7 @@ CACHE_DAMAGES: dict[str, Callable[[Path], None]] = {
 def test_damaged_samples_are_made_again_and_that_is_reported(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg"]), tmp_path / "cache"
     opened(path, cache)
-    cached = jsonl_dataset.samples_path(jsonl_dataset.index_path(path, cache))
+    cached = cached_samples.samples_path(cached_samples.index_path(path, cache))
     assert cached.read_bytes() == b"record of abcrecord of defg"
     CACHE_DAMAGES[name](cached)
     found = opened(path, cache)
@@ -237,63 +217,33 @@ def test_damaged_samples_are_made_again_and_that_is_reported(name: str, tmp_path
     assert capsys.readouterr().err == f"indexing {path} again: its cached samples {cached} are missing or damaged\n"
 
 
-def test_a_sample_that_changes_during_the_run_is_refused(tmp_path: Path) -> None:
-    path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg"]), tmp_path / "cache"
-    found, cached = opened(path, cache), jsonl_dataset.samples_path(jsonl_dataset.index_path(path, cache))
-    found.announce(range(2))
-    with_bytes(lambda data: data.replace(b"defg", b"dEfg"))(cached)
-    assert found.sample(0) == b"record of abc"
-    with pytest.raises(UserError, match=rf"its cached sample was changed after it was written; delete {cached} and run the same command"):
-        found.sample(1)
-    os.truncate(cached, 3)
-    with pytest.raises(UserError, match=rf"{cached} was truncated after it was written; delete {cached} and run the same command"):
-        found.announce(range(2))
-
-
-def test_a_checksum_covers_the_whole_file(tmp_path: Path) -> None:
-    for size in (0, 1, jsonl_dataset.HASHED_AT_ONCE, jsonl_dataset.HASHED_AT_ONCE + 1, 10_000):
-        raw = bytes(range(256)) * 40
-        whole = hashlib.blake2b(raw[:size], digest_size=8).digest()
-        assert jsonl_dataset.compute_checksum(raw[:size]) == int.from_bytes(whole, "little", signed=True)
-
-
-@pytest.mark.parametrize("number", [-5, 2**40, 2**62])
-def test_sizes_and_places_of_a_made_up_index_are_refused(number: int, tmp_path: Path) -> None:
-    found = opened(tiny.write_rows(tmp_path / "rows.jsonl", ["abc"]), tmp_path / "cache")
-    for wrong in (6, 5):
-        index = np.array(found.index)
-        index[0, wrong] = number
-        with pytest.raises(UserError, match=r"cannot be read|truncated|changed|not the one"):
-            replace(found, index=index).sample(0)
-
-
 def test_indexing_by_blocks_equals_indexing_the_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "rows.jsonl"
     ends = [b"\n", b"\r\n", b"\n\n"]
     path.write_bytes(b"".join(b'{"text": "%s"}%s' % (text.encode(), ends[row % 3]) for row, text in enumerate(tiny.texts(40))))
-    whole = [opened(path, tmp_path / "whole"), jsonl_dataset.index_path(path, tmp_path / "whole").read_bytes()]
-    monkeypatch.setattr(jsonl_dataset, "SCANNED_BYTES", 50)
-    parts = [opened(path, tmp_path / "parts"), jsonl_dataset.index_path(path, tmp_path / "parts").read_bytes()]
-    assert len([*jsonl_dataset.blocks_of(path.open("rb"))]) > 10 and parts[1] == whole[1]
+    whole = [opened(path, tmp_path / "whole"), cached_samples.index_path(path, tmp_path / "whole").read_bytes()]
+    monkeypatch.setattr(index_building, "SCANNED_BYTES", 50)
+    parts = [opened(path, tmp_path / "parts"), cached_samples.index_path(path, tmp_path / "parts").read_bytes()]
+    assert len([*index_building.blocks_of(path.open("rb"))]) > 10 and parts[1] == whole[1]
     assert [parts[0].sample(row) for row in range(40)] == [whole[0].sample(row) for row in range(40)]
     assert [text_of(parts[0], row) for row in range(40)] == tiny.texts(40)
 
 
 def test_a_disk_without_room_is_named_once_the_first_rows_show_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tiny.write_rows(tmp_path / "rows.jsonl", tiny.texts(40))
-    monkeypatch.setattr(jsonl_dataset, "SCANNED_BYTES", 100)
+    monkeypatch.setattr(index_building, "SCANNED_BYTES", 100)
     monkeypatch.setattr(files, "free_bytes", lambda _: 3000)
     with pytest.raises(UserError, match=r"the cache of the samples of .*rows\.jsonl needs 3,\d\d\d bytes at .*cache, and 3,000 are free"):
         opened(path, tmp_path / "cache")
-    assert [place.name for place in (tmp_path / "cache").iterdir()] == [jsonl_dataset.LOCK]
+    assert [place.name for place in (tmp_path / "cache").iterdir()] == [index_building.LOCK]
 
 
 def test_a_long_indexing_pass_reports_its_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tiny.write_rows(tmp_path / "rows.jsonl", tiny.texts(40))
-    monkeypatch.setattr(jsonl_dataset, "SCANNED_BYTES", path.stat().st_size // 4)
-    monkeypatch.setattr(jsonl_dataset, "SECONDS_BETWEEN_REPORTS", -1.0)
+    monkeypatch.setattr(index_building, "SCANNED_BYTES", path.stat().st_size // 4)
+    monkeypatch.setattr(index_building, "SECONDS_BETWEEN_REPORTS", -1.0)
     opened(path, tmp_path / "cache")
     shares = [int(line.split(": ")[1].split(" %")[0].split("%")[0]) for line in capsys.readouterr().err.splitlines()]
     assert len(shares) == 4 and 20 < shares[0] < 40 and shares == sorted(shares) and shares[-1] == 100
@@ -304,15 +254,15 @@ def test_files_of_a_killed_process_are_deleted_and_never_used(tmp_path: Path) ->
     pid = os.fork()
     if not pid:  # killed when all samples are written and none is adopted
         with files.watch(lambda operation, place: operation == "rename" and os.kill(os.getpid(), signal.SIGKILL)):
-            jsonl_dataset.build_index(path, cache, "key", measure)
+            index_building.build_index(path, cache, "key", measure)
     assert os.waitpid(pid, 0)[1] == signal.SIGKILL
-    assert [files.TEMPORARY in place.name for place in cache.iterdir() if place.name != jsonl_dataset.LOCK] == [True]
+    assert [files.TEMPORARY in place.name for place in cache.iterdir() if place.name != index_building.LOCK] == [True]
     found = opened(path, cache)
     assert found.sample(1) == b"record of defg"
-    place = jsonl_dataset.index_path(path, cache)
-    assert sorted(cache.iterdir()) == sorted([cache / jsonl_dataset.LOCK, place, jsonl_dataset.samples_path(place)])
+    place = cached_samples.index_path(path, cache)
+    assert sorted(cache.iterdir()) == sorted([cache / index_building.LOCK, place, cached_samples.samples_path(place)])
     place.unlink()  # as if it was killed between the two
-    jsonl_dataset.samples_path(place).write_bytes(b"of another run")
+    cached_samples.samples_path(place).write_bytes(b"of another run")
     assert opened(path, cache).sample(1) == b"record of defg"
 
 
@@ -328,9 +278,9 @@ def test_a_process_waits_for_another_that_indexes_and_uses_its_result(tmp_path: 
 
     waiting = threading.Event()
     with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(jsonl_dataset.build_index, path, cache, "key", slowly)
+        first = threads.submit(index_building.build_index, path, cache, "key", slowly)
         assert began.wait(100)
-        second = threads.submit(jsonl_dataset.build_index, path, cache, "key", slowly)
+        second = threads.submit(index_building.build_index, path, cache, "key", slowly)
         waiting.set()
         assert first.result(20) == second.result(20)
     assert measured == ["abc"]
@@ -340,9 +290,9 @@ def test_caches_of_other_files_are_deleted(tmp_path: Path) -> None:
     cache, paths = tmp_path / "cache", [tiny.write_rows(tmp_path / f"{name}.jsonl", ["abc"]) for name in ("train", "val", "old")]
     for path in paths:
         opened(path, cache)
-    jsonl_dataset.discard_other_indexes(cache, paths[:2])
+    index_building.discard_other_indexes(cache, paths[:2])
     assert len([*cache.glob("*.index")]) == len([*cache.glob("*.samples")]) == 2
-    assert [jsonl_dataset.open_rows(path, cache).sample(0) for path in paths[:2]] == [b"record of abc"] * 2
+    assert [cached_samples.open_rows(path, cache).sample(0) for path in paths[:2]] == [b"record of abc"] * 2
 
 
 def test_files_that_a_killed_process_left_of_another_file_are_deleted_too(tmp_path: Path) -> None:
@@ -351,61 +301,12 @@ def test_files_that_a_killed_process_left_of_another_file_are_deleted_too(tmp_pa
     kept = {place.name for place in cache.iterdir()} | {f".speakers.json{files.TEMPORARY}00"}  # nobody else's
     for name in (f".old-1.samples{files.TEMPORARY}01", f".old-1.samples{files.TRASH}02", f".old-1.index{files.TEMPORARY}03", *kept):
         (cache / name).touch()
-    jsonl_dataset.discard_other_indexes(cache, [path])
+    index_building.discard_other_indexes(cache, [path])
     assert {place.name for place in cache.iterdir()} == kept
-
-
-def test_an_index_that_another_process_has_made_since_is_refused(tmp_path: Path) -> None:
-    path, cache = tiny.write_rows(tmp_path / "rows.jsonl", ["abc"]), tmp_path / "cache"
-    built = jsonl_dataset.build_index(path, cache, "key", measure)
-    assert jsonl_dataset.build_index(path, cache, "key", measure) == built and len(jsonl_dataset.open_rows(path, cache, built)) == 1
-    jsonl_dataset.build_index(path, cache, "another key", lambda row: Measured(1))
-    with pytest.raises(UserError, match=r"another process, such as `finetune plan` .* has just indexed .*rows\.jsonl again"):
-        jsonl_dataset.open_rows(path, cache, built)
 
 
 def test_a_fault_of_the_recipe_carries_the_place_of_its_row(tmp_path: Path) -> None:
     path = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "defg"])
     with pytest.raises(ZeroDivisionError) as caught:
-        jsonl_dataset.build_index(path, tmp_path / "cache", "key", lambda row: Measured(1 // (len(row["text"]) - 4)))
+        index_building.build_index(path, tmp_path / "cache", "key", lambda row: Measured(1 // (len(row["text"]) - 4)))
     assert caught.value.__notes__ == [f"while reading {path}:2"]
-
-
-def test_an_index_that_is_gone_before_it_is_opened_is_named(tmp_path: Path) -> None:
-    path = tiny.write_rows(tmp_path / "rows.jsonl", ["abc"])
-    jsonl_dataset.build_index(path, tmp_path / "cache", "key", measure)
-    jsonl_dataset.index_path(path, tmp_path / "cache").unlink()
-    with pytest.raises(UserError, match=r"rows\.jsonl or its index .*\.index cannot be read \(No such file .*on a disk that all"):
-        jsonl_dataset.open_rows(path, tmp_path / "cache")
-
-
-def test_a_file_that_grows_or_is_replaced_during_the_run_is_read_as_it_was(tmp_path: Path) -> None:
-    path = tiny.write_rows(tmp_path / "rows.jsonl", ["abc", "def"])
-    found = opened(path, tmp_path / "cache")
-    with path.open("a") as file:
-        file.write('{"text": "more"}\n')
-    assert len(found) == 2 and text_of(found, 1) == "def"
-    tiny.write_rows(tmp_path / "other.jsonl", ["xyz", "uvw"]).replace(path)
-    assert text_of(found, 1) == "def", "its sample is in the cache"
-    assert text_of(opened(path, tmp_path / "cache"), 1) == "uvw", "the next start finds the new one"
-
-
-def test_descriptors_are_closed_with_their_rows(tmp_path: Path) -> None:
-    path = tiny.write_rows(tmp_path / "rows.jsonl", ["abc"])
-    held = opened(path, tmp_path / "cache")
-    samples = held.samples.path
-    assert len(descriptors_of(samples)) == 2, "of the file and of its mapping"
-    for _ in range(5):
-        opened(path, tmp_path / "cache")
-    assert len(descriptors_of(samples)) == 2
-    del held
-    assert descriptors_of(samples) == []
-
-
-def descriptors_of(path: Path) -> list[str]:
-    """This process's open descriptors of a file. Others come and go with what earlier tests left to the garbage collector."""
-    found = []
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # the descriptor of the listing itself
-            found += [descriptor.name] if descriptor.readlink() == path else []
-    return found

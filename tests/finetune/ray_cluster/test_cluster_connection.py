@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-import finetune
 from finetune.errors import UserError
-from finetune.ray_cluster import cluster
+from finetune.ray_cluster import cluster_connection
 from tests import loopback
 
 
@@ -19,24 +17,14 @@ def test_without_ray_the_package_to_install_is_named(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with (
         pytest.raises(UserError, match=r"^Ray is not installed; `pip install 'overtone\[ray\]'`, on every machine"),
-        cluster.connect("127.0.0.1:6379"),
+        cluster_connection.connect("127.0.0.1:6379"),
     ):
         raise AssertionError("it was opened")
 
 
-@pytest.mark.parametrize(
-    ("requested", "there", "taken"), [(None, True, "GPU"), (None, False, "CPU"), (True, False, "GPU"), (False, True, "CPU")]
-)
-def test_a_worker_takes_what_was_requested_or_a_gpu_if_there_is_any(
-    requested: bool | None, there: bool, taken: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cluster, "has_resource", lambda _: there)
-    assert cluster.choose_worker_resources(requested) == {taken: 1.0}
-
-
 @pytest.mark.parametrize("address", [None, "", "auto", "local"])
 def test_addresses_in_ray_s_own_forms_are_accepted(address: str | None) -> None:
-    cluster.check_address(address)
+    cluster_connection.check_address(address)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +37,7 @@ def test_addresses_in_ray_s_own_forms_are_accepted(address: str | None) -> None:
 )
 def test_an_invalid_address_is_refused(address: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        cluster.check_address(address)
+        cluster_connection.check_address(address)
 
 
 @pytest.mark.parametrize("family", ["127.0.0.1:{}", "[::1]:{}", "no.such.machine.invalid:{}"])
@@ -57,10 +45,5 @@ def test_an_address_without_a_cluster_is_refused(family: str, monkeypatch: pytes
     monkeypatch.setenv("RAY_ADDRESS", family.format(loopback.free_port()))
     without_init = SimpleNamespace(__spec__=importlib.util.find_spec("ray"))  # Ray's own attempt would take minutes
     monkeypatch.setitem(sys.modules, "ray", without_init)
-    with pytest.raises(UserError, match=r"^no Ray cluster at .*`ray start --head`"), cluster.connect(None):
+    with pytest.raises(UserError, match=r"^no Ray cluster at .*`ray start --head`"), cluster_connection.connect(None):
         raise AssertionError("it was opened")
-
-
-def test_a_machine_reports_missing_files_and_its_versions(tmp_path: Path) -> None:
-    seen = cluster.inspect_machine([str(tmp_path), str(tmp_path / "gone")])
-    assert seen == {"missing": [str(tmp_path / "gone")], "version": finetune.__version__}

@@ -1,10 +1,11 @@
-"""Indexed JSONL dataset: random access to the samples of a file by an index of lengths, offsets and checksums, in constant memory.
+"""Builds the index and the sample cache of a JSONL file in one pass over its rows, and decides when they can be reused.
 
-Beside the index is the sample cache, with the tokenized sample of each row (see finetune/data/sample_serialization.py), so that no row
-is tokenized during training. Both are written in one pass over the file, by one or several processes (see finetune/data/index_workers.py).
+The index has the offset, length and checksum of each row; the sample cache beside it has the tokenized sample (see
+finetune/data/sample_serialization.py), so that no row is tokenized during training. finetune/data/cached_samples.py reads both. The pass is
+made by one or several processes (see finetune/data/index_workers.py).
 
 A run trains on exactly what it indexed. At each start a file of up to `DIGESTED_BYTES` is verified by its digest; a larger one by its size
-and times. Training reads only the cache, and verifies each sample by its checksum.
+and times.
 """
 
 from __future__ import annotations
@@ -12,29 +13,23 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import mmap
-import os
 import re
 import sys
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from finetune.data import referenced_file_changes
+from finetune.data.cached_samples import COLUMNS, compute_checksum, files_path, index_path, read_head, samples_path
 from finetune.data.row_problems import RowProblem, format_row_problems
 from finetune.errors import UserError
 from finetune.storage import files, strict_json
 
-Ids = NDArray[np.int64]
-COLUMNS = 8
-"""Columns of the index: byte offset, bytes, positions, line number and checksum of a row; offset, bytes and checksum of its sample."""
 FORMAT = 4
 """Version of the index format. 1 had no checksums, 2 no cached samples, 3 no files that rows name."""
 DIGESTED_BYTES = 2 * 2**30
@@ -42,8 +37,6 @@ DIGESTED_BYTES = 2 * 2**30
 BLOCK_BYTES = 2**18
 SCANNED_BYTES = 2**20
 """Size of the blocks of rows that are indexed at a time, each by one process."""
-HASHED_AT_ONCE = 2047
-"""In bytes. From 2,048 on, hashlib releases the interpreter lock, and reacquiring it takes longer than hashing a sample."""
 SECONDS_BETWEEN_REPORTS = 10.0
 LOCK = ".index.lock"
 """Lock file in the cache's folder: of several processes that find a stale index, one rebuilds it, and the others use the result."""
@@ -68,140 +61,6 @@ class Measured(NamedTuple):
 
 Measure = Callable[[dict[str, Any]], Measured]
 """Raises `UserError` for an invalid row."""
-
-
-class SamplesFile:
-    """Random access to a sample cache, by memory mapping: a read copies memory and keeps the interpreter lock, while a system call would
-    release it, and reacquiring it takes longer than reading a sample."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._size = os.fstat(self._descriptor).st_size
-        self._bytes = mmap.mmap(self._descriptor, self._size, access=mmap.ACCESS_READ) if self._size else b""
-
-    def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):  # not if it could not be opened
-            os.close(self._descriptor)
-
-    def announce(self, places: Iterable[Sequence[int]]) -> None:
-        """Ask the kernel to prefetch these ranges (offset, bytes). Raises `UserError` if the file was truncated: a read past its end would
-        kill the process with SIGBUS."""
-        if os.fstat(self._descriptor).st_size < self._size:
-            raise UserError(f"{self.path} was truncated after it was written; {suggest_rebuild(self.path)}")
-        for offset, size in places:
-            if isinstance(self._bytes, mmap.mmap) and 0 <= offset < self._size and 0 < size <= self._size - offset:
-                begin = offset - offset % mmap.PAGESIZE
-                self._bytes.madvise(mmap.MADV_WILLNEED, begin, offset + size - begin)
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Read `size` bytes. Raises `ValueError` for a range outside of the file, as in a forged index."""
-        if not (0 <= offset <= self._size and 0 <= size <= self._size - offset):
-            raise ValueError(f"{size:,} bytes from byte {offset:,} on, of {self._size:,}")
-        return bytes(self._bytes[offset : offset + size])
-
-
-@dataclass(frozen=True)
-class Rows:
-    """A JSONL file through its index."""
-
-    path: Path
-    index: Ids
-    """[rows, COLUMNS]."""
-    digest: str
-    """SHA-256 of the file."""
-    samples: SamplesFile
-    """The sample cache."""
-    left_out: dict[str, list[int]] = field(default_factory=dict)
-    """Reason → line numbers of the rows that were dropped for it."""
-    cut: int = 0
-    """Number of truncated rows."""
-
-    @property
-    def lengths(self) -> Ids:
-        return self.index[:, 2]
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def where(self, row: int) -> str:
-        return f"{self.path}:{self.index[row, 3]}"
-
-    def cache_of(self, _row: int) -> Path:
-        """Path of the sample cache with this row."""
-        return self.samples.path
-
-    def announce(self, rows: Iterable[int]) -> None:
-        """Prefetch the samples of these rows. Raises `UserError` if the cache was truncated."""
-        self.samples.announce(self.index[[*rows], 5:7].tolist())
-
-    def sample(self, row: int) -> bytearray:
-        """The record of a row in the sample cache. Raises `UserError` if it does not match its checksum."""
-        offset, size, checksum = self.index[row, 5:].tolist()
-        try:
-            record = self.samples.read(offset, size)
-        except ValueError as error:
-            raise UserError(f"its cached sample cannot be read ({error}); {suggest_rebuild(self.samples.path)}") from error
-        if compute_checksum(record) != checksum:
-            raise UserError(f"its cached sample was changed after it was written; {suggest_rebuild(self.samples.path)}")
-        return bytearray(record)
-
-
-def suggest_rebuild(samples: Path) -> str:
-    """The next action for a damaged sample cache, for messages."""
-    return f"delete {samples} and run the same command, which builds it again and resumes from the last checkpoint"
-
-
-def compute_checksum(raw: bytes) -> int:
-    """64-bit BLAKE2b as a signed integer, as stored in the index."""
-    total = hashlib.blake2b(digest_size=8)
-    for start in range(0, len(raw), HASHED_AT_ONCE):
-        total.update(raw[start : start + HASHED_AT_ONCE])
-    return int.from_bytes(total.digest(), "little", signed=True)
-
-
-def open_rows(path: Path, cache: Path, built: str | None = None) -> Rows:
-    """Open a file with the index that `build_index` has written to `cache`. Raises `UserError` if one of the two is missing, or if the
-    digest of the index is not `built`, the one that `build_index` returned."""
-    place = index_path(path, cache)
-    try:
-        head, begins = read_head(place)
-        if built is not None and head["index_digest"] != built:  # ranks with different lengths would train in different orders
-            raise UserError(
-                f"another process, such as `finetune plan` with other options, has just indexed {path} again in {cache}; run them one "
-                "after the other, or with different --run.dir"
-            )
-        index = np.asarray(np.memmap(place, np.int64, "r", offset=begins, shape=(head["rows"], COLUMNS)))  # whose rows are cheaper to take
-        return Rows(path, index, head["digest"], SamplesFile(samples_path(place)), head["left_out"], head["cut"])
-    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-        raise UserError(
-            f"{path} or its index {place} cannot be read ({strict_json.one_line(error)}), though rank 0 has just read it; with several "
-            "machines, data and run.dir must be on a disk that all of them share"
-        ) from error
-
-
-def index_path(path: Path, cache: Path) -> Path:
-    """Path of the index of a data file; unique for files of the same name in different folders."""
-    return cache / f"{path.stem}-{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}.index"
-
-
-def samples_path(index: Path) -> Path:
-    """Path of the sample cache of an index."""
-    return index.with_suffix(".samples")
-
-
-def files_path(index: Path) -> Path:
-    """Path of the list of files that the rows of an index name; it exists only if there are any."""
-    return index.with_suffix(".files")
-
-
-def read_head(place: Path) -> tuple[dict[str, Any], int]:
-    """The JSON header of an index, and the offset of the numbers after it. Raises `ValueError` for an invalid header."""
-    with place.open("rb") as file:
-        head = strict_json.loads(file.readline())
-        if not isinstance(head, dict):
-            raise ValueError("its first line is not a JSON object")
-        return head, file.tell()
 
 
 def build_index(path: Path, cache: Path, key: str, measure: Measure, scan_all: ScanAll | None = None) -> str:

@@ -1,0 +1,27 @@
+"""Messages of a worker to the parent process about the step that it works on, and the format of their times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from data_prep.parallel import process_pool
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What a worker does with a recording, sent to the parent while one step of it takes long."""
+
+    step: str
+    seconds: float
+    """Of the recording, done so far in this step."""
+
+
+def report_activity(step: str, seconds: float) -> None:
+    """Send an `Activity` to the parent."""
+    process_pool.send_progress(Activity(step, seconds))
+
+
+def format_time(seconds: float) -> str:
+    """Seconds as `1:02:03`."""
+    return str(timedelta(seconds=round(seconds)))
