@@ -31,7 +31,7 @@ from typing_extensions import TypeVar
 
 from finetune.config_diff import flatten
 from finetune.config_errors import explain
-from finetune.config_keys import fields
+from finetune.config_key_descriptions import fields
 from finetune.config_sources import ConfigSource, Dumper, merge, parse_overrides, read_config_file, split_section
 from finetune.errors import UserError
 from finetune.storage.remote import is_url

@@ -36,11 +36,11 @@ MOVED = {
     "recipes.speech.decoding.row_sampling": "recipes.speech.decoding.per_row_sampling",
     "recipes.speech.frame_voice": "recipes.speech.frame_synthesizer",
     "recipes.speech.loss_terms": "recipes.speech.multi_term_loss",
-    "recipes.speech.speech_recipe_state": "recipes.speech.trained_voices_metadata",
+    "recipes.speech.speech_recipe_state": "recipes.speech.voices_json_content",
     "recipes.speech.voices_schema": "recipes.speech.voices_json_schema",
-    "recipes.speech.voices_state": "recipes.speech.trained_voices_metadata",
-    "recipes.stock_models": "recipes.transformers_model_structure",
-    "recipes.transformers_models": "recipes.transformers_model_structure",
+    "recipes.speech.voices_state": "recipes.speech.voices_json_content",
+    "recipes.stock_models": "recipes.transformers_meta_models",
+    "recipes.transformers_models": "recipes.transformers_meta_models",
 }
 """Old name → new name. These are the modules that the documentation and the built-in recipes used, of which people have copies; all others
 were internal."""

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 OptionsT = TypeVar("OptionsT", bound=BaseModel, default=Any)
 """A recipe's `Options`. A plain `Recipe` is one with any options."""
 
-OLD_VERBS = "verb_arguments"
-"""The module that is now `verbs`, in copies of recipes of an earlier version."""
+OLD_VERB_HELP = "verb_arguments"
+"""The module that is now `verb_help`, in copies of recipes of an earlier version."""
 POSITIONS = "positions"
 """The word for what `Recipe.length` counts, unless the recipe has its own."""
 Sample = dict[str, "Tensor"]
@@ -486,9 +486,9 @@ def load_options(folder: Path) -> type[BaseModel]:
 
 
 def load_argument_help(folder: Path) -> dict[str, Callable[[], object]]:
-    """`HELP` of the recipe's `verbs.py`: verb → a function that prints the options which the recipe adds to it. Empty without that file,
-    which lets `finetune generate --help` work without torch, as `recipe.py` may import it."""
-    return dict(getattr(_import_verbs(folder), "HELP", {}))
+    """`HELP` of the recipe's `verb_help.py`: verb → a function that prints the options which the recipe adds to it. Empty without that
+    file, which lets `finetune generate --help` work without torch, as `recipe.py` may import it."""
+    return dict(getattr(_import_verb_help(folder), "HELP", {}))
 
 
 def load_released_models(folder: Path) -> tuple[ReleasedModel, ...]:
@@ -502,19 +502,19 @@ def load_released_models(folder: Path) -> tuple[ReleasedModel, ...]:
 
 
 def load_data_advice(folder: Path) -> str:
-    """`DATA` of the recipe's `verbs.py`: how training data is made, for the error of a run that has none. Imports no torch."""
-    return str(getattr(_import_verbs(folder), "DATA", "It has one JSON object in each line; the recipe's `read` defines the keys."))
+    """`DATA` of the recipe's `verb_help.py`: how training data is made, for the error of a run that has none. Imports no torch."""
+    return str(getattr(_import_verb_help(folder), "DATA", "It has one JSON object in each line; the recipe's `read` defines the keys."))
 
 
-def _import_verbs(folder: Path) -> Any:
-    """The recipe's `verbs.py`, or the file under the name that it had; None without either."""
-    old = folder / f"{OLD_VERBS}.py"
-    if (folder / "verbs.py").is_file():
-        return _import(folder, "verbs")
+def _import_verb_help(folder: Path) -> Any:
+    """The recipe's `verb_help.py`, or the file under the name that it had; None without either."""
+    old = folder / f"{OLD_VERB_HELP}.py"
+    if (folder / "verb_help.py").is_file():
+        return _import(folder, "verb_help")
     if not old.is_file():
         return None
-    warn_recipe_author(f"{old} is named verbs.py now; rename it (docs/add_a_recipe.md)", 4)
-    return _import(folder, OLD_VERBS)
+    warn_recipe_author(f"{old} is named verb_help.py now; rename it (docs/add_a_recipe.md)", 4)
+    return _import(folder, OLD_VERB_HELP)
 
 
 def _read_options_file(folder: Path) -> type[BaseModel] | None:

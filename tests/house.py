@@ -20,7 +20,7 @@ PACKAGES = ("finetune", "data_prep", "recipes")
 ORDER: tuple[frozenset[str], ...] = (
     frozenset({"errors", "moved_modules"}),
     frozenset({"argument_parsing"}),
-    frozenset({"storage", "config_sources", "config_errors", "config_keys"}),
+    frozenset({"storage", "config_sources", "config_errors", "config_key_descriptions"}),
     frozenset({"config", "config_diff", "hardware"}),
     frozenset({"recipe", "command_lines"}),
     frozenset({"distributed"}),
@@ -62,7 +62,7 @@ LIBRARIES = frozenset(
             "demo_runner",
             "ray_generation",
             "recipe_state_file",
-            "transformers_model_structure",
+            "transformers_meta_models",
             "tiny_checkpoints",
         )
     }

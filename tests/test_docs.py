@@ -14,7 +14,7 @@ import finetune.__main__
 from data_prep.clips.quality_rules import PRESETS
 from data_prep.pipeline.clip_selection import DUPLICATE, REVIEWED
 from finetune.config import Config
-from finetune.config_keys import fields
+from finetune.config_key_descriptions import fields
 from finetune.recipe import built_in_recipes, find_recipe, load_recipe
 
 ROOT = Path(__file__).parents[1]

@@ -14,7 +14,7 @@ import pytest
 import data_prep.__main__
 import finetune.__main__
 from finetune.config import Config, Section
-from finetune.config_keys import fields
+from finetune.config_key_descriptions import fields
 from finetune.recipe import find_recipe, load_recipe
 from tests import house
 

@@ -29,7 +29,7 @@ from data_prep.parallel import worker_options
 from data_prep.parallel.devices import choose_device
 from data_prep.parallel.process_pool import StopSignal, report_stopped
 from data_prep.parallel.worker_options import WorkerOptions
-from data_prep.pipeline import clip_selection, rule_removal_table, transcript_plausibility, transcript_preview
+from data_prep.pipeline import clip_selection, rule_removal_table, transcript_examples, transcript_plausibility
 from data_prep.pipeline.all_recordings import RecordingTask, StoppedError, WorkerSetup, process_recordings
 from data_prep.pipeline.clip_selection import SelectionCriteria
 from data_prep.pipeline.one_recording import Job
@@ -186,7 +186,7 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
         run = vars(work) | {"seconds": round(time.monotonic() - started, 1)}
         files.write_json(job.out / manifest.RUN, run)
     print(duration_accounting.format_summary(summary))
-    print(transcript_preview.format_examples([one for one in judged if not one.reasons]))
+    print(transcript_examples.format_examples([one for one in judged if not one.reasons]))
     _print_unchecked(options, job)
     for line in voices:
         print(line if options.diarize else f"warning: {line}; listen, and see --diarize", file=sys.stderr)

@@ -33,7 +33,7 @@ def make_application(session: ReviewSession) -> FastAPI:
     from fastapi import FastAPI
     from starlette.middleware import Middleware
 
-    from data_prep.pages.gradio_allowlist import add_files, list_page_routes
+    from data_prep.pages.gradio_route_allowlist import add_files, list_page_routes
     from data_prep.pages.request_validation import add_request_guard, require_own_site
 
     warnings.filterwarnings("ignore", module="gradio")  # deprecation warnings inside gradio and its dependencies

@@ -10,7 +10,7 @@ from typing import Any
 
 from finetune.config_sources import read_config_file
 from finetune.errors import UserError
-from finetune.planning.launch_file_keys import launch_settings
+from finetune.planning.launch_file_content import launch_settings
 from finetune.storage import strict_json
 
 from . import accelerate_config, deepspeed_config

@@ -9,7 +9,7 @@ import yaml
 
 from finetune import command_lines
 from finetune.hardware.gpu_specs import Cluster
-from finetune.planning.launch_file_keys import PORT, launch_settings
+from finetune.planning.launch_file_content import PORT, launch_settings
 from finetune.planning.memory import Arrangement
 from finetune.planning.parallelism_planner import LayoutEstimate
 

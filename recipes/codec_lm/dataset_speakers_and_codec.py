@@ -12,7 +12,7 @@ from finetune.config import Config
 from finetune.errors import UserError
 from finetune.storage.model_security import CONFIG
 from recipes.speech.dataset_rows import SpeakerClips, collect_clips
-from recipes.speech.trained_voices_metadata import make_voices_state
+from recipes.speech.voices_json_content import make_voices_state
 
 from .sequence_layout import check_frames
 

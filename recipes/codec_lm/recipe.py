@@ -29,7 +29,7 @@ from .exporting import export_plan
 from .families import choose_family
 from .options import Options
 from .sequence_layout import SpeechTextProcessor, find_token_ids
-from .verbs import VERBS
+from .verb_help import VERBS
 
 # Audio packages, and what only generation needs, are imported inside the functions: training runs without them.
 

@@ -18,7 +18,7 @@ from finetune.errors import UserError
 from finetune.planning.activation_memory import drop_storage
 from finetune.storage.model_security import Kind
 from finetune.storage.strict_json import one_line
-from recipes import transformers_model_structure
+from recipes import transformers_meta_models
 
 OTHERS = frozenset({"timm_wrapper", "shieldgemma2", "perceiver", "imagegpt", "siglip2"})
 """Types that transformers lists as image classifiers, but that take no plain images: models of other libraries, of text and images, of
@@ -86,13 +86,13 @@ def image_classifier() -> Kind:
     return Kind(
         "an image classifier of transformers",
         frozenset(MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES) - OTHERS,
-        transformers_model_structure.is_part,
+        transformers_meta_models.is_part,
     )
 
 
 def read_config(base: Path) -> Any:
     """The base's config. Raises `UserError` for a model of another kind."""
-    return transformers_model_structure.read_config(base, image_classifier())
+    return transformers_meta_models.read_config(base, image_classifier())
 
 
 def read_base_labels(config: Any) -> list[str]:
@@ -112,7 +112,7 @@ def set_labels(config: Any, labels: list[str]) -> Any:
 
 def build_stock_model(config: Any, base: Path) -> Any:
     """The stock class with parameters on the meta device and real buffers. Raises `UserError` if it cannot be built."""
-    return transformers_model_structure.build_on_meta(lambda: AutoModelForImageClassification.from_config(config), base)
+    return transformers_meta_models.build_on_meta(lambda: AutoModelForImageClassification.from_config(config), base)
 
 
 def find_head(config: Any, base: Path) -> dict[str, tuple[int, ...]]:

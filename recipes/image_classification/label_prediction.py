@@ -12,11 +12,11 @@ from data_prep.images.image_decoding import decode_image
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError
 from finetune.storage.model_security import admit, require_safetensors, require_weights
-from recipes.transformers_model_structure import explain_loading
+from recipes.transformers_meta_models import explain_loading
 
 from .classifier_model import image_classifier, read_base_labels
+from .cli_arguments import make_generate_parser
 from .image_processing import load_image_processor
-from .verbs import make_generate_parser
 
 
 def generate(folder: Path, argv: list[str]) -> int:

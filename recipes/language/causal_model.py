@@ -15,7 +15,7 @@ from finetune.errors import UserError
 from finetune.modeling.loss_head import LossHead, Shaping
 from finetune.recipe import BASE_STATES
 from finetune.storage.model_security import Kind
-from recipes import transformers_model_structure
+from recipes import transformers_meta_models
 from recipes.language import varlen_attention
 from recipes.language.liger_loss import LigerHead, check_runnable
 from recipes.language.loss_assumption_checks import check_own_forward
@@ -92,12 +92,12 @@ def causal_language_model() -> Kind:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     types = frozenset(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - COMPOSITES
-    return Kind("a causal language model of transformers", types, transformers_model_structure.is_part)
+    return Kind("a causal language model of transformers", types, transformers_meta_models.is_part)
 
 
 def read_config(base: Path) -> Any:
     """The base's config. Raises `UserError` for anything but a causal language model whose code is in transformers itself."""
-    return transformers_model_structure.read_config(base, causal_language_model())
+    return transformers_meta_models.read_config(base, causal_language_model())
 
 
 def build_on_meta(base: Path, attention: str | None, loss_head: type[LossHead] = LossHead) -> CausalModel:
@@ -109,9 +109,7 @@ def build_on_meta(base: Path, attention: str | None, loss_head: type[LossHead] =
     from transformers import AutoModelForCausalLM
 
     config = read_config(base)
-    whole = transformers_model_structure.build_on_meta(
-        lambda: AutoModelForCausalLM.from_config(config, attn_implementation=attention), base
-    )
+    whole = transformers_meta_models.build_on_meta(lambda: AutoModelForCausalLM.from_config(config, attn_implementation=attention), base)
     if not isinstance(whole.get_output_embeddings(), nn.Linear):
         raise UserError(f"{base}: {type(whole).__name__} has no linear output head, which llm_sft needs")
     with init_empty_weights(include_buffers=False):

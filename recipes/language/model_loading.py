@@ -16,7 +16,7 @@ from recipes.language import collation
 from recipes.language.attention_selection import choose_attention, explain_recompilation
 from recipes.language.causal_model import build_on_meta, causal_language_model, choose_loss_head, find_block_classes, read_config
 from recipes.language.tokenizer import load_tokenizer
-from recipes.transformers_model_structure import explain_loading
+from recipes.transformers_meta_models import explain_loading
 
 if TYPE_CHECKING:
     from finetune.config import Config

@@ -12,8 +12,8 @@ import torch
 
 from finetune.errors import UserError
 
+from .cli_arguments import EXIT, RESET, make_chat_parser
 from .generation import Decoding, LoadedModel, generate_answer, load_model, make_decoding, tokenize_prompt
-from .verbs import EXIT, RESET, make_chat_parser
 
 
 def chat(folder: Path, argv: list[str]) -> int:

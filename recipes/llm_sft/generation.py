@@ -27,7 +27,7 @@ from recipes.language.model_loading import load_for_generation
 from recipes.language.stop_tokens import find_stop_ids
 from recipes.ray_generation import check_engine_options, explain_failures, open_engine, run_batches
 
-from .verbs import make_generate_parser
+from .cli_arguments import make_generate_parser
 
 SAMPLE_TOKENS = 128
 """Longest answer during training, when the model may run on one core beside the training."""

@@ -152,7 +152,7 @@ class VoiceFolder(Protocol):
 
 
 def list_speaker_names(state: dict[str, Any]) -> list[str]:
-    """The names in a recipe state whose `speakers` are objects with a `name`, as `trained_voices_metadata` makes it."""
+    """The names in a recipe state whose `speakers` are objects with a `name`, as `voices_json_content` makes it."""
     return [speaker["name"] for speaker in state["speakers"]]
 
 

@@ -28,7 +28,7 @@ def render_voice_card(
 ) -> str:
     """The card as Markdown with the hub's YAML header.
 
-    `state`: as `trained_voices_metadata.make_voices_state` makes it. `inherited`: of the base's header (see `read_base_metadata`).
+    `state`: as `voices_json_content.make_voices_state` makes it. `inherited`: of the base's header (see `read_base_metadata`).
     `library`: the hub's name of the package that loads the model. `usage`: the text after base and data. `column`: what the table of the
     speakers says besides clips and minutes.
     """

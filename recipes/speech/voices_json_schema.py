@@ -38,7 +38,7 @@ class BaseModelName(JsonPart):
 
 
 class TrainedVoices(JsonPart):
-    """The part of a recipe state that `trained_voices_metadata.make_voices_state` makes, without `speakers`."""
+    """The part of a recipe state that `voices_json_content.make_voices_state` makes, without `speakers`."""
 
     data: TrainingData
     base: BaseModelName

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from finetune.config import Config, Lora, MixedFile, Names, Section, describe_overlay, dump, help_text, on_disk, read_sources, resolve
-from finetune.config_keys import fields
+from finetune.config_key_descriptions import fields
 from finetune.config_sources import UNWRITABLE, parse_arguments
 from finetune.errors import UserError
 from finetune.recipe import find_recipe, load_options

@@ -8,7 +8,7 @@ import pytest
 
 from finetune.config import dump
 from finetune.config_diff import Change, find_changes, flatten
-from finetune.config_keys import fields
+from finetune.config_key_descriptions import fields
 from finetune.config_sources import read_config_file
 from tests.finetune import tiny
 

@@ -8,7 +8,7 @@ import pytest
 
 from finetune.config import Config, Names, Section, resolve
 from finetune.config_errors import SYNONYMS
-from finetune.config_keys import fields
+from finetune.config_key_descriptions import fields
 from finetune.errors import UserError
 
 

@@ -334,10 +334,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "codebook 0 is sampled without the model's repetition penalty",
     ),
     Mutant(
-        "recipes/speech/trained_voices_metadata.py",
+        "recipes/speech/voices_json_content.py",
         'sum(speaker["clips"] for speaker in speakers)',
         "len(speakers)",
-        "tests/recipes/speech/test_trained_voices_metadata.py::test_the_state_names_data_and_base_without_folders_of_this_machine",
+        "tests/recipes/speech/test_voices_json_content.py::test_the_state_names_data_and_base_without_folders_of_this_machine",
         "voices.json and the card count speakers as clips",
     ),
     Mutant(
@@ -2045,17 +2045,17 @@ MUTANTS: tuple[Mutant, ...] = (
         "the demo of digits succeeds although its model reads fewer of them than promised",
     ),
     Mutant(
-        "recipes/transformers_model_structure.py",
+        "recipes/transformers_meta_models.py",
         "name.removeprefix(prefix) if plain else name",
         "name",
-        "tests/recipes/test_transformers_model_structure.py::test_names_are_those_of_the_files_with_or_without_a_prefix",
+        "tests/recipes/test_transformers_meta_models.py::test_names_are_those_of_the_files_with_or_without_a_prefix",
         "a backbone without an output layer is not found in its own files",
     ),
     Mutant(
-        "recipes/transformers_model_structure.py",
+        "recipes/transformers_meta_models.py",
         "for name in sorted(saved) if names[name] in known",
         "for name in sorted(saved) if names[name] not in known",
-        "tests/recipes/test_transformers_model_structure.py::test_saved_buffers_have_the_values_of_the_base",
+        "tests/recipes/test_transformers_meta_models.py::test_saved_buffers_have_the_values_of_the_base",
         "batch normalization starts with the statistics of an untrained model",
     ),
     Mutant(
@@ -2852,10 +2852,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "a rank that somebody killed is reported as out of memory because another container on the machine was",
     ),
     Mutant(
-        "recipes/voice_clone/studio/speech_from_given_codes.py",
+        "recipes/voice_clone/studio/generation_with_given_codebooks.py",
         "        self.first.copy_(self.given.index_select(0, count)[0, :, 0])",
         "        self.first.copy_(self.given.index_select(0, (count + 1).clamp(max=len(self.given) - 1))[0, :, 0])",
-        "tests/recipes/voice_clone/studio/test_speech_from_given_codes.py::"
+        "tests/recipes/voice_clone/studio/test_generation_with_given_codebooks.py::"
         "test_a_model_generates_its_own_codes_again_when_the_first_ones_are_given",
         "a recognizer is judged by clips whose other codes belong to the neighbouring frame",
     ),

@@ -19,7 +19,7 @@ from recipes.speech.dataset_rows import (
     list_training_files,
 )
 from recipes.speech.evaluation.evaluation_items import visit_rows
-from recipes.speech.trained_voices_metadata import make_voices_state
+from recipes.speech.voices_json_content import make_voices_state
 from recipes.speech.voices_json_schema import VOICES, read_voices
 
 from ..options import Options, limit_context

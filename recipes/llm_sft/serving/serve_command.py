@@ -17,7 +17,7 @@ from finetune.errors import UserError
 from finetune.storage.hub_download import display_name
 from recipes.serving.server_options import Address, check_server_options, require_packages
 
-from ..verbs import make_serve_parser
+from ..cli_arguments import make_serve_parser
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -1,6 +1,6 @@
 """The verbs of a speech recipe: `generate`, `serve`, `eval-voice`, `select` and samples during training, with their help.
 
-`recipe.py` and `verbs.py` are imported for training and for `--help` too, which need neither audio packages nor torch. So a recipe
+`recipe.py` and `verb_help.py` are imported for training and for `--help` too, which need neither audio packages nor torch. So a recipe
 passes a function that imports its voices, and a verb calls it when it runs.
 """
 
@@ -86,7 +86,7 @@ class SpeechVerbs:
 
     @property
     def help(self) -> dict[str, Callable[[], None]]:
-        """`HELP` of a recipe's `verbs.py`: the verbs whose help comes without torch. `eval-voice` and `select` need it, and
+        """`HELP` of a recipe's `verb_help.py`: the verbs whose help comes without torch. `eval-voice` and `select` need it, and
         print their help themselves."""
         return {"generate": self.print_generate_help, "serve": print_serve_help}
 

@@ -125,7 +125,7 @@ def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: 
     from fastapi import FastAPI
     from starlette.middleware import Middleware
 
-    from data_prep.pages.gradio_allowlist import add_files, list_page_routes
+    from data_prep.pages.gradio_route_allowlist import add_files, list_page_routes
     from data_prep.pages.request_validation import add_request_guard
     from recipes.serving import draining_server
     from recipes.serving.access_control import AccessControl

@@ -12,7 +12,7 @@ from finetune.config import Config
 from finetune.errors import UserError
 from finetune.storage import files
 from recipes.speech.dataset_rows import visit_speakers
-from recipes.speech.trained_voices_metadata import make_voices_state
+from recipes.speech.voices_json_content import make_voices_state
 
 from ..options import Options
 from .config_factory import FRAME_RATE

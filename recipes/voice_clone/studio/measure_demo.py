@@ -3,10 +3,10 @@
     python -m recipes.voice_clone.studio.measure_demo [runs/demo]… [--asr RECOGNIZER]… [--others 120] [--given CODEBOOKS]…
 
 Prints one line of JSON for each demo: WERs in percent of the reported sentences as recordings, by the base before training and after it,
-and as clips with the recordings' codes in the first codebooks and the trained model's in the others (`speech_from_given_codes.py`): --given
-says in how many, by default in 1 and in 3. `both_wrong`: percent of the words after training that all recognizers have wrong; these are
-probably spoken wrong. `other sentences`: so many held-out sentences that are not reported, by the trained model; the reported ones are few,
-and their WER differs by points from run to run.
+and as clips with the recordings' codes in the first codebooks and the trained model's in the others
+(`generation_with_given_codebooks.py`): --given says in how many, by default in 1 and in 3. `both_wrong`: percent of the words after
+training that all recognizers have wrong; these are probably spoken wrong. `other sentences`: so many held-out sentences that are not reported, by
+the trained model; the reported ones are few, and their WER differs by points from run to run.
 
 Needs pocketsphinx unless --asr names other recognizers: pip install 'overtone[studio]'.
 """
@@ -34,8 +34,8 @@ from recipes.voice_clone.inference.synthesizer import Synthesizer, open_synthesi
 from recipes.voice_clone.studio import recognizers
 from recipes.voice_clone.studio.base import pack_base
 from recipes.voice_clone.studio.corpus import make_new_voice
+from recipes.voice_clone.studio.generation_with_given_codebooks import GivenCodesSynthesizer
 from recipes.voice_clone.studio.recognizers import Transcriber
-from recipes.voice_clone.studio.speech_from_given_codes import GivenCodesSynthesizer
 
 Spoken = list[tuple[str, Samples]]
 UNREPORTED = "other sentences"

@@ -10,7 +10,7 @@ import pytest
 
 from finetune.__main__ import main
 from finetune.config import Config
-from finetune.config_keys import fields
+from finetune.config_key_descriptions import fields
 from finetune.config_sources import load_yaml
 from finetune.recipe import built_in_recipes, find_recipe
 

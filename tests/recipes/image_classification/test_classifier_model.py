@@ -13,7 +13,7 @@ from transformers import AutoConfig
 
 from finetune.errors import UserError
 from finetune.modeling.added_parameters import make_generator
-from recipes import transformers_model_structure
+from recipes import transformers_meta_models
 from recipes.image_classification import classifier_model, tiny_checkpoint
 from recipes.image_classification.classifier_model import ImageClassifier, Normalization
 
@@ -89,7 +89,7 @@ def test_the_head_is_what_depends_on_the_number_of_labels(tmp_path: Path) -> Non
 @pytest.mark.parametrize("kind", SMALL)
 def test_blocks_are_found_and_unused_parameters_are_not_trained(kind: str, tmp_path: Path) -> None:
     model = build(kind)
-    blocks = transformers_model_structure.find_blocks(model.whole)
+    blocks = transformers_meta_models.find_blocks(model.whole)
     assert blocks and sum(isinstance(module, blocks) for module in model.modules()) >= 2
     unused = classifier_model.find_unused(model, (16, 16), tmp_path)
     model.train()(make_batch())[0].backward()

@@ -12,8 +12,8 @@ import torch
 from finetune.cli import generate
 from finetune.errors import UserError
 from recipes.llm_sft import generation
+from recipes.llm_sft.cli_arguments import make_generate_parser
 from recipes.llm_sft.generation import Decoding, LoadedModel
-from recipes.llm_sft.verbs import make_generate_parser
 from tests.recipes.llm_sft import tiny_runs
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from finetune.config import resolve
-from finetune.config_keys import fields
+from finetune.config_key_descriptions import fields
 from finetune.errors import UserError
 from finetune.recipe import find_recipe, load_options
 from recipes.voice_clone.options import Options

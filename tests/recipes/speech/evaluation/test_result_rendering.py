@@ -41,7 +41,9 @@ def test_the_first_line_sums_up_the_verdicts(tmp_path: Path) -> None:
     better = "; ".join(f"{metric} ({group})" for group in ("unseen", "seen") for metric in ("WER", "CER", "Similarity, own encoder"))
     assert first == f"Better than {BASE}: {better}. No clear difference: Not ended (unseen)."
     assert len(others) == 7 and others[0].startswith("WER, unseen texts: **better than")
-    unseen = replace(whole, clips={name: [clip for clip in clips if clip.item.group == "unseen"][:5] for name, clips in whole.clips.items()})
+    unseen = replace(
+        whole, clips={name: [clip for clip in clips if clip.item.group == "unseen"][:5] for name, clips in whole.clips.items()}
+    )
     few = "WER; CER; Similarity, own encoder; Not ended"
     assert result_rendering.verdicts(unseen)[0] == f"Too few texts to compare with {BASE}: {few}.", "one set of texts needs no name"
 

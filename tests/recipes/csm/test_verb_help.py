@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from finetune.__main__ import main
-from recipes.csm.verbs import HELP
+from recipes.csm.verb_help import HELP
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from finetune.config import Names, Section
-from finetune.config_keys import fields
+from finetune.config_key_descriptions import fields
 
 
 class Options(Section):

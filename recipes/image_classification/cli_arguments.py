@@ -5,11 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-DATA = """To make some from a folder with a subfolder of images for each label:
-  python -m data_prep images photos --out data/photos
-or see the whole chain on handwritten digits: python -m recipes.image_classification.demo"""
-"""How training data is made."""
-
 
 def make_generate_parser() -> argparse.ArgumentParser:
     """The arguments of `finetune generate`."""
@@ -21,7 +16,3 @@ def make_generate_parser() -> argparse.ArgumentParser:
     parser.add_argument("--image", type=Path, nargs="+", required=True, metavar="FILE", help="images to classify")
     parser.add_argument("--top", type=int, default=5, help="number of labels to print for each image (default %(default)s)")
     return parser
-
-
-HELP = {"generate": lambda: make_generate_parser().print_help()}
-"""Verb → prints its options."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from finetune.config import resolve
 from recipes.csm.options import Options
-from recipes.speech.trained_voices_metadata import make_voices_state
+from recipes.speech.voices_json_content import make_voices_state
 
 SPEAKERS = [{"name": "bob", "clips": 2, "seconds": 3.0, "id": 1}, {"name": "ann", "clips": 3, "seconds": 1.0, "id": 0}]
 

@@ -14,7 +14,7 @@ from recipes.speech.decoding.token_sampling import GREEDY
 from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.voice_clone.inference.exported_folder import ExportedModel
 from recipes.voice_clone.inference.talker_decoding import DecodingSession
-from recipes.voice_clone.studio.speech_from_given_codes import GivenCodes, GivenCodesSynthesizer
+from recipes.voice_clone.studio.generation_with_given_codebooks import GivenCodes, GivenCodesSynthesizer
 
 TEXTS = ("Good day.", "Hello.", "Goodbye.")
 GIVEN = 3

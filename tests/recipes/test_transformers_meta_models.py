@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForImageClassification
 
 from finetune.errors import UserError
 from finetune.storage.model_security import Kind
-from recipes import transformers_model_structure
+from recipes import transformers_meta_models
 from recipes.image_classification import tiny_checkpoint
 
 KIND = Kind("an image classifier", frozenset({"vit", "resnet"}))
@@ -27,52 +27,52 @@ def build_resnet() -> nn.Module:
 
 def test_names_are_those_of_the_files_with_or_without_a_prefix(tmp_path: Path) -> None:
     base = tiny_checkpoint.build(tmp_path / "base")
-    config = transformers_model_structure.read_config(base, KIND)
-    whole = transformers_model_structure.build_on_meta(lambda: AutoModelForImageClassification.from_config(config), base)
+    config = transformers_meta_models.read_config(base, KIND)
+    whole = transformers_meta_models.build_on_meta(lambda: AutoModelForImageClassification.from_config(config), base)
     assert all(parameter.is_meta for parameter in whole.parameters())
-    in_files = transformers_model_structure.find_file_names(whole)
+    in_files = transformers_meta_models.find_file_names(whole)
     assert "vit.encoder.layer.0.attention.attention.query.weight" in in_files.values(), "as in files of every version"
-    in_base = transformers_model_structure.find_base_names(in_files, whole, base)
+    in_base = transformers_meta_models.find_base_names(in_files, whole, base)
     stored = load_file(base / "model.safetensors").keys()
     assert {in_base[name] for name in in_files.values() if not name.startswith("classifier.")} == stored
-    assert transformers_model_structure.find_base_names(in_files, whole, tmp_path) == {name: name for name in in_files.values()}
+    assert transformers_meta_models.find_base_names(in_files, whole, tmp_path) == {name: name for name in in_files.values()}
 
 
 def test_saved_buffers_have_the_values_of_the_base(tmp_path: Path) -> None:
     model = build_resnet()
-    names = transformers_model_structure.find_file_names(model)
+    names = transformers_meta_models.find_file_names(model)
     buffers = {name: value + 1 for name, value in model.named_buffers() if name.endswith("running_mean")}
-    assert len(buffers) > 3 and transformers_model_structure.read_buffers(model, names, tmp_path) == {}, "a base without weights"
+    assert len(buffers) > 3 and transformers_meta_models.read_buffers(model, names, tmp_path) == {}, "a base without weights"
     save_file({names[name]: value for name, value in buffers.items()}, tmp_path / "model.safetensors")
-    found = transformers_model_structure.read_buffers(model, names, tmp_path)
+    found = transformers_meta_models.read_buffers(model, names, tmp_path)
     assert found.keys() == buffers.keys() and all(torch.equal(found[name], value) for name, value in buffers.items())
 
 
 def test_blocks_are_the_listed_classes_or_those_in_stacks() -> None:
     model = build_resnet()
-    (listed,) = transformers_model_structure.find_blocks(model)
+    (listed,) = transformers_meta_models.find_blocks(model)
     assert listed.__name__ in ("ResNetConvLayer",)
     model._no_split_modules = []  # type: ignore[assignment]
-    assert {kind.__name__ for kind in transformers_model_structure.find_blocks(model)} >= {"ResNetStage", "ResNetBasicLayer"}
+    assert {kind.__name__ for kind in transformers_meta_models.find_blocks(model)} >= {"ResNetStage", "ResNetBasicLayer"}
 
 
 def test_configs_that_cannot_be_used_are_explained(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit", "num_attention_heads": 0}))
     with pytest.raises(UserError, match=r"config.json cannot be built \(ZeroDivisionError.*; download"):
-        config = transformers_model_structure.read_config(tmp_path, KIND)
-        transformers_model_structure.build_on_meta(lambda: AutoModelForImageClassification.from_config(config), tmp_path)
+        config = transformers_meta_models.read_config(tmp_path, KIND)
+        transformers_meta_models.build_on_meta(lambda: AutoModelForImageClassification.from_config(config), tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
     with pytest.raises(UserError, match="model_type 'qwen3' is not an image classifier"):
-        transformers_model_structure.read_config(tmp_path, KIND)
+        transformers_meta_models.read_config(tmp_path, KIND)
 
 
 def test_an_export_that_cannot_be_loaded_is_named() -> None:
     message = r"--model exports/me: cannot be loaded \(a shape\); export it again"
-    with pytest.raises(UserError, match=message), transformers_model_structure.explain_loading(Path("exports/me")):
+    with pytest.raises(UserError, match=message), transformers_meta_models.explain_loading(Path("exports/me")):
         raise RuntimeError("a shape")
 
 
 def test_a_config_contains_the_types_of_its_parts() -> None:
-    assert transformers_model_structure.is_part("clip", "clip_vision_model") and not transformers_model_structure.is_part(
+    assert transformers_meta_models.is_part("clip", "clip_vision_model") and not transformers_meta_models.is_part(
         "vit", "clip_vision_model"
     )

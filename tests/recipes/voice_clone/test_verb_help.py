@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from finetune.__main__ import main
-from recipes.voice_clone.verbs import HELP
+from recipes.voice_clone.verb_help import HELP
 
 
 @pytest.mark.parametrize(("verb", "option"), [("generate", "--streamed-text"), ("serve", "--token-file")])

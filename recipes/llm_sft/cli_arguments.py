@@ -7,10 +7,6 @@ from pathlib import Path
 
 from recipes.ray_generation import add_engine_options
 
-DATA = """To make some from conversations:
-  python -m data_prep text chats.jsonl --out data/chats
-or see the whole chain on a small example: python -m recipes.llm_sft.demo"""
-"""How training data is made."""
 RESET, EXIT = "/reset", "/exit"
 """Lines that are commands in a chat."""
 
@@ -66,11 +62,3 @@ def make_serve_parser() -> argparse.ArgumentParser:
         "--context", type=int, default=4096, help="most tokens of prompt and answer, if the model has as many (default %(default)s)"
     )
     return parser
-
-
-HELP = {
-    "generate": lambda: make_generate_parser().print_help(),
-    "chat": lambda: make_chat_parser().print_help(),
-    "serve": lambda: make_serve_parser().print_help(),
-}
-"""Verb → prints its options."""

@@ -1,0 +1,12 @@
+"""Help of the verbs of this recipe, and how its training data is made. Must not import torch: `--help` reads this module."""
+
+from __future__ import annotations
+
+from .cli_arguments import make_generate_parser
+
+DATA = """To make some from a folder with a subfolder of images for each label:
+  python -m data_prep images photos --out data/photos
+or see the whole chain on handwritten digits: python -m recipes.image_classification.demo"""
+"""How training data is made."""
+HELP = {"generate": lambda: make_generate_parser().print_help()}
+"""Verb → prints its options."""

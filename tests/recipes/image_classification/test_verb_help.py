@@ -1,0 +1,12 @@
+"""Tests of `recipes.image_classification.verb_help`."""
+
+from __future__ import annotations
+
+import pytest
+
+from recipes.image_classification.verb_help import DATA, HELP
+
+
+def test_the_options_are_printed_and_the_data_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    HELP["generate"]()
+    assert "--image FILE" in capsys.readouterr().out and "data_prep images" in DATA
