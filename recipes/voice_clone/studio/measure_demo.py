@@ -5,8 +5,8 @@
 Prints one line of JSON for each demo: WERs in percent of the reported sentences as recordings, by the base before training and after it,
 and as clips with the recordings' codes in the first codebooks and the trained model's in the others
 (`generation_with_given_codebooks.py`): --given says in how many, by default in 1 and in 3. `both_wrong`: percent of the words after
-training that all recognizers have wrong; these are probably spoken wrong. `other sentences`: so many held-out sentences that are not reported, by
-the trained model; the reported ones are few, and their WER differs by points from run to run.
+training that all recognizers have wrong; these are probably spoken wrong. `other sentences`: so many held-out sentences that are not
+reported, by the trained model; the reported ones are few, and their WER differs by points from run to run.
 
 Needs pocketsphinx unless --asr names other recognizers: pip install 'overtone[studio]'.
 """
