@@ -1,10 +1,13 @@
-"""The picture of the page in the docs: python -m tests.recipes.voice_clone.picture http://127.0.0.1:7861 docs/serving.png"""
+"""The picture of the page in the docs.
+
+    python -m tests.recipes.voice_clone.picture http://127.0.0.1:7861 docs/serving.png [--text TEXT] [--clip CLIP]
+"""
 
 from __future__ import annotations
 
+import argparse
 import io
 import shutil
-import sys
 from pathlib import Path
 
 from PIL import Image
@@ -16,8 +19,8 @@ MOST = 200_000
 """Bytes of the picture."""
 
 
-def take(url: str, text: str) -> bytes:
-    """PNG of the page after it has spoken, played to the middle."""
+def take(url: str, text: str, clip: Path | None) -> bytes:
+    """PNG of the page after it has spoken, played to the middle. `clip`: the first model clones it."""
     with sync_playwright() as tools:
         browser = tools.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
         view = browser.new_page(viewport={"width": 1000, "height": 700}, device_scale_factor=1.5)
@@ -28,6 +31,15 @@ def take(url: str, text: str) -> bytes:
             choose_option(view, "#model-b", -1)
             view.wait_for_function("document.querySelector('#voice-b input').value")
             choose_option(view, "#voice-b", -1)
+        if clip is not None:
+            header = view.get_by_text("Reference clip:")
+            header.click()
+            view.locator("#clip input[type=file]").set_input_files(clip)
+            view.wait_for_selector("#clip .waveform-container, #clip audio", state="attached")
+            header.click()
+            choose_option(view, "#model-a", 0)
+            view.wait_for_function("document.querySelector('#voice-a input').value")
+            choose_option(view, "#voice-a", -1)
         view.locator("#speak").click()
         view.wait_for_selector("#result-b audio", timeout=300_000)
         view.evaluate("document.querySelectorAll('.result audio').forEach(one => one.currentTime = one.duration * 0.4)")
@@ -35,8 +47,8 @@ def take(url: str, text: str) -> bytes:
         view.wait_for_timeout(2000)
         bottom = view.locator("#result-a").bounding_box()
         assert bottom is not None
-        clip = {"x": 0, "y": 0, "width": 1000, "height": bottom["y"] + bottom["height"] + 16}
-        return view.screenshot(full_page=True, clip=clip)
+        shown = {"x": 0, "y": 0, "width": 1000, "height": bottom["y"] + bottom["height"] + 16}
+        return view.screenshot(full_page=True, clip=shown)
 
 
 def choose_option(view: Page, dropdown: str, at: int) -> None:
@@ -52,8 +64,13 @@ def small(picture: bytes) -> bytes:
 
 
 if __name__ == "__main__":
-    url, path, *text = sys.argv[1:]
-    picture = small(take(url, " ".join(text) or "The morning train leaves at seven, and it is never late."))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("url")
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--text", default="The dark sailor protects the old bottle near the school.")
+    parser.add_argument("--clip", type=Path)
+    options = parser.parse_args()
+    picture = small(take(options.url, options.text, options.clip))
     assert len(picture) <= MOST, f"{len(picture)} bytes"
-    Path(path).write_bytes(picture)
-    print(f"{path}: {len(picture)} bytes")
+    options.path.write_bytes(picture)
+    print(f"{options.path}: {len(picture)} bytes")
