@@ -17,7 +17,8 @@ WITHOUT_VOICE := tests/recipes/llm_sft $(addprefix --ignore=tests/recipes/llm_sf
     $(addprefix tests/recipes/csm/test_,context.py options.py recipe.py regeneration.py released_models.py synchronizations.py) \
     $(addprefix tests/recipes/csm/inference/test_,exported_folder.py frame_decoding.py sampling_settings.py) \
     tests/data_prep/audio_codecs/test_mimi_stream_decoder.py tests/data_prep/audio_codecs/test_snac_stream_decoder.py \
-    $(addprefix tests/recipes/speech/test_,dataset_rows.py model_card.py voices_json_content.py voices_json_schema.py) tests/recipes/speech/decoding \
+    $(addprefix tests/recipes/speech/test_,dataset_row_checks.py dataset_speakers.py training_files.py) \
+    $(addprefix tests/recipes/speech/test_,model_card.py voices_json_content.py voices_json_schema.py) tests/recipes/speech/decoding \
     tests/finetune/storage/test_model_security.py \
     tests/data_prep/chats tests/data_prep/test_text_any_input.py tests/data_prep/cli/test_text.py tests/data_prep/test_export_audiofolder.py
 

@@ -1,4 +1,4 @@
-"""The configurations of a dataset on the hub, from the YAML header of its README.md.
+"""Reads the configurations that the README.md of a dataset on the hub declares, and matches paths against their file patterns.
 
 https://huggingface.co/docs/hub/datasets-manual-configuration: `configs` is a list of {config_name, data_dir, data_files}, and `data_files`
 is a pattern, a list of patterns, or a list of {split, path}.

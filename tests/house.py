@@ -63,6 +63,7 @@ LIBRARIES = frozenset(
             "ray_generation",
             "recipe_state_file",
             "transformers_meta_models",
+            "transformers_weight_names",
             "tiny_checkpoints",
         )
     }

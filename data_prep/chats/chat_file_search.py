@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from data_prep.hub_datasets import NO_DATA, OTHER_SPLITS, choose_splits, download_dataset_files
+from data_prep.dataset_split_selection import OTHER_SPLITS, choose_splits
+from data_prep.hub_dataset_download import NO_DATA, download_dataset_files
 from finetune.errors import UserError
 from finetune.storage.strict_json import one_line, read_object
 

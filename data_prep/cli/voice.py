@@ -51,7 +51,7 @@ from data_prep.transcription.whisper_languages import WHISPER_OPTION
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code, format_count
 from finetune.storage import files, remote
-from finetune.storage.synthetic_mark_reader import find_synthetic_mark
+from finetune.storage.synthetic_audio_mark import find_synthetic_mark
 
 CHECK_OPTION = "--check-with"
 SHOWN = 5

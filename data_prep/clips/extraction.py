@@ -24,7 +24,7 @@ from data_prep.segmentation.clip_segmentation import Lengths, Piece, TextUnit
 from data_prep.segmentation.vad import Region
 from data_prep.transcription import whisper_engine
 from finetune.storage import files
-from finetune.storage.synthetic_mark_reader import make_comment_of_copy
+from finetune.storage.synthetic_audio_mark import make_comment_of_copy
 
 UTTERANCE_TOLERANCE = 1.0
 """Tolerance of the times of a transcript in seconds, when matching them to pauses."""

@@ -20,7 +20,7 @@ from data_prep.audio_codecs.selection import DEFAULT_MODEL
 from data_prep.manifest import AUTO, TRAIN, VAL, ManifestRow
 from finetune.errors import UserError
 from finetune.storage import files
-from finetune.storage.synthetic_mark_reader import make_comment_of_copy
+from finetune.storage.synthetic_audio_mark import make_comment_of_copy
 
 AUDIO_FOLDER_READS = (".flac", ".mp3", ".ogg", ".opus", ".wav")
 COLUMNS = ("id", "text", "speaker", "language", "duration", "source", "start", "end")

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_prep.chats.arrow_tables import list_data_files, read_streams
-from data_prep.hub_datasets import choose_splits, download_dataset_files
+from data_prep.dataset_split_selection import choose_splits
+from data_prep.hub_dataset_download import download_dataset_files
 from data_prep.images.image_decoding import SUFFIXES
 from finetune.errors import UserError
 from finetune.storage import strict_json

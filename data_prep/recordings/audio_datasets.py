@@ -15,13 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from data_prep.audio.stream_reader import EXTENSIONS
 from data_prep.chats.arrow_tables import list_data_files, read_streams
 from data_prep.chats.chat_file_search import is_plain_name
-from data_prep.hub_datasets import (
-    TRAIN_SPLIT,
-    choose_configurations,
-    choose_splits,
-    download_dataset_files,
-    list_configuration_folders,
-)
+from data_prep.dataset_split_selection import TRAIN_SPLIT, choose_configurations, choose_splits, list_configuration_folders
+from data_prep.hub_dataset_download import download_dataset_files
 from data_prep.recordings.named_column_tables import TEXT_COLUMNS, find_columns
 from data_prep.recordings.recording_files import SOUND_ENDINGS
 from finetune.errors import UserError, format_count

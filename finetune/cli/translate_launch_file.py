@@ -18,7 +18,7 @@ import yaml
 from finetune.argument_parsing import parse_arguments
 from finetune.command_lines import finetune_command
 from finetune.errors import UserError, exit_code, printable
-from finetune.migration.key_rules import KINDS, KeyLine, format_value, shorten_value
+from finetune.migration.key_rule_engine import KINDS, KeyLine, format_value, shorten_value
 from finetune.migration.launch_file_translation import TrainingSizes, Translation, translate_file
 from finetune.storage import files
 

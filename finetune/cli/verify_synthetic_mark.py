@@ -13,7 +13,7 @@ from pathlib import Path
 
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code, printable
-from finetune.storage.synthetic_mark_reader import find_synthetic_mark, read_synthetic_mark
+from finetune.storage.synthetic_audio_mark import find_synthetic_mark, read_synthetic_mark
 
 EXTENSIONS = frozenset({".wav", ".flac", ".mp3", ".opus", ".ogg", ".aac", ".m4a", ".mp4", ".webm", ".aiff", ".aif", ".wma"})
 """Files in folders that are read; a file by its name is read whatever its extension."""

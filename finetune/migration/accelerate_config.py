@@ -7,7 +7,7 @@ from typing import Any
 from finetune.errors import UserError
 
 from . import deepspeed_config
-from .key_rules import Given, KeyOutcome, Rule, Rules, expect, if_on, not_needed, not_there, sets
+from .key_rule_engine import Given, KeyOutcome, Rule, Rules, expect, if_on, not_needed, not_there, sets
 
 KEPT = ("machine_rank", "main_process_ip", "main_process_port", "gpu_ids", "num_machines")
 """Keys of the launch file that stay as they are."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from finetune.errors import UserError
 
-from .key_rules import AUTO, Given, KeyOutcome, Rule, Rules, expect, if_on, not_needed, not_there, sets, unless_auto
+from .key_rule_engine import AUTO, Given, KeyOutcome, Rule, Rules, expect, if_on, not_needed, not_there, sets, unless_auto
 
 STRATEGIES = {0: "ddp", 1: "zero1", 2: "zero2", 3: "fsdp"}
 """ZeRO stage → `parallel.strategy`."""

@@ -14,7 +14,7 @@ from finetune.planning.launch_file_content import launch_settings
 from finetune.storage import strict_json
 
 from . import accelerate_config, deepspeed_config
-from .key_rules import KINDS, Given, KeyLine, Kind, apply_rules, flatten_keys
+from .key_rule_engine import KINDS, Given, KeyLine, Kind, apply_rules, flatten_keys
 
 NAMED = "deepspeed_config.deepspeed_config_file"
 """Key of an accelerate file that names a DeepSpeed file, which then replaces the other keys of its section."""

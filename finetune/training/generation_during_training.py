@@ -29,7 +29,7 @@ from finetune.monitoring.run_records import CHECKPOINTS, MEASURED, read_log
 from finetune.recipe import Answer, MeasuredAnswers, Recipe
 from finetune.storage import files
 from finetune.storage.strict_json import read_object
-from finetune.training.sample_measurement_plan import SamplePlan, unknown_metric
+from finetune.training.sample_metrics_preparation import SamplePlan, unknown_metric
 from finetune.training.sampling_process import KINDS, SamplingProcess, Share
 
 if TYPE_CHECKING:

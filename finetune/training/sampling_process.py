@@ -26,7 +26,7 @@ from finetune.errors import exit_code
 from finetune.hardware import cuda_allocator
 from finetune.recipe import Answer, MeasuredAnswers, PreparedMetrics, Recipe, find_recipe, load_recipe
 from finetune.storage import files
-from finetune.training.sample_measurement_plan import parse_prepared
+from finetune.training.sample_metrics_preparation import parse_prepared
 
 ANSWERS, KINDS = "answers.json", ("flac", "png")
 """Files that the process writes: texts, numbers and metrics, and for each answer its audio and its picture, empty if it has none."""

@@ -34,7 +34,7 @@ from finetune.recipe import BASE_DISTANCE, Loaded, Recipe
 from finetune.storage import files
 from finetune.storage.hub_download import commit_of
 from finetune.training.loop import Progress, resume
-from finetune.training.sample_measurement_plan import SamplePlan, prepare_plan
+from finetune.training.sample_metrics_preparation import SamplePlan, prepare_plan
 from finetune.training.step import Training
 
 

@@ -21,7 +21,7 @@ from finetune.distributed.process_group import World, gather_from_ranks, sum_ove
 from finetune.modeling import optimizers
 from finetune.monitoring.loss_spikes import Recent, check_gradients_exist, find_spike, is_finite, not_finite_error, spike_error
 from finetune.recipe import Batch, Loaded, Recipe, Term
-from finetune.training.sample_measurement_plan import SamplePlan
+from finetune.training.sample_metrics_preparation import SamplePlan
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from data_prep.audio_codecs.snac_codec import CODEC_FOLDER
 from finetune.config import Config
 from finetune.errors import UserError
 from finetune.storage.model_security import CONFIG
-from recipes.speech.dataset_rows import SpeakerClips, collect_clips
+from recipes.speech.dataset_speakers import SpeakerClips, collect_clips
 from recipes.speech.voices_json_content import make_voices_state
 
 from .sequence_layout import check_frames

@@ -22,14 +22,14 @@ from recipes.language.causal_model import read_config
 from recipes.language.model_loading import load_for_training, sketch_model
 from recipes.language.tokenizer import check_vocabulary, load_tokenizer
 from recipes.recipe_state_file import load_state, store_state
-from recipes.speech.dataset_rows import check_dataset_codec
+from recipes.speech.training_files import check_dataset_codec
 
 from . import dataset_speakers_and_codec, sequence_layout
 from .exporting import export_plan
 from .families import choose_family
 from .options import Options
 from .sequence_layout import SpeechTextProcessor, find_token_ids
-from .verb_help import VERBS
+from .speech_verbs import VERBS
 
 # Audio packages, and what only generation needs, are imported inside the functions: training runs without them.
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from finetune.errors import UserError
 from finetune.recipe import Sample
-from recipes.speech.dataset_rows import check_codes, check_is_speech, check_text, find_speaker_name
+from recipes.speech.dataset_row_checks import check_codes, check_is_speech, check_text, find_speaker_name
 
 from .families import Family
 

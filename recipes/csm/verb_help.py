@@ -1,22 +1,8 @@
-"""The verbs of this recipe, and their help without torch."""
+"""Help of the verbs of this recipe. Must not import torch: `--help` reads this module."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from .speech_verbs import VERBS
 
-from recipes.speech.cli.verbs import SpeechVerbs
-
-if TYPE_CHECKING:
-    from recipes.speech.cli.generate import GenerateCommand
-
-
-def load_command() -> GenerateCommand:
-    """`finetune generate` of this recipe, with its voices."""
-    from .speech_registration import COMMAND
-
-    return COMMAND
-
-
-VERBS = SpeechVerbs(load_command)
 HELP = VERBS.help
 """Verb → prints its options."""

@@ -12,7 +12,7 @@ from finetune.checkpointing.checkpoint_metadata import JsonPart, check_recipe_st
 from finetune.recipe import ExportPlan
 from finetune.storage import files
 from finetune.storage.model_security import CONFIG, cleaned
-from recipes.transformers_meta_models import find_base_names, find_file_names
+from recipes.transformers_weight_names import find_base_names, find_file_names
 
 from .classifier_model import build_stock_model, read_config, set_labels
 from .image_processing import SETTINGS

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from finetune.config import Config
 from finetune.modeling.loading import resolve_source
 from finetune.recipe import Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Sketch, Term
-from recipes import transformers_meta_models
+from recipes import transformers_meta_models, transformers_weight_names
 from recipes.recipe_state_file import load_state, store_state
 
 from . import classifier_model, export_plan, image_processing, label_prediction, labels
@@ -40,8 +40,8 @@ def make_loaded(config: Config[Options], names: list[str]) -> Loaded:
     known = classifier_model.set_labels(classifier_model.read_config(base), names)
     whole = classifier_model.build_stock_model(known, base)
     model = classifier_model.ImageClassifier(whole, image_processing.read_normalization(processor), options.label_smoothing)
-    in_files = transformers_meta_models.find_file_names(whole)
-    in_base = transformers_meta_models.find_base_names(in_files, whole, base)
+    in_files = transformers_weight_names.find_file_names(whole)
+    in_base = transformers_weight_names.find_base_names(in_files, whole, base)
     stored = {name: in_base[place] for name, place in in_files.items()}
     unused = classifier_model.find_unused(model, size, base)
     return Loaded(
@@ -52,7 +52,7 @@ def make_loaded(config: Config[Options], names: list[str]) -> Loaded:
         trainable=lambda name: name not in unused,
         added=classifier_model.added_parameters(known, base, options.head),
         stored_names={name: place for name, place in stored.items() if name != place},
-        buffers=transformers_meta_models.read_buffers(whole, stored, base),
+        buffers=transformers_weight_names.read_buffers(whole, stored, base),
         state={"labels": names},
         libraries=("pillow",),
         remarks=(f"{len(names):,} labels; images of {size[0]} × {size[1]} pixels",),

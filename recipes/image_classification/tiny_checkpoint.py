@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForImageClassification
 from finetune.errors import exit_code
 from finetune.storage import files
 from recipes.tiny_checkpoints import make_parser, make_random_weights, report_checkpoint, require_new_folder, write_checkpoint
-from recipes.transformers_meta_models import find_file_names
+from recipes.transformers_weight_names import find_file_names
 
 from .released_models import PROCESSOR as RELEASED_PROCESSOR
 from .released_models import VIT

@@ -19,7 +19,7 @@ from finetune.recipe import BASE_STATES, BaseDistance, Batch, ExportPlan, Loaded
 from recipes.speech.multi_term_loss import compute_weighted_sums
 
 from .options import Options
-from .verb_help import VERBS
+from .speech_verbs import VERBS
 
 # Modules that import torch or audio packages are imported inside the functions: `finetune generate` and `serve` import this file before
 # they parse their options, and their --help must not wait for torch.

@@ -1,23 +1,8 @@
-"""The verbs of this recipe, and their help without torch."""
+"""Help of the verbs of this recipe, and how its training data is made. Must not import torch: `--help` reads this module."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from recipes.speech.cli.verbs import SpeechVerbs
-
-if TYPE_CHECKING:
-    from recipes.speech.cli.generate import GenerateCommand
-
-
-def load_command() -> GenerateCommand:
-    """`finetune generate` of this recipe, with its voices."""
-    from .generate_command import COMMAND
-
-    return COMMAND
-
-
-VERBS = SpeechVerbs(load_command)
+from .speech_verbs import VERBS
 
 DATA = """To make some from recordings:
   python -m data_prep voice my_recordings/ --out data/me --whisper small --speaker me

@@ -58,6 +58,19 @@ def test_an_old_name_is_the_new_module_with_one_warning_and_without_torch() -> N
     assert done.stderr.splitlines() == [f"<string>:2: {FILES_MOVED}"]
 
 
+def test_an_old_name_of_a_module_that_was_split_has_the_contents_of_both_parts() -> None:
+    script = (
+        "from recipes import transformers_models\n"
+        "from recipes.transformers_models import find_blocks, find_file_names\n"
+        "import recipes.transformers_meta_models as one, recipes.transformers_weight_names as other\n"
+        "assert (find_blocks, transformers_models.find_file_names) == (one.find_blocks, other.find_file_names)"
+    )
+    warned = "recipes.transformers_meta_models and recipes.transformers_weight_names"
+    assert run("-c", f"import finetune.recipe\n{script}").stderr.splitlines() == [
+        f"<string>:2: FutureWarning: recipes.transformers_models moved to {warned}; import {warned} instead (docs/add_a_recipe.md)"
+    ]
+
+
 def test_of_several_ranks_one_warns_about_an_old_name() -> None:
     assert run("-c", "import finetune.recipe, finetune.files", RANK="1").stderr == ""
 
@@ -73,9 +86,10 @@ def test_other_unknown_names_are_not_found() -> None:
 
 
 def test_every_new_name_exists_and_the_page_lists_each_pair() -> None:
-    assert all(importlib.util.find_spec(new) for new in MOVED.values())
+    assert all(importlib.util.find_spec(new) for parts in MOVED.values() for new in parts)
     page = (ROOT / "docs" / "add_a_recipe.md").read_text(encoding="utf-8")
-    assert dict(re.findall(r"^\| `((?:finetune|recipes)\.[\w.]+)` \| `((?:finetune|recipes)\.[\w.]+)` \|$", page, re.MULTILINE)) == MOVED
+    listed = re.findall(r"^\| `((?:finetune|recipes)\.[\w.]+)` \| (`(?:finetune|recipes)\.[\w.`, ]+) \|$", page, re.MULTILINE)
+    assert {old: tuple(re.findall(r"`([\w.]+)`", parts)) for old, parts in listed} == MOVED
 
 
 MENTION = re.compile(rf"from finetune import|{'|'.join(map(re.escape, MOVED))}")

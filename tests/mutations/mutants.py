@@ -25,10 +25,10 @@ class Mutant(NamedTuple):
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
-        "recipes/speech/dataset_rows.py",
+        "recipes/speech/dataset_row_checks.py",
         "type(code) is int and abs(code) < 2**63",
         "True",
-        "tests/recipes/speech/test_dataset_rows.py::test_codes_that_are_no_integers_are_an_error",
+        "tests/recipes/speech/test_dataset_row_checks.py::test_codes_that_are_no_integers_are_an_error",
         "a list in place of a code ends training with a traceback",
     ),
     Mutant(
@@ -1884,10 +1884,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "the model card counts time-shifted copies as speech",
     ),
     Mutant(
-        "recipes/speech/dataset_rows.py",
+        "recipes/speech/dataset_speakers.py",
         'if row.get("time_shift") is None:',
         "if True:",
-        "tests/recipes/speech/test_dataset_rows.py::test_clips_frames_and_languages_are_counted_per_speaker",
+        "tests/recipes/speech/test_dataset_speakers.py::test_clips_frames_and_languages_are_counted_per_speaker",
         "the model cards of csm and codec_lm count time-shifted copies as speech",
     ),
     Mutant(
@@ -2045,17 +2045,17 @@ MUTANTS: tuple[Mutant, ...] = (
         "the demo of digits succeeds although its model reads fewer of them than promised",
     ),
     Mutant(
-        "recipes/transformers_meta_models.py",
+        "recipes/transformers_weight_names.py",
         "name.removeprefix(prefix) if plain else name",
         "name",
-        "tests/recipes/test_transformers_meta_models.py::test_names_are_those_of_the_files_with_or_without_a_prefix",
+        "tests/recipes/test_transformers_weight_names.py::test_names_are_those_of_the_files_with_or_without_a_prefix",
         "a backbone without an output layer is not found in its own files",
     ),
     Mutant(
-        "recipes/transformers_meta_models.py",
+        "recipes/transformers_weight_names.py",
         "for name in sorted(saved) if names[name] in known",
         "for name in sorted(saved) if names[name] not in known",
-        "tests/recipes/test_transformers_meta_models.py::test_saved_buffers_have_the_values_of_the_base",
+        "tests/recipes/test_transformers_weight_names.py::test_saved_buffers_have_the_values_of_the_base",
         "batch normalization starts with the statistics of an untrained model",
     ),
     Mutant(
@@ -2374,10 +2374,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "--strength does not change a LoRA export",
     ),
     Mutant(
-        "recipes/speech/dataset_rows.py",
+        "recipes/speech/training_files.py",
         '", ".join(sorted("/".join(train.parts[-2:]) for train in trained))',
         '", ".join("/".join(train.parts[-2:]) for train in trained)',
-        "tests/recipes/speech/test_dataset_rows.py::test_the_order_of_a_mixture_does_not_change_its_description",
+        "tests/recipes/speech/test_training_files.py::test_the_order_of_a_mixture_does_not_change_its_description",
         "a speech run cannot be resumed with the files of data.mix in another order",
     ),
     Mutant(
@@ -2437,7 +2437,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "prompts are resampled with another cutoff than the protocol's",
     ),
     Mutant(
-        "finetune/storage/synthetic_mark_reader.py",
+        "finetune/storage/synthetic_audio_mark.py",
         "return mark if own is None else own.comment",
         'return ""',
         "tests/recipes/speech/test_marked_audio_encoding.py::test_the_mark_is_kept_by_copies_that_data_prep_makes",
@@ -2465,10 +2465,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "a second, different answer looks as if it had been saved",
     ),
     Mutant(
-        "finetune/migration/key_rules.py",
+        "finetune/migration/key_rule_engine.py",
         '        return KeyOutcome("unknown", ',
         '        return KeyOutcome("not needed", ',
-        "tests/finetune/migration/test_key_rules.py::test_a_key_without_a_rule_is_unknown",
+        "tests/finetune/migration/test_key_rule_engine.py::test_a_key_without_a_rule_is_unknown",
         "a misspelled key of a DeepSpeed file looks as if it had been understood",
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""Names in files, buffers, blocks and errors of models of transformers."""
+"""Tests of `recipes.transformers_meta_models`: configs, construction, blocks, errors."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoConfig, AutoModelForImageClassification
 
@@ -25,35 +23,19 @@ def build_resnet() -> nn.Module:
     return model
 
 
-def test_names_are_those_of_the_files_with_or_without_a_prefix(tmp_path: Path) -> None:
-    base = tiny_checkpoint.build(tmp_path / "base")
-    config = transformers_meta_models.read_config(base, KIND)
-    whole = transformers_meta_models.build_on_meta(lambda: AutoModelForImageClassification.from_config(config), base)
-    assert all(parameter.is_meta for parameter in whole.parameters())
-    in_files = transformers_meta_models.find_file_names(whole)
-    assert "vit.encoder.layer.0.attention.attention.query.weight" in in_files.values(), "as in files of every version"
-    in_base = transformers_meta_models.find_base_names(in_files, whole, base)
-    stored = load_file(base / "model.safetensors").keys()
-    assert {in_base[name] for name in in_files.values() if not name.startswith("classifier.")} == stored
-    assert transformers_meta_models.find_base_names(in_files, whole, tmp_path) == {name: name for name in in_files.values()}
-
-
-def test_saved_buffers_have_the_values_of_the_base(tmp_path: Path) -> None:
-    model = build_resnet()
-    names = transformers_meta_models.find_file_names(model)
-    buffers = {name: value + 1 for name, value in model.named_buffers() if name.endswith("running_mean")}
-    assert len(buffers) > 3 and transformers_meta_models.read_buffers(model, names, tmp_path) == {}, "a base without weights"
-    save_file({names[name]: value for name, value in buffers.items()}, tmp_path / "model.safetensors")
-    found = transformers_meta_models.read_buffers(model, names, tmp_path)
-    assert found.keys() == buffers.keys() and all(torch.equal(found[name], value) for name, value in buffers.items())
-
-
 def test_blocks_are_the_listed_classes_or_those_in_stacks() -> None:
     model = build_resnet()
     (listed,) = transformers_meta_models.find_blocks(model)
     assert listed.__name__ in ("ResNetConvLayer",)
     model._no_split_modules = []  # type: ignore[assignment]
     assert {kind.__name__ for kind in transformers_meta_models.find_blocks(model)} >= {"ResNetStage", "ResNetBasicLayer"}
+
+
+def test_parameters_are_on_the_meta_device_and_buffers_are_real(tmp_path: Path) -> None:
+    base = tiny_checkpoint.build(tmp_path / "base")
+    config = transformers_meta_models.read_config(base, KIND)
+    whole = transformers_meta_models.build_on_meta(lambda: AutoModelForImageClassification.from_config(config), base)
+    assert all(parameter.is_meta for parameter in whole.parameters()) and not any(buffer.is_meta for buffer in whole.buffers())
 
 
 def test_configs_that_cannot_be_used_are_explained(tmp_path: Path) -> None:

@@ -12,13 +12,9 @@ from finetune.config import Config
 from finetune.data.context_rows import EarlierRows
 from finetune.errors import UserError
 from recipes.recipe_state_file import store_state
-from recipes.speech.dataset_rows import (
-    SpeakerClips,
-    check_dataset_codec,
-    collect_clips,
-    list_training_files,
-)
+from recipes.speech.dataset_speakers import SpeakerClips, collect_clips
 from recipes.speech.evaluation.evaluation_items import visit_rows
+from recipes.speech.training_files import check_dataset_codec, list_training_files
 from recipes.speech.voices_json_content import make_voices_state
 from recipes.speech.voices_json_schema import VOICES, read_voices
 

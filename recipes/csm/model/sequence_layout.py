@@ -23,7 +23,7 @@ from torch.nn.utils.rnn import pad_sequence
 from finetune.errors import UserError
 from finetune.recipe import Batch, RowPlace, Sample
 from finetune.storage.model_security import admit
-from recipes.speech.dataset_rows import check_codes, check_is_speech, check_text, find_speaker_name
+from recipes.speech.dataset_row_checks import check_codes, check_is_speech, check_text, find_speaker_name
 
 from .model_config import CSM
 

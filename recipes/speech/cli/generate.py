@@ -17,7 +17,7 @@ import numpy as np
 
 from finetune.errors import UserError, format_count
 from finetune.storage import files
-from finetune.storage.synthetic_mark_reader import SyntheticMark
+from finetune.storage.synthetic_audio_mark import SyntheticMark
 from recipes.ray_generation import add_engine_options, check_engine_options, open_engine
 from recipes.speech.batch_synthesis import speak_batches
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling, Voice, VoiceFolder

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.storage import files, strict_json
-from finetune.storage.synthetic_mark_reader import SyntheticMark
+from finetune.storage.synthetic_audio_mark import SyntheticMark
 from recipes.speech.interface import SpeechRequest, SpeechResult, SpeechSampling
 from recipes.speech.marked_audio_encoding import encode_marked_wav
 

@@ -14,7 +14,7 @@ from data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
 from data_prep.pages.jinja_environment import make_environment, read_style
 from data_prep.pages.report_clips import AUDIO_BYTES, make_data_uri
 from data_prep.pages.spectrogram_images import draw_spectrogram
-from finetune.storage.synthetic_mark_reader import make_comment_of_copy
+from finetune.storage.synthetic_audio_mark import make_comment_of_copy
 from recipes.speech.evaluation import result_rendering
 from recipes.speech.evaluation.evaluation_items import Item
 from recipes.speech.evaluation.intelligibility import AlignedWord

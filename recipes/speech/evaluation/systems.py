@@ -22,7 +22,7 @@ from finetune.modeling import loading
 from finetune.storage import demo_models, files
 from finetune.storage.hub_download import display_name
 from finetune.storage.strict_json import read_object
-from finetune.storage.synthetic_mark_reader import SyntheticMark
+from finetune.storage.synthetic_audio_mark import SyntheticMark
 from recipes.speech.batch_synthesis import speak_batches
 from recipes.speech.evaluation.evaluation_items import Item
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling, VoiceFolder

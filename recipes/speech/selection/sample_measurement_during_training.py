@@ -30,7 +30,7 @@ from finetune.modeling.loading import resolve_source
 from finetune.monitoring.run_records import SAMPLED
 from finetune.recipe import Answer, MeasuredAnswers, PreparedMetrics
 from finetune.storage import files
-from recipes.speech.dataset_rows import visit_speakers
+from recipes.speech.dataset_speakers import visit_speakers
 from recipes.speech.evaluation import intelligibility, samples_during_training, scoring, speaker_similarity
 from recipes.speech.evaluation.evaluation_items import pick_evenly
 from recipes.speech.evaluation.intelligibility import ErrorCounts, Recognizer

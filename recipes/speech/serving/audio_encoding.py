@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from finetune.errors import UserError
-from finetune.storage.synthetic_mark_reader import SOFTWARE, SyntheticMark
+from finetune.storage.synthetic_audio_mark import SOFTWARE, SyntheticMark
 from recipes.speech.marked_audio_encoding import UNNAMED, encode_marked_flac, encode_pcm, wav_header
 
 

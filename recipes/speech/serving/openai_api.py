@@ -23,7 +23,7 @@ from starlette.responses import Response
 
 from data_prep.pages.request_validation import LARGEST_JSON, Route
 from finetune.errors import UserError
-from finetune.storage.synthetic_mark_reader import SyntheticMark
+from finetune.storage.synthetic_audio_mark import SyntheticMark
 from recipes.serving.api_errors import Refusal, to_refusal, validation_refusal
 from recipes.serving.streamed_response import DeadlineResponse, await_first, find_client
 from recipes.speech.interface import SpeechRequest, SpeechSampling, Voice

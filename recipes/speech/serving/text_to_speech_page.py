@@ -15,7 +15,7 @@ import numpy as np
 from data_prep.pages.report_clips import make_data_uri
 from data_prep.pages.spectrogram_images import draw_spectrogram
 from finetune.errors import UserError
-from finetune.storage.synthetic_mark_reader import SyntheticMark
+from finetune.storage.synthetic_audio_mark import SyntheticMark
 from recipes.serving.access_control import client_of
 from recipes.serving.continuous_batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
 from recipes.speech.interface import SpeechRequest, SpeechSampling

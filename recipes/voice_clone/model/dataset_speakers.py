@@ -11,7 +11,7 @@ from typing import Any
 from finetune.config import Config
 from finetune.errors import UserError
 from finetune.storage import files
-from recipes.speech.dataset_rows import visit_speakers
+from recipes.speech.dataset_speakers import visit_speakers
 from recipes.speech.voices_json_content import make_voices_state
 
 from ..options import Options

@@ -32,7 +32,7 @@ from data_prep.audio_codecs.qwen_tts_import import VOICE_MODEL
 from finetune.errors import UserError
 from finetune.recipe import Batch, Sample
 from finetune.storage.model_security import admit
-from recipes.speech.dataset_rows import check_codes, check_is_speech, check_text, find_speaker_name
+from recipes.speech.dataset_row_checks import check_codes, check_is_speech, check_text, find_speaker_name
 
 IGNORE = -100
 ROLE = 3

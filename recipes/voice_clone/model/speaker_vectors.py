@@ -29,7 +29,7 @@ from finetune.data.row_problems import SHOWN_PROBLEMS
 from finetune.errors import UserError
 from finetune.modeling.loading import resolve_source
 from finetune.storage import files, remote
-from recipes.speech.dataset_rows import list_training_files
+from recipes.speech.training_files import list_training_files
 
 from ..options import Options
 from . import vector_fitting

@@ -24,7 +24,7 @@ from finetune.config import Config
 from finetune.errors import UserError
 from finetune.modeling import loading
 from finetune.recipe import BASE_STATES, Sample
-from recipes.speech.dataset_rows import visit_speakers
+from recipes.speech.dataset_speakers import visit_speakers
 
 from ..options import Options
 from .qwen3_tts_model import SpeechModel, build_on_meta, compute_head_loss, select_positions

@@ -15,7 +15,7 @@ from data_prep.recordings.recording_files import RecordingSource
 from data_prep.recordings.user_transcripts import UserTranscript
 from data_prep.segmentation.clip_segmentation import Lengths, Piece, TextUnit, WhisperScores
 from data_prep.segmentation.vad import Region
-from finetune.storage.synthetic_mark_reader import SyntheticMark, read_synthetic_mark
+from finetune.storage.synthetic_audio_mark import SyntheticMark, read_synthetic_mark
 
 SOURCE = RecordingSource(Path("a.wav"), "a.wav", "0123456789abcdef", "me")
 

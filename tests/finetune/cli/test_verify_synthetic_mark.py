@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from finetune import __main__ as verbs
-from finetune.storage.synthetic_mark_reader import SOFTWARE, SyntheticMark
+from finetune.storage.synthetic_audio_mark import SOFTWARE, SyntheticMark
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 
 from finetune.errors import UserError
 from finetune.migration.accelerate_config import RULES
-from finetune.migration.key_rules import Given, Kind, judge
+from finetune.migration.key_rule_engine import Given, Kind, judge
 from finetune.migration.launch_file_translation import TrainingSizes, Translation, translate_file
 
 MACHINE: dict[str, Any] = {

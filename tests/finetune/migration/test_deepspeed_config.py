@@ -11,7 +11,7 @@ import pytest
 from finetune.config import resolve
 from finetune.errors import UserError
 from finetune.migration.deepspeed_config import RULES, STRATEGIES
-from finetune.migration.key_rules import Given, KeyOutcome, Kind, flatten_keys, judge
+from finetune.migration.key_rule_engine import Given, KeyOutcome, Kind, flatten_keys, judge
 from finetune.migration.launch_file_translation import TrainingSizes, assemble, translate_deepspeed
 from finetune.planning.activation_memory import Activations
 from finetune.planning.memory import Arrangement, Outline, ParameterOutline, Unit, estimate_memory

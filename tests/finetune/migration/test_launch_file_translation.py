@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from finetune.errors import UserError
-from finetune.migration.key_rules import KeyLine, sets
+from finetune.migration.key_rule_engine import KeyLine, sets
 from finetune.migration.launch_file_translation import TrainingSizes, assemble, translate_file
 
 AUTO = dict.fromkeys(("gradient_accumulation_steps", "gradient_clipping", "train_batch_size", "train_micro_batch_size_per_gpu"), "auto")

@@ -25,7 +25,7 @@ from finetune.recipe import find_recipe, load_recipe
 from finetune.training import run as training_run
 from finetune.training.early_stopping_by_samples import SampleChoice
 from finetune.training.generation_during_training import Sampler
-from finetune.training.sample_measurement_plan import SamplePlan
+from finetune.training.sample_metrics_preparation import SamplePlan
 from tests.finetune import tiny
 from tests.finetune.training.waiting import within
 from tests.launch.launching import ALONE, ROOT, byte_data, command, launch, series

@@ -11,7 +11,7 @@ import soundfile
 
 from data_prep.audio.waveform import Audio, encode_flac
 from data_prep.dataset.export_formats import _write_clip
-from finetune.storage.synthetic_mark_reader import SOFTWARE, SyntheticMark, make_comment_of_copy, read_synthetic_mark
+from finetune.storage.synthetic_audio_mark import SOFTWARE, SyntheticMark, make_comment_of_copy, read_synthetic_mark
 from recipes.speech.marked_audio_encoding import encode_marked_flac, encode_marked_wav, wav_header
 
 WAVE = np.linspace(-0.9, 0.9, 4801, dtype=np.float32)

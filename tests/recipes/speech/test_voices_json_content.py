@@ -6,9 +6,11 @@ import hashlib
 import json
 from pathlib import Path
 
+import pytest
+
 from finetune.config import resolve
 from recipes.csm.options import Options
-from recipes.speech.voices_json_content import make_voices_state
+from recipes.speech.voices_json_content import make_voices_state, shorten_source
 
 SPEAKERS = [{"name": "bob", "clips": 2, "seconds": 3.0, "id": 1}, {"name": "ann", "clips": 3, "seconds": 1.0, "id": 0}]
 
@@ -26,3 +28,16 @@ def test_the_state_names_data_and_base_without_folders_of_this_machine(tmp_path:
         "base": {"name": "base", "revision": "main"},
     }
     assert [*state] == ["speakers", "data", "base"] and [*state["data"]] == ["name", "sha256", "clips"], "the order of voices.json"
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"), [("Qwen/Base", "Qwen/Base"), ("./nano", "nano"), ("runs/tiny/nano", "nano"), ("/home/me/private/base/", "base")]
+)
+def test_the_base_name_has_no_local_folders(source: str, shown: str) -> None:
+    assert shorten_source(source) == shown
+
+
+def test_a_local_folder_that_looks_like_a_hub_name_is_shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "Qwen" / "Base").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert shorten_source("Qwen/Base") == "Base"

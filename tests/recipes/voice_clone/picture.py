@@ -1,6 +1,6 @@
 """The picture of the page in the docs.
 
-    python -m tests.recipes.voice_clone.picture http://127.0.0.1:7861 docs/serving.png [--text TEXT] [--clip CLIP]
+python -m tests.recipes.voice_clone.picture http://127.0.0.1:7861 docs/serving.png [--text TEXT] [--clip CLIP]
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import soundfile
 import torch
 
 from finetune.errors import UserError
-from finetune.storage.synthetic_mark_reader import SyntheticMark, read_synthetic_mark
+from finetune.storage.synthetic_audio_mark import SyntheticMark, read_synthetic_mark
 from recipes.speech.marked_audio_encoding import wav_header
 from recipes.voice_clone.inference import stock_qwen_tts
 from recipes.voice_clone.recipe import RECIPE

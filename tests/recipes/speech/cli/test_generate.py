@@ -14,7 +14,7 @@ import pytest
 import soundfile
 
 from finetune.errors import UserError
-from finetune.storage.synthetic_mark_reader import SyntheticMark
+from finetune.storage.synthetic_audio_mark import SyntheticMark
 from recipes.speech.cli.generate import GenerateCommand
 from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.speech.marked_audio_encoding import wav_header

@@ -18,7 +18,7 @@ from finetune.errors import UserError
 from finetune.monitoring.run_records import read_json, read_log
 from finetune.recipe import Answer, PreparedMetrics
 from finetune.training import run as training_run
-from finetune.training.sample_measurement_plan import prepare_plan
+from finetune.training.sample_metrics_preparation import prepare_plan
 from recipes.speech.evaluation import intelligibility
 from recipes.speech.evaluation.intelligibility import Transcription
 from recipes.speech.evaluation.samples_during_training import make_answer

@@ -12,7 +12,7 @@ import pytest
 import soundfile
 
 from finetune.errors import UserError
-from finetune.storage.synthetic_mark_reader import SyntheticMark, find_synthetic_mark, read_synthetic_mark
+from finetune.storage.synthetic_audio_mark import SyntheticMark, find_synthetic_mark, read_synthetic_mark
 from recipes.speech import marked_audio_encoding
 from recipes.speech.serving import audio_encoding
 

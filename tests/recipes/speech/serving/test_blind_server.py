@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from data_prep.pages import web_server
 from finetune import __main__ as verbs
 from finetune.errors import UserError
-from finetune.storage.synthetic_mark_reader import SyntheticMark, read_synthetic_mark
+from finetune.storage.synthetic_audio_mark import SyntheticMark, read_synthetic_mark
 from recipes.serving.access_control import AccessPolicy
 from recipes.speech.interface import SpeechSampling
 from recipes.speech.serving import blind_server

@@ -11,7 +11,7 @@ import pytest
 from finetune.config import Config
 from finetune.errors import UserError
 from finetune.recipe import MeasuredAnswers, PreparedMetrics, Recipe, SampleMetrics
-from finetune.training.sample_measurement_plan import SamplePlan, prepare_plan
+from finetune.training.sample_metrics_preparation import SamplePlan, prepare_plan
 from tests.finetune import tiny
 
 ON = (("sample.every", "5"), ("sample.prompts", "[a, b]"))

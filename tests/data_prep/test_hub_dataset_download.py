@@ -1,4 +1,4 @@
-"""A dataset with several configurations or splits is read as the one that was chosen, and the choices are listed."""
+"""Only the chosen configurations of a dataset on the hub are read, each file with its split; the choices are listed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.hub_datasets import choose_splits, download_dataset_files
+from data_prep.hub_dataset_download import download_dataset_files
 from finetune.errors import UserError
 from tests.finetune import fake_hub
 
@@ -37,12 +37,3 @@ def test_a_configuration_must_be_chosen_if_there_are_several(card: bytes, tmp_pa
         assert names("me/two", *both.split(", "))[0] == ("main/train.jsonl", "train")
         assert names("me/one") == [("data/train.jsonl", "train"), ("data/validation.jsonl", "validation")]
     assert download_dataset_files("source", str(tmp_path), ("*.jsonl",), ()) is None
-
-
-def test_a_split_must_be_chosen_if_there_are_several() -> None:
-    assert choose_splits("recordings", "me/one", ["train"], []) == ["train"]
-    assert choose_splits("recordings", "me/one", ["train", "test"], ["test"]) == ["test"]
-    with pytest.raises(UserError, match="recordings me/one has several splits: train, test; choose with --split NAME, once or more"):
-        choose_splits("recordings", "me/one", ["train", "test"], [])
-    with pytest.raises(UserError, match="--split dev: recordings me/one has no such split; it has train, test"):
-        choose_splits("recordings", "me/one", ["train", "test"], ["dev"])

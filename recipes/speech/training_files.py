@@ -1,0 +1,46 @@
+"""The training and validation files of a speech run: paths, names and digests, and the check that their codes fit the codec of the run."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_prep.audio_codecs.interface import Codec
+from data_prep.dataset.codec_metadata import read_codes_summary
+from finetune.config import Config, on_disk
+from finetune.errors import UserError
+from finetune.storage import files
+
+
+def list_training_files(config: Config) -> list[Path]:
+    """`data.train`, or the files of `data.mix`."""
+    return [path for path in map(on_disk, config.data.training_files()) if path is not None]
+
+
+def list_validation_files(config: Config) -> list[Path]:
+    """The file or files of `data.val`."""
+    return [path for path in map(on_disk, config.data.validation_files()) if path is not None]
+
+
+def describe_training_files(trained: Sequence[Path]) -> dict[str, str]:
+    """Name and SHA-256 of the training data, for the recipe's state; the same for each order of the files, since `data.mix` has none. Only
+    the ends of paths: a full path would be published in the model card, and would prevent resuming on another machine."""
+    digests = [files.digest(train) for train in trained]
+    return {
+        "name": ", ".join(sorted("/".join(train.parts[-2:]) for train in trained)),
+        "sha256": digests[0] if len(digests) == 1 else hashlib.sha256("".join(sorted(digests)).encode()).hexdigest(),
+    }
+
+
+def check_dataset_codec(config: Config, codec: Codec) -> None:
+    """Raise `UserError` if `data_prep codes` recorded another codec beside a data file: with this one, its codes would be other sounds."""
+    for data in (*list_training_files(config), *list_validation_files(config)):
+        stored = read_codes_summary(data.parent)
+        if stored is not None and stored.codec_digest not in (None, codec.digest()):
+            other = stored.entries.get("model", "another model")
+            raise UserError(
+                f"{data}: its codes were made with {other}, whose codec differs from that of {codec.model}; "
+                f"run: python -m data_prep codes {shlex.quote(str(data))} --model {shlex.quote(str(codec.model))}"
+            )

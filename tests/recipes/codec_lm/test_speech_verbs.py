@@ -1,0 +1,12 @@
+"""Tests of `recipes.codec_lm.speech_verbs`."""
+
+from __future__ import annotations
+
+from recipes.codec_lm.recipe import RECIPE
+from recipes.codec_lm.speech_registration import COMMAND
+from recipes.codec_lm.speech_verbs import VERBS
+
+
+def test_the_verbs_are_those_of_the_recipe() -> None:
+    assert VERBS.load_command() is COMMAND
+    assert (RECIPE.inference.generate, RECIPE.inference.serve) == (VERBS.generate, VERBS.serve)

@@ -1,0 +1,17 @@
+"""The training files of a speech run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from recipes.speech.training_files import describe_training_files
+
+
+def test_the_order_of_a_mixture_does_not_change_its_description(tmp_path: Path) -> None:
+    paths = [tmp_path / name / "train.jsonl" for name in ("me", "replay")]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_text(path.parent.name)
+    found = describe_training_files(paths)
+    assert found == describe_training_files(paths[::-1]) and found["name"] == "me/train.jsonl, replay/train.jsonl"
+    assert found["sha256"] not in (describe_training_files(paths[:1])["sha256"], describe_training_files(paths[1:])["sha256"])
