@@ -26,7 +26,7 @@ from finetune.errors import UserError
 from finetune.storage.hub_download import commit_of
 from finetune.storage.model_resolver import resolve_model
 from finetune.storage.model_security import CONFIG, Kind, check_config, checked_index
-from finetune.storage.safetensors_files import open_weights
+from finetune.storage.safetensors_opening import open_weights
 from finetune.storage.strict_json import one_line
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from data_prep.parallel.torch_settings import disable_tf32
 from finetune.errors import UserError
 from finetune.storage.model_resolver import resolve_model
 from finetune.storage.model_security import CONFIG, cleaned, load_pickled_weights, report, shorten
-from finetune.storage.safetensors_files import open_weights
+from finetune.storage.safetensors_opening import open_weights
 from finetune.storage.strict_json import one_line
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from data_prep.clips import text_length_misfit
+from data_prep.clips import whole_transcript_misfit
 from data_prep.clips.extraction import MeasuredClip
 from data_prep.pipeline.one_recording import PreparedRecording
 from data_prep.segmentation.subtitle_sync import FEW_CUES, LEAST_CUES
@@ -69,7 +69,7 @@ def find_doubts(recordings: Sequence[PreparedRecording]) -> TranscriptDoubts:
             "the right transcripts"
         )
     spoken = [(clip.id, _measure_speech(clip), clip.text) for one in recordings for clip in one.clips if clip.text]
-    repeats = text_length_misfit.find_unlikely_repeats(spoken)
+    repeats = whole_transcript_misfit.find_unlikely_repeats(spoken)
     doubts = {clip: Doubt(REPEATED, "five or more clips of very different lengths have this sentence") for clip in sorted(repeats)} | doubts
     return TranscriptDoubts(doubts, warnings, _describe_unchecked([one for one in recordings if one.has_unchecked_times], unchecked))
 
@@ -78,9 +78,8 @@ def _describe_unchecked(times: Sequence[PreparedRecording], lengths: Sequence[Pr
     """What was not checked: the `times` of transcripts with few cues, the `lengths` of the texts of few clips. "" if everything was."""
     parts = [f"the times of {_list_names(times)} (fewer than {LEAST_CUES} cues)"] if times else []
     if lengths:
-        parts.append(
-            f"the lengths of the texts of {_list_names(lengths)} (fewer than {text_length_misfit.LEAST_CLIPS} clips of a second or more)"
-        )
+        few = f"fewer than {whole_transcript_misfit.LEAST_CLIPS} clips of a second or more"
+        parts.append(f"the lengths of the texts of {_list_names(lengths)} ({few})")
     return f"not checked: {'; '.join(parts)}" if parts else ""
 
 
@@ -113,7 +112,7 @@ def _doubt_lengths(
         misfit = _measure_clips(clips)
         if misfit is None:
             small[recording.source.speaker, clips[0].language].append(recording)
-        elif misfit > text_length_misfit.MOST_MISFIT:
+        elif misfit > whole_transcript_misfit.MOST_MISFIT:
             found.append((recording.source.name, _doubt_misfit(clips, misfit)))
     unchecked = []
     for group in small.values():
@@ -121,13 +120,13 @@ def _doubt_lengths(
         misfit = _measure_clips(clips)
         if misfit is None:
             unchecked += group
-        elif misfit > text_length_misfit.MOST_MISFIT:
+        elif misfit > whole_transcript_misfit.MOST_MISFIT:
             found.append((_list_names(group), _doubt_misfit(clips, misfit)))
     return found, unchecked
 
 
 def _measure_clips(clips: Sequence[MeasuredClip]) -> float | None:
-    return text_length_misfit.measure_misfit([(_measure_speech(clip), clip.text) for clip in clips])
+    return whole_transcript_misfit.measure_misfit([(_measure_speech(clip), clip.text) for clip in clips])
 
 
 def _measure_speech(clip: MeasuredClip) -> float:
@@ -136,9 +135,8 @@ def _measure_speech(clip: MeasuredClip) -> float:
 
 
 def _doubt_misfit(clips: Sequence[MeasuredClip], misfit: float) -> dict[str, Doubt]:
-    detail = (
-        f"misfit of text lengths and speech {misfit:.2f} over {len(clips)} clips; at most {text_length_misfit.MOST_MISFIT:g} is expected"
-    )
+    most = whole_transcript_misfit.MOST_MISFIT
+    detail = f"misfit of text lengths and speech {misfit:.2f} over {len(clips)} clips; at most {most:g} is expected"
     return {clip.id: Doubt(MISFIT, detail) for clip in clips}
 
 

@@ -33,7 +33,7 @@ from finetune.recipe import ExportPlan, Recipe, choose_recipe, find_recipe, load
 from finetune.storage import files
 from finetune.storage.hub_download import commit_of
 from finetune.storage.model_security import copy_for_export
-from finetune.storage.safetensors_files import open_weights
+from finetune.storage.safetensors_opening import open_weights
 
 DTYPE_FLAGS = {None: None, "bf16": torch.bfloat16, "fp32": torch.float32}
 """Value of --dtype → type of the weights; None: as in the base."""

@@ -21,7 +21,7 @@ from finetune.modeling.added_parameters import Initializer
 from finetune.modeling.lora_adapters import init_adapter, init_magnitudes, is_adapter, is_magnitude, layer_of
 from finetune.storage import files
 from finetune.storage.model_resolver import MODEL_FILES, resolve_model
-from finetune.storage.safetensors_files import open_weights
+from finetune.storage.safetensors_opening import open_weights
 
 SHAPING = frozenset({".safetensors", ".json", ".jinja", ".model", ".txt", ".codes", ".tiktoken"})
 """Types of files that loaders of transformers read: weights, configs, tokenizers, chat templates."""

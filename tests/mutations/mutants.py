@@ -35,14 +35,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "finetune/modeling/loading.py",
         "        with open_weights(path) as file:\n            if twice",
         '        from safetensors import safe_open\n\n        with safe_open(path, framework="pt") as file:\n            if twice',
-        "tests/finetune/storage/test_safetensors_files.py::test_a_lying_header_is_an_error_with_the_path",
+        "tests/finetune/storage/test_safetensors_opening.py::test_a_lying_header_is_an_error_with_the_path",
         "training on a damaged download ends with a traceback",
     ),
     Mutant(
         "recipes/language/model_loading.py",
         '        require_weights(loaded["missing_keys"], ())\n',
         "",
-        "tests/finetune/storage/test_safetensors_files.py::test_generation_refuses_weights_that_are_missing",
+        "tests/finetune/storage/test_safetensors_opening.py::test_generation_refuses_weights_that_are_missing",
         "a model whose weights are missing answers with the words of random numbers",
     ),
     Mutant(
@@ -1828,10 +1828,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "a late transcript is moved later",
     ),
     Mutant(
-        "data_prep/clips/text_length_misfit.py",
+        "data_prep/clips/whole_transcript_misfit.py",
         "rates = np.log(letters / seconds)",
         "rates = np.log(letters)",
-        "tests/data_prep/clips/test_text_length_misfit.py::test_texts_of_other_clips_do_not_fit",
+        "tests/data_prep/clips/test_whole_transcript_misfit.py::test_texts_of_other_clips_do_not_fit",
         "long clips with long texts are doubted",
     ),
     Mutant(

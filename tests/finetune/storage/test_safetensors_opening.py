@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 import finetune.__main__
 from finetune.errors import UserError
 from finetune.modeling import loading
-from finetune.storage.safetensors_files import open_weights
+from finetune.storage.safetensors_opening import open_weights
 from recipes.llm_sft import generation, tiny_checkpoint
 
 SOUND: dict[str, Any] = {
