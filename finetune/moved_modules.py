@@ -36,6 +36,7 @@ MOVED = {
         "recipes.speech.dataset_row_checks",
         "recipes.speech.dataset_speakers",
         "recipes.speech.training_files",
+        "recipes.speech.voices_json_content",
     ),
     "recipes.speech.decoding.frame_batch": ("recipes.speech.decoding.continuous_batching",),
     "recipes.speech.decoding.row_sampling": ("recipes.speech.decoding.per_row_sampling",),
@@ -60,10 +61,13 @@ def create_module(_spec: ModuleSpec) -> None:
 
 
 def exec_module(module: ModuleType) -> None:
-    """Put the module of the new name in the place of `module`, or fill it with the contents of the parts of a module that was split."""
+    """Put the module of the new name in the place of `module`. One that was split gets the public contents of its parts."""
     parts = MOVED[module.__name__]
-    new = " and ".join(parts)
-    warn_recipe_author(f"{module.__name__} moved to {new}; import {new} instead (docs/add_a_recipe.md)", 3)
+    if len(parts) == 1:
+        advice = f"moved to {parts[0]}; import {parts[0]} instead"
+    else:
+        advice = f"was split into {', '.join(parts)}; import each name from the one that has it"
+    warn_recipe_author(f"{module.__name__} {advice} (docs/add_a_recipe.md)", 3)
     modules = [importlib.import_module(part) for part in parts]
     if len(modules) == 1:
         sys.modules[module.__name__] = modules[0]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 OptionsT = TypeVar("OptionsT", bound=BaseModel, default=Any)
 """A recipe's `Options`. A plain `Recipe` is one with any options."""
 
-OLD_VERB_HELP = "verb_arguments"
+_OLD_VERB_HELP = "verb_arguments"
 """The module that is now `verb_help`, in copies of recipes of an earlier version."""
 POSITIONS = "positions"
 """The word for what `Recipe.length` counts, unless the recipe has its own."""
@@ -507,14 +507,14 @@ def load_data_advice(folder: Path) -> str:
 
 
 def _import_verb_help(folder: Path) -> Any:
-    """The recipe's `verb_help.py`, or the file under the name that it had; None without either."""
-    old = folder / f"{OLD_VERB_HELP}.py"
+    """The recipe's `verb_help.py`, or `verb_arguments.py`, its earlier name; None without either."""
+    old = folder / f"{_OLD_VERB_HELP}.py"
     if (folder / "verb_help.py").is_file():
         return _import(folder, "verb_help")
     if not old.is_file():
         return None
-    warn_recipe_author(f"{old} is named verb_help.py now; rename it (docs/add_a_recipe.md)", 4)
-    return _import(folder, OLD_VERB_HELP)
+    warn_recipe_author(f"{old} is named verb_help.py now; rename it, also where the recipe imports it (docs/add_a_recipe.md)", 4)
+    return _import(folder, _OLD_VERB_HELP)
 
 
 def _read_options_file(folder: Path) -> type[BaseModel] | None:

@@ -1,4 +1,4 @@
-"""The recipe state of a run: what `prepare` finds in the data, in one process, and `load` reads in every process."""
+"""The file of a run's recipe state: `prepare` writes it in one process, `load` reads it in every process."""
 
 from __future__ import annotations
 

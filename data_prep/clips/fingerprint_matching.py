@@ -40,7 +40,7 @@ class FingerprintedClip(NamedTuple):
     id: str
     recording: str
     start: int
-    """Samples at `MASTER_RATE`, as `stop`."""
+    """Samples at `data_prep.audio.waveform.MASTER_RATE`, as `stop`."""
     stop: int
     words: Words
 

@@ -1,4 +1,5 @@
-"""Whether the lengths of texts fit the speech under them, in any language: somebody who reads has a fairly constant speaking rate.
+"""Whether the texts of all clips of a recording fit the speech under them, by their lengths, in any language: somebody who reads has a
+fairly constant speaking rate.
 
 A Whisper that does not understand and a table whose texts belong to other files give texts whose lengths hardly depend on the sound.
 """

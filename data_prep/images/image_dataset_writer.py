@@ -1,4 +1,4 @@
-"""Writing of a labelled image dataset: its rows, labels and summary, in a safe order: train.jsonl last, when all that it names is there."""
+"""Writes a labelled image dataset: rows, labels and summary; train.jsonl last, when all that it names is there."""
 
 from __future__ import annotations
 

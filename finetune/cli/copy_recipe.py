@@ -21,7 +21,7 @@ from finetune.argument_parsing import parse_arguments
 from finetune.cli.install_paths import recipes_folder
 from finetune.command_lines import configs_folder, finetune_command, join_words
 from finetune.errors import UserError, exit_code
-from finetune.recipe import OLD_VERB_HELP, built_in_recipes
+from finetune.recipe import built_in_recipes
 from finetune.storage import files
 
 
@@ -108,8 +108,8 @@ def needed_files(recipe: Path) -> set[Path]:
     """Files of a recipe, relative to its folder: `recipe.py`, `options.py` and `verb_help.py`, the modules that these import,
     relatively and at any depth, and every file that is no module in the folders of these."""
     modules = set[Path]()
-    read_by_name = ("__init__.py", "recipe.py", "options.py", "verb_help.py", f"{OLD_VERB_HELP}.py")
-    pending = [Path(name) for name in read_by_name if (recipe / name).is_file()]
+    entry_files = ("__init__.py", "recipe.py", "options.py", "verb_help.py")
+    pending = [Path(name) for name in entry_files if (recipe / name).is_file()]
     while pending:
         module = pending.pop()
         if module not in modules:

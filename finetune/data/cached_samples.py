@@ -117,8 +117,8 @@ def compute_checksum(raw: bytes) -> int:
 
 
 def open_rows(path: Path, cache: Path, built: str | None = None) -> Rows:
-    """Open a file with the index that `build_index` has written to `cache`. Raises `UserError` if one of the two is missing, or if the
-    digest of the index is not `built`, the one that `build_index` returned."""
+    """Open a file with the index that `index_building.build_index` has written to `cache`. Raises `UserError` if one of the two is missing,
+    or if the digest of the index is not `built`, the one that `build_index` returned."""
     place = index_path(path, cache)
     try:
         head, begins = read_head(place)

@@ -1,4 +1,4 @@
-"""What a rule knows and answers: the settings of a foreign file, and for each of its keys where it went."""
+"""Applies rules to the keys of a foreign file: what a rule is given, and for each key where it went."""
 
 from __future__ import annotations
 

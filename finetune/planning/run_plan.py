@@ -38,8 +38,8 @@ class RunPlan:
 
     @cached_property
     def largest(self) -> int:
-        """Largest micro-batch, in positions, that fits with the chosen strategy; 0 if none fits. The search ends at `SEARCHED` times the
-        configured one."""
+        """Largest micro-batch, in positions, that fits with the chosen strategy; 0 if none fits. The search ends at
+        `parallelism_planner.SEARCHED` times the configured one."""
         best = self.best
         return largest_micro_batch(
             self.foreseen.work, best, lambda positions: self.foreseen.activations(positions, best.recomputing, best.arrangement.tensor)

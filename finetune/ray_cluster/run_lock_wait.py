@@ -1,4 +1,4 @@
-"""The lock of a run's folder that a worker which Ray has ended may still hold."""
+"""Waits for the lock of a run's folder, which a worker that Ray has ended may still hold."""
 
 from __future__ import annotations
 

@@ -83,11 +83,8 @@ def image_classifier() -> Kind:
     """The kind of model folder that this recipe accepts."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
 
-    return Kind(
-        "an image classifier of transformers",
-        frozenset(MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES) - OTHERS,
-        transformers_meta_models.is_part,
-    )
+    types = frozenset(MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES) - OTHERS
+    return Kind("an image classifier of transformers", types, transformers_meta_models.is_part)
 
 
 def read_config(base: Path) -> Any:

@@ -1,4 +1,4 @@
-"""The recipe state of a speech model, of which an export makes voices.json: speakers, data and base."""
+"""The recipe state of a speech model, from which an export writes voices.json: speakers, data and base."""
 
 from __future__ import annotations
 

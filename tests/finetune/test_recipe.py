@@ -215,7 +215,7 @@ def test_verbs_are_read_from_their_own_file_under_both_of_its_names(tmp_path: Pa
     (folder / "verb_arguments.py").write_text("HELP = {'generate': print}\nDATA = 'Write some.'\n")
     assert load_argument_help(folder) == {"generate": print} and load_data_advice(folder) == "Write some."
     assert {str(one.message) for one in recwarn} == {
-        f"{folder / 'verb_arguments.py'} is named verb_help.py now; rename it (docs/add_a_recipe.md)"
+        f"{folder / 'verb_arguments.py'} is named verb_help.py now; rename it, also where the recipe imports it (docs/add_a_recipe.md)"
     }
     (folder / "verb_help.py").write_text("HELP = {'chat': print}\n")
     recwarn.clear()

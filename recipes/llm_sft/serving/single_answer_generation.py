@@ -1,4 +1,5 @@
-"""One answer at a time by transformers' `generate` in a thread, for models that cannot batch; it has the same tokens as in `ChatBatch`."""
+"""One answer at a time by transformers' `generate` in a thread, for models that cannot batch. The tokens are those that
+`chat_batch.ChatBatch` chooses."""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ def _generate(loaded: LoadedModel, request: AnswerRequest, news: queue.Queue[int
 
 
 class _SeededChoice(LogitsProcessor):
-    """Leaves only the token that the request's own sampler and random numbers choose, as `TokenBatch` does."""
+    """Leaves only the token that the request's own sampler and random numbers choose, as `continuous_batching.TokenBatch` does."""
 
     def __init__(self, sampler: CodeSampler, seed: int) -> None:
         self._sampler, self._random = sampler, np.random.Generator(np.random.Philox(seed))

@@ -24,7 +24,7 @@ AGAINST: dict[Verdict, str] = {
     "no clear difference": "no clear difference from",
     "too few texts": "too few texts to compare with",
 }
-"""Verdict → how a sentence goes on with the name of the base, in the order of the summary."""
+"""Verdict → the words before the name of the base, in the order of the summary."""
 
 
 def build_record(evaluation: Evaluation) -> dict[str, Any]:
@@ -86,7 +86,8 @@ def select_last(rows: list[Comparison]) -> list[Comparison]:
 
 
 def summarize(rows: list[Comparison]) -> str:
-    """`Better than base: Similarity, own encoder. No clear difference: WER; CER.` `rows`: not empty."""
+    """`Better than base: Similarity, own encoder. No clear difference: WER; CER.` `rows`: not empty, all
+    with the same base."""
     several = len({row.group for row in rows}) > 1
     sentences: list[str] = []
     for verdict, against in AGAINST.items():

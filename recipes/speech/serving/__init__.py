@@ -1,1 +1,1 @@
-"""HTTP server for voices: a listening page, and OpenAI's speech API."""
+"""HTTP server for voices: a text-to-speech page, and OpenAI's speech API."""

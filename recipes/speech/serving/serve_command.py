@@ -1,4 +1,4 @@
-"""Serves exported voices: a listening page, and OpenAI's API for speech.
+"""Serves exported voices: a text-to-speech page, and OpenAI's API for speech.
 
 python -m finetune serve --model exports/me --model exports/me-longer
 """

@@ -1,4 +1,4 @@
-"""The listening page of `serve`: speaks a text in one voice, or in two side by side, with players and spectrograms."""
+"""The page of `serve`: speaks a text in one voice, or in two side by side, with players and spectrograms."""
 
 from __future__ import annotations
 

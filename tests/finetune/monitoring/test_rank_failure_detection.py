@@ -19,23 +19,23 @@ from tests.finetune import fork_server, tiny
 ALIVE = """
 import threading, time
 from pathlib import Path
-from finetune.monitoring import rank_failure_detection
+from finetune.monitoring import rank_failure_detection as detection
 from finetune.errors import UserError
 from finetune.monitoring.loss_spikes import NotFiniteError
 from finetune.distributed.process_group import join, leave
 
-rank_failure_detection.BEAT_SECONDS, rank_failure_detection.MISSING_SECONDS = 0.1, 1.0
+detection.BEAT_SECONDS, detection.MISSING_SECONDS = 0.1, 1.0
 world = join((), Path())
-with rank_failure_detection.Heartbeat(world):
+with detection.Heartbeat(world):
     time.sleep(3.0 * world.rank)  # longer than a dead rank is waited for
 print("waited")
 for error in (UserError("bad"), NotFiniteError("nan")):
     try:
-        with rank_failure_detection.Heartbeat(world):
+        with detection.Heartbeat(world):
             raise error
     except type(error):
         print(type(error).__name__)
-time.sleep(rank_failure_detection.PATIENCE_SECONDS + 1.0)
+time.sleep(detection.PATIENCE_SECONDS + 1.0)
 print([thread.name for thread in threading.enumerate() if thread.name == "heartbeat"])
 leave()
 """
@@ -46,11 +46,11 @@ import os, signal, sys, time
 from pathlib import Path
 import torch
 import torch.distributed as dist
-from finetune.monitoring import rank_failure_detection
+from finetune.monitoring import rank_failure_detection as detection
 from finetune.distributed.process_group import join
 
 world, me = join((), Path()), int(os.environ["RANK"])
-with rank_failure_detection.Heartbeat(world) as beating:
+with detection.Heartbeat(world) as beating:
     beating.leave_traces_in(Path(FOLDER), lambda loss: print(loss.rank, loss.signal, loss.message, sep="|", flush=True))
     beating.note_event("step", 7, {})
     beating._record_signs(Path(FOLDER))
@@ -77,17 +77,8 @@ def test_the_remaining_rank_names_the_dead_one_and_its_signal(tmp_path: Path, wh
 
 @pytest.mark.slow
 def test_a_silent_rank_of_another_machine_is_reported_as_missing(tmp_path: Path) -> None:
-    far = (
-        "rank_failure_detection.MISSING_SECONDS = 2.0\n"
-        "rank_failure_detection.identify_process = lambda: (f'machine {me}', '', '', os.getpid())\n"
-        "with rank_failure_detection"
-    )
-    script = (
-        DEAD.replace("with rank_failure_detection", far, 1)
-        .replace("FOLDER", repr(str(tmp_path)))
-        .replace("WHO", "1")
-        .replace("NAME", "SIGKILL")
-    )
+    far = "detection.MISSING_SECONDS = 2.0\ndetection.identify_process = lambda: (f'machine {me}', '', '', os.getpid())\nwith detection"
+    script = DEAD.replace("with detection", far, 1).replace("FOLDER", repr(str(tmp_path))).replace("WHO", "1").replace("NAME", "SIGKILL")
     with tiny.started(script) as (first, _):
         said, _ = first.communicate(timeout=90)
     rank, ended_by, message = said.strip().split("|")
@@ -110,12 +101,12 @@ STILL = """
 import os, signal, sys, time
 from pathlib import Path
 import torch.distributed as dist
-from finetune.monitoring import rank_failure_detection
+from finetune.monitoring import rank_failure_detection as detection
 from finetune.distributed.process_group import join
 
-rank_failure_detection.BEAT_SECONDS, rank_failure_detection.MISSING_SECONDS = 0.1, 2.0
+detection.BEAT_SECONDS, detection.MISSING_SECONDS = 0.1, 2.0
 world = join((), Path())
-with rank_failure_detection.Heartbeat(world) as beating:
+with detection.Heartbeat(world) as beating:
     beating.leave_traces_in(Path(FOLDER), lambda loss: print(loss.message, flush=True))
     dist.barrier(group=world.votes)
     os.kill(os.getpid(), signal.SIGSTOP) if world.is_main else time.sleep(600.0)

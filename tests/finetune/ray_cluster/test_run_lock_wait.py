@@ -1,4 +1,4 @@
-"""The lock of a run's folder that a worker which Ray has ended may still hold."""
+"""Tests of `finetune.ray_cluster.run_lock_wait`."""
 
 from __future__ import annotations
 

@@ -47,9 +47,7 @@ def test_a_shifted_clip_has_the_codes_of_its_audio_after_silence(sound: Callable
 
 
 def test_missing_inputs_are_reported(tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"base-val.jsonl is missing; create it: python -m recipes.voice_clone.studio.base.prepare_base_training"
-    ):
+    with pytest.raises(UserError, match=r"base-val.jsonl is missing; create it: python -m .*\.base\.prepare_base_training"):
         codes_at_frame_offsets.main(["--corpus", str(tmp_path)])
     for name in ("train", "val"):
         (tmp_path / f"base-{name}.jsonl").write_text("")

@@ -27,9 +27,8 @@ def codec(model: object, tmp_path: Path) -> Path:
 
 
 def test_every_word_of_the_grammar_is_one_token(codec: Path, tmp_path: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(
-        prepare_base_training.write_checkpoint(tmp_path / "start", codec, seed=0), fix_mistral_regex=True
-    )
+    start = prepare_base_training.write_checkpoint(tmp_path / "start", codec, seed=0)
+    tokenizer = AutoTokenizer.from_pretrained(start, fix_mistral_regex=True)
     assert tokenizer.tokenize(format_prompt("x"))[1:3] == ["assistant", "Ċ"]
     text = next(iter(grammar.generate_sentences(1, "held_out")))
     assert len(tokenizer.tokenize(text)) <= 1 + len(text.split()) + text.count(",")

@@ -1,4 +1,4 @@
-"""The committed manifest is that of the generator, and no model was trained on a sentence that the demo reports."""
+"""The committed digests are those of the generator, and no model was trained on a sentence that the demo reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES, NEW_VOICE
 COMMITTED = json.loads(sentence_split_digests.FILE.read_text())
 
 
-def test_the_sentences_of_the_demo_are_those_of_the_manifest_and_disjoint() -> None:
+def test_the_sentences_of_the_demo_have_the_committed_digests_and_disjoint() -> None:
     groups = sentence_split_digests.collect_demo_sentences()
     assert {name: sentence_split_digests.describe_group(texts) for name, texts in groups.items()} == COMMITTED["demo"]
     assert {name: len(texts) for name, texts in groups.items()} == {"recordings": 133, "choosing": 40, "reported": 40}
@@ -48,7 +48,7 @@ def test_a_changed_sentence_changes_the_digest() -> None:
     assert one["sha256"] != other["sha256"]
 
 
-def test_the_command_writes_the_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_writes_the_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [CorpusLine(KNOWN_VOICES[0], "A text.", "train", 1.0), CorpusLine(NEW_VOICE, "Another text.", "train", 1.0)]
     monkeypatch.setattr(make_corpus, "plan_lines", lambda seed: lines)
     assert sentence_split_digests.main([str(tmp_path / "sentences.json")]) == 0
