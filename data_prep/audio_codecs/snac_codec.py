@@ -300,5 +300,5 @@ def arrange_codes(levels: Sequence[Tensor], codes_per_level: Sequence[int]) -> T
 
 
 def split_levels(codes: Tensor, codes_per_level: Sequence[int]) -> list[Tensor]:
-    """The inverse of `arrange_codes`."""
+    """The levels [B, frames * n] of codes [B, frames, codebooks]: the inverse of `arrange_codes`."""
     return [level.flatten(1).contiguous() for level in codes.split(list(codes_per_level), dim=2)]

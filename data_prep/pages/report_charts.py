@@ -91,7 +91,7 @@ def make_histogram(title: str, unit: str, kept: Sequence[float | None], lost: Se
 
 
 def make_curve(limits: np.ndarray, removed: np.ndarray, now: float, removed_now: float) -> Curve:
-    """Curve of removed seconds. `limits`: ascending; `removed`: seconds at each limit; `now`, `removed_now`: the current limit."""
+    """Curve of removed seconds. `limits` [N]: ascending; `removed` [N]: seconds at each limit; `now`, `removed_now`: the current limit."""
     low, high = float(limits[0]), float(limits[-1])
     most = max(float(removed.max()), removed_now) or 1.0
     points = [(_scale_x(limit, low, high), HEIGHT * (1 - seconds / most)) for limit, seconds in zip(limits, removed, strict=True)]
@@ -107,7 +107,7 @@ def make_curve(limits: np.ndarray, removed: np.ndarray, now: float, removed_now:
 
 
 def choose_ticks(low: float, high: float, most: int) -> np.ndarray:
-    """Round tick values that enclose `low` … `high`: at least two, at most about `most`."""
+    """Round tick values that enclose `low` … `high`, fp64 [ticks]: at least two, at most about `most`."""
     from matplotlib.ticker import MaxNLocator
 
     if high - low < 1e-9 * max(abs(low), abs(high), 1e-3):

@@ -78,7 +78,7 @@ def update_rows(weights: Tensor, gradients: Tensor, moments: dict[str, Tensor], 
 
 @cache
 def code_maps(device: torch.device) -> tuple[Tensor, Tensor]:
-    """The 256 values of a byte, relative to the maximum of a block: signed for the first moment, unsigned for the second."""
+    """The 256 values of a byte, fp32 [256], relative to the maximum of a block: signed for the first moment, unsigned for the second."""
     from bitsandbytes.functional import create_dynamic_map
 
     return create_dynamic_map(signed=True).to(device), create_dynamic_map(signed=False).to(device)

@@ -145,9 +145,9 @@ class CsmTrainingModel(nn.Module):
 
 
 def choose_frames(speech: Tensor, ends: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """The frames that train the depth decoder, and the factor of each in the sums, fp32: a random share of the frames of speech (torch's
-    generator, which each step seeds for its micro-batch), and all end frames, because there are few and without them speech does not end.
-    """
+    """The frames [K] that train the depth decoder, and the factor of each in the sums, fp32 [K]: a random share of the frames `speech` [N]
+    (torch's generator, which each step seeds for its micro-batch), and all end frames `ends` [M], because there are few and without them
+    speech does not end. K = ⌈share · N⌉ + M."""
     count = math.ceil(share * len(speech))
     factors = torch.ones(count + len(ends), device=speech.device)
     factors[:count] *= len(speech) / count

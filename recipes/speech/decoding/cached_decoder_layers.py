@@ -204,7 +204,8 @@ def make_norm(module: Any) -> RMSNorm:
 
 
 def join_weights(*linears: Any) -> Tensor:
-    """The weights of several layers, concatenated. The layers become views of the result, so that no weight is stored twice."""
+    """The weights [out, in] of several layers, concatenated to [sum of out, in]. The layers become views of the result, so that
+    no weight is stored twice."""
     weight = torch.cat([linear.weight for linear in linears])
     for linear, part in zip(linears, weight.split([len(linear.weight) for linear in linears]), strict=True):
         linear.weight.data = part

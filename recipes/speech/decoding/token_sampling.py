@@ -86,7 +86,8 @@ def make_frame_sampler(scheme: SamplingScheme, model_settings: Mapping[str, Any]
 
 
 def apply_top_p(scores: Tensor, top_p: float) -> Tensor:
-    """Nucleus sampling: -inf for the least likely codes, whose total probability is at most 1 - top_p; the most likely code is kept."""
+    """Nucleus sampling of scores [B, V]: -inf for the least likely codes, whose total probability is at most 1 - top_p; the most likely
+    code is kept."""
     ascending, order = scores.sort(-1)
     tail = ascending.softmax(-1).cumsum(-1) <= 1 - top_p
     tail[:, -1] = False

@@ -127,7 +127,9 @@ def keep_common(one: Array, other: Array) -> tuple[Array, Array]:
 
 
 def compare(one: Array, other: Array, weights: Array, resampled: NDArray[np.int64]) -> Interval:
-    """The cost of one candidate minus that of another, over their common texts; a measure that has none of these counts over all texts."""
+    """The cost of one candidate minus that of another, over their common texts; a measure that has none of these counts over all texts.
+
+    `one`, `other`: sums [texts, measures, 2]; `weights` [measures]; `resampled`: indices of texts [resamplings, texts]."""
     shared = keep_common(one, other)
     empty = shared[0][..., 1].sum(axis=0) == 0
     first, second = (np.where(empty[None, :, None], own, both) for own, both in zip((one, other), shared, strict=True))
@@ -136,14 +138,14 @@ def compare(one: Array, other: Array, weights: Array, resampled: NDArray[np.int6
 
 
 def dominates(one: Array, other: Array, weights: Array, resampled: NDArray[np.int64]) -> bool:
-    """Whether a candidate is clearly better by at least one measure that counts, and clearly worse by none."""
+    """Whether a candidate is clearly better by at least one measure that counts, and clearly worse by none. Shapes as in `compare`."""
     changes = [compare(one, other, np.where(np.arange(len(weights)) == at, 1.0, 0.0), resampled) for at in np.flatnonzero(weights)]
     clear = [change.value < 0 for change in changes if change.is_clear]
     return bool(clear) and all(clear)
 
 
 def estimate(parts: Array, column: int, resampled: NDArray[np.int64]) -> Interval | None:
-    """A measure of one candidate with its interval over texts."""
+    """Measure `column` of one candidate with its interval over texts; None if no text has a value. Shapes as in `compare`."""
     own = parts[:, column]
     if not (own[:, 1] > 0).any():
         return None

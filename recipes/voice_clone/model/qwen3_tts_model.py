@@ -138,7 +138,7 @@ def drop_frames(embedded: Tensor, share: float) -> Tensor:
 
 def choose_frames(frames: int, share: float, device: torch.device) -> tuple[Tensor | slice, float]:
     """Random choice (torch's generator, which each step seeds for its micro-batch) of the frames that train codebooks 1 to 15. Returns
-    their indices and the factor that scales their sums to all frames."""
+    their indices, int64 [⌈share · frames⌉] or a slice, and the factor that scales their sums to all frames."""
     if share == 1.0 or not frames:
         return slice(None), 1.0
     count = math.ceil(share * frames)
