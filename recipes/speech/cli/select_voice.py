@@ -280,9 +280,10 @@ def make_result(
     decision = decide(
         {name: candidate_measures.tabulate(own, expected) for name, own in clips.items()}, weights, [one.name for one in plan.candidates]
     )
-    failed = sum(clip.scored.transcript is None for own in clips.values() for clip in own)
-    if failed:
+    scored = [clip.scored for own in clips.values() for clip in own]
+    if failed := sum(clip.transcript is None for clip in scored):
         notes.append(f"The transcription failed for {failed} clips, which are excluded from the WER.")
+    notes += [f"All candidates: {note}" for note in scoring.describe_retries(scored)]
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
     settings |= {"run": str(plan.run), "weights": dict(weights)}
     recorded = candidate_measures.tabulate(real, expected).sum(axis=0) if real else None

@@ -102,6 +102,17 @@ def score(take: Take, models: ScoringModels, real_seconds: float | None) -> Scor
     return ScoredClip(take.item, take.path, sound, take.ended, real_seconds, transcript, errors, words, similarities, again)
 
 
+def describe_retries(clips: Sequence[ScoredClip]) -> list[str]:
+    """A note if first transcripts of these clips were unsure; otherwise none."""
+    again = sum(clip.transcribed_again for clip in clips)
+    if not again:
+        return []
+    return [
+        f"{again} of {len(clips)} first transcripts were unsure; each of these clips was transcribed at "
+        f"{1 + len(intelligibility.RETRY_PAUSES)} places of Whisper's window, and the most probable transcript counts."
+    ]
+
+
 def describe_failures(scored: Mapping[str, Sequence[ScoredClip]], models: ScoringModels) -> list[str]:
     """A note for each system with clips that have no transcript or no similarity, or whose first transcript was unsure."""
     notes = []
@@ -109,11 +120,7 @@ def describe_failures(scored: Mapping[str, Sequence[ScoredClip]], models: Scorin
         failed = sum(clip.transcript is None for clip in clips) if models.asr is not None else 0
         if failed:
             notes.append(f"{name}: the transcription failed for {failed} of {len(clips)} clips, which are excluded.")
-        if again := sum(clip.transcribed_again for clip in clips):
-            notes.append(
-                f"{name}: {again} of {len(clips)} first transcripts were unsure; each of these clips was transcribed at "
-                f"{1 + len(intelligibility.RETRY_PAUSES)} places of Whisper's window, and the most probable transcript counts."
-            )
+        notes += [f"{name}: {note}" for note in describe_retries(clips)]
         for encoder, _ in models.encoders:
             without = sum(clip.similarities[encoder.name] is None for clip in clips)
             if without:

@@ -40,6 +40,8 @@ class ClipMeasures(JsonPart):
     clipped_seconds: float
     transcript: str | None
     """None: the recogniser failed."""
+    transcribed_again: bool = False
+    """As `ScoredClip.transcribed_again`. Earlier versions did not store it."""
     similarity: float | None
     """0 for a clip that is silent or too short for a voice; None if the data has no other clip to compare it with."""
     final_silence: float
@@ -108,6 +110,7 @@ class ClipRuler:
             silent_seconds=sound.silent_seconds,
             clipped_seconds=sound.clipped_seconds,
             transcript=scored.transcript,
+            transcribed_again=scored.transcribed_again,
             similarity=similarity,
             final_silence=clip.ending.silence,
             final_level=clip.ending.level,
@@ -130,6 +133,7 @@ class ClipRuler:
             errors=None if said is None else intelligibility.count_errors(item.text, said, language),
             words=[] if said is None else intelligibility.align_words(item.text, said, language),
             similarities={self.encoder.name: found.similarity},
+            transcribed_again=found.transcribed_again,
         )
         return ComparedClip(scored, SpeechEnding(found.final_silence, found.final_level))
 

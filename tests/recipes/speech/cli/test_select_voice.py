@@ -138,6 +138,13 @@ def test_candidates_are_compared_and_a_killed_selection_continues(
     page = Page((run / "selection" / "selection.html").read_text())
     assert page.all("audio") and page.all("img") and (run / "selection" / "selection.png").read_bytes().startswith(b"\x89PNG")
     assert choose(run, small.train) == 0 and len(spoken) == 5 and record_of(run) == found, "complete: nothing is spoken again"
+    file = next((run / "selection").rglob("measures.json"))
+    measures = json.loads(file.read_text())
+    for clip in measures["clips"][:2]:
+        clip["transcribed_again"] = True
+    file.write_text(json.dumps(measures))
+    assert choose(run, small.train) == 0
+    assert any(note.startswith("All candidates: 2 of 24 first transcripts were unsure") for note in record_of(run)["notes"])
     lock = files.lock_folder(run / "selection")
     assert choose(run, small.train) == 2 and "is in use by a running process" in capsys.readouterr().err
     os.close(lock)

@@ -52,7 +52,7 @@ def test_parts_of_a_clip_are_numerators_and_denominators(tmp_path: Path) -> None
 def ruler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClipRuler:
     """With a recognizer that transcribes everything as `hello there`, and an encoder for clips of half a second."""
     monkeypatch.setattr(candidate_measures.intelligibility, "choose_language", lambda _, language: language)
-    transcription = candidate_measures.intelligibility.Transcription("hello there")
+    transcription = candidate_measures.intelligibility.Transcription("hello there", again=True)
     monkeypatch.setattr(candidate_measures.intelligibility, "transcribe", lambda *_: transcription)
     encoder = SimilarityEncoder("mine", lambda samples: np.array([1.0, samples.std()], np.float32), 0.5)
     real = {"anna": {tmp_path / "real.flac": np.array([1.0, 0.2], np.float32)}}
@@ -76,6 +76,7 @@ def test_measures_survive_on_disk_and_fit_nothing_else(ruler: ClipRuler, tmp_pat
     assert measured[1].scored.errors == ErrorCounts(2, 0, 11, 0) and measured[1].has_good_ending and not measured[0].has_good_ending
     assert measured[0].scored.similarities == {"mine": 0.0}, "too short for a voice: the worst, not left out"
     assert measured[1].scored.similarities["mine"] == pytest.approx(0.999, abs=0.01)
+    assert all(clip.scored.transcribed_again for clip in measured)
     assert ruler.restore(one, items, tmp_path / "out") == measured
 
     others: list[tuple[ClipRuler, VoiceCandidate, list[Item]]] = [
