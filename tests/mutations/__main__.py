@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,8 @@ ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "runs" / "mutants.json"
 LIMIT_SECONDS = 600
 """Time limit of one test. A mutant that makes its test hang counts as killed."""
+MEMORY = 8 << 30
+"""Bytes of data of each process of a test: a mutant that removes a limit on memory would otherwise take all that the machine has."""
 KILLED, SURVIVED, LOST = "killed", "SURVIVED", "LOST"
 TESTS_FAILED = 1
 """pytest's exit code if tests failed; codes above 1 mean that it ran no tests."""
@@ -122,8 +125,14 @@ def run(tree: Path, *tests: str) -> tuple[int, str]:
     same size and were written within the same second."""
     environ = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header", *tests]
-    done = subprocess.run(command, cwd=tree, env=environ, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+    done = subprocess.run(
+        command, cwd=tree, env=environ, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False, preexec_fn=limit_memory
+    )
     return done.returncode, done.stdout + done.stderr
+
+
+def limit_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
 
 
 def table(mutants: list[Mutant], outcomes: dict[str, str]) -> str:

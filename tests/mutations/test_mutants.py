@@ -94,3 +94,9 @@ def test_an_interrupted_run_resumes_and_exits_with_1_if_a_mutant_survives(
     assert "| a.py | first fault | killed |" in printed and f"| b.py | second fault | {second} |" in printed
     assert runner.main([]) == code and tried == [mutants[1]], "no mutants left to try"
     assert runner.main(["--fresh", "first"]) == code and tried == [mutants[1], mutants[0]]
+
+
+def test_a_mutant_that_fills_the_memory_is_killed_at_a_limit(tmp_path: Path) -> None:
+    (tmp_path / "test_one.py").write_text("def test_it() -> None:\n    assert len(bytearray(9 << 30)) > 0\n")
+    code, output = runner.run(tmp_path, "test_one.py")
+    assert code == runner.TESTS_FAILED and "MemoryError" in output
