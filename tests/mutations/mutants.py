@@ -624,7 +624,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "data_prep/segmentation/recording_parts.py",
         "_choose_edge(start, target, pauses, [pause for pause in pauses if not _is_covered(pause, utterances)])",
         "_choose_edge(start, target, pauses, pauses)",
-        "tests/data_prep/segmentation/test_recording_parts.py::test_the_parts_of_a_recording_that_is_being_decoded_are_those_of_the_whole",
+        "tests/data_prep/segmentation/test_recording_parts.py::test_a_part_that_is_begun_early_does_not_end_inside_an_utterance",
         "with a transcript, parts are begun that the recording does not have, and their work is lost",
     ),
     Mutant(
@@ -764,7 +764,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "data_prep/segmentation/recording_parts.py",
         "known[-1].start <= start + target * 3 // 2",
         "known[-1].start <= start + target",
-        "tests/data_prep/segmentation/test_recording_parts.py::test_the_parts_of_a_recording_that_is_being_decoded_are_those_of_the_whole",
+        "tests/data_prep/segmentation/test_recording_parts.py::test_a_part_is_known_once_speech_begins_after_its_range",
         "a part of a recording that is still being decoded ends before a longer pause was seen",
     ),
     Mutant(

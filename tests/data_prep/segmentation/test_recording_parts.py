@@ -73,7 +73,13 @@ def test_the_parts_of_a_recording_that_is_being_decoded_are_those_of_the_whole(c
 
 def test_a_part_is_known_once_speech_begins_after_its_range() -> None:
     """5 to 15 s; a pause that begins in it may be the longest."""
-    regions = speak(0, 7, 8, 14, 17, 30)
-    assert find_next_part(regions[:2], 0, 30 * SECOND, 10.0, []) is None
+    regions = speak(0, 7, 8, 11, 12, 14, 17, 30)
+    assert [find_next_part(regions[:count], 0, 30 * SECOND, 10.0, []) for count in range(4)] == [None] * 4
     assert find_next_part(regions, 0, 30 * SECOND, 10.0, []) == Region(0, 7.5 * SECOND // STEP * STEP)
     assert find_next_part(regions, 0, 20 * SECOND, 10.0, []) is None, "it is not divided"
+
+
+def test_a_part_that_is_begun_early_does_not_end_inside_an_utterance() -> None:
+    regions, said = speak(0, 7, 9, 12, 12.5, 16, 16.5, 30), [Region(0, 11 * SECOND)]
+    part = find_next_part(regions, 0, 30 * SECOND, 10.0, said)
+    assert part == list_parts(regions, 30 * SECOND, 10.0, said)[0] == Region(0, 12.25 * SECOND // STEP * STEP)
