@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 from ray.cluster_utils import Cluster
 
+from tests import loopback
 from tests.launch.launching import ALONE
 
 QUIET = {
@@ -40,6 +41,8 @@ def cluster(*cpus: int, takes_jobs: bool = False) -> Iterator[Cluster]:
     try:
         for number, count in enumerate(cpus):
             dashboard = {"include_dashboard": takes_jobs and number == 0, "dashboard_port": 0}
+            if takes_jobs:  # the agent takes them; the default port may be that of another cluster
+                dashboard["dashboard_agent_listen_port"] = loopback.free_port()
             nodes.add_node(num_cpus=count, object_store_memory=80 * 2**20, temp_dir=str(folder / "ray"), **dashboard)
         started += [process for process in family() if process not in others]
         yield nodes
