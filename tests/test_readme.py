@@ -105,6 +105,17 @@ def test_every_guarantee_names_tests_or_a_page() -> None:
     assert len(named) >= 13 and [name for name in named if not (ROOT / name).exists()] == []
 
 
+def test_the_demo_s_table_is_that_of_its_page() -> None:
+    page = (ROOT / "docs" / "demos.md").read_text(encoding="utf-8")
+    for row, system in (
+        ("recordings, through the codec", "through the codec"),
+        ("base, which clones a clip", "before"),
+        ("after training", "after"),
+    ):
+        printed = re.search(rf"^{system} +([\d.]+)% +[\d.]+% +([\d.]+) +([\d.]+) ", page, re.MULTILINE)
+        assert printed is not None and f"| {row} | {printed[1]} % | {printed[2]} | {printed[3]} |" in README
+
+
 def test_the_measured_tables_are_those_of_the_benchmarks() -> None:
     made = _pages.results()
     assert {table.stem for table in made} == {path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py")} and len(made) >= 3

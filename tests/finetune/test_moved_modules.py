@@ -63,13 +63,15 @@ def test_an_old_name_of_a_module_that_was_split_has_the_contents_of_both_parts()
         "from recipes import transformers_models\n"
         "from recipes.transformers_models import find_blocks, find_file_names\n"
         "import recipes.transformers_meta_models as one, recipes.transformers_weight_names as other\n"
-        "assert (find_blocks, transformers_models.find_file_names) == (one.find_blocks, other.find_file_names)"
+        "assert (find_blocks, transformers_models.find_file_names) == (one.find_blocks, other.find_file_names)\n"
+        "from recipes.speech.dataset_rows import SpeakerClips, check_codes, list_training_files, shorten_source"
     )
-    (warned,) = run("-c", f"import finetune.recipe\n{script}").stderr.splitlines()
+    warned, other = run("-c", f"import finetune.recipe\n{script}").stderr.splitlines()
     assert warned == (
         "<string>:2: FutureWarning: recipes.transformers_models was split into recipes.transformers_meta_models, "
         "recipes.transformers_weight_names; import each name from the one that has it (docs/add_a_recipe.md)"
     )
+    assert other.startswith("<string>:6: FutureWarning: recipes.speech.dataset_rows was split into recipes.speech.dataset_row_checks, ")
 
 
 def test_of_several_ranks_one_warns_about_an_old_name() -> None:

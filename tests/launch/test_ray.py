@@ -137,11 +137,11 @@ def test_requests_beyond_the_cluster_are_refused_before_anything_is_loaded(
         cluster_checks.require_resources(2, {"CPU": 1.0}, "--num-workers 2")
         cluster_checks.check_same_files(tmp_path / "run", [tmp_path])
         assert list((tmp_path / "run").iterdir()) == []
-        elsewhere = Path("/proc/self/cwd/run")  # another folder for each process
+        each_its_own = Path("/proc/self/cwd/run")  # another folder for each process
         with pytest.raises(
             UserError, match=r"does not see the files that .* writes to /proc/self/cwd/run; choose a folder that all machines share"
         ):
-            cluster_checks.check_same_files(elsewhere, [])
+            cluster_checks.check_same_files(each_its_own, [])
         (tmp_path / "here").touch()
         with pytest.raises(UserError, match=r"does not have /proc/self/cwd/here, which .* has; all machines need the same files"):
             cluster_checks.check_same_files(tmp_path / "run", [Path("/proc/self/cwd/here")])

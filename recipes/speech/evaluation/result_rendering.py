@@ -86,8 +86,8 @@ def select_last(rows: list[Comparison]) -> list[Comparison]:
 
 
 def summarize(rows: list[Comparison]) -> str:
-    """`Better than base: Similarity, own encoder. No clear difference: WER; CER.` `rows`: not empty, all
-    with the same base."""
+    """`Better than base: Similarity, own encoder. No clear difference: WER; CER.` `rows`: not empty, all with the
+    same base."""
     several = len({row.group for row in rows}) > 1
     sentences: list[str] = []
     for verdict, against in AGAINST.items():

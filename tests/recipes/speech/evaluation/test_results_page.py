@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from recipes.speech.evaluation import results_page
+from recipes.speech.evaluation import result_rendering, results_page
 from recipes.speech.evaluation.systems import RECORDINGS
 from tests.data_prep.page import Page
 from tests.recipes.voice_clone.evaluated import BASE, MARKUP, STEPS, TEXTS, evaluation
@@ -48,6 +48,11 @@ def test_every_clip_has_a_player_and_a_spectrogram(source: str) -> None:
         *STEPS,
     ):
         assert expected in text
+
+
+def test_the_page_begins_with_the_verdicts_in_one_line(source: str, tmp_path: Path) -> None:
+    first = result_rendering.verdicts(evaluation(tmp_path))[0]
+    assert first in Page(source).text() and source.index("Better than ") < source.index("<tbody>")
 
 
 def test_the_table_on_top_compares_before_and_after(source: str) -> None:
