@@ -6,6 +6,7 @@ import importlib
 import sys
 
 from finetune.argument_parsing import suggest_word
+from finetune.terminal import print_diagnostic, print_line
 
 VERBS = {
     "voice": "turn recordings into clips with transcripts (train.jsonl, val.jsonl, rejects.jsonl)",
@@ -25,10 +26,10 @@ def main(argv: list[str]) -> int:
         return importlib.import_module(f"data_prep.cli.{argv[0]}").main(argv[1:])
     help_requested = bool(argv) and argv[0] in ("-h", "--help")
     if argv and not help_requested:
-        print(f"error: unknown verb {argv[0]!r}; {suggest_word(argv[0], VERBS, 'verbs')}", file=sys.stderr)
+        print_diagnostic(f"error: unknown verb {argv[0]!r}; {suggest_word(argv[0], VERBS, 'verbs')}")
         return 2
     lines = ["usage: data_prep VERB …   (VERB --help for its options)", *(f"  {verb:<8}{text}" for verb, text in VERBS.items())]
-    print("\n".join(lines), file=sys.stdout if help_requested else sys.stderr)
+    (print_line if help_requested else print_diagnostic)("\n".join(lines))
     return 0 if help_requested else 2
 
 

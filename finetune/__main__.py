@@ -8,6 +8,7 @@ import sys
 
 from finetune import __version__
 from finetune.argument_parsing import suggest_word
+from finetune.terminal import print_diagnostic, print_line
 
 VERBS = {
     "train": "fine-tune a model: on one GPU, with --launch fsdp2 on all of them",
@@ -47,19 +48,19 @@ MODULES = {
 
 def main(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
-        print("usage: finetune VERB …\n\n" + "\n".join(f"  {verb:<10} {text}" for verb, text in VERBS.items()))
-        print("\n`finetune VERB --help` describes a verb, `finetune --version` prints the version.")
+        print_line("usage: finetune VERB …\n\n" + "\n".join(f"  {verb:<10} {text}" for verb, text in VERBS.items()))
+        print_line("\n`finetune VERB --help` describes a verb, `finetune --version` prints the version.")
         return 0
     if argv[0] == "--version":
-        print(f"overtone {__version__}")
+        print_line(f"overtone {__version__}")
         return 0
     if argv[0] not in VERBS:
-        print(f"error: unknown verb {argv[0]!r}; {suggest_word(argv[0], VERBS, 'verbs')}", file=sys.stderr)
+        print_diagnostic(f"error: unknown verb {argv[0]!r}; {suggest_word(argv[0], VERBS, 'verbs')}")
         return 2
     try:
         module = importlib.import_module(MODULES.get(argv[0], f"finetune.cli.{argv[0]}"))
     except KeyboardInterrupt:  # later ones are the verb's
-        print("interrupted", file=sys.stderr)
+        print_diagnostic("interrupted")
         return 128 + signal.SIGINT
     return int(module.main(argv[1:]))
 

@@ -8,6 +8,8 @@ import signal
 import sys
 from collections.abc import Callable
 
+from finetune.terminal import print_diagnostic
+
 
 class UserError(Exception):
     """Invalid input or environment. The message names the thing, its value, the place and the next action.
@@ -33,12 +35,12 @@ def exit_code(verb: Callable[[list[str]], int], argv: list[str]) -> int:
             raise
         return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr, flush=True)
+        print_diagnostic("interrupted")
         return 128 + signal.SIGINT
     except ElsewhereError:
         return 2
     except UserError as error:
-        print(f"error: {printable(str(error))}", file=sys.stderr, flush=True)
+        print_diagnostic(f"error: {error}")
         return 2
 
 
@@ -59,8 +61,3 @@ def _has_lost_reader() -> bool:
 def format_count(number: int, noun: str) -> str:
     """A number with its noun: `1 row`, `3,789 rows`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def printable(text: str) -> str:
-    """The text with terminal control characters escaped, since a message may quote the content of an untrusted file."""
-    return "".join(each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in text)

@@ -31,6 +31,7 @@ from finetune.monitoring.run_records import is_finished
 from finetune.ray_cluster import cluster_checks, cluster_connection
 from finetune.ray_cluster.verb_arguments import CLUSTER_FLAGS, ClusterOptions, format_arguments, list_local_files
 from finetune.storage import files
+from finetune.terminal import print_line
 from finetune.train import check_config, load_checked_recipe, print_help, report_overlay
 
 if TYPE_CHECKING:
@@ -126,9 +127,9 @@ def report_result(result: Result, run_dir: Path, recipe: str) -> int:
         raise UserError(answer["problem"])
     ended = f"{answer['reason']} at step {answer.get('step')}"
     if is_finished(answer["reason"]):
-        print(f"{ended}; next: {export_command(run_dir, recipe)}", flush=True)
+        print_line(f"{ended}; next: {export_command(run_dir, recipe)}")
     else:
-        print(f"{ended}; the same command resumes from the newest checkpoint:\n  {join_words(sys.orig_argv)}", flush=True)
+        print_line(f"{ended}; the same command resumes from the newest checkpoint:\n  {join_words(sys.orig_argv)}")
     return 0
 
 

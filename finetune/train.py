@@ -29,6 +29,7 @@ from finetune.monitoring.run_records import SAMPLED
 from finetune.recipe import Recipe, built_in_recipes, find_recipe, load_data_advice, load_options, load_recipe
 from finetune.storage import remote
 from finetune.storage.model_resolver import is_hub_name
+from finetune.terminal import print_line
 from finetune.training import generation_during_training
 
 EXAMPLES = """
@@ -58,9 +59,9 @@ def run(argv: list[str]) -> int:
             report_overlay(arguments)
         setting = cuda_allocator.use_expandable_segments(os.environ)  # before torch is imported, as recipes may do
         if setting is not None and os.environ.get("RANK", "0") == "0":
-            print(setting, flush=True)
+            print_line(setting)
         if os.environ.get("RANK", "0") == "0":
-            print(f"loading torch and the recipe {config.recipe} …", flush=True)
+            print_line(f"loading torch and the recipe {config.recipe} …")
         recipe = load_checked_recipe(config)
     except UserError as error:
         if os.environ.get("LOCAL_RANK", "0") == "0":
@@ -77,8 +78,8 @@ def print_help(about: str | None, arguments: Arguments) -> None:
     """Print what a verb does, `about`, and every config key; with --recipe also those of the recipe."""
     folder = find_recipe(arguments.recipe) if arguments.recipe else None
     own = flatten(read_config_file(folder / "config.yaml").values) if folder and (folder / "config.yaml").is_file() else {}
-    print(f"{about}\n{help_text(load_options(folder) if folder else None, own)}")
-    print(EXAMPLES.format(recipe=arguments.recipe or "voice_clone"))
+    print_line(f"{about}\n{help_text(load_options(folder) if folder else None, own)}")
+    print_line(EXAMPLES.format(recipe=arguments.recipe or "voice_clone"))
 
 
 def check_config(arguments: Arguments) -> Config:
@@ -120,7 +121,7 @@ def list_words(arguments: Arguments) -> list[str]:
 def report_overlay(arguments: Arguments) -> None:
     """Print the keys that the `lora:` section of a config file sets."""
     for line in describe_overlay(read_sources(list_config_files(arguments), arguments.overrides)):
-        print(line, flush=True)
+        print_line(line)
 
 
 def load_checked_recipe(config: Config) -> Recipe:

@@ -19,6 +19,7 @@ from typing import Any
 from finetune.command_lines import configs_folder
 from finetune.monitoring.run_records import LOG, read_log
 from finetune.storage import files
+from finetune.terminal import print_diagnostic, print_line
 
 Seconds = dict[str, float]
 """Stage → its duration."""
@@ -40,11 +41,11 @@ def run_demo(
         files.write_text(home / name, text)
     seconds: Seconds = {}
     for stage, command in commands.items():
-        print(f"\n$ {shlex.join([Path(command[0]).name, *command[1:]])}", flush=True)
+        print_line(f"\n$ {shlex.join([Path(command[0]).name, *command[1:]])}")
         with time_stage(seconds, stage):
             done = subprocess.run(command, check=False)
         if done.returncode != 0:
-            print(f"error: the demo stopped at `{stage}` (exit code {done.returncode}); its output is above", file=sys.stderr)
+            print_diagnostic(f"error: the demo stopped at `{stage}` (exit code {done.returncode}); its output is above")
             return done.returncode
     return finish(home, seconds)
 
@@ -80,6 +81,6 @@ def add_total(seconds: Seconds) -> Seconds:
 
 def print_result(text: str, places: Mapping[str, object]) -> None:
     """Print the result, and below it one line for each place: a title, and a path or command."""
-    print(f"\n{text}")
+    print_line(f"\n{text}")
     for title, place in places.items():
-        print(f"  {title:<18}{place}")
+        print_line(f"  {title:<18}{place}")

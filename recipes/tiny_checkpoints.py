@@ -13,6 +13,7 @@ from torch import Size, Tensor
 
 from finetune.errors import UserError
 from finetune.storage import files
+from finetune.terminal import print_line
 
 
 def require_new_folder(folder: Path) -> None:
@@ -72,5 +73,5 @@ def make_parser(module: str, description: str) -> argparse.ArgumentParser:
 
 def report_checkpoint(folder: Path) -> int:
     """Print that a checkpoint was written; returns the exit code."""
-    print(f"{folder}: a model with random weights; train it before use")
+    print_line(f"{folder}: a model with random weights; train it before use")
     return 0

@@ -18,7 +18,7 @@ House = Mapping[str, str]
 PACKAGES = ("finetune", "data_prep", "recipes")
 
 ORDER: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "moved_modules"}),
+    frozenset({"errors", "moved_modules", "terminal"}),
     frozenset({"argument_parsing"}),
     frozenset({"storage", "config_sources", "config_errors", "config_key_descriptions"}),
     frozenset({"config", "config_diff", "hardware"}),
@@ -45,6 +45,7 @@ FOR_DATA_PREP = frozenset(
         "config",
         "config_sources",
         "storage",
+        "terminal",
         "hardware.cudnn_sdpa",
         "hardware.host_memory",
         "ray_cluster.cluster_checks",

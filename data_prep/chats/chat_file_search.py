@@ -13,6 +13,7 @@ from data_prep.dataset_split_selection import OTHER_SPLITS, choose_splits
 from data_prep.hub_dataset_download import NO_DATA, download_dataset_files
 from finetune.errors import UserError
 from finetune.storage.strict_json import one_line, read_object
+from finetune.terminal import print_line
 
 LINES, DOCUMENT, COMMAS, TABS, PARQUET, DATASET = "jsonl", "json", "csv", "tsv", "parquet", "dataset"
 KINDS = {".jsonl": LINES, ".ndjson": LINES, ".json": DOCUMENT, ".csv": COMMAS, ".tsv": TABS, ".parquet": PARQUET}
@@ -84,7 +85,7 @@ def download_chats(dataset: str, configs: Sequence[str], splits: Sequence[str]) 
     wanted = choose_splits("source", dataset, known if splits else training, splits)
     other = [file.name for file in found if file.split not in wanted]
     if other:
-        print(f"{dataset}: not read, since they are not of the split {', '.join(wanted) or 'train'}: {', '.join(other)}", flush=True)
+        print_line(f"{dataset}: not read, since they are not of the split {', '.join(wanted) or 'train'}: {', '.join(other)}")
     if len(other) == len(found):
         raise UserError(
             f"source {dataset}: the dataset on the hub has no training files; choose with --split NAME, or download the files to read"

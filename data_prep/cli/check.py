@@ -31,6 +31,7 @@ from data_prep.manifest import SUMMARY, TRAIN, VAL, ManifestRow
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code, format_count
 from finetune.storage import files
+from finetune.terminal import print_line
 
 SHOWN = 3
 """Locations printed per kind of problem."""
@@ -81,15 +82,15 @@ def _run(argv: list[str]) -> int:
         raise UserError(f"{options.dataset} has no rows; create some with: python -m data_prep voice RECORDINGS --out FOLDER")
     notes = {kind: (noun, rest.format(sample_rate=checked.sample_rate)) for kind, (noun, rest) in NOTES.items()}
     problems = [*_format_problems(checked.problems, PROBLEMS, ""), *_format_problems(checked.problems, notes, "note: ")]
-    print("\n".join([*problems, *_format_totals(checked.rows)]))
+    print_line("\n".join([*problems, *_format_totals(checked.rows)]))
     if checked.wrong:
         places = len({problem.place for problem in checked.wrong})
-        print(
+        print_line(
             f"{format_count(len(checked.wrong), 'problem')} in {places:,} of {format_count(checked.lines, 'line')}; "
             "correct or remove these lines, then check again"
         )
         return 1
-    print(_format_next_command(options, checked))
+    print_line(_format_next_command(options, checked))
     return 0
 
 

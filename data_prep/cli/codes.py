@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +38,7 @@ from data_prep.parallel.process_pool import StopSignal, report_stopped
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code, format_count
 from finetune.storage import demo_models, files
+from finetune.terminal import print_diagnostic, print_line
 
 MOST_TIME_SHIFTS = 63
 """More copies would be shifted by less than the encoders resolve: 30 samples for Qwen3-TTS."""
@@ -137,7 +137,7 @@ def _add_codes(
         raise UserError(f"no clip of {options.dataset} could be encoded, and nothing was changed; first: {first}")
     _write_manifests(folder, good, rejected)
     for one in (one for one in copies if one.clip.key in failed):
-        print(f"not in the copies: {one.row.audio}, shifted by {one.clip.shift} samples: {failed[one.clip.key]}", file=sys.stderr)
+        print_diagnostic(f"not in the copies: {one.row.audio}, shifted by {one.clip.shift} samples: {failed[one.clip.key]}")
     copies = [one for one in copies if one.clip.key not in failed]
     _write_shifted_rows(folder, good, copies)
     _report_result(options, folder, setup.codec, digest, good, rejected, len(missing) - len(failed), len(copies))
@@ -201,7 +201,7 @@ def _write_shifted_rows(folder: Path, good: list[EncodableRow], copies: list[Enc
             manifest.write_entries(target, (_add_stored_codes(folder, one) for one in (*good, *own) if one.manifest == path))
         elif target.is_file():
             files.discard(target)
-            print(f"{target} is removed: it was of an earlier run with --time-shifts")
+            print_line(f"{target} is removed: it was of an earlier run with --time-shifts")
 
 
 def _add_stored_codes(folder: Path, one: EncodableRow) -> ManifestRow:
@@ -261,8 +261,8 @@ def _report_result(
     files.write_json(folder / STORE / manifest.SUMMARY, summary)
     files.write_json(folder / STORE / manifest.RUN, {"encoded": encoded, "reused": len(good) + copies - encoded})
     for one in rejected:
-        print(f"rejected {one.row.audio}: {one.reason}: {one.detail}", file=sys.stderr)
+        print_diagnostic(f"rejected {one.row.audio}: {one.reason}: {one.detail}")
     made = f"{format_count(len(good), 'clip')}, {format_count(frames, 'frame')}, {summary['seconds']} s"
     made += f", and {copies:,} time-shifted {'copy' if copies == 1 else 'copies'}" if copies else ""
-    print(f"{made}; {encoded} encoded now, {len(rejected)} rejected")
-    print(f"next: {manifest.training_command(options.dataset, codec.recipe, find_base_model(options.model))}")
+    print_line(f"{made}; {encoded} encoded now, {len(rejected)} rejected")
+    print_line(f"next: {manifest.training_command(options.dataset, codec.recipe, find_base_model(options.model))}")

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +34,7 @@ from data_prep.manifest import SUMMARY
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code, format_count
 from finetune.storage import files
+from finetune.terminal import print_diagnostic, print_line
 
 UNFIT = {"not_json", "bad_row", "outside", "no_file", "unreadable", "empty", "nan", "silent", "truncated"}
 """Kinds of problems that prevent an export."""
@@ -71,10 +71,10 @@ def _run(argv: list[str]) -> int:
     items = _collect_items(manifests, checked.rows, options)
     if options.layout == "qwen" and checked.recipe != DEFAULT_RECIPE:
         items = [replace(item, codes=None) for item in items]
-        print("note: the codes are dropped, because they are of another codec than that of the official scripts", file=sys.stderr)
+        print_diagnostic("note: the codes are dropped, because they are of another codec than that of the official scripts")
     files.require_space(options.to, round(BYTES_PER_SECOND * sum(item.seconds for item in items)), f"the export of {options.dataset}")
     exported = write_export(items, options.layout, options.to, checked.summary)
-    print(format_result(exported, options.to))
+    print_line(format_result(exported, options.to))
     return 0
 
 

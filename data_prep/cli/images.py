@@ -29,6 +29,7 @@ from data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code
 from finetune.storage import files, strict_json
+from finetune.terminal import print_line
 
 REPORTED = 1000
 """Images between two lines of progress."""
@@ -76,7 +77,7 @@ def _run(argv: list[str]) -> int:
         image_dataset_writer.write_dataset(dataset, options.out, summary)
     finally:
         os.close(descriptor)
-    print(format_summary(summary, options.out))
+    print_line(format_summary(summary, options.out))
     return 0
 
 
@@ -104,7 +105,7 @@ def _is_own_output(out: Path) -> bool:
 def _report_progress(examined: Iterator[ExaminedImage]) -> Iterator[ExaminedImage]:
     for number, image in enumerate(examined, start=1):
         if number % REPORTED == 0:
-            print(f"{number:,} images examined", flush=True)
+            print_line(f"{number:,} images examined")
         yield image
 
 

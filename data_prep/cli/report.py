@@ -8,13 +8,13 @@ The report is one self-contained file without network access; open it in any bro
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from data_prep.pages import voice_dataset_loader
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import exit_code
 from finetune.storage import files
+from finetune.terminal import print_diagnostic, print_line
 
 PAGE = "report.html"
 
@@ -42,9 +42,6 @@ def _run(argv: list[str]) -> int:
     files.write_text(out, page)
     drift = report_page.compute_drift(dataset)
     if abs(drift) > report_page.TOLERANCE:
-        print(
-            f"warning: the manifests of {options.folder} and its summary differ by {drift:.2f} s; run data_prep voice again",
-            file=sys.stderr,
-        )
-    print(f"{out}: {len(page.encode()) / 1e6:.1f} MB")
+        print_diagnostic(f"warning: the manifests of {options.folder} and its summary differ by {drift:.2f} s; run data_prep voice again")
+    print_line(f"{out}: {len(page.encode()) / 1e6:.1f} MB")
     return 0

@@ -32,6 +32,7 @@ from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code
 from finetune.storage import files, strict_json
 from finetune.storage.strict_json import one_line
+from finetune.terminal import print_line
 
 CHANGED = "the input files changed while they were being read; run the same command again"
 
@@ -92,10 +93,10 @@ def _run(argv: list[str]) -> int:
     gathered = chat_file_search.find_sources(places)
     _check_target(options.out, [*places, *(source.path for source in gathered.sources)])
     summary = write_dataset(gathered, options.out, TextOptions(options.shape, options.val_share, options.val_rows, options.join_turns))
-    print(row_counts.format_summary(summary))
+    print_line(row_counts.format_summary(summary))
     data = ["--data.train", str(options.out / TRAIN), *(["--data.val", str(options.out / VAL)] if summary["val"] else [])]
     command = ["python", "-m", "finetune", "train", "--recipe", "llm_sft", "--model.source", "Qwen/Qwen3-1.7B", *data]
-    print(f"next: {shlex.join(command)}")
+    print_line(f"next: {shlex.join(command)}")
     return 0
 
 

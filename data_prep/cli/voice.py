@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 import time
 from collections import Counter
 from dataclasses import replace
@@ -52,6 +51,7 @@ from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code, format_count
 from finetune.storage import files, remote
 from finetune.storage.synthetic_audio_mark import find_synthetic_mark
+from finetune.terminal import print_diagnostic, print_line
 
 CHECK_OPTION = "--check-with"
 SHOWN = 5
@@ -171,13 +171,13 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
         _warn_of_stale_decisions(clip_selection.find_stale_decisions(recordings, standard.decisions))
         doubts = transcript_plausibility.find_doubts(recordings)
         for warning in doubts.warnings:
-            print(f"warning: {warning}", file=sys.stderr)
+            print_diagnostic(f"warning: {warning}")
         if doubts.note:
             models = "--align MODEL or --check-with NAME" if options.transcripts else "--align MODEL"
             advice = "" if options.align or options.check_with else f"; listen to some clips, or use {models}"
-            print(f"note: {doubts.note}{advice}", file=sys.stderr)
+            print_diagnostic(f"note: {doubts.note}{advice}")
         if options.dry_run:
-            print(rule_removal_table.format_removals(recordings, options.preset, standard, least_sure, doubts))
+            print_line(rule_removal_table.format_removals(recordings, options.preset, standard, least_sure, doubts))
             return 0
         judged = clip_selection.judge_clips(recordings, standard, doubts)
         voices = clip_selection.describe_voices(judged)
@@ -185,11 +185,11 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
         summary = voice_dataset_writer.write_dataset(job.out, recordings, judged, options.val_share, settings)
         run = vars(work) | {"seconds": round(time.monotonic() - started, 1)}
         files.write_json(job.out / manifest.RUN, run)
-    print(duration_accounting.format_summary(summary))
-    print(transcript_examples.format_examples([one for one in judged if not one.reasons]))
+    print_line(duration_accounting.format_summary(summary))
+    print_line(transcript_examples.format_examples([one for one in judged if not one.reasons]))
     _print_unchecked(options, job)
     for line in voices:
-        print(line if options.diarize else f"warning: {line}; listen, and see --diarize", file=sys.stderr)
+        print_diagnostic(line if options.diarize else f"warning: {line}; listen, and see --diarize")
     return _print_next_steps(summary, job.out)
 
 
@@ -225,7 +225,7 @@ def _list_tasks(options: argparse.Namespace) -> list[RecordingTask]:
     """The recordings with their speakers and, with --transcripts, their transcripts."""
     speaker = None if options.speaker_from == "folder" else options.speaker or _name_speaker(options.recordings)
     if options.speaker is not None and (name := manifest.parse_speaker(options.speaker)) != options.speaker:
-        print(f"--speaker {options.speaker}: the rows name this speaker {name!r}, since names of speakers are in lower case", flush=True)
+        print_line(f"--speaker {options.speaker}: the rows name this speaker {name!r}, since names of speakers are in lower case")
     sources = find_recordings(options.recordings, speaker, skip=options.out)
     if not options.allow_synthetic:
         sources = [source if source.problem else replace(source, synthetic=find_synthetic_mark(source.path)) for source in sources]
@@ -239,7 +239,7 @@ def _list_tasks(options: argparse.Namespace) -> list[RecordingTask]:
     elif not options.speaker and not options.speaker_from:
         named = speakers_from_transcripts.require_one_speaker(texts)
         if named is not None and speaker is not None and manifest.parse_speaker(named) != manifest.parse_speaker(speaker):
-            print(f"note: the speaker is {speaker}; --speaker-from transcript uses {named}, whom the transcripts name", file=sys.stderr)
+            print_diagnostic(f"note: the speaker is {speaker}; --speaker-from transcript uses {named}, whom the transcripts name")
     return [RecordingTask(source, texts[source.name]) for source in sources]
 
 
@@ -257,9 +257,9 @@ def _read_transcripts(sources: list[RecordingSource], root: Path) -> dict[str, U
         raise UserError(f"--transcripts: no recording has a transcript{shown}; expected {FORMS} (or use --whisper NAME)")
     without = sum(text is None for text in found.by_recording.values())
     if without:
-        print(f"note: {format_count(without, 'recording')} without a transcript{shown}", file=sys.stderr)
+        print_diagnostic(f"note: {format_count(without, 'recording')} without a transcript{shown}")
     for note in [*found.notes, *(found.unused if root.is_dir() else [])]:
-        print(f"note: {note}", file=sys.stderr)
+        print_diagnostic(f"note: {note}")
     return {source.name: found.by_recording[source.path] for source in sources}
 
 
@@ -268,10 +268,9 @@ def _print_unknown_languages(codes: list[str]) -> None:
     if unknown:
         shown = ", ".join(f"{code!r} ({format_count(count, 'recording')})" for code, count in unknown.most_common(SHOWN))
         more = ", …" * (len(unknown) > SHOWN)
-        print(
+        print_diagnostic(
             f"note: the transcripts name unknown languages: {shown}{more}; the rows have the language {manifest.AUTO!r}; "
-            "if all are in one language, give it: --language NAME",
-            file=sys.stderr,
+            "if all are in one language, give it: --language NAME"
         )
 
 
@@ -301,9 +300,9 @@ def _open_encoder(options: argparse.Namespace) -> SpeakerEncoder | None:
 def _print_unchecked(options: argparse.Namespace, job: Job) -> None:
     """Say which checks were not made, and what they need."""
     if job.encoder is None and options.speaker_check != "none":
-        print(f"speaker not checked: run `{resemblyzer_encoder.INSTALL}` (16 MB), or give --speaker-check MODEL")
+        print_line(f"speaker not checked: run `{resemblyzer_encoder.INSTALL}` (16 MB), or give --speaker-check MODEL")
     if job.scorer is None:
-        print(f"sound quality not rated: run `{dnsmos.INSTALL}` (9 MB)")
+        print_line(f"sound quality not rated: run `{dnsmos.INSTALL}` (9 MB)")
 
 
 def _describe_settings(options: argparse.Namespace, job: Job, standard: SelectionCriteria) -> dict[str, object]:
@@ -325,22 +324,22 @@ def _print_ignored(options: argparse.Namespace, sources: list[RecordingSource]) 
     """Report unused files: the user may have expected one of them to be read as a recording or a transcript; and unusual recordings."""
     unusual = [source.name for source in sources if source.path.suffix.lower() not in SOUND_ENDINGS and not source.problem]
     if unusual:
-        print(f"read as recordings by their content: {', '.join([*unusual[:SHOWN], *['…'] * (len(unusual) > SHOWN)])}")
+        print_line(f"read as recordings by their content: {', '.join([*unusual[:SHOWN], *['…'] * (len(unusual) > SHOWN)])}")
     others = Counter[str]() if options.recordings.is_file() else count_ignored(options.recordings, options.out, sources)
     for name in (
         (*user_transcripts.SUFFIXES, *named_column_tables.ENDINGS, transcript_list_parsers.GPT_SOVITS) if options.transcripts else ()
     ):
         del others[f".{name.rpartition('.')[2]}"]
     if others:
-        print(f"ignored, not recordings: {format_counts(others)}")
+        print_line(f"ignored, not recordings: {format_counts(others)}")
     if others[".parquet"]:
-        print("a Parquet file with sound, beside recordings, is read if it is given itself: python -m data_prep voice FILE.parquet …")
+        print_line("a Parquet file with sound, beside recordings, is read if it is given itself: python -m data_prep voice FILE.parquet …")
 
 
 def _warn_of_stale_decisions(stale: list[str]) -> None:
     if stale:
         first = ", ".join(stale[:3])
-        print(f"warning: {len(stale)} review decisions refer to clips that no longer exist or have no text: {first}", file=sys.stderr)
+        print_diagnostic(f"warning: {len(stale)} review decisions refer to clips that no longer exist or have no text: {first}")
 
 
 def _print_next_steps(summary: duration_accounting.Summary, out: Path) -> int:
@@ -348,17 +347,15 @@ def _print_next_steps(summary: duration_accounting.Summary, out: Path) -> int:
     if not summary.clips:
         raise UserError(f"no clip was kept; most frequent reasons: {', '.join(reasons[:3]) or 'none'}; see {out / manifest.REJECTS}")
     if summary.rejected_seconds > summary.kept_seconds:
-        print(
-            f"warning: more speech was rejected than kept; main reasons: {', '.join(reasons[:3])}; see {out / manifest.REJECTS}",
-            file=sys.stderr,
+        print_diagnostic(
+            f"warning: more speech was rejected than kept; main reasons: {', '.join(reasons[:3])}; see {out / manifest.REJECTS}"
         )
     if summary.settings.get("val_share") and not summary.val:
-        print(
-            "warning: no validation clips: all clips share a text or a sound, or there is only one; give other recordings for validation",
-            file=sys.stderr,
+        print_diagnostic(
+            "warning: no validation clips: all clips share a text or a sound, or there is only one; give other recordings for validation"
         )
     quoted = shlex.quote(str(out))
-    print(f"report: python -m data_prep report {quoted}")
-    print(f"next: python -m data_prep codes {quoted} --model {DEFAULT_MODEL}")
-    print(f"      {suggest_other_models()}")
+    print_line(f"report: python -m data_prep report {quoted}")
+    print_line(f"next: python -m data_prep codes {quoted} --model {DEFAULT_MODEL}")
+    print_line(f"      {suggest_other_models()}")
     return 0

@@ -5,7 +5,6 @@ The verb `review` appends lines; `voice` applies them after its quality rules. T
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Literal, Self
 
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from finetune.errors import UserError
 from finetune.storage import files, strict_json
+from finetune.terminal import print_diagnostic
 
 REVIEW = "review.jsonl"
 
@@ -45,7 +45,7 @@ def read_decisions(folder: Path) -> dict[str, Decision]:
     """
     whole, torn = _read_lines(folder / REVIEW)
     if torn:
-        print(f"warning: {folder / REVIEW}: the last line is incomplete and was ignored: {_quote_line(torn)}", file=sys.stderr)
+        print_diagnostic(f"warning: {folder / REVIEW}: the last line is incomplete and was ignored: {_quote_line(torn)}")
     decisions = [_parse_decision(folder / REVIEW, number, line) for number, line in enumerate(whole, start=1) if line.strip()]
     last = {decision.id: decision for decision in decisions}
     return {id: decision for id, decision in last.items() if decision.action != "undo"}

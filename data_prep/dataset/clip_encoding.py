@@ -27,6 +27,7 @@ from data_prep.parallel.torch_settings import use_one_thread
 from data_prep.parallel.worker_options import WorkerOptions
 from data_prep.pipeline.progress import format_progress
 from finetune.storage import files
+from finetune.terminal import print_line
 
 STORE = "codes"
 """Folder of the store inside that of the dataset."""
@@ -92,7 +93,7 @@ def encode_clips(clips: list[ClipToEncode], setup: EncodingSetup, stop: StopSign
     for batch, errors in _encode_batches(make_batches(clips, setup.seconds, rate), setup, stop):
         failed |= errors
         done, encoded = done + len(batch), encoded + _sum_seconds(batch, rate)
-        print(f"[{done}/{len(clips)}] clips encoded · {format_progress(encoded, total, time.monotonic() - started, Counter())}", flush=True)
+        print_line(f"[{done}/{len(clips)}] clips encoded · {format_progress(encoded, total, time.monotonic() - started, Counter())}")
     return failed
 
 

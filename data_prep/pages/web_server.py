@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from finetune.errors import UserError
 from finetune.storage import files
+from finetune.terminal import print_line
 
 if TYPE_CHECKING:
     import gradio
@@ -131,6 +132,6 @@ def run_server(
     )
     listening = config.bind_socket()
     listening.listen()  # before the announcement: clients that connect now wait instead of being refused
-    print(announcement, flush=True)
+    print_line(announcement)
     with suppress(KeyboardInterrupt):  # uvicorn shuts down cleanly on either signal, then raises it again
         (make_server or uvicorn.Server)(config).run(sockets=[listening])

@@ -11,7 +11,6 @@ import functools
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import traceback
 from collections import deque
@@ -23,6 +22,7 @@ from types import FrameType
 from typing import Any, Generic, TypeVar
 
 from finetune.errors import UserError
+from finetune.terminal import print_diagnostic
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -104,12 +104,12 @@ class StopSignal:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
-        print("stopping after the items in progress; press Ctrl-C again to stop immediately", file=sys.stderr, flush=True)
+        print_diagnostic("stopping after the items in progress; press Ctrl-C again to stop immediately")
 
 
 def report_stopped(how: str) -> int:
     """Report that completed work is kept; returns the exit code."""
-    print(f"stopped: {how}; completed work is kept: run the same command again to resume", file=sys.stderr, flush=True)
+    print_diagnostic(f"stopped: {how}; completed work is kept: run the same command again to resume")
     return INTERRUPTED
 
 

@@ -47,6 +47,7 @@ from data_prep.segmentation.vad import Region
 from data_prep.transcription import whisper_engine
 from data_prep.transcription.whisper_languages import WHISPER_OPTION
 from finetune.storage import files
+from finetune.terminal import print_line
 
 BYTES_PER_SECOND = {".wav": 96_000, ".aif": 96_000, ".aiff": 96_000, ".flac": 50_000}
 """Approximate; other suffixes are compressed formats."""
@@ -140,7 +141,7 @@ def process_recordings(
     left = [task for task in wanted if task.source.name not in finished]
     _remove_samples(setup, {task.source.digest for task in left})
     if finished and left:
-        print(f"{len(finished)} of {len(wanted)} recordings were processed in earlier runs", flush=True)
+        print_line(f"{len(finished)} of {len(wanted)} recordings were processed in earlier runs")
     with RecordingProgress(len(left), sum(task.estimated_seconds for task in left)) as progress:
         of_batches = (_process_tasks(batch, setup, work, stop, progress) for batch in list_batches(left, setup))
         for task, recording in itertools.chain.from_iterable(of_batches):

@@ -14,6 +14,7 @@ from data_prep.audio.waveform import MASTER_RATE
 from data_prep.pipeline.one_recording import DividedRecording, PreparedRecording
 from data_prep.pipeline.worker_activity import Activity, format_time
 from finetune.errors import format_count
+from finetune.terminal import print_line, printable
 
 ACTIVITY_SECONDS = 1.0
 """Time from the start of a step, or from the last line, until a line says how far it is."""
@@ -31,7 +32,13 @@ class RecordingProgress:
         from rich.progress import Progress as Bar
 
         self._console = Console(highlight=False, markup=False, soft_wrap=True)
-        columns = (SpinnerColumn(), MofNCompleteColumn(), BarColumn(bar_width=20), TimeElapsedColumn(), TextColumn("{task.description}"))
+        columns = (
+            SpinnerColumn(),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=20),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}", markup=False),
+        )
         self._bar = Bar(*columns, console=self._console, disable=not self._console.is_terminal)
         self._line = self._bar.add_task("", total=recordings)
         self._count, self._done, self._started = recordings, 0, time.monotonic()
@@ -54,9 +61,9 @@ class RecordingProgress:
         if self._console.is_terminal:
             self._bar.update(self._line, completed=self._done, description=now)
             if recording.refused:
-                self._console.print(what)
+                self._console.print(printable(what))
         else:
-            print(f"[{self._done}/{self._count}] {what} · {now}", flush=True)
+            print_line(f"[{self._done}/{self._count}] {what} · {now}")
 
     def update_part(self, name: str, estimated_seconds: float, divided: DividedRecording, number: int, clips: int) -> None:
         """Count finished part `number` of the long recording `name`, which has `clips`; `estimated_seconds`: of the whole recording."""
@@ -70,7 +77,7 @@ class RecordingProgress:
         else:
             name = " ".join(name.splitlines())
             what = f"{name}: part {number + 1} of {len(divided.parts)}, {format_count(clips, 'clip')}"
-            print(f"[{self._done}/{self._count}] {what} · {now}", flush=True)
+            print_line(f"[{self._done}/{self._count}] {what} · {now}")
 
     def show_activity(self, name: str, activity: Activity) -> None:
         """Show how far a worker is with a step on recording `name`, if the step takes seconds."""
@@ -81,10 +88,10 @@ class RecordingProgress:
         speed = activity.seconds / max(now - began, 0.001)
         what = f"{' '.join(name.splitlines())}: {activity.step}, {format_time(activity.seconds)}, {speed:.0f}× real time"
         if self._console.is_terminal:
-            self._bar.update(self._line, description=what)
+            self._bar.update(self._line, description=printable(what))
         else:
             self._next_line[key] = now + ACTIVITY_EVERY_SECONDS
-            print(f"[{self._done}/{self._count}] {what}", flush=True)
+            print_line(f"[{self._done}/{self._count}] {what}")
 
     def _format_now(self) -> str:
         return format_progress(self._seconds_done, self._estimate_total(), time.monotonic() - self._started, self._reasons)

@@ -22,6 +22,7 @@ from data_prep.recordings.recording_files import SOUND_ENDINGS
 from finetune.errors import UserError, format_count
 from finetune.storage import files, strict_json
 from finetune.storage.model_resolver import is_hub_name
+from finetune.terminal import print_line
 
 if TYPE_CHECKING:
     import pyarrow
@@ -183,7 +184,7 @@ def _write_rows(place: str, parts: list[DatasetPart], folder: Path) -> Iterator[
     if silent == rows:
         raise UserError(f"{OPTION} {place}: none of its {format_count(rows, 'row')} has sound, embedded or in a file beside it")
     if silent:
-        print(f"note: {place}: {format_count(silent, 'row')} without sound, dropped", flush=True)
+        print_line(f"note: {place}: {format_count(silent, 'row')} without sound, dropped")
 
 
 def _read_rows(part: DatasetPart) -> Iterator[dict[str, Any]]:

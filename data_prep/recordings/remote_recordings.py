@@ -14,6 +14,7 @@ from data_prep.recordings.recording_files import SOUND_ENDINGS
 from data_prep.recordings.user_transcripts import SUFFIXES
 from finetune.errors import UserError
 from finetune.storage import files, remote, strict_json
+from finetune.terminal import print_line
 
 
 def download_recordings(url: str, out: Path) -> Path:
@@ -56,7 +57,7 @@ def _mirror(url: str, there: dict[str, remote.RemoteFile], folder: Path, ledger:
         files.discard(gone)
     missing = [name for name, found in there.items() if known.get(name) != found.identity or not paths[name].is_file()]
     for number, name in enumerate(missing, start=1):
-        print(f"{number} of {len(missing)}: {url}/{name}, {there[name].bytes / 1e6:.1f} MB", flush=True)
+        print_line(f"{number} of {len(missing)}: {url}/{name}, {there[name].bytes / 1e6:.1f} MB")
         remote.download_atomically(f"{url}/{name}", there[name], paths[name], beside)  # complete before it is recorded in the ledger
         files.append_line(ledger, json.dumps({"name": name, "identity": there[name].identity}))
 

@@ -6,7 +6,6 @@ call. The weights and the results are those of the wheel, up to the rounding of 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any
@@ -14,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from finetune.terminal import print_diagnostic
 
 FRAME, CONTEXT = 512, 64
 """Samples of a frame, and of the previous frame that the network gets with it."""
@@ -111,11 +112,9 @@ def load_network(wheel: Any) -> SileroNetwork | None:
         why = f"its probabilities differ by {difference:.2g}"
     except (AttributeError, KeyError, RuntimeError) as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
-    print(
+    print_diagnostic(
         f"note: silero-vad {version('silero-vad')} has another network than the one known here ({why}); its own code is used, "
-        "which takes ten times as long",
-        file=sys.stderr,
-        flush=True,
+        "which takes ten times as long"
     )
     return None
 

@@ -23,6 +23,7 @@ from finetune.errors import UserError
 from finetune.monitoring.run_logger import Events
 from finetune.storage import files, remote
 from finetune.storage.remote import RemoteFile
+from finetune.terminal import print_line
 
 MANIFEST = "manifest.json"
 NAME = "copy"
@@ -198,7 +199,7 @@ def download_newest(url: str, run_dir: Path) -> tuple[Path | None, list[str]]:
         files.commit_folder(received, final)
     finally:
         files.discard(temporary)
-    print(f"{run_dir} contains no valid checkpoint; resuming from {url}/{final.name}", flush=True)
+    print_line(f"{run_dir} contains no valid checkpoint; resuming from {url}/{final.name}")
     return final, passed_over
 
 

@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import secrets
-import sys
 import threading
 import time
 from types import TracebackType
@@ -21,6 +20,7 @@ from typing import Any
 
 from finetune.errors import UserError
 from finetune.storage import remote
+from finetune.terminal import print_diagnostic
 
 OBJECT = "owner.json"
 BEAT_SECONDS = 5.0
@@ -65,11 +65,9 @@ class Lease:
     def _await_silence(self) -> None:
         """Wait until the lock expires. Raises `UserError` as soon as its owner renews it."""
         seen = self._look()
-        print(
+        print_diagnostic(
             f"{self._url} is locked by {_describe_owner(_read(seen or b''))}; "
-            f"checking for {SILENCE_SECONDS:.0f} s whether that run is alive",
-            file=sys.stderr,
-            flush=True,
+            f"checking for {SILENCE_SECONDS:.0f} s whether that run is alive"
         )
         deadline = time.monotonic() + SILENCE_SECONDS
         while time.monotonic() < deadline and seen is not None:

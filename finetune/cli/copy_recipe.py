@@ -23,6 +23,7 @@ from finetune.command_lines import configs_folder, finetune_command, join_words
 from finetune.errors import UserError, exit_code
 from finetune.recipe import built_in_recipes
 from finetune.storage import files
+from finetune.terminal import print_line
 
 
 def main(argv: list[str]) -> int:
@@ -34,7 +35,7 @@ def run(argv: list[str]) -> int:
     parser.add_argument("name", metavar="NAME", help="a recipe, RECIPE/config.yaml, or a launch file; without a match, all are listed")
     parser.add_argument("target", type=Path, nargs="?", metavar="TARGET", help="folder or file to create; must not exist yet")
     arguments = parse_arguments(parser, argv)
-    print(f"next: {copy(arguments.name, arguments.target)}")
+    print_line(f"next: {copy(arguments.name, arguments.target)}")
     return 0
 
 
@@ -44,7 +45,7 @@ def copy(name: str, target: Path | None) -> str:
     if recipe in built_in_recipes() and not file:
         folder = require_absent(target or Path(recipe))
         count = copy_recipe(recipes_folder() / recipe, folder)
-        print(f"{folder}: {count} files of the recipe {recipe}; edit them freely")
+        print_line(f"{folder}: {count} files of the recipe {recipe}; edit them freely")
         return finetune_command("train", "--recipe", name_folder(folder), "--run.dir", f"runs/{folder.name}", "--data.train", "FILE")
     source = find_file(recipe, file)
     if source is None:
@@ -54,7 +55,7 @@ def copy(name: str, target: Path | None) -> str:
     path = require_absent(target or Path(f"{recipe}.yaml" if source.name == "config.yaml" else source.name))
     with files.explain_write_errors(path.parent):
         files.write_text(files.make_folder(path.parent) / path.name, keep_schema(source))
-    print(f"{path}: a copy of {source}")
+    print_line(f"{path}: a copy of {source}")
     if file:
         return finetune_command("train", "--recipe", recipe, "--config", path, "--data.train", "FILE")
     if path.suffix == ".sh":

@@ -23,6 +23,7 @@ from finetune.exporting.export_provenance import CARD
 from finetune.monitoring.run_records import read_json
 from finetune.recipe import choose_recipe, find_recipe, load_recipe, recipe_arguments
 from finetune.storage import files, remote
+from finetune.terminal import print_line
 
 
 def main(argv: list[str]) -> int:
@@ -72,11 +73,11 @@ def run(argv: list[str]) -> int:
         export(checkpoint, target, *chosen, strength=1.0 if arguments.strength is None else arguments.strength)
         if remote.is_url(arguments.to):
             remote.upload(target, arguments.to, CARD)
-        print(f"{arguments.to} is ready")
+        print_line(f"{arguments.to} is ready")
         if arguments.push_to_hub is not None:
-            print(f"uploaded to {hub_upload.push(target, arguments.push_to_hub, arguments.private)}")
+            print_line(f"uploaded to {hub_upload.push(target, arguments.push_to_hub, arguments.private)}")
         if not arguments.adapter_only and (command := find_next_command(target, arguments.to, arguments.recipe)):
-            print(f"next: {command}")
+            print_line(f"next: {command}")
     return 0
 
 
@@ -124,7 +125,7 @@ def take_selection(arguments: argparse.Namespace) -> None:
 
     arguments.checkpoint, choice = read_selection(arguments.checkpoint)
     arguments.strength = choice.strength
-    print(f"step {choice.step} at strength {choice.strength:g}, as selected: {choice.reason}")
+    print_line(f"step {choice.step} at strength {choice.strength:g}, as selected: {choice.reason}")
 
 
 def check_hub(arguments: argparse.Namespace) -> None:

@@ -20,6 +20,7 @@ from finetune.storage import files
 from finetune.storage.hub_download import commit_of
 from finetune.storage.model_resolver import resolve_model
 from finetune.storage.strict_json import read_object
+from finetune.terminal import print_line
 
 INFERENCE = {"generate": "generate", "chat": "chat", "serve": "serve", "eval-voice": "evaluate", "select": "select"}
 """Verb → the function of a recipe's `inference` that it calls."""
@@ -93,7 +94,7 @@ def print_recipe_help(verb: str, name: str) -> None:
         if use is None:
             raise UserError(f"--recipe {name}: this recipe has no `{verb}`")
         print_help = partial(use, [Path("MODEL")] if verb == "serve" else Path("MODEL"), ["--help"])
-    print(f"\noptions of the recipe {name}:\n", flush=True)
+    print_line(f"\noptions of the recipe {name}:\n")
     with contextlib.suppress(SystemExit):  # argparse exits after printing its help
         print_help()
 
@@ -103,7 +104,7 @@ def print_help_of_recipes(verb: str) -> None:
     for name in built_in_recipes():
         if verb in load_argument_help(find_recipe(name)):
             print_recipe_help(verb, name)
-    print(f"\noptions of one recipe: finetune {verb} --recipe NAME --help")
+    print_line(f"\noptions of one recipe: finetune {verb} --recipe NAME --help")
 
 
 def choose_model(verb: str, about: str | None, argv: list[str]) -> tuple[Path, str, ModelArguments] | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from finetune.command_lines import configs_folder
 from finetune.errors import UserError, exit_code
+from finetune.terminal import print_line
 
 
 def main(argv: list[str]) -> int:
@@ -17,14 +18,14 @@ def main(argv: list[str]) -> int:
 
 def run(argv: list[str]) -> int:
     if argv[:1] in (["-h"], ["--help"]):
-        print(__doc__)
+        print_line(__doc__)
         return 0
     places = {"recipes": recipes_folder(), "configs": configs_folder()}
     for name in argv or [*places]:
         if name in places:
-            print(places[name] if argv else f"{name}: {places[name]}")
+            print_line(places[name] if argv else f"{name}: {places[name]}")
         elif (configs_folder() / name).is_file():
-            print(configs_folder() / name)
+            print_line(configs_folder() / name)
         else:
             known = ", ".join(sorted(path.name for path in configs_folder().glob("*.yaml")))
             raise UserError(f"unknown name {name!r}; valid names are recipes, configs, and the launch files {known}")

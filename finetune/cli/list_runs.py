@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from finetune.argument_parsing import parse_arguments
-from finetune.errors import UserError, exit_code, printable
+from finetune.errors import UserError, exit_code
 from finetune.exporting.export_provenance import CARD
+from finetune.terminal import print_line, printable
 
 if TYPE_CHECKING:
     from finetune.monitoring.run_summary import RunSummary
@@ -123,16 +124,16 @@ def describe_bytes(count: int) -> str:
 def print_table(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     """Print rows under their heads in columns; folders that hold control characters are escaped."""
     if not rows:
-        print(f"no {title} here")
+        print_line(f"no {title} here")
         return
     cells = [head, *(tuple(printable(cell).replace("\n", "\\n").replace("\t", "\\t") or "–" for cell in row) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    print()
+        print_line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print_line()
 
 
 def print_recipes() -> None:
     from finetune.recipe import built_in_recipes
 
-    print(f"recipes: {', '.join(built_in_recipes())}   (`python -m finetune cp RECIPE` copies one to change it)")
+    print_line(f"recipes: {', '.join(built_in_recipes())}   (`python -m finetune cp RECIPE` copies one to change it)")

@@ -28,6 +28,7 @@ from finetune.hardware.gpu_specs import Cluster, make_cluster
 from finetune.launcher import take_launch
 from finetune.recipe import Recipe, find_recipe, load_recipe
 from finetune.storage import files
+from finetune.terminal import print_coloured, print_content, print_line
 from finetune.train import check_config, check_inputs, list_config_files, list_words, load_checked_recipe, print_help, resolve_config
 from finetune.training import generation_during_training
 
@@ -59,11 +60,13 @@ def run(argv: list[str]) -> int:
         config = check_config(arguments) if SHOW_BATCH in argv else resolve_config(arguments)  # the config alone needs no data
         recipe = load_checked_recipe(config) if SHOW_BATCH in argv or generation_during_training.is_configured(config) else None
         lines = [] if SHOW_BATCH not in argv or recipe is None else read_first_batch(config, recipe)  # first: it may be refused
-        print("\n".join([format_config(config, find_origins(arguments)), *lines]))
+        print_content(format_config(config, find_origins(arguments)))
+        for line in lines:
+            print_coloured(line)
         return 0
     requested = take_plan_options(arguments)
     config = resolve_config(arguments)  # does not check that the data exists: `startup_errors` reports that with the other problems
-    print(format_config(config, find_origins(arguments)), flush=True)
+    print_content(format_config(config, find_origins(arguments)))
     return print_estimate(config, load_recipe(find_recipe(config.recipe)), requested, arguments)
 
 
@@ -97,10 +100,10 @@ def print_estimate(config: Config, recipe: Recipe, requested: PlanOptions, argum
     words = list_words(arguments)
     command = format_launch_command(prospect.best, requested.cluster, requested.write, words)
     for line in format_plan(prospect, command, seen, problems):
-        print(f"# {line}".rstrip())
+        print_line(f"# {line}".rstrip())
     if requested.write is not None:
         files.write_text(requested.write, format_launch_file(prospect.best, requested.cluster, requested.write, words))
-        print(f"# wrote {requested.write}")
+        print_line(f"# wrote {requested.write}")
     return 1 if problems else 0
 
 

@@ -34,6 +34,7 @@ from finetune.monitoring.run_records import CHECKPOINTS
 from finetune.ray_cluster import cluster_checks, cluster_connection
 from finetune.ray_cluster.verb_arguments import CLUSTER_FLAGS, ClusterOptions, list_local_files, parse_choice, parse_count
 from finetune.storage import files
+from finetune.terminal import print_diagnostic, print_line
 from finetune.train import load_checked_recipe, print_help, report_overlay
 from finetune.tuning import report, search_space, study_plan, study_record
 from finetune.tuning.study_plan import StudyOptions, StudyPlan
@@ -123,7 +124,7 @@ def run_study(plan: StudyPlan, where: ClusterOptions, most: int | None) -> str |
     for number, reason in study_driver.find_missed_stops(plan.folder, plan.trials).items():
         driver.end_without_start(number, {"status": "stopped early", "message": reason})
     unfinished = [trial.number for trial in driver.trials.values() if trial.status not in study_record.FINAL]
-    print(f"{len(unfinished)} of {format_count(len(plan.trials), 'trial')} to run, {at_once} at a time; {plan.folder}", flush=True)
+    print_line(f"{len(unfinished)} of {format_count(len(plan.trials), 'trial')} to run, {at_once} at a time; {plan.folder}")
     with StopRequests(plan.folder) as requests:
         problems, stopped = study_driver.prepare_shared_data(study_plan.list_preparations(orders, unfinished), settings, requests)
         for number, outcome in problems.items():
@@ -140,17 +141,17 @@ def report_end(plan: StudyPlan, stopped: str | None) -> int:
     curves = {trial.number: read_curve(plan.folder / trial.name, plan.metric) for trial in plan.trials}
     ranked = rank_trials(plan.trials, plan.metric)
     pages = report.write_report(plan.folder, plan.definition, plan.metric, ranked, curves)
-    print(report.render_table(ranked, plan.metric))
+    print_line(report.render_table(ranked, plan.metric))
     counts = Counter(trial.status for trial in plan.trials)
-    print(f"{', '.join(f'{count} {status}' for status, count in counts.items())}; report: {', '.join(map(str, pages))}")
+    print_line(f"{', '.join(f'{count} {status}' for status, count in counts.items())}; report: {', '.join(map(str, pages))}")
     if stopped is not None or set(counts) - set(study_record.FINAL):
-        print(f"the same command resumes what is not done:\n  {join_words(sys.orig_argv)}")
+        print_line(f"the same command resumes what is not done:\n  {join_words(sys.orig_argv)}")
     best = ranked[0]
     if best.value is None or best.status == "diverged":
-        print(f"warning: no best trial: {explain_missing_metric(plan.metric, curves.values())}", file=sys.stderr)
+        print_diagnostic(f"warning: no best trial: {explain_missing_metric(plan.metric, curves.values())}")
         return 1
-    print(f"best: {best.name}, {plan.metric.name} {best.value:.6g} ({search_space.describe_values(best.values)})")
-    print(f"next: {format_export(plan, best)}", flush=True)
+    print_line(f"best: {best.name}, {plan.metric.name} {best.value:.6g} ({search_space.describe_values(best.values)})")
+    print_line(f"next: {format_export(plan, best)}")
     return 0
 
 

@@ -16,6 +16,7 @@ from finetune.argument_parsing import parse_arguments
 from finetune.config import Config, make_config_class
 from finetune.errors import exit_code
 from finetune.recipe import find_recipe, load_options
+from finetune.terminal import print_content
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -31,7 +32,7 @@ def run(argv: list[str]) -> int:
     """Print the schema; returns the exit code."""
     parser = argparse.ArgumentParser("finetune schema", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", metavar="NAME", help="include the options of this recipe (default: options may have any key)")
-    print(json.dumps(make_schema(parse_arguments(parser, argv).recipe), indent=1, ensure_ascii=False))
+    print_content(json.dumps(make_schema(parse_arguments(parser, argv).recipe), indent=1, ensure_ascii=False))
     return 0
 
 

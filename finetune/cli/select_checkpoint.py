@@ -16,6 +16,7 @@ from finetune.command_lines import exported_folder, finetune_command
 from finetune.errors import UserError, exit_code
 from finetune.monitoring.run_records import CHECKPOINTS
 from finetune.recipe import choose_recipe, find_recipe, load_recipe, recipe_arguments
+from finetune.terminal import print_line
 
 
 def main(argv: list[str]) -> int:
@@ -27,7 +28,7 @@ def run(argv: list[str]) -> int:
     given, rest = take_recipe(argv)
     if not rest or rest[0].startswith("-"):  # its place is fixed, because the options that follow are the recipe's
         if {"-h", "--help"} & set(rest):
-            print(__doc__)
+            print_line(__doc__)
             print_recipe_help("select", given) if given is not None else print_help_of_recipes("select")
             return 0
         raise UserError("which run? give its folder first: `python -m finetune select RUN …`")
@@ -43,7 +44,7 @@ def run(argv: list[str]) -> int:
     code = select_by_evaluation(run_dir, name, rest) if select is None else select(run_dir, rest)
     if code == 0 and not {"-h", "--help"} & set(rest):
         words = [run_dir, "--best", "--to", exported_folder(run_dir), *recipe_arguments(name)]
-        print(f"next: {finetune_command('export', *words)}")
+        print_line(f"next: {finetune_command('export', *words)}")
     return code
 
 
@@ -61,7 +62,7 @@ def take_recipe(argv: list[str]) -> tuple[str | None, list[str]]:
 def select_by_evaluation(run_dir: Path, recipe: str, rest: list[str]) -> int:
     """Choose the checkpoint with the best evaluation by the run's own `checkpoint.best_by`. Raises `UserError` if none was evaluated."""
     if {"-h", "--help"} & set(rest):
-        print(f"the recipe {recipe} has no options for `select`: the best evaluation (`checkpoint.best_by`) decides")
+        print_line(f"the recipe {recipe} has no options for `select`: the best evaluation (`checkpoint.best_by`) decides")
         return 0
     if rest:
         raise UserError(f"{rest[0]}: the recipe {recipe} generates nothing for `select`; its checkpoints are compared by their evaluations")
@@ -86,12 +87,12 @@ def select_by_evaluation(run_dir: Path, recipe: str, rest: list[str]) -> int:
             "eval.every at the steps of checkpoint.every"
         )
     for step, value in values.items():
-        print(f"{'*' if step == name else ' '} {step}  {best_by.metric} {value:.6g}")
+        print_line(f"{'*' if step == name else ' '} {step}  {best_by.metric} {value:.6g}")
     notes += [f"{one} has no evaluation by {best_by.metric} at its step and was not considered" for one in states if one not in values]
     for note in notes:
-        print(f"note: {note}")
+        print_line(f"note: {note}")
     reason = f"{name} has the {best_by.describe()} of {len(values)} evaluated checkpoints: {values[name]:.6g}"
     record = {"method": f"checkpoint.best_by: {' '.join(best_by.describe().split())}", "values": values, "notes": notes}
     selection_record.write_selection(run_dir, checkpoint.folder_of(run_dir) / name, 1.0, reason, record)
-    print(f"selected: {reason}")
+    print_line(f"selected: {reason}")
     return 0

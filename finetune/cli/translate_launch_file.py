@@ -17,10 +17,11 @@ import yaml
 
 from finetune.argument_parsing import parse_arguments
 from finetune.command_lines import finetune_command
-from finetune.errors import UserError, exit_code, printable
+from finetune.errors import UserError, exit_code
 from finetune.migration.key_rule_engine import KINDS, KeyLine, format_value, shorten_value
 from finetune.migration.launch_file_translation import TrainingSizes, Translation, translate_file
 from finetune.storage import files
+from finetune.terminal import print_line
 
 LAUNCH, CONFIG = "launch.yaml", "config.yaml"
 WIDTH = 120
@@ -47,24 +48,24 @@ def run(argv: list[str]) -> int:
     translation = translate_file(arguments.file, TrainingSizes(arguments.processes, arguments.sequence_length, arguments.steps))
     print_translation(arguments.file, translation)
     if arguments.to is None:
-        print(f"\n--to FOLDER writes {LAUNCH} and {CONFIG}:\n\n{format_config(arguments.file, translation.config)}")
+        print_line(f"\n--to FOLDER writes {LAUNCH} and {CONFIG}:\n\n{format_config(arguments.file, translation.config)}")
         return 0
     write_translation(arguments.file, translation, arguments.to)
     launch, config = arguments.to / LAUNCH, arguments.to / CONFIG
     command = finetune_command("train", "--launch", launch, "--recipe", arguments.recipe, "--config", config)
-    print(f"\nwritten: {launch}, {config}\n  {command}")
+    print_line(f"\nwritten: {launch}, {config}\n  {command}")
     return 0
 
 
 def print_translation(file: Path, translation: Translation) -> None:
     """Print a line for each key, by outcome."""
-    print(f"{file}: {translation.kind}, {len(translation.lines)} keys: {translation.count()}")
+    print_line(f"{file}: {translation.kind}, {len(translation.lines)} keys: {translation.count()}")
     for kind in KINDS:
         lines = translation.list_lines(kind)
         if lines:
-            print(f"\n{kind}")
+            print_line(f"\n{kind}")
         for line in lines:
-            print(printable(format_line(line)))  # keys and values are text of the file
+            print_line(format_line(line))
 
 
 def format_line(line: KeyLine) -> str:

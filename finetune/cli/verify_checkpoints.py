@@ -12,6 +12,7 @@ from pathlib import Path
 from finetune.argument_parsing import check_run_exists, parse_arguments
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
+from finetune.terminal import print_line
 
 
 def main(argv: list[str]) -> int:
@@ -38,11 +39,11 @@ def check(run_dir: Path) -> int:
     if not problems:
         raise UserError(f"{run_dir} contains no checkpoint; give the folder of a run, which contains checkpoints/")
     for path, problem in problems.items():
-        print(f"{path.name}  {describe(path) if problem is None else f'damaged: {problem}'}")
+        print_line(f"{path.name}  {describe(path) if problem is None else f'damaged: {problem}'}")
     for path in files.list_unfinished(folder):
-        print(f"{path.name}  unfinished: a save in progress, or one that was killed; the run removes it at its next start")
+        print_line(f"{path.name}  unfinished: a save in progress, or one that was killed; the run removes it at its next start")
     newest = next((path for path, problem in problems.items() if problem is None), None)
-    print(f"the run can resume from {newest.name}" if newest else "the run cannot resume: no checkpoint is valid")
+    print_line(f"the run can resume from {newest.name}" if newest else "the run cannot resume: no checkpoint is valid")
     return 0 if not any(problems.values()) else 2
 
 

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from finetune.argument_parsing import parse_arguments
-from finetune.errors import UserError, exit_code, printable
+from finetune.errors import UserError, exit_code
 from finetune.storage.synthetic_audio_mark import find_synthetic_mark, read_synthetic_mark
+from finetune.terminal import print_line
 
 EXTENSIONS = frozenset({".wav", ".flac", ".mp3", ".opus", ".ogg", ".aac", ".m4a", ".mp4", ".webm", ".aiff", ".aif", ".wma"})
 """Files in folders that are read; a file by its name is read whatever its extension."""
@@ -28,7 +29,7 @@ def run(argv: list[str]) -> int:
     parser.add_argument("paths", type=Path, nargs="+", metavar="FILE", help="audio files, or folders of them")
     paths = list(list_audio_files(parse_arguments(parser, argv).paths))
     marked = [print_mark(path) for path in paths]
-    print(f"{sum(marked)} of {len(marked)} files are marked as synthetic speech")
+    print_line(f"{sum(marked)} of {len(marked)} files are marked as synthetic speech")
     return 0 if all(marked) else 1
 
 
@@ -55,9 +56,9 @@ def print_mark(path: Path) -> bool:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
     other = find_synthetic_mark(path)
     if own is not None:
-        print(f"{path}: synthetic speech, {f'model {printable(own.model)}, ' if own.model else ''}made with {printable(own.software)}")
+        print_line(f"{path}: synthetic speech, {f'model {own.model}, ' if own.model else ''}made with {own.software}")
     elif other:
-        print(f"{path}: marked by another tool: {other}")
+        print_line(f"{path}: marked by another tool: {other}")
     else:
-        print(f"{path}: no mark")
+        print_line(f"{path}: no mark")
     return own is not None or bool(other)

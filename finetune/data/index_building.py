@@ -14,7 +14,6 @@ import hashlib
 import io
 import json
 import re
-import sys
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator
@@ -29,6 +28,7 @@ from finetune.data.cached_samples import COLUMNS, compute_checksum, files_path, 
 from finetune.data.row_problems import RowProblem, format_row_problems
 from finetune.errors import UserError
 from finetune.storage import files, strict_json
+from finetune.terminal import print_diagnostic
 
 FORMAT = 4
 """Version of the index format. 1 had no checksums, 2 no cached samples, 3 no files that rows name."""
@@ -81,7 +81,7 @@ def build_index(path: Path, cache: Path, key: str, measure: Measure, scan_all: S
             stale = _explain_staleness(place, of, times, path)
             if stale is None:
                 return str(read_head(place)[0]["index_digest"])
-            print(f"indexing {path} again: {stale}", file=sys.stderr, flush=True)
+            print_diagnostic(f"indexing {path} again: {stale}")
         for old in (place, samples_path(place), files_path(place)):
             files.discard(old)  # first, to free space for the new ones
             files.remove_unfinished(cache, old.name)
@@ -296,4 +296,4 @@ class _Reports:
         if share > 0 and now - self._last > SECONDS_BETWEEN_REPORTS:
             self._last = now
             left = (now - self._began) * (1 - share) / share
-            print(f"indexing {self._path}: {share:.0%}, {left:,.0f} s left", file=sys.stderr, flush=True)
+            print_diagnostic(f"indexing {self._path}: {share:.0%}, {left:,.0f} s left")

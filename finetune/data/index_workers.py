@@ -12,7 +12,6 @@ import io
 import multiprocessing
 import os
 import signal
-import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -27,6 +26,7 @@ import torch
 from finetune.data.index_building import Block, Measure, ScanAll, Scanned, scan_block
 from finetune.errors import UserError
 from finetune.recipe import load_recipe
+from finetune.terminal import print_diagnostic
 
 WORTH_BYTES = 2**23
 """Minimum size of the data file per process: tokenizing it takes seconds, as does importing torch in a new process."""
@@ -60,10 +60,10 @@ class IndexWorkers:
         with contextlib.ExitStack() as stack:
             idle = [stack.enter_context(_Worker(self)) for _ in range(count)]
             if problem := next(filter(None, [worker.problem() for worker in idle]), None):
-                print(f"indexing {self.path} in one process, since worker processes failed: {problem}", file=sys.stderr, flush=True)
+                print_diagnostic(f"indexing {self.path} in one process, since worker processes failed: {problem}")
                 yield from map(partial(scan_block, self._measure_here(), self.path), blocks)
                 return
-            print(f"indexing {self.path} in {count} processes", file=sys.stderr, flush=True)
+            print_diagnostic(f"indexing {self.path} in {count} processes")
             busy: deque[tuple[_Worker, Block]] = deque()
             for block in blocks:
                 if not idle:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -34,6 +33,7 @@ from finetune.storage import files
 from finetune.storage.hub_download import commit_of
 from finetune.storage.model_security import copy_for_export
 from finetune.storage.safetensors_opening import open_weights
+from finetune.terminal import print_diagnostic
 
 DTYPE_FLAGS = {None: None, "bf16": torch.bfloat16, "fp32": torch.float32}
 """Value of --dtype → type of the weights; None: as in the base."""
@@ -213,11 +213,9 @@ def find_base(state: dict[str, Any], inside: tuple[str, ...], moved: Path | None
             "restore that one, or give its folder with --base FOLDER"
         )
     if known["files"] is None:
-        print(
+        print_diagnostic(
             "warning: the checkpoint was saved by an earlier version, which recorded a digest of the base's weights and config.json only; "
-            f"it cannot be verified that tokenizer and chat template in {base} are those of the training",
-            file=sys.stderr,
-            flush=True,
+            f"it cannot be verified that tokenizer and chat template in {base} are those of the training"
         )
     return base
 

@@ -8,7 +8,6 @@ and states must have the same type, as sharding casts them: autocast does not ap
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -16,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from finetune.terminal import print_diagnostic
 
 PARTS = 64
 """Maximum number of chunks."""
@@ -192,11 +193,9 @@ def kernel_works(device: torch.device) -> bool:
         raise
     except Exception as error:  # a missing compiler, missing headers, another driver: Triton fails in many ways
         problem = " ".join(str(error).split())[:200]
-        print(
+        print_diagnostic(
             f"warning: the loss head's kernel cannot be built on {device} ({type(error).__name__}: {problem}), so slower operations "
-            "take its place; install gcc and the headers of Python (python3-dev)",
-            file=sys.stderr,
-            flush=True,
+            "take its place; install gcc and the headers of Python (python3-dev)"
         )
         return False
     return True

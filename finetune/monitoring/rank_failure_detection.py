@@ -34,6 +34,7 @@ from finetune.hardware import host_memory
 from finetune.monitoring import killed_rank_diagnosis, rank_status_records
 from finetune.monitoring.peer_processes import Peers, ProcessExit, identify_process
 from finetune.storage import files
+from finetune.terminal import print_diagnostic
 
 BEAT_SECONDS = 1.0
 MISSING_SECONDS = 7.0
@@ -321,7 +322,7 @@ class Heartbeat:
     def _end_now(self, failure: RunFailure, message: str, code: int) -> NoReturn:
         self._write_last_word(failure)
         with contextlib.suppress(OSError, ValueError):  # the terminal or pipe may be closed
-            print(f"error: {message}", file=sys.stderr, flush=True)
+            print_diagnostic(f"error: {message}")
             sys.stdout.flush()
         os._exit(code)  # sys.exit would not end a process whose main thread waits in a collective
 

@@ -21,6 +21,7 @@ from finetune.errors import UserError
 from finetune.monitoring.run_records import LOG, MEASURED, SAMPLED, read_log
 from finetune.recipe import POSITIONS, Answer
 from finetune.storage import files
+from finetune.terminal import print_line, printable
 
 QUIET_SECONDS = 10.0
 """Seconds between two progress lines if the output is not a terminal."""
@@ -100,11 +101,11 @@ class Events:
         )
         if self._bar is not None:
             self._bar.update(step - self._bar.n)
-            self._bar.set_postfix_str(text)
+            self._bar.set_postfix_str(printable(text))
         elif self._main and (step == self._total or time.monotonic() - self._spoke > QUIET_SECONDS):
             self._spoke = time.monotonic()
             left = (self._spoke - self._started) / max(1, step - self._first) * (self._total - step)
-            print(f"step {step}/{self._total}  {text}  {left:.0f} s left", flush=True)
+            print_line(f"step {step}/{self._total}  {text}  {left:.0f} s left")
         self._report_pace(step, time.monotonic())
 
     def _report_pace(self, step: int, now: float) -> None:
@@ -167,7 +168,7 @@ class Events:
     def say(self, text: str) -> None:
         """Print a line on rank 0."""
         if self._main:
-            tqdm.write(text) if self._bar is not None else print(text, flush=True)
+            tqdm.write(printable(text)) if self._bar is not None else print_line(text)
 
     def close(self) -> None:
         if self._bar is not None:

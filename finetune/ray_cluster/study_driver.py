@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from finetune.checkpointing.checkpoint import folder_of
-from finetune.errors import printable
 from finetune.monitoring.stop_requests import STOP_FILE, StopRequests
 from finetune.ray_cluster.early_stopping import TrialJudge
 from finetune.ray_cluster.trial_worker import TrialOutcome, prepare_trial_data, train_trial
 from finetune.storage import files
 from finetune.storage.strict_json import one_line
+from finetune.terminal import print_line
 from finetune.tuning.search_space import describe_values
 from finetune.tuning.study_plan import TrialOrder
 from finetune.tuning.study_record import FINAL, EarlyStopping, Result, TrialRecord, read_results
@@ -76,7 +76,7 @@ def prepare_shared_data(
                 count = f"{deaths[name]} of at most {settings.failures + 1} times"
                 outcome = {"status": "failed", "message": f"preparing the data: its worker died ({count}): {_last_line(error)}"}
                 if deaths[name] <= settings.failures:
-                    print(f"{name}: {outcome['message']}; starting it again", flush=True)
+                    print_line(f"{name}: {outcome['message']}; starting it again")
                 else:
                     problems |= {order["number"]: outcome for order in left}
                     left.clear()
@@ -166,7 +166,7 @@ class TrialDriver:
         files.discard(self._folder(trial) / STOP_FILE)  # of an earlier driver; the trial had ended before it saw the file
         resumes = folder_of(self._folder(trial)).is_dir() and any(folder_of(self._folder(trial)).iterdir())
         how = "resumes" if resumes else "starts"
-        print(f"{trial.name} {how}: {describe_values(trial.values)}", flush=True)
+        print_line(f"{trial.name} {how}: {describe_values(trial.values)}")
         self._update(number, status="running", message="", launches=trial.launches + 1)
         reference = ray.remote(**_options(self.settings.each))(train_trial).remote(self.orders[number], judge)
         self.running[reference] = (number, time.monotonic())
@@ -185,7 +185,7 @@ class TrialDriver:
             self.crashes[number] = self.crashes.get(number, 0) + 1
             outcome = {"status": "failed", "message": f"its worker died: {_last_line(error)}"}
             if self.crashes[number] <= self.settings.failures:
-                print(f"{self.trials[number].name}: {outcome['message']}; starting it again", flush=True)
+                print_line(f"{self.trials[number].name}: {outcome['message']}; starting it again")
                 self._update(number, status="waiting", message=outcome["message"], seconds=seconds)
                 return number
         self._finish(number, outcome, seconds)
@@ -197,7 +197,7 @@ class TrialDriver:
         found = {"step": curve.step, "value": value, "value_step": at, "seconds": round(seconds, 3)}
         trial = self._update(number, **outcome, **found)
         measured = "" if value is None else f", {self.settings.metric.name} {value:.6g}"
-        print(f"{trial.name} {trial.status} at step {trial.step}{measured}: {printable(trial.message[:SHOWN_CHARACTERS])}", flush=True)
+        print_line(f"{trial.name} {trial.status} at step {trial.step}{measured}: {trial.message[:SHOWN_CHARACTERS]}")
 
     def _update(self, number: int, **changes: Any) -> TrialRecord:
         self.trials[number] = self.trials[number].model_copy(update=changes)
@@ -208,12 +208,12 @@ class TrialDriver:
         results: list[Result] = list(read_results(self.settings.folder))
         for result in results[self.printed :]:
             name = self.trials[result.trial].name
-            print(f"{name} step {result.step}: {self.settings.metric.name} {result.value:.6g}", flush=True)
+            print_line(f"{name} step {result.step}: {self.settings.metric.name} {result.value:.6g}")
         self.printed = len(results)
 
     def _stop_running(self, reason: str) -> None:
         """Ask the running trials to save and stop."""
-        print(f"stopping ({reason}): the running trials save and stop; the same command resumes them", flush=True)
+        print_line(f"stopping ({reason}): the running trials save and stop; the same command resumes them")
         for number, _ in self.running.values():
             files.write_text(files.make_folder(self._folder(self.trials[number])) / STOP_FILE, reason)
 

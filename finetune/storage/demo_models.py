@@ -11,12 +11,12 @@ import hashlib
 import io
 import json
 import os
-import sys
 import zipfile
 from pathlib import Path
 
 from finetune.errors import UserError
 from finetune.storage import files
+from finetune.terminal import print_diagnostic
 
 HERE = Path(__file__).resolve().parent / "demo_archives"
 CARD, FIGURES = "README.md", "figures.json"
@@ -69,7 +69,7 @@ def folder_of(name: str) -> Path:
 def _warn(name: str) -> None:
     """Print the warning, once per process, on one rank of each machine."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        print(f"warning: {WARNING.format(name=name)}", file=sys.stderr, flush=True)
+        print_diagnostic(f"warning: {WARNING.format(name=name)}")
 
 
 def belongs_to_archive(path: Path) -> bool:

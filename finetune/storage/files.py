@@ -16,7 +16,6 @@ import platform
 import secrets
 import shutil
 import stat
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from finetune.errors import UserError
+from finetune.terminal import print_diagnostic
 
 TEMPORARY = ".tmp-"
 TRASH = ".trash-"
@@ -68,7 +68,7 @@ def make_private(path: Path) -> Path:
         try:
             path.chmod(0o700)
         except OSError as error:  # another owner's folder, or a disk without permissions
-            print(f"warning: other users can read {path}, whose permissions cannot be changed ({error.strerror})", file=sys.stderr)
+            print_diagnostic(f"warning: other users can read {path}, whose permissions cannot be changed ({error.strerror})")
     return path
 
 
@@ -304,11 +304,9 @@ def lock_folder(folder: Path) -> int:
         if error.errno not in WITHOUT_LOCKS:
             os.close(descriptor)
             raise
-        print(
+        print_diagnostic(
             f"warning: the file system of {folder} has no locks ({error}), so a second run in this folder would not be refused, and the "
-            "two would remove each other's checkpoints; make sure that only one run uses it, or choose a folder on a local disk",
-            file=sys.stderr,
-            flush=True,
+            "two would remove each other's checkpoints; make sure that only one run uses it, or choose a folder on a local disk"
         )
     with explain_write_errors(folder):
         os.ftruncate(descriptor, 0)

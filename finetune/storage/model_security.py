@@ -13,7 +13,6 @@ import functools
 import json
 import os
 import re
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,10 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from finetune.errors import UserError, printable
+from finetune.errors import UserError
 from finetune.storage import demo_models, files, strict_json
 from finetune.storage.hub_download import commit_of
 from finetune.storage.model_config_limits import find_impossible_value
+from finetune.terminal import print_diagnostic, printable
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -180,7 +180,7 @@ def report(path: Path, dropped: list[str]) -> None:
 @functools.cache
 def _report_once(path: str, dropped: str) -> None:
     never = "code that comes with a model is never run, and no other folder is opened for it"
-    print(f"warning: {path}: ignored {dropped}; {never}", file=sys.stderr, flush=True)
+    print_diagnostic(f"warning: {path}: ignored {dropped}; {never}")
 
 
 def _without_code(value: Any, path: Path, at: str, dropped: list[str]) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
@@ -28,6 +27,7 @@ from finetune.monitoring.run_logger import Events
 from finetune.monitoring.run_records import FINISHED, FINISHED_EARLY
 from finetune.monitoring.stop_requests import AgreedStop, StopRequests, agree_to_stop, find_save_obstacle
 from finetune.recipe import recipe_arguments
+from finetune.terminal import print_diagnostic
 from finetune.training.early_stopping_by_samples import MOST_PENDING, SampleChoice
 from finetune.training.evaluation import evaluate
 from finetune.training.step import Training, make_loader, train_step
@@ -241,7 +241,7 @@ def resume(training: Training) -> Progress:
     """Restore the newest good checkpoint of the run's folder, if there is one. Collective: call on every rank."""
     newest, passed_over = run_on_main(training.world, lambda: newest_checkpoint(training.config))
     for problem in passed_over if training.world.is_main else []:
-        print(f"warning: skipped {problem}", file=sys.stderr, flush=True)
+        print_diagnostic(f"warning: skipped {problem}")
     return Progress() if newest is None else run_on_all(training.world, lambda: resume_from(training, Path(newest)))
 
 
@@ -272,11 +272,9 @@ def resume_from(training: Training, path: Path) -> Progress:
     if training.total < state["step"]:
         raise UserError(describe_too_few_steps(training, path, state["step"]))
     if state["base"]["files"] is None and training.world.is_main:
-        print(
+        print_diagnostic(
             f"warning: {path} was saved by an earlier version, which recorded only the weights and config.json of the base: whether "
-            "tokenizer and chat template are unchanged cannot be checked; the next checkpoint will record them",
-            file=sys.stderr,
-            flush=True,
+            "tokenizer and chat template are unchanged cannot be checked; the next checkpoint will record them"
         )
     checkpoint.restore(path, training.model, training.optimizer, training.loaded.buffers)
     recent = tuple((loss, norm) for loss, norm in state["recent"])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import platform
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +31,7 @@ from finetune.monitoring.run_records import EXIT_RECORD, REFUSED, is_finished
 from finetune.monitoring.stop_requests import SignalListener, StopRequests
 from finetune.recipe import Recipe
 from finetune.storage import files
+from finetune.terminal import print_diagnostic
 from finetune.training import out_of_memory
 from finetune.training.early_stopping_by_samples import SampleChoice
 from finetune.training.generation_during_training import Sampler, bytes_on_gpu
@@ -160,11 +160,11 @@ def warn_of_idle_gpus(world: World) -> None:
     """Collective: call on every rank."""
     for idle in idle_gpus(world):
         if world.is_main:
-            print(f"warning: {idle}", file=sys.stderr, flush=True)
+            print_diagnostic(f"warning: {idle}")
             arguments = command_lines.find_own_arguments()
             if world.size == 1 and arguments is not None and not any(word.partition("=")[0] == "--launch" for word in arguments):
                 command = command_lines.finetune_command("train", "--launch", "fsdp2", *arguments)
-                print(f"  to use all of them: {command}", file=sys.stderr, flush=True)
+                print_diagnostic(f"  to use all of them: {command}")
 
 
 def report_killed_launch(claim: FolderClaim, events: Events, step: int) -> None:
@@ -269,7 +269,7 @@ def write_exit_record(run_dir: Path, step: int, reason: str, failure: RunFailure
     try:
         (files.write_if_absent if failure.message else files.write_bytes)(place, files.json_bytes(record))
     except (OSError, UserError) as error:
-        print(f"warning: {place} cannot be written ({error}); the run: {reason} at step {step}", file=sys.stderr, flush=True)
+        print_diagnostic(f"warning: {place} cannot be written ({error}); the run: {reason} at step {step}")
 
 
 def save_curve(run_dir: Path, events: Events) -> None:

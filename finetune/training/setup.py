@@ -33,6 +33,7 @@ from finetune.monitoring.run_records import EXIT_RECORD
 from finetune.recipe import BASE_DISTANCE, Loaded, Recipe
 from finetune.storage import files
 from finetune.storage.hub_download import commit_of
+from finetune.terminal import print_line
 from finetune.training.loop import Progress, resume
 from finetune.training.sample_metrics_preparation import SamplePlan, prepare_plan
 from finetune.training.step import Training
@@ -107,7 +108,7 @@ def load_frozen_base(
 def announce(world: World, stage: str) -> None:
     """Print what takes time from here on, on one rank."""
     if world.is_main:
-        print(stage, flush=True)
+        print_line(stage)
 
 
 def check(config: Config, recipe: Recipe, world: World) -> sharding.Strategy:

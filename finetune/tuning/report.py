@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from finetune.errors import printable
 from finetune.storage import files
+from finetune.terminal import printable
 from finetune.tuning.search_space import format_value
 from finetune.tuning.study_record import StudyDefinition, TrialRecord
 from finetune.tuning.trial_metric import TrialCurve, TrialMetric

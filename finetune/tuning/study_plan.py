@@ -15,6 +15,7 @@ from finetune.config import Config, read_sources
 from finetune.config_sources import Arguments, ConfigSource
 from finetune.errors import UserError, format_count
 from finetune.recipe import find_recipe, load_options
+from finetune.terminal import print_line
 from finetune.train import check_inputs, find_named_recipe, list_config_files, list_words
 from finetune.tuning import search_space, study_record
 from finetune.tuning.search_space import Draw, Space
@@ -141,7 +142,7 @@ def make_draws(options: StudyOptions, space: Space) -> list[Draw]:
         raise UserError(f"{options.space}: {wanted:,} trials; use fewer grid values or a smaller --num-samples ({MOST_TRIALS:,} at most)")
     draws = search_space.draw_trials(space, options.seed, samples)
     if len(draws) < wanted:
-        print(f"{wanted - len(draws)} of {format_count(wanted, 'draw')} repeat the settings of an earlier one and are dropped", flush=True)
+        print_line(f"{wanted - len(draws)} of {format_count(wanted, 'draw')} repeat the settings of an earlier one and are dropped")
     return draws
 
 

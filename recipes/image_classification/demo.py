@@ -18,6 +18,7 @@ from data_prep.images.image_decoding import decode_image
 from finetune.monitoring.run_records import LOG, read_log
 from finetune.storage import files, strict_json
 from finetune.storage.model_security import admit
+from finetune.terminal import print_diagnostic
 from recipes import demo_runner
 
 from .classifier_model import image_classifier
@@ -65,7 +66,7 @@ def measure(home: Path, seconds: demo_runner.Seconds, seeds: list[int]) -> int:
     files.write_json(home / demo_runner.SUMMARY, figures)
     print_summary(home, figures)
     if figures["lowest_accuracy"] < PROMISED:
-        print(f"error: {figures['lowest_accuracy']:.1%} is less than the promised {PROMISED:.0%}", file=sys.stderr)
+        print_diagnostic(f"error: {figures['lowest_accuracy']:.1%} is less than the promised {PROMISED:.0%}")
     return int(figures["lowest_accuracy"] < PROMISED)
 
 

@@ -12,6 +12,7 @@ from data_prep.images.image_decoding import decode_image
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError
 from finetune.storage.model_security import admit, require_safetensors, require_weights
+from finetune.terminal import print_line
 from recipes.transformers_meta_models import explain_loading
 
 from .classifier_model import image_classifier, read_base_labels
@@ -33,7 +34,7 @@ def generate(folder: Path, argv: list[str]) -> int:
             shares = model(pixel_values=inputs["pixel_values"].to(model.device, model.dtype)).logits[0].float().softmax(-1)
         best = shares.topk(min(options.top, len(labels)))
         named = [f"{labels[number]} {share:.1%}" for share, number in zip(best.values.tolist(), best.indices.tolist(), strict=True)]
-        print(f"{path}: {', '.join(named)}")
+        print_line(f"{path}: {', '.join(named)}")
     return 0
 
 

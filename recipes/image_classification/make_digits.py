@@ -16,6 +16,7 @@ import numpy as np
 
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
+from finetune.terminal import print_line
 from recipes.tiny_checkpoints import require_new_folder
 
 GRAYS = 16
@@ -45,7 +46,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("folder", type=Path, help="new folder to write")
     folder = parser.parse_args(argv).folder
     require_new_folder(folder)
-    print(f"{folder}: {write_digits(folder):,} images")
+    print_line(f"{folder}: {write_digits(folder):,} images")
     return 0
 
 

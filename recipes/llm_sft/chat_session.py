@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from finetune.errors import UserError
+from finetune.terminal import print_content, print_line
 
 from .cli_arguments import EXIT, RESET, make_chat_parser
 from .generation import Decoding, LoadedModel, generate_answer, load_model, make_decoding, tokenize_prompt
@@ -24,7 +25,7 @@ def chat(folder: Path, argv: list[str]) -> int:
     if loaded.tokenizer.chat_template is None:
         raise UserError(f"--model {folder}: has no chat template, so it cannot chat; `finetune generate` can continue a text with it")
     torch.manual_seed(arguments.seed)
-    print(f"{RESET} starts a new conversation, {EXIT} ends the program, Ctrl-C stops an answer")
+    print_line(f"{RESET} starts a new conversation, {EXIT} ends the program, Ctrl-C stops an answer")
     opening = [] if arguments.system is None else [{"role": "system", "content": arguments.system}]
     history = [*opening]
     while (line := read_line()) not in (None, EXIT):
@@ -40,7 +41,7 @@ def read_line() -> str | None:
     try:
         return input("> ").strip()
     except (EOFError, KeyboardInterrupt):
-        print()
+        print_line()
         return None
 
 
@@ -51,13 +52,17 @@ def answer_last(loaded: LoadedModel, history: list[dict[str, Any]], decoding: De
     """
     from transformers import TextStreamer  # takes seconds, and `--help` imports this module
 
-    streamer = TextStreamer(loaded.tokenizer, skip_prompt=True, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    class PrintedAnswer(TextStreamer):  # the original prints control characters to a terminal as they are
+        def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+            print_content(text, end="\n" if stream_end else "")
+
+    streamer = PrintedAnswer(loaded.tokenizer, skip_prompt=True, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     try:
         answer = generate_answer(loaded, tokenize_prompt({"messages": history}, loaded.tokenizer), decoding, streamer)
     except KeyboardInterrupt:
-        print(" (stopped; the question and this answer are not kept in the conversation)")
+        print_line(" (stopped; the question and this answer are not kept in the conversation)")
         return history[:-1]
     except UserError as error:
-        print(f"error: {error}, or start a new conversation with {RESET}")
+        print_line(f"error: {error}, or start a new conversation with {RESET}")
         return history[:-1]
     return [*history, {"role": "assistant", "content": answer.text}]

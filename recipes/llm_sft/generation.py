@@ -20,6 +20,7 @@ import torch
 from finetune.errors import UserError
 from finetune.storage import files
 from finetune.storage.strict_json import loads_object
+from finetune.terminal import print_content, print_diagnostic
 from recipes.language.chat_template import Chat, find_template
 from recipes.language.completion_boundary import begin_ids, encode_text
 from recipes.language.messages import read_messages, read_tools
@@ -106,9 +107,9 @@ def derive_seed(seed: int, number: int) -> int:
 
 def print_answer(number: int, count: int, answer: GeneratedAnswer, decoding: Decoding, out: TextIO | None = None) -> None:
     """Print the answer to one of `count` prompts. `out`: None is the standard output."""
-    print(answer.text if count == 1 else f"── {number + 1}\n{answer.text}", file=out, flush=True)
+    print_content(answer.text if count == 1 else f"── {number + 1}\n{answer.text}", out)
     if not answer.ended:
-        print(f"(cut off after {decoding.tokens} tokens, or at the model's last position, before the answer ended)", file=sys.stderr)
+        print_diagnostic(f"(cut off after {decoding.tokens} tokens, or at the model's last position, before the answer ended)")
 
 
 def print_distributed_answers(folder: Path, tokenized: list[list[int]], decoding: Decoding, arguments: argparse.Namespace) -> int:
@@ -129,7 +130,7 @@ def print_distributed_answers(folder: Path, tokenized: list[list[int]], decoding
                     ready = found.pop(printed)
                     if isinstance(ready, Failure):
                         failures.append(ready.why)
-                        print(f"prompt {printed + 1}: no answer: {ready.why}", file=sys.stderr, flush=True)
+                        print_diagnostic(f"prompt {printed + 1}: no answer: {ready.why}")
                     else:
                         print_answer(printed, len(prompts), ready, decoding, out)
                     printed += 1

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
+from finetune.terminal import print_line
 
 from .make_toy_chats import SYSTEM, VERBS
 
@@ -76,7 +77,7 @@ def main(argv: list[str]) -> int:
     if len(argv) != 1:
         raise UserError("usage: python -m recipes.llm_sft.make_tokenizer FOLDER")
     write_tokenizer(Path(argv[0]))
-    print(f"{argv[0]}: a tokenizer with {len(WORDS)} words and every byte")
+    print_line(f"{argv[0]}: a tokenizer with {len(WORDS)} words and every byte")
     return 0
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
+from finetune.terminal import print_line
 
 Message = dict[str, str]
 
@@ -87,7 +88,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same files (default %(default)s)")
     arguments = parser.parse_args(argv)
     train, val = write_task(arguments.folder, arguments.rows, arguments.seed)
-    print(f"{train} and {val.name}: {arguments.rows:,} chats; no question is in both files")
+    print_line(f"{train} and {val.name}: {arguments.rows:,} chats; no question is in both files")
     return 0
 
 

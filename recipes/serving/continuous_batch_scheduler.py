@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic
+
+from finetune.terminal import print_diagnostic
 
 from .fair_queue import FairQueue
 from .running_batch_interface import Piece, Request, RunningBatch, StepProgress
@@ -216,7 +217,7 @@ class BatchScheduler(Generic[Request, Piece]):
         try:
             lane.batch.leave(slot)
         except Exception as error:
-            print(f"slot {slot} could not be freed: {type(error).__name__}: {error}", file=sys.stderr)
+            print_diagnostic(f"slot {slot} could not be freed: {type(error).__name__}: {error}")
 
     def _admit(self, name: str, lane: _Lane[Request, Piece]) -> None:
         """Let one request join. One for each step: the others continue in between, and do not wait for a series of beginnings."""

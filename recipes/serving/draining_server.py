@@ -15,6 +15,7 @@ from fastapi import APIRouter
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from data_prep.pages.request_validation import Route
+from finetune.terminal import print_line
 
 from .prometheus_metrics import MEDIA_TYPE
 
@@ -57,7 +58,7 @@ class DrainingServer(uvicorn.Server):
         self._refuse_new()
         if not self._is_busy():
             return
-        print(f"serve: completing the requests in the queue, for at most {self._drain_seconds:g} s (Ctrl-C stops at once)", flush=True)
+        print_line(f"serve: completing the requests in the queue, for at most {self._drain_seconds:g} s (Ctrl-C stops at once)")
         deadline = time.monotonic() + self._drain_seconds
         while self._is_busy() and time.monotonic() < deadline and not self.force_exit:
             await asyncio.sleep(POLL_SECONDS)

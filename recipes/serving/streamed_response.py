@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import aclosing
@@ -14,6 +13,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from finetune.errors import UserError
+from finetune.terminal import print_diagnostic
 
 from .access_control import client_of
 from .api_errors import Refusal
@@ -63,7 +63,7 @@ class DeadlineResponse(StreamingResponse):
         except (TimeoutError, DeadlineError, ServerClosedError) as error:
             # Without the last part of the body, uvicorn closes the connection.
             reason = str(error) or "its client had not read it at its deadline"
-            print(f"serve: a response to {find_address(scope)} was broken off: {reason}", file=sys.stderr, flush=True)
+            print_diagnostic(f"serve: a response to {find_address(scope)} was broken off: {reason}")
 
 
 def find_address(scope: Scope) -> str:

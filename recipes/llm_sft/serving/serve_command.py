@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from data_prep.pages import web_server
 from finetune.errors import UserError
 from finetune.storage.hub_download import display_name
+from finetune.terminal import print_line
 from recipes.serving.server_options import Address, check_server_options, require_packages
 
 from ..cli_arguments import make_serve_parser
@@ -57,7 +58,7 @@ def serve(folders: list[Path], argv: list[str]) -> int:
             drain_seconds=args.drain_seconds,
         )
         web_server.run_server(build_app(chats, policy, metrics), address.host, address.port, announcement, make_server)
-    print("serve: stopped", flush=True)
+    print_line("serve: stopped")
     return 0
 
 
@@ -81,12 +82,12 @@ def load_models(folders: Mapping[str, Path], args: argparse.Namespace) -> ChatQu
 
     models, lanes = {}, {}
     for name, folder in folders.items():
-        print(f"serve: loading {name} from {folder}", flush=True)
+        print_line(f"serve: loading {name} from {folder}")
         loaded = load_model(folder)
         models[name] = describe_model(folder, loaded, args)
         obstacle = find_batching_obstacle(loaded, args.batch)
         if obstacle is not None:
-            print(f"serve: {name} answers one request at a time ({obstacle})", flush=True)
+            print_line(f"serve: {name} answers one request at a time ({obstacle})")
         lanes[name] = open_lane(loaded, args.batch, obstacle)
     return ChatQueue(models, lanes, args.queue, args.deadline_seconds)
 

@@ -18,6 +18,7 @@ from finetune.exporting.model_card_metadata import README, add_metadata
 from finetune.storage import files
 from finetune.storage.hub_download import commit_of
 from finetune.storage.model_resolver import resolve_model
+from finetune.terminal import print_line
 from recipes.ray_generation import open_engine
 from recipes.speech.cli import seed_tts_protocol
 from recipes.speech.cli.evaluation_arguments import CLIPS, JSON, MARKDOWN, PAGE, check_numbers, check_out, find_encoder, parse
@@ -147,7 +148,7 @@ def speak_all(system: System, plan: Plan, out: Path, remote: RayWorkers | None =
         for take in systems.speak(plan.recipe, system, folder, plan.items, sampling, args.batch, out, remote=remote):
             takes.append(take)
             if len(takes) % args.batch == 0 or len(takes) == len(plan.items):
-                print(f"{system.name}: {len(takes)} of {len(plan.items)} texts spoken", flush=True)
+                print_line(f"{system.name}: {len(takes)} of {len(plan.items)} texts spoken")
     return takes
 
 
@@ -156,7 +157,7 @@ def write_results_into_card(evaluation: Evaluation, plan: Plan) -> None:
     card = plan.model / README
     index = result_rendering.build_model_index(evaluation, plan.args.data.name)
     files.write_text(card, add_metadata(card.read_text(encoding="utf-8"), {"model-index": index}))
-    print(f"{card}: has the results in the hub's form (model-index)")
+    print_line(f"{card}: has the results in the hub's form (model-index)")
 
 
 def write_documents(evaluation: Evaluation, out: Path) -> None:
@@ -165,5 +166,5 @@ def write_documents(evaluation: Evaluation, out: Path) -> None:
     files.write_text(out / MARKDOWN, result_rendering.render_markdown(evaluation))
     files.write_text(out / PAGE, results_page.render(evaluation))
     for sentence in result_rendering.verdicts(evaluation):
-        print(sentence.replace("**", ""))
-    print(f"{out / PAGE}: open it in a browser; {MARKDOWN} and {JSON} in the same folder have the figures")
+        print_line(sentence.replace("**", ""))
+    print_line(f"{out / PAGE}: open it in a browser; {MARKDOWN} and {JSON} in the same folder have the figures")

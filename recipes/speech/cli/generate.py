@@ -18,6 +18,7 @@ import numpy as np
 from finetune.errors import UserError, format_count
 from finetune.storage import files
 from finetune.storage.synthetic_audio_mark import SyntheticMark
+from finetune.terminal import print_diagnostic, print_line
 from recipes.ray_generation import add_engine_options, check_engine_options, open_engine
 from recipes.speech.batch_synthesis import speak_batches
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling, Voice, VoiceFolder
@@ -162,15 +163,12 @@ def stream_wav(chunks: Generator[np.ndarray, None, SpeechResult], rate: int, res
 
 def print_summary(request: SpeechRequest, sampling: SpeechSampling, out: Path, spoken: SpeechResult) -> None:
     """Print a summary of one text to stdout, or to stderr if stdout has the audio. `request` as `VoiceFolder.complete` returns it."""
-    to = sys.stderr if out == STDOUT else sys.stdout
+    report = print_diagnostic if out == STDOUT else print_line
     seconds = len(spoken.wave) / spoken.rate
     language = "" if request.language is None else f", language {request.language}"
-    print(f"{out}: {seconds:.2f} s, {request.speaker or request.reference}{language}", file=to)
+    report(f"{out}: {seconds:.2f} s, {request.speaker or request.reference}{language}")
     if not spoken.ended:
-        print(
-            f"the speech was cut off at --max-seconds {sampling.max_seconds:g}: the model did not end it; more training may help",
-            file=to,
-        )
+        report(f"the speech was cut off at --max-seconds {sampling.max_seconds:g}: the model did not end it; more training may help")
 
 
 def speak_file(
@@ -230,7 +228,8 @@ def print_file_summary(lines: list[TextLine], rows: dict[int, dict[str, Any]], g
     """Print what the folder contains; `generated` counts the lines spoken by this run."""
     seconds = sum(row["seconds"] for row in rows.values())
     kept = f", {len(lines) - generated} of them from an earlier run" if generated < len(lines) else ""
-    print(f"{out}: {format_count(len(lines), 'wav')}{kept}, {seconds:.1f} s of speech; {synthesis_manifest.MANIFEST} lists them")
+    print_line(f"{out}: {format_count(len(lines), 'wav')}{kept}, {seconds:.1f} s of speech; {synthesis_manifest.MANIFEST} lists them")
     cut = [line.place for line in lines if not rows[line.number]["ended"]]
     if cut:
-        print(f"{len(cut)} were cut off at --max-seconds {sampling.max_seconds:g} because the model did not end them: {', '.join(cut)}")
+        limit = f"--max-seconds {sampling.max_seconds:g}"
+        print_line(f"{len(cut)} were cut off at {limit} because the model did not end them: {', '.join(cut)}")

@@ -23,6 +23,7 @@ from finetune.data.row_problems import RowProblem, format_row_problems
 from finetune.errors import UserError
 from finetune.storage import files
 from finetune.storage.model_resolver import resolve_model
+from finetune.terminal import print_line
 from recipes.ray_generation import open_engine
 from recipes.speech.cli.evaluation_arguments import CLIPS, SEED_TTS_EVAL, check_numbers, check_out, find_encoder
 from recipes.speech.evaluation import evaluation_items, intelligibility, scoring, systems
@@ -193,7 +194,7 @@ def speak_all(system: System, plan: ProtocolPlan, items: Sequence[Item], remote:
         for take in systems.speak(plan.recipe, system, folder, spoken, sampling, args.batch, out, "wav", remote):
             takes.append(take)
             if len(takes) % args.batch == 0 or len(takes) == len(spoken):
-                print(f"{system.name}: {len(takes)} of {len(spoken)} utterances spoken", flush=True)
+                print_line(f"{system.name}: {len(takes)} of {len(spoken)} utterances spoken")
     return takes
 
 
@@ -334,7 +335,7 @@ def write_documents(found: ProtocolReport, out: Path) -> None:
         files.write_text(folder / f"{systems.slug(name)}.sim", "".join(f"{line}\n" for line in pairs))
         average = "not measured" if scores.similarity is None else str(scores.similarity.mean)
         rate = "not measured" if scores.wer is None else f"{scores.wer} %"
-        print(f"{name}: WER {rate}, SIM {average}, {len(scores.missing)} of {found.utterances} utterances missing")
+        print_line(f"{name}: WER {rate}, SIM {average}, {len(scores.missing)} of {found.utterances} utterances missing")
     for line in found.differences:
-        print(f"differs from the protocol: {line}")
-    print(f"{out / SEED_TTS_EVAL}.md: the figures, and all that they depend on")
+        print_line(f"differs from the protocol: {line}")
+    print_line(f"{out / SEED_TTS_EVAL}.md: the figures, and all that they depend on")

@@ -21,6 +21,7 @@ from finetune.checkpointing import checkpoint
 from finetune.errors import UserError
 from finetune.exporting import export, selection_record
 from finetune.storage import files
+from finetune.terminal import print_line
 from recipes.speech.cli.evaluation_arguments import find_encoder
 from recipes.speech.cli.text_inputs import read_lines
 from recipes.speech.evaluation import evaluation_items, intelligibility, scoring, systems
@@ -240,13 +241,13 @@ def measure_all(plan: SelectionPlan) -> tuple[dict[str, list[ComparedClip]], lis
     for number, one in enumerate(plan.candidates, 1):
         found = ruler.restore(one, plan.texts.items, plan.folder / CANDIDATES)
         reused += found is not None
-        print(f"{one.name} ({number} of {len(plan.candidates)}): {'speaking' if found is None else 'measured earlier'}", flush=True)
+        print_line(f"{one.name} ({number} of {len(plan.candidates)}): {'speaking' if found is None else 'measured earlier'}")
         if found is None:
             spoken = speak_candidate(plan, one, sampling)
             found = ruler.measure(one, spoken, plan.texts.items, plan.folder / CANDIDATES)
         clips[one.name] = found
     if reused:
-        print(f"{reused} of {len(plan.candidates)} candidates: measures of an earlier selection with the same texts and settings")
+        print_line(f"{reused} of {len(plan.candidates)} candidates: measures of an earlier selection with the same texts and settings")
     return clips, [candidate_measures.judge(take, models) for take in takes]
 
 
@@ -298,8 +299,8 @@ def write_results(plan: SelectionPlan, result: SelectionResult, clips: Mapping[s
     texts = [{"key": item.key, "kind": plan.texts.kinds[item.key], "speaker": item.speaker, "text": item.text} for item in plan.texts.items]
     record = {**result_rendering.build_record(result), "texts": texts}
     selection_record.write_selection(plan.run, chosen.checkpoint, chosen.strength, reason, record)
-    print(result_rendering.render_table(result))
+    print_line(result_rendering.render_table(result))
     for note in [*result.notes, result_rendering.CAUTION]:
-        print(f"note: {note}")
-    print(f"selected: {reason}")
-    print(f"{plan.folder / PAGE}: open it in a browser and listen; {PICTURE} and {selection_record.RECORD} beside it have the figures")
+        print_line(f"note: {note}")
+    print_line(f"selected: {reason}")
+    print_line(f"{plan.folder / PAGE}: open it in a browser and listen; {PICTURE} and {selection_record.RECORD} beside it have the figures")

@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from data_prep.pages import web_server
 from data_prep.pages.request_validation import RequestError, Route
 from finetune.errors import UserError, format_count
+from finetune.terminal import print_line
 from recipes.serving.access_control import AccessControl, AccessPolicy
 from recipes.serving.api_errors import to_refusal
 from recipes.speech.evaluation.samples_during_training import parse_prompt
@@ -51,12 +52,12 @@ def serve_blind(exports: Mapping[str, VoiceFolder], url: str, policy: AccessPoli
     trials = BlindTrials(make_trials(texts, keys, str(sampling)), args.results)
     if trials.others:
         answers = format_count(trials.others, "answer")
-        print(f"{args.results}: {answers} to other texts, models or sampling settings, which do not count here", flush=True)
+        print_line(f"{args.results}: {answers} to other texts, models or sampling settings, which do not count here")
     open_texts = [trial.text for key, trial in trials.trials.items() if key not in trials.answers]
     clips = {pair: clip for name, exported in exports.items() for pair, clip in speak_texts(name, exported, open_texts, sampling).items()}
     announcement = f"serve: {url}   (stop with Ctrl-C; answers are saved to {args.results})"
     web_server.run_server(build_app(trials, clips, policy), args.host, args.port, announcement)
-    print(f"serve: stopped. {trials.outcome.describe()}", flush=True)
+    print_line(f"serve: stopped. {trials.outcome.describe()}")
     return 0
 
 
@@ -80,7 +81,7 @@ def speak_texts(name: str, exported: VoiceFolder, texts: Sequence[str], sampling
             results = voice.speak([parse_prompt(text, exported.first_speaker) for text in part], sampling)
             for text, result in zip(part, results, strict=True):
                 clips[name, text] = encode_marked_flac(result.wave, result.rate, UNNAMED)
-            print(f"{name}: {len(clips)} of {len(texts)} texts spoken", flush=True)
+            print_line(f"{name}: {len(clips)} of {len(texts)} texts spoken")
     return clips
 
 

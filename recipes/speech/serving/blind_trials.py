@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Literal
 from finetune.errors import UserError
 from finetune.storage import files
 from finetune.storage.strict_json import loads_object
+from finetune.terminal import print_diagnostic
 
 Choice = Literal["left", "right", "same"]
 CHOICES: tuple[Choice, ...] = ("left", "right", "same")
@@ -160,7 +160,7 @@ def read_answers(path: Path) -> dict[str, str]:
     if len(incomplete) > 1 and not found:
         raise UserError(f"{path}:{incomplete[0]}: not an answer of a blind comparison; give another file to --results")
     for number in incomplete:
-        print(f"warning: {path}:{number}: incomplete, so this trial has no answer", file=sys.stderr, flush=True)
+        print_diagnostic(f"warning: {path}:{number}: incomplete, so this trial has no answer")
     return found
 
 

@@ -17,6 +17,7 @@ from data_prep.pages import web_server
 from finetune.errors import UserError
 from finetune.storage.hub_download import display_name
 from finetune.storage.model_resolver import resolve_model
+from finetune.terminal import print_line
 from recipes.serving.server_options import Address, add_server_options, check_server_options, require_packages
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: lis
             drain_seconds=args.drain_seconds,
         )
         web_server.run_server(app, address.host, address.port, announcement, make_server)
-    print("serve: stopped", flush=True)
+    print_line("serve: stopped")
     return 0
 
 
@@ -111,11 +112,11 @@ def load_models(exports: Mapping[str, VoiceFolder], args: argparse.Namespace) ->
 
     models = {}
     for name, exported in exports.items():
-        print(f"serve: loading {name} from {exported.folder}", flush=True)
+        print_line(f"serve: loading {name} from {exported.folder}")
         models[name] = exported.open()
         if not can_batch(models[name], args.batch):
             reason = "--batch 1" if args.batch == 1 else "its recipe has no batch that requests can join"
-            print(f"serve: {name} speaks one request at a time ({reason})", flush=True)
+            print_line(f"serve: {name} speaks one request at a time ({reason})")
     return SpeechQueue(models, args.queue, args.batch, args.deadline_seconds)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.storage import demo_models, files
+from finetune.terminal import print_diagnostic
 from recipes import demo_runner
 
 HERE = Path(__file__).resolve().parent
@@ -85,7 +86,7 @@ def finish(home: Path, seconds: demo_runner.Seconds) -> int:
     demo_runner.print_result(text, list_outputs(home))
     failures = outcome.list_failures()
     for failure in failures:
-        print(f"error: {failure}", file=sys.stderr)
+        print_diagnostic(f"error: {failure}")
     return 1 if failures else 0
 
 

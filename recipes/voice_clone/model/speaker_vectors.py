@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from finetune.data.row_problems import SHOWN_PROBLEMS
 from finetune.errors import UserError
 from finetune.modeling.loading import resolve_source
 from finetune.storage import files, remote
+from finetune.terminal import print_diagnostic
 from recipes.speech.training_files import list_training_files
 
 from ..options import Options
@@ -69,7 +69,7 @@ def prepare(config: Config[Options]) -> None:
     ids = TokenIds.from_config(model_config)
     speakers = collect_speakers(config, ids)
     for sentence in describe_renamed(speakers):
-        print(sentence, file=sys.stderr, flush=True)
+        print_diagnostic(sentence)
     references = {speaker.name: speaker.select_references(options.references) for speaker in speakers}
     for train in list_training_files(config):
         own = (path for paths in references.values() for path in paths if path.is_relative_to(train.parent.resolve()))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count, cycle
@@ -24,6 +23,7 @@ from finetune.config import Config
 from finetune.errors import UserError
 from finetune.modeling import loading
 from finetune.recipe import BASE_STATES, Sample
+from finetune.terminal import print_diagnostic
 from recipes.speech.dataset_speakers import visit_speakers
 
 from ..options import Options
@@ -118,11 +118,7 @@ def fit_vectors(
     for (name, own), start in zip(clips.items(), vectors, strict=True):
         samples, steps = [sample for _, sample in own], config.options.vector_steps
         vector, first, last = fit_vector(model, samples, start.to(device), steps, config.train.micro_tokens)
-        print(
-            f"speaker {name!r}: the vector was fitted in {steps} steps; first codebook {first:.2f} → {last:.2f} nats",
-            file=sys.stderr,
-            flush=True,
-        )
+        print_diagnostic(f"speaker {name!r}: the vector was fitted in {steps} steps; first codebook {first:.2f} → {last:.2f} nats")
         fitted.append(vector.cpu())
     return fitted
 

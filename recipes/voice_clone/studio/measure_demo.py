@@ -23,6 +23,7 @@ from typing import Any
 from data_prep.audio.waveform import MASTER_RATE, Samples, read_audio
 from data_prep.audio_codecs.qwen3_tts_codec import CODEBOOKS
 from finetune.errors import UserError, exit_code
+from finetune.terminal import print_line
 from recipes.speech.evaluation.intelligibility import align_words, transcripts_wer
 from recipes.speech.evaluation.scoring import read_clip
 from recipes.speech.interface import SpeechRequest, SpeechSampling
@@ -65,7 +66,7 @@ def main(argv: list[str]) -> int:
             raise UserError(f"{demo} is not a finished demo; run it first: make demo")
     transcribers = recognizers.load_transcribers(options.asr or pack_base.RECOGNIZERS)
     for demo in options.demos:
-        print(json.dumps({"demo": str(demo), **measure_demo(demo, transcribers, options.others, options.given or GIVEN)}), flush=True)
+        print_line(json.dumps({"demo": str(demo), **measure_demo(demo, transcribers, options.others, options.given or GIVEN)}))
     return 0
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER as TOKENIZER
 from finetune.errors import UserError, exit_code
 from finetune.storage import demo_models, files
+from finetune.terminal import print_line
 from recipes.voice_clone.studio import recognizers
 from recipes.voice_clone.studio.base import pack_base, prepare_base_training
 from recipes.voice_clone.studio.codec import measure_codec, pack_codec
@@ -41,7 +42,7 @@ def main(argv: list[str]) -> int:
     archives = {name: _remeasure(name, options.corpus, measures) for name in options.models}
     for name, archive in archives.items():
         files.write_bytes(options.to / f"{name}.zip", archive)
-        print(f"{len(archive):,} bytes -> {options.to / name}.zip")
+        print_line(f"{len(archive):,} bytes -> {options.to / name}.zip")
     return 0
 
 
@@ -52,7 +53,7 @@ def _remeasure(name: str, corpus: Path, measures: dict[str, WordErrorMeasure]) -
     for path in sorted(path for path in shipped_folder.rglob("*") if path.is_file()):
         files.copy_into(path, made / path.relative_to(shipped_folder))
     archive = remeasure_codec(made, corpus, measures) if name == pack_codec.NAME else remeasure_base(made, corpus, measures)
-    print((made / demo_models.FIGURES).read_text(encoding="utf-8"))
+    print_line((made / demo_models.FIGURES).read_text(encoding="utf-8"))
     return archive
 
 

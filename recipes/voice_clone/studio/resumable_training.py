@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.optim import AdamW
 
 from finetune.storage import files
+from finetune.terminal import print_line
 
 SAVE_EVERY = 60.0
 """Seconds."""
@@ -86,7 +87,7 @@ def _require_gradients(parameters: dict[str, Tensor]) -> None:
 def _report(place: Path, step: int, recent: list[float]) -> None:
     line = {"step": step, "loss": round(sum(recent) / len(recent), 5), "cpu_seconds": round(time.process_time(), 1)}
     files.append_line(place.with_suffix(".jsonl"), json.dumps(line))
-    print(f"{place.name}: {line}", flush=True)
+    print_line(f"{place.name}: {line}")
 
 
 def _save(place: Path, parameters: dict[str, Tensor], optimizer: AdamW, step: int) -> None:

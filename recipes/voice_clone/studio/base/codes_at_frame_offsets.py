@@ -28,6 +28,7 @@ from data_prep.audio_codecs import qwen3_tts_codec
 from data_prep.audio_codecs.qwen3_tts_codec import SAMPLES_PER_FRAME, LoadedQwenCodec
 from finetune.errors import UserError, exit_code
 from finetune.storage import files, strict_json
+from finetune.terminal import print_diagnostic
 from recipes.voice_clone.studio.base import prepare_base_training
 from recipes.voice_clone.studio.corpus import make_corpus
 
@@ -73,7 +74,7 @@ def encode_rows(chosen: Sequence[tuple[dict[str, Any], int]], corpus: Path, code
     parts = [chosen[start : start + TASK] for start in range(0, len(chosen), TASK)]
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         for number, encoded in enumerate(pool.map(encode_part, parts, [corpus] * len(parts), [codec] * len(parts)), start=1):
-            print(f"{number} of {len(parts)} parts encoded", file=sys.stderr, flush=True)
+            print_diagnostic(f"{number} of {len(parts)} parts encoded")
             yield from encoded
 
 

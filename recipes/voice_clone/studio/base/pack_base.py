@@ -26,6 +26,7 @@ from finetune.errors import UserError, exit_code
 from finetune.exporting import export
 from finetune.modeling.loading import tensor_shapes
 from finetune.storage import demo_models, files
+from finetune.terminal import print_line
 from recipes.speech.evaluation import systems
 from recipes.speech.evaluation.evaluation_items import Item
 from recipes.speech.evaluation.scoring import read_clip
@@ -86,8 +87,8 @@ def main(argv: list[str]) -> int:
     figures = {"steps": checkpoint.step_of(checkpoint.find(options.run)), **measure(made, options.corpus, options.sentences, measures)}
     archive = pack_archive(made, figures)
     files.write_bytes(options.to / f"{NAME}.zip", archive)
-    print(json.dumps(figures, indent=1))
-    print(f"{len(archive):,} bytes -> {options.to / NAME}.zip")
+    print_line(json.dumps(figures, indent=1))
+    print_line(f"{len(archive):,} bytes -> {options.to / NAME}.zip")
     return 0
 
 

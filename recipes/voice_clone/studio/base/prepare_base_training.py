@@ -26,6 +26,7 @@ from data_prep.audio_codecs.qwen3_tts_codec import find_codec, read_codebook_siz
 from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER as TOKENIZER
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
+from finetune.terminal import print_line
 from recipes.voice_clone.model import tiny_checkpoint
 from recipes.voice_clone.model.config_factory import ModelSize, make_model_config
 from recipes.voice_clone.studio.corpus import closed_form_speaker_encoder, grammar, make_corpus
@@ -62,7 +63,7 @@ def main(argv: list[str]) -> int:
     start = write_checkpoint(options.folder / "start", find_codec(options.codec), options.seed)
     figures = fit_speaker_encoder(start, options.corpus, options.seed)
     files.write_json(options.folder / "speaker_encoder.json", figures)
-    print(json.dumps(figures, indent=1))
+    print_line(json.dumps(figures, indent=1))
     return 0
 
 

@@ -24,6 +24,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from data_prep.audio.waveform import MASTER_RATE, Samples
 from data_prep.audio_codecs.qwen3_tts_codec import encode_clips, find_codec, load_codec
 from finetune.errors import UserError, exit_code
+from finetune.terminal import print_line
 from recipes.voice_clone.studio import recognizers
 from recipes.voice_clone.studio.codec.frame_features import FrameFeatures
 from recipes.voice_clone.studio.codec.train_codec import load_clips
@@ -48,7 +49,7 @@ def main(argv: list[str]) -> int:
     if options.sentences < 1:
         raise UserError(f"--sentences {options.sentences}: must be at least 1")
     measures = recognizers.load_recognizers(options.asr)
-    print(json.dumps(measure_codec(find_codec(options.model), options.corpus, options.sentences, measures), indent=1))
+    print_line(json.dumps(measure_codec(find_codec(options.model), options.corpus, options.sentences, measures), indent=1))
     return 0
 
 

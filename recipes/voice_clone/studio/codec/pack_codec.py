@@ -16,6 +16,7 @@ from typing import Any
 from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER as TOKENIZER
 from finetune.errors import UserError, exit_code
 from finetune.storage import demo_models, files
+from finetune.terminal import print_line
 from recipes.voice_clone.studio import recognizers
 from recipes.voice_clone.studio.codec import codebooks, codec_model, decoder_training, encoder_training, measure_codec, train_codec
 from recipes.voice_clone.studio.corpus.make_corpus import FOLDER as CORPUS
@@ -43,8 +44,8 @@ def main(argv: list[str]) -> int:
     figures = {"steps": steps, **measure_codec.measure_codec(tokenizer, options.corpus, options.sentences, measures)}
     archive = pack_archive(final, figures)
     files.write_bytes(options.to / f"{NAME}.zip", archive)
-    print(json.dumps(figures, indent=1))
-    print(f"{len(archive):,} bytes -> {options.to / NAME}.zip")
+    print_line(json.dumps(figures, indent=1))
+    print_line(f"{len(archive):,} bytes -> {options.to / NAME}.zip")
     return 0
 
 

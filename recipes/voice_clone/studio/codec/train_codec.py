@@ -26,6 +26,7 @@ from data_prep.audio_codecs.qwen3_tts_codec import load_codec
 from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER as TOKENIZER
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
+from finetune.terminal import print_line
 from recipes.voice_clone.studio.codec import codebooks, codec_model, decoder_training, encoder_training
 from recipes.voice_clone.studio.codec.decoder_training import EncodedClip
 from recipes.voice_clone.studio.codec.training_clips import CodecClip, draw_gains, make_clip
@@ -56,7 +57,7 @@ def main(argv: list[str]) -> int:
     model, coded = train_encoder_side(options.folder, train, load_clips(options.corpus, "held_out", HELD_OUT), options.seed)
     decoder_training.train_front(model, coded, options.folder / "front", options.seed + 2, FRONT_STEPS)
     decoder_training.train_wave(model, coded, options.folder / "wave", options.seed + 3, options.wave_steps)
-    print(f"next: python -m recipes.voice_clone.studio.codec.pack_codec {options.folder}")
+    print_line(f"next: python -m recipes.voice_clone.studio.codec.pack_codec {options.folder}")
     return 0
 
 
@@ -76,7 +77,7 @@ def train_encoder_side(folder: Path, train: Sequence[CodecClip], held_out: Seque
     if not (folder / "coder").exists():
         found = encoder_training.measure_error(model, held_out, books)
         files.write_json(folder / "encoder.json", found)
-        print(f"relative squared error on held-out clips: {found}", flush=True)
+        print_line(f"relative squared error on held-out clips: {found}")
         codec_model.write_folder(model, folder / "coder" / TOKENIZER)
     return model, encode_clips(folder, train, seed)
 

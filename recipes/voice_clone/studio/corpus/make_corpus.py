@@ -29,6 +29,7 @@ import soundfile
 from data_prep.audio.waveform import Audio, encode_flac
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
+from finetune.terminal import print_line
 from recipes.voice_clone.studio.corpus import grammar
 from recipes.voice_clone.studio.corpus.closed_form_speaker_encoder import resample_voice
 from recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES, RATE, VOICES, SyntheticVoice, list_phones, speak
@@ -89,8 +90,8 @@ def main(argv: list[str]) -> int:
         raise UserError(f"--sentences-per-voice {options.sentences_per_voice}: must be at least 1")
     rows = write_corpus(options.folder, options.seed, options.sentences_per_voice)
     for (speaker, split), seconds in sorted(_sum_seconds(rows).items()):
-        print(f"{speaker} {split}: {seconds / 60:.1f} min")
-    print(f"{len(rows)} clips, {len(grammar.list_words())} words -> {options.folder / 'corpus.jsonl'}")
+        print_line(f"{speaker} {split}: {seconds / 60:.1f} min")
+    print_line(f"{len(rows)} clips, {len(grammar.list_words())} words -> {options.folder / 'corpus.jsonl'}")
     return 0
 
 

@@ -29,6 +29,7 @@ import soxr
 
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
+from finetune.terminal import print_line
 from recipes.voice_clone.studio.corpus import grammar
 from recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES, NEW_VOICE, RATE, SyntheticVoice, Wave, make_silence, speak
 
@@ -78,7 +79,7 @@ def main(argv: list[str]) -> int:
         raise UserError(f"{options.folder} already exists; remove it or choose another folder")
     write_new_voice(options.folder, options.seed)
     size = sum(path.stat().st_size for path in options.folder.rglob("*") if path.is_file())
-    print(f"{options.folder}: {size:,} bytes")
+    print_line(f"{options.folder}: {size:,} bytes")
     return 0
 
 

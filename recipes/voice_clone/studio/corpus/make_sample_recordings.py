@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
+from finetune.terminal import print_line
 
 Wave = NDArray[np.float32]
 """Samples in [-1, 1]; [time] or [time, channel]."""
@@ -130,7 +131,7 @@ def main(argv: list[str]) -> int:
         path = Path(argv[0]) / recording.path
         files.write_bytes(path, encode_recording(recording, wave))
         files.write_text(path.with_suffix(".transcript.json"), json.dumps(transcript, indent=1) + "\n")
-        print(f"{path}: {len(wave) / FLITE_HZ:.1f} s, {len(transcript)} sentences, {path.stat().st_size:,} bytes")
+        print_line(f"{path}: {len(wave) / FLITE_HZ:.1f} s, {len(transcript)} sentences, {path.stat().st_size:,} bytes")
     return 0
 
 

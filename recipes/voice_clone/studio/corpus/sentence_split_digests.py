@@ -19,6 +19,7 @@ from typing import Any
 
 from finetune.errors import exit_code
 from finetune.storage import files, strict_json
+from finetune.terminal import print_line
 from recipes.voice_clone.studio.corpus import make_corpus, make_new_voice
 from recipes.voice_clone.studio.corpus.make_corpus import CorpusLine
 from recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES
@@ -37,7 +38,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("file", nargs="?", type=Path, default=FILE)
     options = parser.parse_args(argv)
     files.write_json(options.file, describe_sentences(collect_base_sentences(), collect_demo_sentences()))
-    print(options.file)
+    print_line(options.file)
     return 0
 
 

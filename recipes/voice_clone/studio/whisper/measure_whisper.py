@@ -29,6 +29,7 @@ from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio
 from data_prep.segmentation import vad
 from data_prep.transcription import demo_whisper, whisper_engine
 from finetune.errors import UserError, exit_code
+from finetune.terminal import print_line
 from recipes.voice_clone.studio.corpus import grammar, make_corpus
 from recipes.voice_clone.studio.corpus.make_sample_recordings import RECORDINGS
 from recipes.voice_clone.studio.corpus.voices import NEW_VOICE, VOICES, Wave, make_silence, speak
@@ -51,7 +52,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     if options.sentences < 1:
         raise UserError(f"--sentences {options.sentences}: must be at least 1")
-    print(json.dumps(measure_whisper(whisper_engine.load_whisper(options.model, "cpu"), options.corpus, options.sentences), indent=1))
+    print_line(json.dumps(measure_whisper(whisper_engine.load_whisper(options.model, "cpu"), options.corpus, options.sentences), indent=1))
     return 0
 
 

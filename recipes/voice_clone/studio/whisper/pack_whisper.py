@@ -17,6 +17,7 @@ from data_prep.transcription import demo_whisper, whisper_engine
 from data_prep.transcription.demo_whisper import DemoWhisperDescription
 from finetune.errors import UserError, exit_code
 from finetune.storage import demo_models, files
+from finetune.terminal import print_line
 from recipes.voice_clone.studio.corpus import grammar, make_corpus
 from recipes.voice_clone.studio.resumable_training import restore_parameters
 from recipes.voice_clone.studio.whisper import measure_whisper, train_whisper
@@ -55,8 +56,8 @@ def main(argv: list[str]) -> int:
     about = make_folder(options.folder, options.corpus, made, options.sentences)
     archive = demo_models.pack(made)
     files.write_bytes(options.to / f"{demo_whisper.NAME}.zip", archive)
-    print(json.dumps(about.figures, indent=1))
-    print(f"{len(archive):,} bytes -> {options.to / demo_whisper.NAME}.zip")
+    print_line(json.dumps(about.figures, indent=1))
+    print_line(f"{len(archive):,} bytes -> {options.to / demo_whisper.NAME}.zip")
     return 0
 
 

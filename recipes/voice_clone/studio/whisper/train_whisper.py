@@ -33,6 +33,7 @@ from whisper.tokenizer import get_tokenizer
 
 from data_prep.transcription import demo_whisper, whisper_engine
 from finetune.errors import UserError, exit_code
+from finetune.terminal import print_line
 from recipes.voice_clone.studio.corpus import make_corpus
 from recipes.voice_clone.studio.resumable_training import Schedule, train_parameters
 from recipes.voice_clone.studio.whisper.augmented_windows import IGNORED, TICK_S, WhisperBatch, WhisperDataset
@@ -213,7 +214,8 @@ def train(folder: Path, corpus: Path, steps: int, seed: int, until: int | None =
         phase = next(phase for phase in phases if step < phase.until * steps)
         losses = student(speech.batch(seed, step, phase.seconds, phase.windows))
         if step % 50 == 0:
-            print(f"step {step}, {phase.seconds} s:", *(f"{name} {value.item():.3f}" for name, value in losses.items()), flush=True)
+            shown = " ".join(f"{name} {value.item():.3f}" for name, value in losses.items())
+            print_line(f"step {step}, {phase.seconds} s: {shown}")
         return losses["text"] + (losses["phones"] if start_from is None else GUIDED * losses["places"])
 
     train_parameters(folder / "training", Schedule(steps, rate, PLATEAU), dict(student.named_parameters()), loss, until)

@@ -1,0 +1,52 @@
+"""What the package prints. Texts quote file names, data and answers of models, so control characters are escaped here, in one place."""
+
+from __future__ import annotations
+
+import re
+import sys
+import unicodedata
+from typing import TextIO
+
+JOINERS = "\u200c\u200d"
+"""Format characters that Persian, Indic scripts and emoji need, and that only affect their neighbours."""
+COLOUR = re.compile(r"(\x1b\[(?:0|1|(?:1;)?3[0-7])m)")
+
+
+def print_line(text: object = "") -> None:
+    """Print results and progress to standard output."""
+    _write(printable(str(text)), sys.stdout)
+
+
+def print_diagnostic(text: object) -> None:
+    """Print an error, a warning or a note to standard error."""
+    _write(printable(str(text)), sys.stderr)
+
+
+def print_content(text: str, stream: TextIO | None = None, end: str = "\n") -> None:
+    """Print data that another program may read, such as an answer or a config, to `stream` (default: standard output).
+
+    It is escaped for a terminal only: a file or a pipe gets exactly the text.
+    """
+    out = sys.stdout if stream is None else stream
+    _write(printable(text) if out.isatty() else text, out, end)
+
+
+def print_coloured(text: str) -> None:
+    """Print a text to standard output. Codes for colour and bold stay, other control characters are escaped."""
+    _write("".join(part if COLOUR.fullmatch(part) else printable(part) for part in COLOUR.split(text)), sys.stdout)
+
+
+def printable(text: str) -> str:
+    """The text with control characters as escape sequences, except line breaks and tabs: also C1 controls, lone surrogates, and format
+    characters such as those that reverse the order of a text."""
+    return text if text.isprintable() else "".join(map(_escape, text))
+
+
+def _escape(character: str) -> str:
+    harmless = character.isprintable() or character in "\n\t" or character in JOINERS or unicodedata.category(character) == "Zs"
+    return character if harmless else character.encode("unicode_escape").decode()
+
+
+def _write(text: str, stream: TextIO, end: str = "\n") -> None:
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding), end=end, file=stream, flush=True)
