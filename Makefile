@@ -1,8 +1,9 @@
-# Every target makes the environment first, when it is missing or older than what it is made from.
+# Every target makes its environment first, when it is missing or older than what it is made from: .venv has everything, on the transformers
+# 4.57.3 that qwen-tts pins; .venv-chat has all but qwen-tts, on transformers 5, the home of chats and images.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
-NEXT := .venv-next/.installed
+CHAT := .venv-chat/.installed
 # The package index has torch 2.11 with its CUDA libraries only: 5 GB for each of the two environments.
 PYTHON312 ?= $(shell python3.12 -c 'import sys; print(sys.executable)' 2>/dev/null || echo $(PYTHON))
 GPU_VERSIONS := .venv-gpu-chat/.installed .venv-gpu-voice/.installed
@@ -10,8 +11,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # Where it is set, each of the hundreds of processes that the tests start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-WITHOUT_VOICE := tests/recipes/llm_sft $(addprefix --ignore=tests/recipes/llm_sft/serving/test_,chat_api.py chat_requests.py serve_command.py) \
-    tests/recipes/language tests/recipes/codec_lm tests/recipes/image_classification \
+WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/language tests/recipes/codec_lm tests/recipes/image_classification \
     $(wildcard tests/recipes/test_*.py) \
     tests/recipes/csm/model tests/recipes/csm/exporting \
     $(addprefix tests/recipes/csm/test_,context.py options.py recipe.py regeneration.py released_models.py synchronizations.py) \
@@ -22,16 +22,16 @@ WITHOUT_VOICE := tests/recipes/llm_sft $(addprefix --ignore=tests/recipes/llm_sf
     tests/finetune/storage/test_model_security.py \
     tests/data_prep/chats tests/data_prep/test_text_any_input.py tests/data_prep/cli/test_text.py tests/data_prep/test_export_audiofolder.py
 
-.PHONY: demo demo-llm demo-images test test-ci test-all test-next test-gpu-versions mutants check bench gpu-dry bench-check
+.PHONY: demo demo-llm demo-images test test-ci test-all test-chat test-gpu-versions mutants check bench gpu-dry bench-check
 
 demo: $(STAMP)  ## a small trained model learns a new voice; what came of it in runs/demo/summary.json
 	$(BIN)/python -m recipes.voice_clone.demo
 
-demo-llm: $(STAMP)  ## a tiny model learns a task from chats; figures in runs/demo-llm/summary.json
-	$(BIN)/python -m recipes.llm_sft.demo
+demo-llm: $(CHAT)  ## a tiny model learns a task from chats; figures in runs/demo-llm/summary.json
+	.venv-chat/bin/python -m recipes.llm_sft.demo
 
-demo-images: $(STAMP)  ## a tiny model learns handwritten digits, with three seeds or SEEDS="0 …"; figures in runs/demo-images/summary.json
-	$(BIN)/python -m recipes.image_classification.demo $(if $(SEEDS),--seeds $(SEEDS))
+demo-images: $(CHAT)  ## a tiny model learns handwritten digits, with three seeds or SEEDS="0 …"; figures in runs/demo-images/summary.json
+	.venv-chat/bin/python -m recipes.image_classification.demo $(if $(SEEDS),--seeds $(SEEDS))
 
 # Tests start several processes themselves: one thread each, or they take each other's cores. Three at a time keep two cores busy, since tests
 # also wait for disks, servers and ranks.
@@ -45,10 +45,10 @@ test-all: $(STAMP)  ## the slow proofs too: minutes each, up to 20 GB of memory
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow tests/data_prep
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --ignore tests/data_prep  # each starts several processes
-	$(MAKE) test-next
+	$(MAKE) test-chat
 
-test-next: $(NEXT)  ## recipes without voice packages on the newest transformers, accelerate and peft, in an environment of their own
-	OMP_NUM_THREADS=1 .venv-next/bin/python -m pytest -n 2 --dist loadfile $(WITHOUT_VOICE)
+test-chat: $(CHAT)  ## chats, images, CSM and Orpheus on transformers 5, in their own environment
+	OMP_NUM_THREADS=1 .venv-chat/bin/python -m pytest -n 2 --dist loadfile $(WITHOUT_VOICE)
 
 test-gpu-versions: $(GPU_VERSIONS)  ## the oldest torch that pyproject.toml admits: llm_sft with transformers 5, everything with 4.57.3; not part of CI
 	OMP_NUM_THREADS=1 .venv-gpu-chat/bin/python -m pytest -n 2 --dist loadfile $(WITHOUT_VOICE)
@@ -63,7 +63,7 @@ check: $(STAMP)  ## lint, types, and the rules of the house
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_house.py
 
-bench: $(STAMP) $(NEXT)  ## one file per claim; each prints its table
+bench: $(STAMP) $(CHAT)  ## one file per claim; each prints its table
 	set -e; for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
 	$(BIN)/python benchmarks/_pages.py
 
@@ -90,14 +90,14 @@ $(STAMP): pyproject.toml locked/build.txt locked/torch-cpu.txt locked/main.txt l
 	$(BIN)/python $(INSTALL) --require-hashes --upgrade --target .venv/similarity -r locked/similarity.txt
 	touch $@
 
-$(NEXT): pyproject.toml locked/build.txt locked/torch-cpu.txt locked/next.txt locked/cuda.txt
-	test -x .venv-next/bin/python || $(PYTHON) -m venv .venv-next
-	.venv-next/bin/python $(INSTALL) --require-hashes -r locked/build.txt
-	.venv-next/bin/python $(INSTALL) --require-hashes --no-index -r locked/torch-cpu.txt 2>/dev/null || true
-	.venv-next/bin/python $(INSTALL) --require-hashes -r locked/next.txt
-	! .venv-next/bin/python -c '$(OWN_TORCH)' || .venv-next/bin/python $(INSTALL) --require-hashes -r locked/cuda.txt
-	.venv-next/bin/python $(INSTALL) -e .
-	.venv-next/bin/python -m pip check
+$(CHAT): pyproject.toml locked/build.txt locked/torch-cpu.txt locked/chat.txt locked/cuda.txt
+	test -x .venv-chat/bin/python || $(PYTHON) -m venv .venv-chat
+	.venv-chat/bin/python $(INSTALL) --require-hashes -r locked/build.txt
+	.venv-chat/bin/python $(INSTALL) --require-hashes --no-index -r locked/torch-cpu.txt 2>/dev/null || true
+	.venv-chat/bin/python $(INSTALL) --require-hashes -r locked/chat.txt
+	! .venv-chat/bin/python -c '$(OWN_TORCH)' || .venv-chat/bin/python $(INSTALL) --require-hashes -r locked/cuda.txt
+	.venv-chat/bin/python $(INSTALL) -e .
+	.venv-chat/bin/python -m pip check
 	touch $@
 
 $(GPU_VERSIONS): .venv-gpu-%/.installed: pyproject.toml locked/build.txt locked/gpu-%.txt

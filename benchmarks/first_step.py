@@ -15,7 +15,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import _table
 
 ROOT = Path(__file__).resolve().parents[1]
-STAMP = ".venv/.installed"
+ENVIRONMENTS = {"demo-llm": ".venv-chat", "demo": ".venv"}
+"""Target of make → the environment that it installs."""
 ENDS = {"preparation": "$ accelerate launch", "launch to first step": "step 1/"}
 """Of the stages of a demo: how the line begins that ends it."""
 COLUMNS = ("target", "stage", "seconds", "of all")
@@ -31,13 +32,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         clone = Path(folder) / "overtone"
         cloned = timed(["git", "clone", "--quiet", str(ROOT), str(clone)], Path(folder))
-        if flags.quick:
-            (clone / ".venv").symlink_to(ROOT / ".venv")
-        installed = 0.0 if flags.quick else timed(["make", STAMP], clone)
-        targets = ["demo-llm"] if flags.quick else ["demo-llm", "demo"]
-        rows = [row for target in targets for row in table(target, {"clone": cloned, "environment": installed, **stages(target, clone)})]
+        rows = []
+        for target in ["demo-llm"] if flags.quick else ENVIRONMENTS:
+            installed = {"clone": cloned, "environment": install(target, clone, flags.quick)}
+            rows += table(target, {**installed, **stages(target, clone)})
     from_where = "which was there before" if flags.quick else "from an index on the same machine or near it"
     _table.publish("first_step", flags, COLUMNS, rows, NOTE.format(from_where=from_where))
+
+
+def install(target: str, clone: Path, borrowed: bool) -> float:
+    """Seconds until the environment of a target is installed; none if it is the one of this checkout."""
+    environment = ENVIRONMENTS[target]
+    if borrowed:
+        (clone / environment).symlink_to(ROOT / environment)
+        return 0.0
+    return timed(["make", f"{environment}/.installed"], clone)
 
 
 def timed(command: list[str], folder: Path) -> float:
@@ -49,7 +58,7 @@ def timed(command: list[str], folder: Path) -> float:
 def stages(target: str, clone: Path) -> dict[str, float]:
     """Seconds of each of `ENDS`; then the demo is stopped."""
     began, found = time.monotonic(), dict[str, float]()
-    command = ["make", "-o", STAMP, target]  # the environment is there, whatever the times of its files say
+    command = ["make", "-o", f"{ENVIRONMENTS[target]}/.installed", target]  # the environment is there, whatever the times of its files say
     process = subprocess.Popen(
         command, cwd=clone, env={**os.environ, "PYTHONUNBUFFERED": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,

@@ -19,7 +19,7 @@ from benchmarks import _table
 from finetune.storage import files
 
 ROOT = Path(__file__).resolve().parents[1]
-PYTHON = ROOT / ".venv-next" / "bin" / "python"
+PYTHON = ROOT / ".venv-chat" / "bin" / "python"
 WAYS = {
     "bare": "by hand, padded", "ours-padded": "llm_sft, padded", "ours-packed": "llm_sft, packed",
     "trl-padded": "TRL, padded", "trl-packed": "TRL, packed",
@@ -31,7 +31,7 @@ WORDS = 16384
 def main() -> None:
     flags = _table.read_flags(__doc__)
     if not PYTHON.exists():
-        raise SystemExit(f"{PYTHON} is missing: `make .venv-next/.installed` makes the environment that has trl")
+        raise SystemExit(f"{PYTHON} is missing: `make .venv-chat/.installed` makes the environment that has trl")
     count, rounds, rows, width = (4, 1, 64, 64) if flags.quick else (10, 3, 1000, 192)
     found: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:

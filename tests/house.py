@@ -64,6 +64,7 @@ LIBRARIES = frozenset(
             "ray_generation",
             "recipe_state_file",
             "transformers_meta_models",
+            "transformers_release",
             "transformers_weight_names",
             "tiny_checkpoints",
         )

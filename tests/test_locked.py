@@ -15,10 +15,10 @@ PINS = {
     "main.txt": "constraints.txt",
     "build.txt": "constraints.txt",
     "torch-cpu.txt": "constraints.txt",
-    "next.txt": "constraints-next.txt",
+    "chat.txt": "constraints-chat.txt",
 }
 OLDEST = {
-    "gpu-chat.txt": ("constraints-next.txt", "constraints-gpu-chat.txt"),
+    "gpu-chat.txt": ("constraints-chat.txt", "constraints-gpu-chat.txt"),
     "gpu-voice.txt": ("constraints.txt", "constraints-gpu-voice.txt"),
 }
 """Requirements of `make test-gpu-versions`: pinned as in the first file, but for what the second one pins."""
@@ -80,4 +80,14 @@ def test_what_is_locked_is_of_extras_that_exist() -> None:
     script = (ROOT / "locked" / "compile").read_text(encoding="utf-8")
     (listed,) = re.findall(r"^extras=\((.+)\)$", script, re.MULTILINE)
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    assert {"speech", "qwen-tts"} < set(listed.split()) <= extras.keys()
+    assert {"speech", "text", "serve"} < set(listed.split()) <= extras.keys()
+
+
+def test_chats_and_images_have_transformers_5_and_all_else_that_voices_have() -> None:
+    """So that every command but those of Qwen3-TTS runs in either environment."""
+    chat, voice = pins(ROOT / "locked" / "chat.txt"), pins(ROOT / "locked" / "main.txt")
+    assert chat["transformers"].startswith("5.") and voice["transformers"] == "4.57.3"
+    assert voice.keys() - chat.keys() == {"qwen-tts", "sox", "torchaudio"}, "sox and torchaudio are what qwen-tts asks for"
+    assert {package for package in chat.keys() & voice.keys() if chat[package] != voice[package]} == {
+        "accelerate", "gradio", "gradio-client", "huggingface-hub", "tokenizers", "transformers"
+    }  # fmt: skip

@@ -40,6 +40,8 @@ class RunEstimate:
     """Returns the processor that reads rows; raises `UserError` if the base's files are not sufficient."""
     unit: str = POSITIONS
     """`Recipe.unit`."""
+    remarks: tuple[str, ...] = ()
+    """`Loaded.remarks`, which training prints at its start."""
 
 
 def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
@@ -83,7 +85,7 @@ def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
         recomputing=train.activation_checkpointing,
         refuses_tensor=refusals.get,
     )
-    return RunEstimate(config, counted, work, activations, misfits, sketched.processor, recipe.unit)
+    return RunEstimate(config, counted, work, activations, misfits, sketched.processor, recipe.unit, loaded.remarks)
 
 
 def resolve_base(config: Config) -> Config:

@@ -66,6 +66,7 @@ def describe_run(prospect: RunPlan) -> Iterator[str]:
     )
     if train.steps:
         yield f"{format_count(train.steps, 'step')}: {format_duration(train.steps * best.seconds.total)}"
+    yield from foreseen.remarks
 
 
 def describe_data(prospect: RunPlan, found: DataPreview) -> str:

@@ -20,6 +20,7 @@ from finetune.modeling.loading import resolve_source
 from finetune.recipe import Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Sketch, Term
 from recipes import transformers_meta_models, transformers_weight_names
 from recipes.recipe_state_file import load_state, store_state
+from recipes.transformers_release import describe_old_release
 
 from . import classifier_model, export_plan, image_processing, label_prediction, labels
 from .image_processing import ImageProcessing
@@ -55,7 +56,7 @@ def make_loaded(config: Config[Options], names: list[str]) -> Loaded:
         buffers=transformers_weight_names.read_buffers(whole, stored, base),
         state={"labels": names},
         libraries=("pillow",),
-        remarks=(f"{len(names):,} labels; images of {size[0]} × {size[1]} pixels",),
+        remarks=(f"{len(names):,} labels; images of {size[0]} × {size[1]} pixels", *describe_old_release()),
     )
 
 

@@ -21,6 +21,7 @@ from recipes.language import causal_lm_loss, collation, loss_assumption_checks
 from recipes.language.model_loading import load_for_training, sketch_model
 from recipes.language.sft_tokenization import check_template, tokenize_row
 from recipes.language.tokenizer import check_vocabulary, load_tokenizer, read_template
+from recipes.transformers_release import describe_old_release
 
 from . import chat_session, export_plan, generation, loss_mask_preview
 from .options import Options
@@ -40,7 +41,7 @@ def load(config: Config[Options]) -> Loaded:
     options = config.options
     loaded = load_for_training(config)
     processor = load_processor(config, loaded)
-    remarks = (describe_supervision(processor.tokenizer, options.supervise), *loaded.remarks)
+    remarks = (describe_supervision(processor.tokenizer, options.supervise), *loaded.remarks, *describe_old_release())
     return replace(loaded, processor=processor, state=make_state(options), remarks=remarks)
 
 
@@ -55,7 +56,9 @@ def load_processor(config: Config[Options], loaded: Loaded) -> ChatProcessor:
 
 def sketch(config: Config[Options]) -> Sketch:
     """For `finetune plan`."""
-    return sketch_model(config, load_processor)
+    sketched = sketch_model(config, load_processor)
+    loaded = replace(sketched.loaded, remarks=(*sketched.loaded.remarks, *describe_old_release()))
+    return replace(sketched, loaded=loaded)
 
 
 def describe_supervision(tokenizer: Any, supervise: str) -> str:

@@ -87,7 +87,7 @@ SLOW = {
 ON_A_GPU = {"gpu"}
 """Benchmarks whose tables stay empty until they have run on a GPU; `make gpu-dry` runs through them."""
 ELSEWHERE = {"sft_speed"}
-"""Benchmarks that need the environment of `make test-next`, which `make bench` makes."""
+"""Benchmarks that need the environment of `make test-chat`, which `make bench` makes."""
 FOUND = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
 
 

@@ -15,7 +15,7 @@ RECORDINGS = ("rms/railway.ogg", "rms/workshop.wav", "slt/harbour.flac", "slt/ki
 
 def test_datasets_loads_what_was_exported(tmp_path: Path) -> None:
     """Its splits, its rows, and the names of their clips: to make sounds of these, it needs torchcodec and an FFmpeg."""
-    datasets = pytest.importorskip("datasets", reason="`make test-next` has it; test_export_formats.py checks the documented rules here")
+    datasets = pytest.importorskip("datasets", reason="`make test-chat` has it; test_export_formats.py checks the documented rules here")
     rows = [{"audio": name, "text": f"Of {name}.", "speaker": name[:3], "language": "english"} for name in RECORDINGS]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[1:]))
     (tmp_path / "val.jsonl").write_text(json.dumps(rows[0]))

@@ -28,7 +28,7 @@ def test_saved_datasets_are_read_split_by_split_without_null_columns() -> None:
 
 
 def test_folders_saved_by_the_installed_datasets_are_read(tmp_path: Path) -> None:
-    pytest.importorskip("datasets", reason="`make test-next` has it; elsewhere the folders that it saved are read")
+    pytest.importorskip("datasets", reason="`make test-chat` has it; elsewhere the folders that it saved are read")
     saved.write(tmp_path)
     assert [each.row for each in read(tmp_path / "one")] == saved.ONE
     assert [each.row for each in read(tmp_path / "splits")] == [*saved.SPLITS["train"], *saved.SPLITS["test"]]

@@ -17,6 +17,7 @@ from finetune.recipe import Recipe, find_recipe, load_recipe
 from finetune.storage import files
 from recipes.llm_sft.recipe import RECIPE as LLM
 from recipes.llm_sft.tiny_checkpoint import make_config
+from recipes.transformers_release import describe_old_release
 from recipes.voice_clone.model.config_factory import make_released_config
 from recipes.voice_clone.recipe import RECIPE as VOICE
 from tests.finetune import tiny
@@ -37,7 +38,7 @@ def run_of(name: str, recipe: Recipe, folder: Path, config: dict[str, Any], *ove
 def test_a_voice_model_is_estimated_from_its_config_alone(tmp_path: Path) -> None:
     whole = estimate_run(run_of("voice_clone", VOICE, tmp_path, make_released_config("1.7B")), VOICE)
     assert whole.outline.total == whole.outline.trained == 1_916_676_352
-    assert whole.outline.blocks == 28 + 5
+    assert whole.outline.blocks == 28 + 5 and whole.remarks == ()
     part = estimate_run(
         run_of("voice_clone", VOICE, tmp_path, make_released_config("1.7B"), ("options.trainable", "no_text_embedding")), VOICE
     )
@@ -50,6 +51,7 @@ def test_a_language_model_with_adapters_is_estimated(tmp_path: Path) -> None:
     config = make_config(WORDS)
     full = estimate_run(run_of("llm_sft", LLM, tmp_path, config), LLM)
     lora = estimate_run(run_of("llm_sft", LLM, tmp_path, config, ("model.lora", "{rank: 4}")), LLM)
+    assert full.remarks[1:] == describe_old_release() and full.remarks[0].startswith("attention: ")
     assert 0 < lora.outline.trained < full.outline.trained / 10 and lora.outline.total > full.outline.total
     kept, less = (lora.activations(1024, how, 1) for how in ("none", "full"))
     assert less.blocks < kept.blocks / 5 and less.flops > kept.flops

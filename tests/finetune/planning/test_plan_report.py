@@ -36,6 +36,11 @@ def test_a_report_shows_every_section(foreseen: RunEstimate) -> None:
     assert f"--train.micro_tokens {prospect.largest}" in said
 
 
+def test_what_training_remarks_at_its_start_is_in_the_plan_once(foreseen: RunEstimate) -> None:
+    said = text_of(plan_run(replace(foreseen, remarks=("attention: sdpa", "an old release")), MACHINE), [])
+    assert said.count("attention: sdpa\nan old release\n") == 1 == said.count("an old release")
+
+
 def test_a_plan_counts_the_host_memory_of_saves(foreseen: RunEstimate) -> None:
     """The fp32 master and both moments of each trained parameter, once over all machines."""
     outline = replace(foreseen.outline, root=Unit((ParameterOutline(1, 10**9, True, 4, 2),)))

@@ -17,6 +17,7 @@ from finetune.planning.meta_device_estimate import estimate_run
 from finetune.recipe import find_recipe, load_recipe
 from recipes.image_classification.options import Options
 from recipes.image_classification.recipe import RECIPE
+from recipes.transformers_release import describe_old_release
 from tests.recipes.image_classification.tiny_images import FOLDER, make_config, train_here, write_images, write_rows
 
 
@@ -49,7 +50,7 @@ def test_the_same_seed_gives_the_same_run_and_another_one_other_crops(tmp_path: 
 def test_a_plan_needs_no_data_and_counts_the_head_of_the_labels(tmp_path: Path) -> None:
     config = make_config(tmp_path, ("train.micro_tokens", "16"))
     foreseen = estimate_run(config, RECIPE)
-    assert foreseen.misfits == () and foreseen.unit == "images"
+    assert foreseen.misfits == () and foreseen.unit == "images" and foreseen.remarks[1:] == describe_old_release()
     one, more = (foreseen.activations(count, "none", 1) for count in (8, 16))
     assert (one.positions, more.positions) == (8, 16) and more.flops == pytest.approx(2 * one.flops, rel=0.05)
     seen = preview_data(config, RECIPE, foreseen.processor())

@@ -18,6 +18,7 @@ from finetune.exporting import export
 from finetune.modeling import loading
 from recipes.llm_sft import recipe
 from recipes.llm_sft.recipe import RECIPE, ChatProcessor
+from recipes.transformers_release import describe_old_release
 from tests.finetune.data.test_index_workers import check_other_processes
 from tests.finetune.tiny import let_go
 from tests.recipes.llm_sft import tiny_runs
@@ -53,7 +54,8 @@ def test_the_option_supervise_is_passed_on(tmp_path: Path) -> None:
 
 
 def test_supervision_and_attention_are_logged_before_the_first_step(tmp_path: Path) -> None:
-    learned, attention = loaded(tmp_path, ("options.attention", "sdpa")).remarks
+    learned, attention, *release = loaded(tmp_path, ("options.attention", "sdpa")).remarks
+    assert tuple(release) == describe_old_release()
     assert "supervised: the text that the chat template adds for the assistant" in learned
     assert attention.startswith("attention: sdpa, as configured") and loaded(tmp_path).remarks[1].startswith("attention: ")
 

@@ -1,0 +1,20 @@
+"""What an installed transformers 4 lacks for recipes whose home is transformers 5."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+ENVIRONMENT = "python3.11 -m venv .venv-chat && .venv-chat/bin/pip install -c constraints-chat.txt -e '.[text,liger]'"
+"""Makes an environment with transformers 5, in a checkout."""
+
+
+def describe_old_release() -> tuple[str, ...]:
+    """One sentence for the log about what an installed transformers 4 lacks, with the command for an environment with transformers 5; empty
+    with transformers 5."""
+    installed = version("transformers")
+    if int(installed.partition(".")[0]) >= 5:
+        return ()
+    return (
+        f"transformers {installed}, which Qwen3-TTS needs, lacks grouped experts, newer architectures and the fixes of CVE-2026-4372 and "
+        f"CVE-2026-5241 (the checks of model folders contain both, see SECURITY.md); with transformers 5: {ENVIRONMENT}",
+    )
