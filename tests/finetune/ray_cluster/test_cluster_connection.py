@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +14,8 @@ import pytest
 from finetune.errors import UserError
 from finetune.ray_cluster import cluster_connection
 from tests import loopback
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_without_ray_the_package_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,3 +52,17 @@ def test_an_address_without_a_cluster_is_refused(family: str, monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "ray", without_init)
     with pytest.raises(UserError, match=r"^no Ray cluster at .*`ray start --head`"), cluster_connection.connect(None):
         raise AssertionError("it was opened")
+
+
+def test_a_ray_cluster_asks_for_a_token(tmp_path: Path) -> None:
+    """CVE-2025-34351. A cluster that `connect` starts always does; `ray start` does once the page's first command has made a token."""
+    page = (ROOT / "docs" / "several_machines.md").read_text(encoding="utf-8")
+    assert page.index("ray get-auth-token --generate") < page.index("ray start --head")
+    program = (
+        "import os; from ray._private.authentication import authentication_token_setup as setup; setup.generate_and_save_token(); "
+        "print(setup.maybe_enable_token_auth_if_token_available(), os.environ.pop('RAY_AUTH_MODE')); "
+        "print(setup.enable_token_auth_by_default(), os.environ['RAY_AUTH_MODE'])"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {"HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "token"] * 2, "by `ray start`, by `ray.init`"
