@@ -11,7 +11,7 @@ import copy
 import functools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, cast
+from typing import Annotated, Any, Final, Generic, Literal, cast
 
 import yaml
 from pydantic import (
@@ -77,6 +77,9 @@ def _list_of_one(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
+AUTO: Final = "auto"
+NumberOrAuto = Annotated[int, Field(ge=1)] | Literal["auto"]
+"""`auto`: `finetune/data/run_sizes.py` computes the number when the data are read."""
 FilePath = Annotated[Path, Field(strict=False)]
 DataFile = Annotated[Path | str, PlainValidator(_path_or_url, json_schema_input_type=str)]
 """A string is a URL."""
@@ -212,8 +215,11 @@ class Train(Section):
     """Number of non-finite updates (NaN or Inf in the loss or gradient, or a spike) to skip before the run stops. Each one is logged."""
     spike: float | None = Field(default=None, gt=1)
     """Treat an update as non-finite if its loss or gradient norm exceeds this multiple of the median over the last 50 updates."""
-    global_batch_tokens: int = Field(default=16384, ge=1)
-    """Positions per optimizer step, over all ranks. It determines gradient accumulation, so a config means the same on 1 GPU and on 8."""
+    global_batch_tokens: NumberOrAuto = "auto"
+    """Positions per optimizer step, over all ranks. It determines gradient accumulation, so a config means the same on 1 GPU and on 8.
+    `auto`: the positions of all epochs divided by 100 updates, from 4 samples to `largest_batch_tokens`; a resumed run keeps its number."""
+    largest_batch_tokens: int = Field(default=16384, ge=1)
+    """Most positions per optimizer step that `global_batch_tokens: auto` chooses; larger data get more updates instead."""
     micro_tokens: int = Field(default=4096, ge=1)
     """Largest micro-batch in positions, including padding. It limits the memory of activations."""
     precision: Literal["bf16", "fp32"] = "bf16"
@@ -222,6 +228,11 @@ class Train(Section):
     """Recompute activations of each block in the backward pass: all of them, or (selective) all but matrix products and attention."""
     compile: bool | Literal["auto"] = "auto"
     """Compile blocks with torch.compile. `auto`: on a GPU, if the run is long enough to repay about a minute of compilation."""
+
+    @property
+    def batch_tokens(self) -> int:
+        """`global_batch_tokens`, or, while that is `auto`, the most that it can become."""
+        return self.largest_batch_tokens if self.global_batch_tokens == AUTO else self.global_batch_tokens
 
     @field_validator("precision", mode="before")
     @classmethod
@@ -247,8 +258,9 @@ class Parallel(Section):
 
 
 class Checkpoint(Section):
-    every: int = Field(default=200, ge=1)
-    """Optimizer steps between two checkpoints; the last step always writes one."""
+    every: NumberOrAuto = "auto"
+    """Optimizer steps between two checkpoints; the last step always writes one. `auto`: about 5 in a run (with LoRA, as often as an
+    evaluation), always at a step that is evaluated, and at most 200 steps apart."""
     keep: Annotated[int, Field(ge=2)] | Literal["spread"] = 3
     """Number of checkpoints to keep, in addition to the best one (among those evaluated at their step). `spread`: the two newest, and up to
     8 that are spread over the whole run, to choose from later."""
@@ -269,8 +281,9 @@ class Checkpoint(Section):
 
 
 class Eval(Section):
-    every: int = Field(default=200, ge=1)
-    """Optimizer steps between two evaluations on `data.val`; the last step always runs one."""
+    every: NumberOrAuto = "auto"
+    """Optimizer steps between two evaluations on `data.val`; the last step always runs one. `auto`: 10 in a run, at most 200 steps
+    apart."""
     at_start: bool = False
     """Whether a fresh run evaluates before its first step, so that the log and `loss.png` begin with the loss of the base."""
 
@@ -402,6 +415,12 @@ def _validate(model: type[Config], recipe: str, sources: list[ConfigSource]) -> 
     except ValidationError as error:
         problems = [explain(problem, model, origins) for problem in error.errors()]
         raise UserError("the configuration has problems:\n  " + "\n  ".join(problems)) from None
+
+
+def require_number(value: int | str) -> int:
+    """`eval.every` or `checkpoint.every` of a run that trains."""
+    assert isinstance(value, int), "finetune/data/run_sizes.py replaces auto"
+    return value
 
 
 def on_disk(path: Path | str | None) -> Path | None:

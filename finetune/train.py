@@ -133,14 +133,19 @@ def load_checked_recipe(config: Config) -> Recipe:
 
 def check_inputs(config: Config) -> None:
     """Raises `UserError` for data or a tracker that is missing. Needs neither torch nor a device."""
+    if not config.data.training_files():
+        advice = load_data_advice(find_recipe(config.recipe))
+        raise UserError(f"no training data: give --data.train FOLDER/train.jsonl, or several files as data.mix. {advice}")
+    check_given_inputs(config)
+
+
+def check_given_inputs(config: Config) -> None:
+    """`check_inputs`, but training data may be missing."""
     if config.data.train is not None and config.data.mix:
         raise UserError(
             f"data.train: {config.data.train} and data.mix are both set; list that file in data.mix, and set --data.train null, or remove "
             "data.mix"
         )
-    if not config.data.training_files():
-        advice = load_data_advice(find_recipe(config.recipe))
-        raise UserError(f"no training data: give --data.train FOLDER/train.jsonl, or several files as data.mix. {advice}")
     by_samples = (config.checkpoint.best_by or "").startswith(SAMPLED)  # `generation_during_training.check` checks these
     if config.data.val is None and not by_samples and (config.train.patience is not None or config.checkpoint.best_by is not None):
         key = "train.patience" if config.train.patience is not None else "checkpoint.best_by"

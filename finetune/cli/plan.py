@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from finetune.launcher import take_launch
 from finetune.recipe import Recipe, find_recipe, load_recipe
 from finetune.storage import files
 from finetune.terminal import print_coloured, print_content, print_line
-from finetune.train import check_config, check_inputs, list_config_files, list_words, load_checked_recipe, print_help, resolve_config
+from finetune.train import check_config, check_given_inputs, list_config_files, list_words, load_checked_recipe, print_help, resolve_config
 from finetune.training import generation_during_training
 
 if TYPE_CHECKING:
@@ -91,15 +92,16 @@ def print_estimate(config: Config, recipe: Recipe, requested: PlanOptions, argum
     from finetune.planning.launch_file import format_launch_command, format_launch_file
     from finetune.planning.meta_device_estimate import estimate_run
     from finetune.planning.plan_report import format_plan
-    from finetune.planning.run_plan import plan_run
+    from finetune.planning.run_plan import look_at_data, plan_run, settle_plan
 
     foreseen = estimate_run(config, recipe)
+    seen = look_at_data(foreseen, recipe)
+    foreseen, sizes = settle_plan(foreseen, seen)
     prospect = plan_run(foreseen, requested.cluster)
-    seen = prospect.look(recipe)
     problems = list(dict.fromkeys([*startup_errors(config, recipe), *prospect.problems(seen)]))
     words = list_words(arguments)
     command = format_launch_command(prospect.best, requested.cluster, requested.write, words)
-    for line in format_plan(prospect, command, seen, problems):
+    for line in format_plan(prospect, command, seen, sizes, problems):
         print_line(f"# {line}".rstrip())
     if requested.write is not None:
         files.write_text(requested.write, format_launch_file(prospect.best, requested.cluster, requested.write, words))
@@ -108,8 +110,8 @@ def print_estimate(config: Config, recipe: Recipe, requested: PlanOptions, argum
 
 
 def startup_errors(config: Config, recipe: Recipe) -> Iterator[str]:
-    """Messages of the errors with which `train` would stop at startup."""
-    for check in (lambda: check_inputs(config), lambda: generation_during_training.check(config, recipe)):
+    """Messages of the errors with which `train` would stop at startup. Data that is not given yet is none: a plan needs no data."""
+    for check in (lambda: check_given_inputs(config), lambda: generation_during_training.check(config, recipe)):
         try:
             check()
         except UserError as problem:
@@ -156,9 +158,10 @@ def read_first_batch(config: Config, recipe: Recipe) -> list[str]:
 
 def format_first_batch(config: Config, recipe: Recipe, world: World) -> Iterator[str]:
     """Lines about dropped rows, then the samples of the first micro-batch of epoch 0. The run reuses the index that is built here."""
-    from finetune.data.batching import Loader, Order, Place, steps
+    from finetune.data.batching import Loader, Place, count_steps, steps
     from finetune.data.dataset_opening import check_batching, describe_dropped, open_training_data
     from finetune.data.mixture import MixedRows
+    from finetune.data.run_sizes import settle_sizes
     from finetune.data.sample_cache_key import data_key
 
     assert recipe.show is not None
@@ -169,7 +172,9 @@ def format_first_batch(config: Config, recipe: Recipe, world: World) -> Iterator
     yield from describe_dropped(rows)
     if isinstance(rows, MixedRows):
         yield from rows.describe(None if config.train.steps else config.train.epochs, recipe.unit)
-    micro = next(steps(Order.of(config), rows.lengths, Place(), epochs=1)).micros[0]
+    count = partial(count_steps, lengths=rows.lengths, epochs=config.train.epochs)
+    sizes = settle_sizes(config, len(rows), int(rows.lengths.sum()), recipe.unit, count)
+    micro = next(steps(sizes.order, rows.lengths, Place(), epochs=1)).micros[0]
     yield f"\nthe first micro-batch: {len(micro.ids)} of {format_count(len(rows), 'row')}, {micro.tokens:,} {recipe.unit}"
     loader = Loader(rows, recipe, rank=0, size=1)
     for row in micro.ids:

@@ -9,9 +9,9 @@ Of a mixture (finetune/data/mixture.py), a window has each source's share of sam
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from fractions import Fraction
 from typing import Any
 
@@ -82,11 +82,24 @@ class Order:
 
     @classmethod
     def of(cls, config: Config) -> Order:
+        """The order of a config with a number as `train.global_batch_tokens`; with `auto`, that of the largest step."""
         data, train = config.data, config.train
-        return cls(config.run.seed, data.window, train.micro_tokens, train.global_batch_tokens, data.packing)
+        return cls(config.run.seed, data.window, train.micro_tokens, train.batch_tokens, data.packing)
+
+    @property
+    def step_tokens(self) -> int:
+        """Positions of a step of full micro-batches."""
+        return -(-self.global_batch_tokens // self.micro_tokens) * self.micro_tokens
 
     def as_json(self) -> dict[str, int]:
         return asdict(self)
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any]) -> Order | None:
+        """The order that a checkpoint holds; None if a value is missing or out of range, so that it is no order of a run."""
+        names = {each.name for each in fields(cls)}
+        is_whole = values.keys() == names and min(values["micro_tokens"], values["global_batch_tokens"], values["window"]) >= 1
+        return cls(**values) if is_whole else None
 
 
 def micro_batches(order: Order, lengths: Ids | MixedLengths, epoch: int, window: int) -> list[MicroBatch]:

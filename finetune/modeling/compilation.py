@@ -44,8 +44,8 @@ class Compilation:
     """One line for the log; may be empty."""
 
 
-def decide_compilation(config: Config, loaded: Loaded, world: World, steps: int) -> Compilation:
-    """Whether to compile blocks in a run of `steps` steps on this machine. `loaded`: the model before sharding, with frozen parameters
+def decide_compilation(config: Config, loaded: Loaded, world: World, positions: int) -> Compilation:
+    """Whether to compile blocks in a run on so many positions on this machine. `loaded`: the model before sharding, with frozen parameters
     marked."""
     wanted = config.train.compile
     if wanted is not True and (wanted is False or world.device.type != "cuda"):
@@ -55,7 +55,6 @@ def decide_compilation(config: Config, loaded: Loaded, world: World, steps: int)
         return Compilation(True, f"train.compile: true; {taken}")
     if reason := find_obstacle(config, loaded):
         return Compilation(False, f"train.compile: auto, and blocks are not compiled: {reason}")
-    positions = steps * config.train.global_batch_tokens
     saved = SAVED * estimate_seconds(loaded, positions) / world.data_size
     if saved < SECONDS * count_kinds(loaded):
         return Compilation(False, f"train.compile: auto, and blocks are not compiled: {positions:,} positions are too few to repay it")
@@ -90,10 +89,10 @@ def estimate_seconds(loaded: Loaded, positions: int) -> float:
     return operations * positions / SPEED
 
 
-def fixed_positions(config: Config, recipe: Recipe) -> int | None:
-    """Length to which micro-batches are padded when blocks are compiled; None if sizes vary, and blocks are compiled with dynamic
-    shapes."""
-    return config.train.micro_tokens if config.data.packing and recipe.pad is not None else None
+def fixed_positions(packing: bool, recipe: Recipe, largest: int) -> int | None:
+    """Length to which micro-batches of up to `largest` positions are padded when blocks are compiled; None if sizes vary, and blocks are
+    compiled with dynamic shapes."""
+    return largest if packing and recipe.pad is not None else None
 
 
 def compile_blocks(

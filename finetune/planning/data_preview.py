@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from finetune.config import Config, on_disk
 from finetune.data import dataset_opening, referenced_file_changes, row_measurement
+from finetune.data.batching import Order, count_steps
 from finetune.data.context_rows import EarlierRows, find_earlier_rows, read_with_context
 from finetune.data.mixture import compute_shares, describe_equal_files, describe_share, name_sources
 from finetune.errors import UserError
@@ -17,7 +21,11 @@ from finetune.storage import files, strict_json
 from finetune.storage.strict_json import loads_object
 
 LOOKED_AT = 64
-"""Number of rows to read, spread over the file: enough to estimate lengths to a few percent."""
+"""Number of rows of a large file to read, spread over it: enough to estimate lengths to a few percent."""
+ALL_ROWS = 1000
+"""Rows up to which a file is read whole, so that the number of steps is that of training: about a second."""
+COUNTED_ROWS = 20_000
+"""Rows whose steps are counted one by one, which takes less than a second; the steps of larger data are in proportion."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +35,24 @@ class DataPreview:
     rows: int
     looked_at: int
     positions: float
-    """Positions of all rows, extrapolated."""
+    """Positions of all rows of an epoch, extrapolated."""
+    lengths: tuple[int, ...]
+    """Of the rows that were read, in positions."""
     problems: tuple[str, ...]
     """Problems of rows, with file and line."""
     shares: tuple[str, ...] = ()
     """One line for each file of `data.mix`."""
+
+    def draw_lengths(self, rows: int) -> list[int]:
+        """Lengths of so many rows: those that were read, repeated; at most `COUNTED_ROWS` of them."""
+        return [*islice(cycle(self.lengths), min(rows, COUNTED_ROWS))] if self.lengths else []
+
+    def count_steps(self, order: Order, epochs: int) -> int:
+        """Optimizer steps of all epochs: exact if every row was read, else as if the others had the same lengths."""
+        drawn = np.array(self.draw_lengths(self.rows), np.int64)
+        if not len(drawn):
+            return epochs
+        return round(count_steps(order, drawn, epochs) * max(self.rows / len(drawn), 1))
 
 
 def preview_data(config: Config, recipe: Recipe, processor: Any) -> DataPreview:
@@ -51,7 +72,9 @@ def preview_data(config: Config, recipe: Recipe, processor: Any) -> DataPreview:
     ]
     positions = rows * sum(float(share) * mean for share, mean in zip(shares, means, strict=True))
     problems = [*(text for each in found for text in each.problems), *find_equal_files(paths)]
-    return DataPreview(rows, sum(each.looked_at for each in found), positions, tuple(problems), tuple(lines))
+    drawn = [each.draw_lengths(round(float(share) * min(rows, COUNTED_ROWS))) for share, each in zip(shares, found, strict=True)]
+    lengths = tuple(length for each in drawn for length in each)
+    return DataPreview(rows, sum(each.looked_at for each in found), positions, lengths, tuple(problems), tuple(lines))
 
 
 def find_equal_files(paths: Sequence[Path]) -> Iterator[str]:
@@ -80,7 +103,7 @@ def preview_file(path: Path, config: Config, recipe: Recipe, processor: Any) -> 
             problems.append(f"{path}:{line}: this row has no training targets")
     with path.open("rb") as file:
         rows = sum(1 for raw in file if raw.strip())
-    return DataPreview(rows, seen, rows * sum(lengths) / max(len(lengths), 1), tuple(problems))
+    return DataPreview(rows, seen, rows * sum(lengths) / max(len(lengths), 1), tuple(lengths), tuple(problems))
 
 
 def read_some_samples(path: Path, config: Config, recipe: Recipe, processor: Any) -> Iterator[Sample | None]:
@@ -117,13 +140,14 @@ def inspect_row(
 
 
 def read_some_rows(path: Path | None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, row) of rows spread over a file, including the first; blank lines are skipped. Raises `UserError` for invalid JSON."""
+    """(line number, row) of all rows of a file, or of some that are spread over a large one, including the first; blank lines are skipped.
+    Raises `UserError` for invalid JSON."""
     if path is None or not path.is_file():
         return
     with path.open("rb") as file:
         lines = sum(1 for _ in file)
         file.seek(0)
-        stride = max(1, lines // LOOKED_AT)
+        stride = 1 if lines <= ALL_ROWS else lines // LOOKED_AT
         for number, raw in enumerate(file, start=1):
             if (number - 1) % stride == 0 and raw.strip():
                 try:

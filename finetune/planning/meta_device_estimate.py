@@ -80,7 +80,7 @@ def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
         outline=counted,
         activations=lambda recomputing, tensor: activations(train.micro_tokens, recomputing, tensor),
         micro_tokens=train.micro_tokens,
-        global_batch_tokens=train.global_batch_tokens,
+        global_batch_tokens=train.batch_tokens,
         compute=dtype.itemsize,
         recomputing=train.activation_checkpointing,
         refuses_tensor=refusals.get,

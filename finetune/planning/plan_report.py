@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from finetune.checkpointing.retention import describe_keep
+from finetune.data.run_sizes import RunSizes
 from finetune.errors import format_count
 from finetune.hardware.gpu_specs import EFFICIENCY
 from finetune.monitoring.run_logger import format_duration
@@ -31,13 +32,18 @@ TERMS = {
 }
 
 
-def format_plan(prospect: RunPlan, command: str, seen: DataPreview | str | None, problems: list[str]) -> Iterator[str]:
-    """The plan, line by line. `command`: the one that trains like this."""
+def format_plan(
+    prospect: RunPlan, command: str, seen: DataPreview | str | None, sizes: RunSizes | None, problems: list[str]
+) -> Iterator[str]:
+    """The plan, line by line. `command`: the one that trains like this. `sizes`: those that follow from the data, if there are any."""
     yield from describe_run(prospect)
-    if isinstance(seen, DataPreview) and not prospect.foreseen.config.train.steps:
-        yield describe_data(prospect, seen)
-    if isinstance(seen, DataPreview):
+    if isinstance(seen, DataPreview) and sizes is not None:
+        if not prospect.foreseen.config.train.steps:
+            yield describe_data(prospect, seen, sizes.total)
+        yield from sizes.remarks
         yield from (f"data.mix: {line}" for line in seen.shares)
+    elif not prospect.foreseen.config.data.training_files():
+        yield "no data yet: with --data.train FILE, the plan has the number of steps, and the step size that auto chooses"
     yield ""
     yield from describe_memory(prospect)
     yield ""
@@ -53,7 +59,8 @@ def describe_run(prospect: RunPlan) -> Iterator[str]:
     of, work, train = foreseen.outline, foreseen.work, foreseen.config.train
     size = checkpoint_size(foreseen)
     yield f"{of.total:,} parameters, {of.trained:,} trained"
-    yield f"a step: {work.global_batch_tokens:,} {foreseen.unit}, {work.micro_batches} micro-batches of up to {work.micro_tokens:,}"
+    most = min(work.micro_tokens, work.global_batch_tokens)
+    yield f"a step: {work.global_batch_tokens:,} {foreseen.unit}, {format_count(work.micro_batches, 'micro-batch')} of up to {most:,}"
     yield (
         f"a checkpoint: {size / 1e9:.2f} GB on disk; {describe_keep(foreseen.config.checkpoint.keep)} are kept, and the oldest is removed "
         "only after the next one is written"
@@ -69,14 +76,13 @@ def describe_run(prospect: RunPlan) -> Iterator[str]:
     yield from foreseen.remarks
 
 
-def describe_data(prospect: RunPlan, found: DataPreview) -> str:
-    """Steps and time, extrapolated from some rows of the data."""
-    train = prospect.foreseen.config.train
-    steps = max(1, round(found.positions * train.epochs / train.global_batch_tokens))
+def describe_data(prospect: RunPlan, found: DataPreview, steps: int) -> str:
+    """Steps and time; extrapolated unless all rows were read."""
+    train, about = prospect.foreseen.config.train, "" if found.looked_at == found.rows else "about "
     return (
-        f"about {format_count(steps, 'step')}, {format_duration(steps * prospect.best.seconds.total)}: "
-        f"{format_count(train.epochs, 'epoch')} of about {found.positions:,.0f} {prospect.foreseen.unit}, "
-        f"estimated from {found.looked_at} of {format_count(found.rows, 'row')}"
+        f"{about}{format_count(steps, 'step')}, {format_duration(steps * prospect.best.seconds.total)}: "
+        f"{format_count(train.epochs, 'epoch')} of {about}{found.positions:,.0f} {prospect.foreseen.unit}, "
+        f"from {found.looked_at} of {format_count(found.rows, 'row')}"
     )
 
 

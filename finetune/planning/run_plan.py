@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from finetune.checkpointing import disk_space
 from finetune.config import on_disk
+from finetune.data.run_sizes import RunSizes, settle_sizes
 from finetune.errors import UserError
 from finetune.hardware.gpu_specs import Cluster
 from finetune.modeling import optimizers, quantization
@@ -46,7 +47,7 @@ class RunPlan:
         )
 
     def problems(self, seen: DataPreview | str | None) -> Iterator[str]:
-        """Problems that would stop the run later. `seen`: the result of `look`."""
+        """Problems that would stop the run later. `seen`: the result of `look_at_data`."""
         foreseen = self.foreseen
         base = Path(str(foreseen.config.model.source))
         if not has_weights(base) and commit_of(base) is None:  # training downloads those of a model on the hub
@@ -59,17 +60,30 @@ class RunPlan:
             yield f"out of memory: {self.best.memory.total / GIB:.1f} of {self.cluster.gpu.memory:g} GiB; {advise_on_memory(self)}"
         yield from [seen] if isinstance(seen, str) else seen.problems if seen else ()
 
-    def look(self, recipe: Recipe) -> DataPreview | str | None:
-        """A preview of the data, the reason why it cannot be read, or None if the file does not exist."""
-        paths = [path for path in map(on_disk, self.foreseen.config.data.training_files()) if path is not None]
-        if not paths or not all(path.is_file() for path in paths):
-            return None
-        try:
-            return preview_data(self.foreseen.config, recipe, self.foreseen.processor())
-        except UserError as problem:
-            return str(problem)
-        except (OSError, ValueError) as problem:  # transformers raises these for a missing tokenizer
-            return f"model.source: the tokenizer cannot be loaded: {str(problem).splitlines()[0]}"
+
+def look_at_data(foreseen: RunEstimate, recipe: Recipe) -> DataPreview | str | None:
+    """A preview of the data, the reason why it cannot be read, or None if the file does not exist."""
+    paths = [path for path in map(on_disk, foreseen.config.data.training_files()) if path is not None]
+    if not paths or not all(path.is_file() for path in paths):
+        return None
+    try:
+        return preview_data(foreseen.config, recipe, foreseen.processor())
+    except UserError as problem:
+        return str(problem)
+    except (OSError, ValueError) as problem:  # transformers raises these for a missing tokenizer
+        return f"model.source: the tokenizer cannot be loaded: {str(problem).splitlines()[0]}"
+
+
+def settle_plan(foreseen: RunEstimate, seen: DataPreview | str | None) -> tuple[RunEstimate, RunSizes | None]:
+    """The estimate with the step size that the data give, and the sizes as training will choose them; without data, the largest step of
+    `auto`, and None."""
+    if not isinstance(seen, DataPreview):
+        return foreseen, None
+    config = foreseen.config
+    count = partial(seen.count_steps, epochs=config.train.epochs)
+    sizes = settle_sizes(config, seen.rows, round(seen.positions), foreseen.unit, count)
+    work = replace(foreseen.work, global_batch_tokens=sizes.order.step_tokens)
+    return replace(foreseen, config=sizes.config, work=work), sizes
 
 
 def plan_run(foreseen: RunEstimate, cluster: Cluster) -> RunPlan:

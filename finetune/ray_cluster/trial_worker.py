@@ -19,7 +19,7 @@ from finetune.storage import files
 from finetune.train import check_config, load_checked_recipe
 from finetune.training.run import process_group, train
 from finetune.training.setup import prepare_data
-from finetune.tuning.study_plan import TrialOrder
+from finetune.tuning.study_plan import TrialOrder, interval_of
 from finetune.tuning.study_record import Status
 from finetune.tuning.trial_metric import AVERAGED, MetricReader, find_value, parse_metric
 
@@ -43,7 +43,7 @@ def train_trial(order: TrialOrder, judge: Any) -> TrialOutcome:
         await_release(config.run.dir)
         if order["prepared"]:
             link_prepared(Path(order["prepared"]), config.run.dir)
-        reader = MetricReader(parse_metric(order["metric"]), config.eval.every)
+        reader = MetricReader(parse_metric(order["metric"]), interval_of(config))
         reports = TrialReports(config.run.dir, reader, partial(ask_judge, judge, order["number"]))
         requests = StopRequests(config.run.dir, config.run.deadline_minutes, reports.get_stop)
         with process_group(config) as world:

@@ -16,10 +16,10 @@ from finetune.checkpointing import checkpoint
 from finetune.checkpointing.remote_copies import download_newest
 from finetune.checkpointing.retention import BestBy
 from finetune.command_lines import finetune_command
-from finetune.config import Config
+from finetune.config import Config, require_number
 from finetune.data import batching
 from finetune.data.batching import Place, RankBatch
-from finetune.distributed.process_group import run_on_all, run_on_main
+from finetune.distributed.process_group import World, run_on_all, run_on_main
 from finetune.errors import UserError, format_count
 from finetune.modeling import optimizers
 from finetune.monitoring.loss_spikes import NotFiniteError, Recent, append_update, check_validation_loss
@@ -112,7 +112,7 @@ def explain_early_end(training: Training, progress: Progress, samples: SampleCho
 def steps_left(training: Training, progress: Progress) -> Iterator[batching.Step]:
     """The steps that remain of the run."""
     train = training.config.train
-    todo = batching.steps(batching.Order.of(training.config), training.rows.lengths, progress.place, None if train.steps else train.epochs)
+    todo = batching.steps(training.order, training.rows.lengths, progress.place, None if train.steps else train.epochs)
     return islice(todo, training.total - progress.step)
 
 
@@ -143,7 +143,7 @@ def save_when_due(
 
 def save_due(config: Config, step: int) -> bool:
     """Whether `step` is a save point. Each step of `sample.every` is one too: answers are sampled from a checkpoint of that step."""
-    return any(step % every == 0 for every in (config.checkpoint.every, config.sample.every) if every)
+    return any(step % every == 0 for every in (require_number(config.checkpoint.every), config.sample.every) if every)
 
 
 def is_sample_due(training: Training, step: int) -> bool:
@@ -180,7 +180,7 @@ def evaluation_due(training: Training, progress: Progress) -> bool:
         return False
     if progress.step == 0:
         return training.config.eval.at_start
-    return progress.step % training.config.eval.every == 0 or progress.step == training.total
+    return progress.step % require_number(training.config.eval.every) == 0 or progress.step == training.total
 
 
 def run_evaluation(training: Training, progress: Progress, events: Events, requests: StopRequests) -> Progress:
@@ -237,12 +237,17 @@ def save(training: Training, progress: Progress, saver: checkpoint.Saver) -> Non
     saver.begin(progress.step, tensors, state, config.dump(training.config))
 
 
-def resume(training: Training) -> Progress:
-    """Restore the newest good checkpoint of the run's folder, if there is one. Collective: call on every rank."""
-    newest, passed_over = run_on_main(training.world, lambda: newest_checkpoint(training.config))
-    for problem in passed_over if training.world.is_main else []:
+def find_newest(config: Config, world: World) -> Path | None:
+    """The checkpoint to resume from; None if there is none. Warns of damaged ones. Collective: call on every rank."""
+    newest, passed_over = run_on_main(world, lambda: newest_checkpoint(config))
+    for problem in passed_over if world.is_main else []:
         print_diagnostic(f"warning: skipped {problem}")
-    return Progress() if newest is None else run_on_all(training.world, lambda: resume_from(training, Path(newest)))
+    return None if newest is None else Path(newest)
+
+
+def resume(training: Training, newest: Path | None) -> Progress:
+    """Restore this checkpoint. Collective: call on every rank."""
+    return Progress() if newest is None else run_on_all(training.world, lambda: resume_from(training, newest))
 
 
 def newest_checkpoint(config: Config) -> list[Any]:

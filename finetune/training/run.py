@@ -85,6 +85,7 @@ def train(world: World, config: Config, recipe: Recipe, requests: StopRequests |
         run_on_main(world, copies.open)
         with out_of_memory.explain_out_of_memory(config, recipe, world):
             training, progress = build(config, recipe, world, on_claim)
+        config = training.config  # whose sizes are numbers
         heartbeat.on_failure = lambda failure: write_exit_record(config.run.dir, heartbeat.step, failure.reason, failure)
         notify = partial(notify_all, (listener or ignore_event, copies.handle_event, heartbeat.note_event))
         events = Events(config.run.dir, world.accelerator, training.total, progress.step, tracker_settings(config), notify, recipe.unit)

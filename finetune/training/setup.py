@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from finetune.data.batching import Order
 from finetune.data.cached_samples import Rows
 from finetune.data.index_building import discard_other_indexes
 from finetune.data.mixture import MixedRows
+from finetune.data.run_sizes import RunSizes, settle_sizes
 from finetune.distributed import activation_checkpointing, sharding, tensor_parallel
 from finetune.distributed.process_group import World, run_on_all, run_on_main
 from finetune.errors import UserError, format_count
@@ -34,7 +36,7 @@ from finetune.recipe import BASE_DISTANCE, Loaded, Recipe
 from finetune.storage import files
 from finetune.storage.hub_download import commit_of
 from finetune.terminal import print_line
-from finetune.training.loop import Progress, resume
+from finetune.training.loop import Progress, find_newest, resume
 from finetune.training.sample_metrics_preparation import SamplePlan, prepare_plan
 from finetune.training.step import Training
 
@@ -68,9 +70,12 @@ def build(
     announce(world, f"reading the rows of {config.data.name_training_data()} …")
     rows, val = open_data(config, local, recipe, loaded, world)
     run_on_all(world, lambda: choose_trained_with_room(loaded, recipe, config))
-    total = config.train.steps or batching.count_steps(Order.of(config), rows.lengths, config.train.epochs)
-    compiled = decide_compilation(config, loaded, world, total)
-    fixed = fixed_positions(config, recipe) if compiled.on else None
+    newest = find_newest(config, world)
+    sizes = choose_sizes(config, rows, recipe.unit, newest)
+    config, order, total = sizes.config, sizes.order, sizes.total
+    compiled = decide_compilation(config, loaded, world, total * order.step_tokens)
+    largest = max(order.micro_tokens, int(rows.lengths.max()))
+    fixed = fixed_positions(config.data.packing, recipe, largest) if compiled.on else None
     activation_checkpointing.wrap_blocks(loaded.model, loaded.blocks, config.train.activation_checkpointing)
     layout = sharding.shard(loaded.model, loaded.blocks, strategy, config, world, loaded.tensor_plans)
     home = sharding.choose_home(config, world)
@@ -80,16 +85,32 @@ def build(
     verify_model(loaded, config, recipe, world)
     if compiled.on:
         compile_blocks(loaded.model, loaded.blocks, fixed is not None)
-    loaded = replace(loaded, remarks=(*loaded.remarks, *filter(None, [compiled.remark])))
+    loaded = replace(loaded, remarks=(*sizes.remarks, *loaded.remarks, *filter(None, [compiled.remark])))
     optimizer = run_on_all(world, lambda: optimizers.make_optimizer(loaded.model, config.train, loaded.blocks))
     base = load_frozen_base(config, local, recipe, loaded, strategy, world)
     shown = dict.fromkeys([BASE_DISTANCE] if config.train.base_distance else [])
     if config.train.base_distance:
         recipe = base_kl_loss.add_term(recipe, config.train.base_distance, base)
-    identity = identify_run(config, rows, base_files, loaded)
-    found = world, config, recipe, loaded, loaded.model, strategy, optimizer, rows, val, total, identity, fixed, base, sampling, shown
-    training = Training(*found)
-    return training, resume(training)
+    identity = identify_run(config, order, rows, base_files, loaded)
+    training = Training(
+        world=world,
+        config=config,
+        recipe=recipe,
+        loaded=loaded,
+        model=loaded.model,
+        strategy=strategy,
+        optimizer=optimizer,
+        rows=rows,
+        val=val,
+        order=order,
+        total=total,
+        identity=identity,
+        fixed=fixed,
+        base=base,
+        sampling=sampling,
+        metrics=shown,
+    )
+    return training, resume(training, newest)
 
 
 def load_frozen_base(
@@ -162,6 +183,13 @@ def open_data(
     return rows, val
 
 
+def choose_sizes(config: Config, rows: Rows | MixedRows, unit: str, newest: Path | None) -> RunSizes:
+    """The sizes of the run. `newest`: the checkpoint that it resumes from."""
+    started = None if newest is None else Order.of_json(checkpoint.read_state(newest)["order"])
+    count = partial(batching.count_steps, lengths=rows.lengths, epochs=config.train.epochs)
+    return settle_sizes(config, len(rows), int(rows.lengths.sum()), unit, count, started)
+
+
 def choose_trained_with_room(loaded: Loaded, recipe: Recipe, config: Config) -> None:
     """`choose_trained`. Raises `UserError` if the disk has no room for checkpoints of what is trained."""
     choose_trained(loaded, recipe, config)
@@ -198,7 +226,7 @@ def claim_folder(run_dir: Path) -> FolderClaim:
     return FolderClaim(account, record)
 
 
-def identify_run(config: Config, rows: Rows | MixedRows, base_files: dict[str, str], loaded: Loaded) -> dict[str, Any]:
+def identify_run(config: Config, order: Order, rows: Rows | MixedRows, base_files: dict[str, str], loaded: Loaded) -> dict[str, Any]:
     """What must be equal for a launch to resume a checkpoint; it is part of the checkpoint's state.json."""
     revision = commit_of(loaded.base) or config.model.revision
     base = {"source": config.model.source, "revision": revision, "digest": loading.content_digest(base_files)}
@@ -207,7 +235,7 @@ def identify_run(config: Config, rows: Rows | MixedRows, base_files: dict[str, s
         "recipe": config.recipe,
         "data": {"digest": rows.digest, "rows": len(rows), "positions": int(rows.lengths.sum()), "sources": sources},
         "base": {**base, "files": base_files},
-        "order": Order.of(config).as_json(),
+        "order": order.as_json(),
         "lora": None if config.model.lora is None else config.model.lora.model_dump(),
         "quantization": config.model.quantization,
         "optimizer": config.train.optimizer,
@@ -240,7 +268,7 @@ def report_start(training: Training, progress: Progress, events: Events) -> None
         f"{config.train.precision}; {format_count(len(training.rows), 'row')}, {format_count(training.total, 'step')}; {start}"
     )
     accounts = [text for rows in (training.rows, training.val) if rows is not None for text in dataset_opening.describe_dropped(rows)]
-    balance = load_imbalance_estimate.suggest_sizes(Order.of(config), training.rows.lengths, world.data_size)
+    balance = load_imbalance_estimate.suggest_sizes(training.order, training.rows.lengths, world.data_size)
     slow = world.device.type == "cpu" and config.train.precision == "bf16"
     precision = "bf16 on a CPU can be several times slower than fp32: compare with --train.precision fp32" if slow else ""
     for text in filter(

@@ -10,7 +10,7 @@ import torch
 from finetune import command_lines
 from finetune.checkpointing import checkpoint, disk_space
 from finetune.checkpointing.retention import BestBy, describe_keep
-from finetune.config import Config
+from finetune.config import Config, require_number
 from finetune.data.mixture import MixedRows
 from finetune.distributed.process_group import World
 from finetune.errors import format_count
@@ -38,11 +38,11 @@ def describe_start(training: Training, progress: Progress) -> Iterator[str]:
     left = f"{training.total - progress.step:,} left of {training.total:,}" if progress.step else f"{training.total:,}"
     until = "" if train.steps else f" ({train.epochs} epochs)"
     rate = f"learning rate {train.lr:g}, {train.schedule}, {train.warmup:.0%} warm-up"
-    yield f"  steps     {left}{until}, of up to {train.global_batch_tokens:,} {training.recipe.unit} each; {rate}"
+    yield f"  steps     {left}{until}, of up to {training.order.step_tokens:,} {training.recipe.unit} each; {rate}"
     yield from describe_memory(config, training.recipe, training.world)
     size = disk_space.checkpoint_bytes_of(training.model, train.optimizer, training.loaded.blocks)
     yield (
-        f"  saved in  {folder}: every {config.checkpoint.every:,} steps and after the last, {format_size(size)} each; "
+        f"  saved in  {folder}: {describe_interval(config.checkpoint.every)} and after the last, {format_size(size)} each; "
         f"{describe_keep(config.checkpoint.keep)} are kept, and the best"
     )
     yield f"  stop      Ctrl-C, or `{command_lines.join_words(['touch', config.run.dir / STOP_FILE])}`: saves after the current step"
@@ -71,7 +71,11 @@ def describe_data(training: Training) -> str:
     if training.val is None:
         return f"{trained}; no validation data (--data.val FILE), so no step will be known as the best"
     named = ", ".join(map(str, data.validation_files()))
-    return f"{trained}; validation {named}: {format_count(len(training.val), 'row')}, every {training.config.eval.every:,} steps"
+    return f"{trained}; validation {named}: {format_count(len(training.val), 'row')}, {describe_interval(training.config.eval.every)}"
+
+
+def describe_interval(every: int | str) -> str:
+    return "every step" if every == 1 else f"every {require_number(every):,} steps"
 
 
 def describe_memory(config: Config, recipe: Recipe, world: World) -> Iterator[str]:
@@ -114,7 +118,7 @@ def describe_result(training: Training, reason: str, step: int, seconds: float, 
     best = min(found, key=lambda saved: (-best_by.rank(found[saved]), saved), default=None)
     if best is not None:
         logged = find_best_evaluation(iterate_events(log_path), *best_by)
-        yield f"  best step    {describe_best(best, found, logged, config.checkpoint.every, best_by)}"
+        yield f"  best step    {describe_best(best, found, logged, require_number(config.checkpoint.every), best_by)}"
     yield "next:"
     yield from (f"  {command}" for command in next_commands(training, None if best in (None, step) else best))
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from finetune.config import Config
-from finetune.data.batching import Loader, RankBatch
+from finetune.data.batching import Loader, Order, RankBatch
 from finetune.data.cached_samples import Rows
 from finetune.data.mixture import MixedRows
 from finetune.distributed import sharding
@@ -37,6 +37,7 @@ class Training:
     optimizer: torch.optim.AdamW
     rows: Rows | MixedRows
     val: Rows | MixedRows | None
+    order: Order
     total: int
     """Optimizer steps of the whole run."""
     identity: dict[str, Any]

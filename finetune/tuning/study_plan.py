@@ -11,7 +11,7 @@ from typing import TypedDict
 
 from pydantic import BaseModel
 
-from finetune.config import Config, read_sources
+from finetune.config import AUTO, Config, read_sources
 from finetune.config_sources import Arguments, ConfigSource
 from finetune.errors import UserError, format_count
 from finetune.recipe import find_recipe, load_options
@@ -24,6 +24,8 @@ from finetune.tuning.trial_metric import TrialMetric, parse_metric
 
 PREPARED = "prepared"
 """In the study's folder: the caches that trials share."""
+FIRST_RUNG = 25
+"""Steps of the first rung while `eval.every` is `auto`."""
 SAMPLES = 10
 MOST_TRIALS = 10**4
 
@@ -111,7 +113,7 @@ def make_plan(options: StudyOptions, arguments: Arguments) -> StudyPlan:
         space={each.key: {each.distribution: list(each.values)} for each in checked.space},
         metric=metric.text,
         seed=options.seed,
-        early_stopping=EarlyStopping(grace=options.grace or first.eval.every, reduction=options.reduction) if options.stops_early else None,
+        early_stopping=choose_early_stopping(options, first),
     )
     folder = options.storage.absolute() / first.run.dir
     drawn = [TrialRecord(number=draw.number, values=draw.values, run_seed=configs[draw.number].run.seed) for draw in draws]
@@ -119,6 +121,16 @@ def make_plan(options: StudyOptions, arguments: Arguments) -> StudyPlan:
     recorded = redraw_trials(folder, trials, checked.space, options.seed)
     configs |= {draw.number: checked.resolve(draw) for draw in recorded if draw.number not in configs}  # --num-samples is smaller now
     return StudyPlan(folder, definition, metric, trials, configs, [*words, *follow_metric(metric, first, checked.space)])
+
+
+def choose_early_stopping(options: StudyOptions, first: Config) -> EarlyStopping | None:
+    """The rungs of a study; None if no trial is stopped early. `first`: the config of its first trial."""
+    return EarlyStopping(grace=options.grace or interval_of(first), reduction=options.reduction) if options.stops_early else None
+
+
+def interval_of(config: Config) -> int:
+    """Steps between two reports of a trial. `eval.every: auto` follows from the data of each trial, and rungs must be the same for all."""
+    return FIRST_RUNG if config.eval.every == AUTO else config.eval.every
 
 
 def check_space(path: Path, arguments: Arguments) -> CheckedSpace:

@@ -22,6 +22,7 @@ from finetune.hardware.gpu_specs import Cluster, Gpu
 from finetune.monitoring import run_records
 from finetune.storage import files
 from tests.finetune import fork_server, tiny
+from tests.recipes.llm_sft.tiny_runs import write_base
 
 ROOT = Path(__file__).parents[3]
 SHOWING = replace(tiny.RECIPE, show=lambda sample, processor: f"«{bytes(sample['ids'].tolist()).decode()}» for {processor}")
@@ -70,6 +71,16 @@ def test_the_exit_code_says_whether_the_run_can_start(tmp_path: Path, capsys: py
     assert plan.main([*argv, "--train.precision", "fp32", "--data.val", str(tmp_path / "none.jsonl")]) == 1
     assert "# problems to fix before training: 1" in capsys.readouterr().out
     assert plan.main([*argv, "--train.no_such_key", "1"]) == 2
+
+
+def test_a_plan_before_there_are_data_has_no_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As for a row of the README's table of GPUs."""
+    base, run = write_base(tmp_path / "base"), tmp_path / "run"
+    argv = ["--recipe", "llm_sft", "--model.source", str(base), "--run.dir", str(run), "--data.val", str(tmp_path / "val.jsonl")]
+    assert plan.main(argv[:-2]) == 0
+    out = capsys.readouterr().out
+    assert "no problems found" in out and "no data yet: with --data.train FILE" in out and "a step: 65,536 tokens" in out
+    assert plan.main(argv) == 1 and "data.val" in capsys.readouterr().out, "a file that is named must exist"
 
 
 def test_a_run_that_does_not_fit_has_exit_code_1(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from finetune.data.batching import Order, count_steps
 from finetune.errors import UserError
 from finetune.planning.data_preview import LOOKED_AT, preview_data, read_some_rows
 from tests.finetune import tiny
@@ -13,12 +15,23 @@ from tests.finetune import tiny
 
 def test_the_lengths_of_all_rows_are_estimated_from_some(tmp_path: Path) -> None:
     config = tiny.config_in(tmp_path)
-    rows = [("x" * (5 + row % 7)) for row in range(1000)]
+    rows = [("x" * (5 + row % 7)) for row in range(2000)]
     tiny.write_rows(tmp_path / "train.jsonl", rows)
     found = preview_data(config, tiny.RECIPE, None)
-    assert found.rows == 1000 and LOOKED_AT <= found.looked_at <= 2 * LOOKED_AT and not found.problems
+    assert found.rows == 2000 and LOOKED_AT <= found.looked_at <= 2 * LOOKED_AT and not found.problems
     assert found.positions == pytest.approx(sum(map(len, rows)), rel=0.05)
     assert next(read_some_rows(tmp_path / "train.jsonl"))[0] == 1
+
+
+def test_the_steps_of_a_small_file_are_those_of_training(tmp_path: Path) -> None:
+    """A step never holds rows of two epochs, so ten epochs of two rows are ten steps."""
+    tiny.write_rows(tmp_path / "train.jsonl", ["a short one", "and a longer one"])
+    config = tiny.config_in(tmp_path, ("train.steps", "null"), ("train.epochs", "10"))
+    assert preview_data(config, tiny.RECIPE, None).count_steps(Order.of(config), 10) == 10
+    tiny.write_rows(tmp_path / "train.jsonl", tiny.texts(700))
+    lengths = np.array([len(text) for text in tiny.texts(700)])
+    found = preview_data(config, tiny.RECIPE, None)
+    assert found.looked_at == 700 and found.count_steps(Order.of(config), 3) == count_steps(Order.of(config), lengths, 3)
 
 
 def test_a_mixture_is_estimated_by_its_shares(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from finetune.errors import UserError
 from finetune.hardware.gpu_specs import Cluster, Gpu, make_cluster
 from finetune.planning.memory import GIB, estimate_memory
 from finetune.planning.meta_device_estimate import RunEstimate, estimate_run
-from finetune.planning.run_plan import plan_run
+from finetune.planning.run_plan import look_at_data, plan_run
 from finetune.recipe import find_recipe, load_recipe
 from finetune.storage import files
 from tests.finetune import tiny
@@ -90,5 +90,5 @@ def test_missing_weights_and_bad_rows_are_problems(tmp_path: Path) -> None:
     (tmp_path / "base" / "model.safetensors").unlink()
     prospect = plan_run(estimate_run(config, tiny.RECIPE), MACHINE)
     tiny.write_rows(tmp_path / "train.jsonl", ["fine and long", "x"])
-    first, second = prospect.problems(prospect.look(tiny.RECIPE))
+    first, second = prospect.problems(look_at_data(prospect.foreseen, tiny.RECIPE))
     assert "contains no *.safetensors" in first and "train.jsonl:2" in second
