@@ -73,7 +73,8 @@ def _best_by(value: str) -> str:
     return f"{metric} {direction or 'min'}"
 
 
-def _list_of_one(value: Any) -> Any:
+def list_of_one(value: Any) -> Any:
+    """A value before validation, with a single text as a list of it."""
     return (value,) if isinstance(value, str) else value
 
 
@@ -90,7 +91,7 @@ DataFiles = Annotated[
 ]
 """One `DataFile`, or several."""
 Url = Annotated[str, AfterValidator(_url)]
-Names = Annotated[tuple[str, ...], Field(strict=False), BeforeValidator(_list_of_one, json_schema_input_type=str | tuple[str, ...])]
+Names = Annotated[tuple[str, ...], Field(strict=False), BeforeValidator(list_of_one, json_schema_input_type=str | tuple[str, ...])]
 
 
 class Section(BaseModel):
@@ -308,7 +309,7 @@ class Log(Section):
     trackers: Annotated[
         tuple[Literal["tensorboard", "wandb", "trackio"], ...],
         Field(strict=False),
-        BeforeValidator(_list_of_one, json_schema_input_type=str | tuple[str, ...]),
+        BeforeValidator(list_of_one, json_schema_input_type=str | tuple[str, ...]),
     ] = ("tensorboard",)
     """Experiment trackers (through accelerate) that also receive the metrics, one or a list; log.jsonl is always written."""
 

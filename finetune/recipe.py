@@ -47,6 +47,10 @@ def _keep_name(name: str) -> str:
     return name
 
 
+def _list_nothing(_: dict[str, Any], __: Any) -> Iterable[str]:
+    return ()
+
+
 def _name_no_files(_: dict[str, Any]) -> tuple[str, ...]:
     return ()
 
@@ -341,6 +345,9 @@ class Recipe(Generic[OptionsT]):
     files: Callable[[dict[str, Any]], Iterable[str]] = _name_no_files
     """The files that `read` opens for a row, as paths relative to the data file's folder. Each must exist, and the rows are read again if
     one has another size or time of change than before. It gets the row before `read` has checked it, and may raise `UserError` too."""
+    list_unused: Callable[[dict[str, Any], Any], Iterable[str]] = _list_nothing
+    """(row, processor) → what `read` does not use of a row that it has accepted, as phrases such as `key id of messages`. The log counts
+    the rows with each phrase."""
     context: ContextRows[OptionsT] | None = None
     """Earlier rows as part of a row's sample. Absent: a sample depends on its row alone."""
     prepare: Callable[[Config[OptionsT]], None] = _prepare_nothing

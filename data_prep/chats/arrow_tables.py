@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_prep.chats.chat_file_search import ChatSource, FoundRow, is_plain_name
+from data_prep.chats.chat_messages import ROW_MARKS
 from data_prep.chats.conversation_formats import LABELS, SHAPES
 from finetune.errors import UserError
 from finetune.storage.strict_json import one_line, read_object
@@ -15,7 +16,7 @@ from finetune.storage.strict_json import one_line, read_object
 if TYPE_CHECKING:
     import pyarrow
 
-READ = frozenset[str]().union(*(shape.keys | shape.also for shape in SHAPES.values()))
+READ = frozenset(ROW_MARKS).union(*(shape.keys | shape.also for shape in SHAPES.values()))
 """Columns whose values are read."""
 
 

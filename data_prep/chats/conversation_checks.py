@@ -56,13 +56,6 @@ def _check_storable(value: Any) -> None:
 
 def _check_content(turn: ChatRow, number: int) -> None:
     content = turn.get("content")
-    if isinstance(content, list):
-        if not all(isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in content):
-            kinds = sorted({str(part.get("type")) if isinstance(part, dict) else type(part).__name__ for part in content} - {"text"})
-            raise UserError(f"message {number} holds something other than text ({', '.join(kinds) or 'an unknown part'})")
-        content = "".join(part["text"] for part in content)
-    if not isinstance(content, str | None):
-        raise UserError(f"the content of message {number} is not text")
     if turn["role"] != "assistant" and (found := PLACEHOLDER.search(content or "")):
         raise UserError(f"message {number} refers to an image, audio or video by {found[0]}, which a text model cannot use")
     if not (content or "").strip() and not turn.get("tool_calls") and turn["role"] != "tool":

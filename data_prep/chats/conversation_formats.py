@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from data_prep.chats.chat_messages import check_row_marks, read_message
 from data_prep.chats.chatgpt_export import read_shown_turns
 from finetune.errors import UserError
 from finetune.storage.strict_json import loads
@@ -58,6 +59,7 @@ def normalise_row(row: ChatRow, shape: str) -> ChatRow:
     """Convert a row to {messages, tools} or {prompt, completion}. Raises `UserError` if it does not fit its shape."""
     if media := sorted(key for key in MEDIA & row.keys() if row[key] not in (None, "", [], {})):
         raise UserError(f"it has {' and '.join(media)}, which a text model cannot use: it would learn to invent what it shows")
+    check_row_marks(row)
     false = (False, "false", "False", "FALSE") if shape == "completion" else (False,)  # text is what tables as CSV hold
     if bad := next((key for key in LABELS if isinstance(row.get(key), bool | str) and row[key] in false), None):
         raise UserError(f"its {bad} is false: an answer that must not be learned, of a dataset for preference training (KTO)")
@@ -160,7 +162,8 @@ def _convert_history(value: Any) -> list[ChatRow]:
     pairs = decode_json(value, "history") or []
     if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         raise UserError(f"history must be a list of [question, answer], found {value!r:.60}")
-    return [{"role": role, "content": content} for pair in pairs for role, content in zip(("user", "assistant"), pair, strict=True)]
+    turns = [{"role": role, "content": content} for pair in pairs for role, content in zip(("user", "assistant"), pair, strict=True)]
+    return _parse_turns(turns, "history") if turns else []
 
 
 def _read_system_message(row: ChatRow) -> list[ChatRow]:
@@ -200,29 +203,20 @@ def _parse_turns(value: Any, what: str) -> list[ChatRow]:
 
 
 def _parse_turn(turn: Any, what: str) -> ChatRow:
-    """One message with `role` and `content`, from those names or from ShareGPT's `from` and `value`; keys with null are dropped."""
+    """One message with `role` and `content`, from those names or from ShareGPT's `from` and `value`, as `read_message` returns it."""
     if not isinstance(turn, dict):
         raise UserError(f"{what} must be an object, found {turn!r:.60}")
     message: ChatRow = {_standardise_key(key, turn): value for key, value in turn.items() if value is not None}
     role = message.get("role")
     if role == "function_call":
-        return {**message, "role": "assistant", "content": "", "tool_calls": _wrap_calls(message.get("content"), what)}
+        calls = _wrap_calls(message.get("content"), what)
+        return read_message({**message, "role": "assistant", "content": "", "tool_calls": calls}, what)
     if not isinstance(role, str) or role.lower() not in ROLES:
         raise UserError(f"{what} has the role {role!r:.40}; known are {', '.join(ROLES)}, function_call")
-    calls = _parse_calls(message.pop("tool_calls", None), f"{what}.tool_calls")  # some templates only check whether the key exists
-    if old_call := message.pop("function_call", None):  # OpenAI's format before tools
-        calls = [*calls, *_wrap_calls(old_call, f"{what}.function_call")]
-        message.setdefault("content", "")
-    standard = {**message, "role": ROLES[role.lower()], **({"tool_calls": calls} if calls else {})}
-    return _read_weight(standard, what)
-
-
-def _read_weight(message: ChatRow, what: str) -> ChatRow:
-    """The message with OpenAI's `weight` only where it has an effect: 0 on an answer, which is then not learned."""
-    weight = message.pop("weight", 1)
-    if isinstance(weight, bool) or weight not in (0, 1):
-        raise UserError(f"{what}.weight must be 0 or 1, found {weight!r:.40}")
-    return {**message, "weight": 0} if weight == 0 and message["role"] == "assistant" else message
+    for key in ("tool_calls", "function_call"):  # tables store them as JSON in a string
+        if (value := decode_json(message.pop(key, None), f"{what}.{key}")) is not None:
+            message[key] = value
+    return read_message({**message, "role": ROLES[role.lower()]}, what)
 
 
 def _standardise_key(key: str, turn: ChatRow) -> str:
@@ -231,34 +225,13 @@ def _standardise_key(key: str, turn: ChatRow) -> str:
     return key if usual in turn else usual
 
 
-def _wrap_calls(value: Any, what: str) -> list[ChatRow]:
-    """Tool calls in the standard format, from the value of a ShareGPT `function_call`."""
+def _wrap_calls(value: Any, what: str) -> list[Any]:
+    """Tool calls in the standard format, from the content of a message with ShareGPT's role `function_call`."""
     found = decode_json(value, what)
-    calls = _parse_calls(found if isinstance(found, list) else [found], what)
-    if not calls:
+    calls = found if isinstance(found, list) else [found]
+    if not all(isinstance(call, dict) for call in calls) or not calls:
         raise UserError(f"{what} is a function_call without a call")
     return [call if "function" in call else {"type": "function", "function": call} for call in calls]
-
-
-def _parse_calls(value: Any, what: str) -> list[ChatRow]:
-    found = decode_json(value, what)
-    if not isinstance(found, list | None):
-        raise UserError(f"{what} must be a list of calls, found {value!r:.60}")
-    return [_parse_call(call, what) for call in found or []]
-
-
-def _parse_call(call: Any, what: str) -> ChatRow:
-    """A tool call with its arguments as an object. OpenAI stores them as a JSON string, which some templates would quote again."""
-    function = call.get("function", call) if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise UserError(f"{what} must hold calls with a function's name, found {call!r:.60}")
-    if "arguments" not in function:
-        return call
-    arguments = decode_json(function["arguments"], f"{what}: the arguments of {function['name']}") or {}
-    if not isinstance(arguments, dict):
-        raise UserError(f"{what}: the arguments of {function['name']} must be an object, found {function['arguments']!r:.60}")
-    plain = {**function, "arguments": arguments}
-    return {**call, "function": plain} if "function" in call else plain
 
 
 EVERYWHERE = frozenset({"tools", "functions", "system"})

@@ -6,8 +6,9 @@ import hashlib
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from data_prep.chats.chat_file_search import format_counts
 from data_prep.chats.conversation_formats import ChatRow
@@ -25,6 +26,14 @@ FROM_THE_ROW = re.compile("; its keys are |, found | the arguments of ")
 """What follows these words in a reason is quoted from the row."""
 
 
+class UnreadKeys(NamedTuple):
+    """Keys of one row that are not read."""
+
+    row: Sequence[str]
+    messages: Sequence[str]
+    """Of its messages; they are written all the same, as a chat template can read them."""
+
+
 @dataclass
 class RowCounts:
     """Outcome of the rows read so far."""
@@ -38,6 +47,8 @@ class RowCounts:
     shapes: Counter[str] = field(default_factory=Counter)
     unread_keys: Counter[str] = field(default_factory=Counter)
     """Unread key → number of rows kept without it."""
+    message_keys: Counter[str] = field(default_factory=Counter)
+    """Unread key of messages → number of rows that have it."""
     tidied: int = 0
     joined: int = 0
     """Messages that were joined to the one before."""
@@ -56,9 +67,10 @@ class RowCounts:
         self.first_places[content] = place
         return None
 
-    def count_kept(self, shape: str, unread_keys: list[str], tidied: bool, joined: int, unlearned: int) -> None:
+    def count_kept(self, shape: str, unread: UnreadKeys, tidied: bool, joined: int, unlearned: int) -> None:
         self.shapes[shape] += 1
-        self.unread_keys.update(f"{one_line(key):.60}" for key in unread_keys)
+        self.unread_keys.update(f"{one_line(key):.60}" for key in unread.row)
+        self.message_keys.update(f"{one_line(key):.60}" for key in {*unread.messages})
         self.tidied += tidied
         self.joined += joined
         self.unlearned += unlearned
@@ -87,6 +99,7 @@ def make_summary(tally: RowCounts, skipped: Counter[str], val_share: float, val_
         **({"val_share": val_share} if val_rows is None else {"val_rows": val_rows}),
         "shapes": dict(sorted(tally.shapes.items())),
         "keys_left_out": dict(tally.unread_keys.most_common()),
+        **({"keys_of_messages_not_read": dict(tally.message_keys.most_common())} if tally.message_keys else {}),
         "answers_without_leading_line_breaks": tally.tidied,
         **({"joined_messages": tally.joined} if tally.joined else {}),
         **({"answers_with_weight_0": tally.unlearned} if tally.unlearned else {}),
@@ -106,6 +119,9 @@ def format_summary(summary: dict[str, Any]) -> str:
     if summary["keys_left_out"]:
         keys = _join_shown([f"{key} ({format_count(count, 'row')})" for key, count in summary["keys_left_out"].items()])
         found.append(f"  unused keys, dropped: {keys}")
+    if summary.get("keys_of_messages_not_read"):
+        keys = _join_shown([f"{key} ({format_count(count, 'row')})" for key, count in summary["keys_of_messages_not_read"].items()])
+        found.append(f"  keys of messages that only a chat template which names them reads: {keys}")
     if summary["answers_without_leading_line_breaks"]:
         found.append(f"  leading line breaks removed from answers in {format_count(summary['answers_without_leading_line_breaks'], 'row')}")
     if pairs := summary["shapes"].get("preference"):

@@ -22,11 +22,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from data_prep.chats import chat_file_readers, chat_file_search, chat_split, conversation_checks, row_counts
+from data_prep.chats import chat_file_readers, chat_file_search, chat_messages, chat_split, conversation_checks, row_counts
 from data_prep.chats.chat_file_search import ChatSource, FoundRow, FoundSources
 from data_prep.chats.chat_split import ValidationFilter
 from data_prep.chats.conversation_formats import SHAPES, ChatRow, ShapeError, detect_shape, list_unread_keys, normalise_row
-from data_prep.chats.row_counts import MADE_BY, REJECTED, TRAINS, VALIDATES, RowCounts
+from data_prep.chats.row_counts import MADE_BY, REJECTED, TRAINS, VALIDATES, RowCounts, UnreadKeys
 from data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code
@@ -244,9 +244,11 @@ def _accept_row(found: FoundRow, wanted: TextOptions, tally: RowCounts) -> ChatR
     row, kind, tidied, joined = _parse_conversation(found, wanted)
     if first := tally.find_earlier(row, found.place):
         raise UserError(f"the same as {first}")
-    turns = [*row.get("messages", ()), *(row["completion"] if isinstance(row.get("completion"), list) else ())]
+    parts = (row.get(key, ()) for key in ("messages", "prompt", "completion"))
+    turns = [turn for part in parts if not isinstance(part, str) for turn in part]
     unlearned = sum(turn.get("weight") == 0 for turn in turns)
-    tally.count_kept(kind, list_unread_keys(found.row or {}, kind), tidied, joined, unlearned)
+    unread = UnreadKeys(list_unread_keys(found.row or {}, kind), chat_messages.list_unread_keys(turns))
+    tally.count_kept(kind, unread, tidied, joined, unlearned)
     return row
 
 

@@ -72,6 +72,8 @@ class Rows:
     """Reason → line numbers of the rows that were dropped for it."""
     cut: int = 0
     """Number of truncated rows."""
+    unused: dict[str, int] = field(default_factory=dict)
+    """What of rows is not used → number of rows that have it."""
 
     @property
     def lengths(self) -> Ids:
@@ -128,7 +130,7 @@ def open_rows(path: Path, cache: Path, built: str | None = None) -> Rows:
                 "after the other, or with different --run.dir"
             )
         index = np.asarray(np.memmap(place, np.int64, "r", offset=begins, shape=(head["rows"], COLUMNS)))  # whose rows are cheaper to take
-        return Rows(path, index, head["digest"], SamplesFile(samples_path(place)), head["left_out"], head["cut"])
+        return Rows(path, index, head["digest"], SamplesFile(samples_path(place)), head["left_out"], head["cut"], head["unused"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise UserError(
             f"{path} or its index {place} cannot be read ({strict_json.one_line(error)}), though rank 0 has just read it; with several "

@@ -96,7 +96,7 @@ def check_batching(config: Config, recipe: Recipe) -> None:
 
 
 def describe_dropped(rows: Rows | MixedRows) -> list[str]:
-    """One log line for each reason for which rows of a file were dropped or truncated."""
+    """One log line for each reason for which rows of a file were dropped or truncated, and one for what of the others is not used."""
     if isinstance(rows, MixedRows):
         return [line for source in rows.sources for line in describe_dropped(source)]
     total = len(rows) + sum(map(len, rows.left_out.values()))
@@ -107,4 +107,7 @@ def describe_dropped(rows: Rows | MixedRows) -> list[str]:
         lines.append(f"{rows.path}: dropped {len(left_out):,} of {format_count(total, 'row')}, {reason} (lines {shown}{more})")
     if rows.cut:
         lines.append(f"{rows.path}: truncated {rows.cut:,} of {format_count(total, 'row')}")
+    if rows.unused:
+        counts = ", ".join(f"{what} ({format_count(count, 'row')})" for what, count in rows.unused.items())
+        lines.append(f"{rows.path}: not used: {counts}")
     return lines

@@ -16,6 +16,7 @@ import json
 import re
 import time
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -30,8 +31,8 @@ from finetune.errors import UserError
 from finetune.storage import files, strict_json
 from finetune.terminal import print_diagnostic
 
-FORMAT = 4
-"""Version of the index format. 1 had no checksums, 2 no cached samples, 3 no files that rows name."""
+FORMAT = 5
+"""Version of the index format. 1 had no checksums, 2 no cached samples, 3 no files that rows name, 4 no counts of what is not used."""
 DIGESTED_BYTES = 2 * 2**30
 """Largest file that is hashed completely at each start: about two seconds with SHA-256 at 1 GB/s."""
 BLOCK_BYTES = 2**18
@@ -57,6 +58,8 @@ class Measured(NamedTuple):
     """Record for the sample cache, before truncation."""
     files: tuple[str, ...] = ()
     """State of the files that the row names, from `referenced_file_changes.describe_files`."""
+    unused: tuple[str, ...] = ()
+    """What of the row is not used, from `Recipe.list_unused`."""
 
 
 Measure = Callable[[dict[str, Any]], Measured]
@@ -100,6 +103,7 @@ def _build(path: Path, place: Path, facts: dict[str, Any], scan_all: ScanAll) ->
     facts = {
         **facts, "path": str(path.resolve()), "bytes": whole.bytes, "digest": whole.digest.hexdigest(),
         "rows": len(whole.entries) // COLUMNS, "left_out": whole.left_out, "cut": whole.cut,
+        "unused": dict(whole.unused.most_common()),
         "samples": {"bytes": samples.bytes, "digest": samples.digest}, "files": hashlib.sha256(whole.files).hexdigest(),
     }  # fmt: skip
     digest = _digest_of_index(facts, [numbers])
@@ -156,7 +160,7 @@ def _find_changed_file(place: Path, head: dict[str, Any], folder: Path) -> str |
         listed = files_path(place).read_bytes() if files_path(place).exists() else b""
         if hashlib.sha256(listed).hexdigest() != head.get("files"):
             return f"its list of files {files_path(place)} is missing or damaged"
-        return referenced_file_changes.find_change(listed.decode().splitlines(), folder)
+        return referenced_file_changes.find_change(listed.decode().split("\n")[:-1], folder)
     except (OSError, ValueError) as error:
         return f"its list of files {files_path(place)} cannot be read ({strict_json.one_line(error)})"
 
@@ -200,8 +204,10 @@ class Scanned(NamedTuple):
     problems: list[RowProblem]
     left_out: dict[str, list[int]]
     cut: int
-    files: bytes = b""
+    files: bytes
     """State of the files that these rows name, one line each."""
+    unused: Counter[str]
+    """What is not used → number of rows that have it."""
 
 
 ScanAll = Callable[[Iterable[Block]], Iterator[Scanned]]
@@ -220,7 +226,7 @@ def blocks_of(file: IO[bytes]) -> Iterator[Block]:
 def scan_block(measure: Measure, path: Path, block: Block) -> Scanned:
     """Measure each row of a block. Exceptions other than `UserError` are bugs of the recipe, and get a note with the row's place."""
     entries, samples, problems, named = array("q"), io.BytesIO(), list[RowProblem](), list[str]()
-    left_out: dict[str, list[int]] = {}
+    left_out, unused = dict[str, list[int]](), Counter[str]()
     offset, cut = block.offset, 0
     for line, raw in enumerate(io.BytesIO(block.raw), start=block.line):
         if raw.strip():
@@ -234,6 +240,7 @@ def scan_block(measure: Measure, path: Path, block: Block) -> Scanned:
             else:
                 cut += found.cut
                 named += found.files
+                unused.update(found.unused)
                 if found.left_out is None:
                     entries.extend((offset, len(raw), found.positions, line, compute_checksum(raw)))
                     entries.extend((samples.tell(), len(found.sample), compute_checksum(found.sample)))
@@ -241,7 +248,8 @@ def scan_block(measure: Measure, path: Path, block: Block) -> Scanned:
                 else:
                     left_out.setdefault(found.left_out, []).append(line)
         offset += len(raw)
-    return Scanned(block.raw, entries.tobytes(), samples.getvalue(), problems, left_out, cut, "".join(f"{one}\n" for one in named).encode())
+    listed = "".join(f"{one}\n" for one in named).encode()
+    return Scanned(block.raw, entries.tobytes(), samples.getvalue(), problems, left_out, cut, listed, unused)
 
 
 class _Whole:
@@ -249,7 +257,7 @@ class _Whole:
 
     def __init__(self, path: Path, cache: Path) -> None:
         self.entries, self.digest, self.left_out = array("q"), hashlib.sha256(), dict[str, list[int]]()
-        self.files, self.bytes, self.cut = bytearray(), 0, 0
+        self.files, self.bytes, self.cut, self.unused = bytearray(), 0, 0, Counter[str]()
         self._path, self._cache, self._problems = path, cache, list[RowProblem]()
 
     def samples(self, scanned: Iterator[Scanned]) -> Iterator[bytes]:
@@ -280,6 +288,7 @@ class _Whole:
         self.cut += found.cut
         self._problems += found.problems
         self.files += found.files
+        self.unused += found.unused
         for reason, lines in found.left_out.items():
             self.left_out.setdefault(reason, []).extend(lines)
 

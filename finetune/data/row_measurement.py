@@ -46,11 +46,11 @@ def measure_row(
 def encode_row(
     limit: LengthLimit, folder: Path, recipe: Recipe, processor: Any, row: dict[str, Any], earlier: EarlierRows | None = None
 ) -> Measured:
-    """As `measure_row`, with the state of the files that the row names, and, unless the row is dropped, with the record of the sample
-    before truncation."""
+    """As `measure_row`, with the state of the files that the row names and what of it is not used, and, unless the row is dropped, with the
+    record of the sample before truncation."""
     named = tuple(referenced_file_changes.describe_files(recipe.files(row), folder))  # before they are read: a later change is then noticed
     sample = read_with_context(recipe, processor, row, folder, earlier)
-    found = apply_limit(limit, recipe, sample)._replace(files=named)
+    found = apply_limit(limit, recipe, sample)._replace(files=named, unused=tuple(recipe.list_unused(row, processor)))
     return found if found.left_out else found._replace(sample=sample_serialization.encode(sample))
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import lru_cache
 from typing import Any
 
+from data_prep.chats.chat_messages import Message
 from finetune.errors import UserError
 from recipes.language.template_render_watchdog import check_length, limit_rendering
 
@@ -20,11 +23,13 @@ OPTIONAL_FIELDS = ("tool_calls", "reasoning_content", "reasoning", "thinking")
 class Chat:
     """One conversation, with the template and the tokenizer that render it."""
 
-    messages: list[dict[str, Any]]
+    messages: list[Message]
     tools: list[Any] | None
     tokenizer: Any
     template: str
     """Jinja in the dialect of transformers."""
+    as_parts: bool = False
+    """Whether the template is given content as a list with one part."""
 
     @property
     def assistant_indices(self) -> list[int]:
@@ -36,10 +41,11 @@ class Chat:
 
         Raises `UserError` with the template's own error if it fails.
         """
+        messages = [_split_content(message) for message in self.messages[:until]] if self.as_parts else self.messages[:until]
         try:
             with limit_rendering(template or self.template):
                 [text] = self.tokenizer.apply_chat_template(
-                    [self.messages[:until]],  # a batch of one, because transformers refuses an empty conversation outside of a batch
+                    [messages],  # a batch of one, because transformers refuses an empty conversation outside of a batch
                     tools=self.tools,
                     chat_template=template or self.template,
                     add_generation_prompt=add_generation_prompt,
@@ -51,8 +57,40 @@ class Chat:
         return str(text)
 
 
-def check_fields_rendered(chat: Chat) -> None:
-    """Raises `UserError` for a template that ignores a field of the row, which means that it renders the same text without the field.
+def _split_content(message: Message) -> Message:
+    return {**message, "content": [{"type": "text", "text": message["content"]}]} if message.get("content") else message
+
+
+def make_chat(messages: list[Message], tools: list[Any] | None, tokenizer: Any) -> Chat:
+    """A chat for the tokenizer's template. Raises `UserError` if there is none.
+
+    Newer OpenAI models call the system message the developer's. For a template that does not know this role, it is the system's.
+    """
+    template = find_template(tokenizer, tools)
+    as_parts = _reads_parts_only(tokenizer, template)
+    if "developer" not in template or not _renders_probe(tokenizer, template, as_parts, "developer"):
+        messages = [{**one, "role": "system"} if one["role"] == "developer" else one for one in messages]
+    return Chat(messages, tools, tokenizer, template, as_parts)
+
+
+def _reads_parts_only(tokenizer: Any, template: str) -> bool:
+    """Whether the template renders content as a list of parts and not as text, like those of some models that also read images."""
+    return not _renders_probe(tokenizer, template, False) and _renders_probe(tokenizer, template, True)
+
+
+@lru_cache(maxsize=256)
+def _renders_probe(tokenizer: Any, template: str, as_parts: bool, *before: str) -> bool:
+    """Whether the template renders the content of a question and its answer, and of messages with the roles `before` before them."""
+    probe = [{"role": role, "content": f"mark of {role}"} for role in (*before, "user", "assistant")]
+    try:
+        text = Chat(probe, None, tokenizer, template, as_parts).render()
+    except UserError:
+        return False
+    return all(message["content"] in text for message in probe)
+
+
+def find_ignored_fields(chat: Chat, text: str) -> Iterator[str]:
+    """Names of fields that the template ignores, which means that it renders the same text without the field. `text`: the whole chat.
 
     The fields of a message are checked in the chat that ends with it, because a template may drop them from earlier turns.
     """
@@ -61,21 +99,17 @@ def check_fields_rendered(chat: Chat) -> None:
         if carriers:
             until = chat.messages[: carriers[0] + 1]
             rest = [{key: value for key, value in message.items() if key != name} for message in until]
-            _check_rendered(name, replace(chat, messages=until), replace(chat, messages=rest))
-    if chat.tools:
-        _check_rendered("tools", chat, replace(chat, tools=None))
+            if _renders(replace(chat, messages=rest), replace(chat, messages=until).render()):
+                yield name
+    if chat.tools and _renders(replace(chat, tools=None), text):
+        yield "tools"
 
 
-def _check_rendered(name: str, full: Chat, reduced: Chat) -> None:
+def _renders(chat: Chat, text: str) -> bool:
     try:
-        same = full.render() == reduced.render()
+        return chat.render() == text
     except UserError:  # the template fails without the field, so it does read it
-        return
-    if same:
-        raise UserError(
-            f"the chat template ignores `{name}`, so the model would neither see nor learn it: set options.chat_template to a template "
-            f"that renders it, or remove `{name}` from the row"
-        )
+        return False
 
 
 def find_template(tokenizer: Any, tools: list[Any] | None) -> str:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from finetune.config import FilePath, Section
+from pydantic import BeforeValidator, Field
+
+from finetune.config import FilePath, Section, list_of_one
+
+Droppable = Literal[
+    "system", "user", "assistant", "tool", "name", "tools", "tool_calls", "reasoning_content", "reasoning", "thinking", "thoughts"
+]
 
 
 class LanguageOptions(Section):
@@ -26,3 +32,8 @@ class ChatOptions(LanguageOptions):
     """Which tokens of a chat are learned: every turn of the assistant, only its last turn, or every token."""
     chat_template: FilePath | None = None
     """Jinja file with a chat template that replaces the tokenizer's own, in training and in the export."""
+    allow_dropped: Annotated[
+        tuple[Droppable, ...], Field(strict=False), BeforeValidator(list_of_one, json_schema_input_type=Droppable | tuple[Droppable, ...])
+    ] = ()
+    """What the chat template may drop: content by its role (system), fields by their name (tools), `thoughts` in content before </think>.
+    A row of which it drops anything else is an error."""

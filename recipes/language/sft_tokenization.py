@@ -4,7 +4,7 @@
     {"prompt": "…", "completion": "…"}                                 plain text, without a template
     {"prompt": [messages…], "completion": [messages…]}                 a chat of which only the completion is learned
 
-An assistant's message with `"weight": 0` (OpenAI's format) is read and not learned.
+An assistant's message with `"weight": 0` (OpenAI's format), or with the mark of another trainer, is read and not learned.
 
 A chat is rendered by the tokenizer's own template and tokenized as one text. `assistant_spans` finds the assistant's part of it. The token
 ids before each answer must be the ids that generation would be given there; otherwise the row is refused.
@@ -12,23 +12,27 @@ ids before each answer must be the ids that generation would be given there; oth
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from data_prep.chats.chat_messages import is_plain_text, list_unread_keys, read_messages, read_tools
 from finetune.errors import UserError
 from recipes.language.assistant_spans import find_turns, has_generation_blocks
-from recipes.language.chat_template import Chat, check_fields_rendered, find_template
+from recipes.language.chat_template import Chat, find_template, make_chat
 from recipes.language.completion_boundary import TokenizedText, find_end_tokens, tokenize_completion
-from recipes.language.messages import is_plain_text, read_messages, read_tools
+from recipes.language.dropped_content import find_dropped
 
 
-def tokenize_row(row: dict[str, Any], tokenizer: Any, supervise: str) -> tuple[list[int], list[bool]]:
+def tokenize_row(row: dict[str, Any], tokenizer: Any, supervise: str, allow_dropped: Sequence[str] = ()) -> tuple[list[int], list[bool]]:
     """ids [S], and a mask [S] that is true for tokens that the model learns to produce.
 
     `supervise`: `assistant` (every turn of the assistant, or the completion), `last` (its last turn), `everything`. The first token is
-    never learned, because nothing comes before it. Raises `UserError` if the row is malformed, if none of its tokens is supervised, or if
-    the place of the assistant's text is not certain.
+    never learned, because nothing comes before it. `allow_dropped`: what the chat template may drop (`Dropped.option`). Raises `UserError`
+    if the row is malformed, if the template drops anything else, if no token is supervised, or if the place of the assistant's text is not
+    certain.
     """
-    ids, spoken = _tokenize_text(row, tokenizer, supervise) if is_plain_text(row) else _tokenize_chat(row, tokenizer, supervise)
+    plain = is_plain_text(row)
+    ids, spoken = _tokenize_text(row, tokenizer, supervise) if plain else _tokenize_chat(row, tokenizer, supervise, allow_dropped)
     mask = [number > 0 and number in spoken for number in range(len(ids))]
     if not any(mask):
         raise UserError("nothing is supervised in this row, so nothing would be learned from it; remove the row")
@@ -55,13 +59,35 @@ def _tokenize_text(row: dict[str, Any], tokenizer: Any, supervise: str) -> tuple
     return ids, {*range(0 if supervise == "everything" else start, len(ids))}
 
 
-def _tokenize_chat(row: dict[str, Any], tokenizer: Any, supervise: str) -> tuple[list[int], set[int]]:
+def list_unused(row: dict[str, Any], tokenizer: Any, allow_dropped: Sequence[str]) -> list[str]:
+    """What of a row is not used, for counts: keys of messages that the chat template does not name, and what it may drop and does."""
+    if is_plain_text(row):
+        return []
+    messages, _ = read_messages(row)
+    template = find_template(tokenizer, None)
+    unused = [f"key {key} of messages" for key in list_unread_keys(messages) if key not in template]
+    if allow_dropped:
+        chat = make_chat(messages, read_tools(row), tokenizer)
+        unused += [f"{dropped.option}, which the chat template drops" for dropped in find_dropped(chat, chat.render(), learns=True)]
+    return list(dict.fromkeys(unused))
+
+
+def _check_rendered(chat: Chat, text: str, allow_dropped: Sequence[str]) -> None:
+    for dropped in find_dropped(chat, text, learns=True):
+        if dropped.option not in allow_dropped:
+            raise UserError(
+                f"the chat template ignores {dropped.what}, so the model would neither see nor learn it: set options.chat_template to a "
+                f"template that renders it, remove it from the row, or accept the loss with --options.allow_dropped {dropped.option}"
+            )
+
+
+def _tokenize_chat(row: dict[str, Any], tokenizer: Any, supervise: str, allow_dropped: Sequence[str]) -> tuple[list[int], set[int]]:
     """The ids of a chat, and the indices of the supervised tokens."""
     (messages, first), tools = read_messages(row), read_tools(row)
-    unlearned = [number for number, message in enumerate(messages) if message.pop("weight", 1) == 0 and message["role"] == "assistant"]
-    chat = Chat(messages, tools, tokenizer, find_template(tokenizer, tools))
+    unlearned = [number for number, message in enumerate(messages) if message.pop("weight", 1) == 0]
+    chat = make_chat(messages, tools, tokenizer)
     tokenized = TokenizedText.of(chat.render(), tokenizer)
-    check_fields_rendered(chat)
+    _check_rendered(chat, tokenized.text, allow_dropped)
     if supervise == "everything":
         excluded = find_turns(chat, tokenized.text, unlearned, find_end_tokens(tokenizer)) if unlearned else []
         return tokenized.ids, {*range(len(tokenized.ids))} - {number for turn in excluded for number in tokenized.find_tokens(turn)}

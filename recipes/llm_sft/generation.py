@@ -17,13 +17,14 @@ from typing import Any, TextIO
 
 import torch
 
+from data_prep.chats.chat_messages import read_messages, read_tools
 from finetune.errors import UserError
 from finetune.storage import files
 from finetune.storage.strict_json import loads_object
 from finetune.terminal import print_content, print_diagnostic
-from recipes.language.chat_template import Chat, find_template
+from recipes.language.chat_template import make_chat
 from recipes.language.completion_boundary import begin_ids, encode_text
-from recipes.language.messages import read_messages, read_tools
+from recipes.language.dropped_content import find_dropped
 from recipes.language.model_loading import load_for_generation
 from recipes.language.stop_tokens import find_stop_ids
 from recipes.ray_generation import check_engine_options, explain_failures, open_engine, run_batches
@@ -217,12 +218,14 @@ def _system_messages(text: str | None) -> list[dict[str, Any]]:
 
 
 def tokenize_prompt(row: dict[str, Any], tokenizer: Any) -> list[int]:
-    """The token ids that generation is given: the same ones after which the answer is learned in training."""
+    """The token ids that generation is given: the same ones after which the answer is learned in training. Raises `UserError` for a part of
+    the chat that the template ignores."""
     if "messages" not in row:
         text: str = row["prompt"]
         return begin_ids(text, tokenizer) + encode_text(text, tokenizer)
-    tools = read_tools(row)
-    chat = Chat(row["messages"], tools, tokenizer, find_template(tokenizer, tools))
+    chat = make_chat(row["messages"], read_tools(row), tokenizer)
+    if dropped := find_dropped(chat, chat.render(), learns=False):
+        raise UserError(f"the model's chat template ignores {dropped[0].what}; remove it")
     return encode_text(chat.render(add_generation_prompt=True), tokenizer)
 
 

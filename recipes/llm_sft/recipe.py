@@ -7,6 +7,7 @@ Samples can be packed without attending to each other (`collation`); this is che
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from finetune.errors import UserError
 from finetune.recipe import Answer, ExportPlan, Inference, Loaded, Recipe, Sample, Sketch
 from recipes.language import causal_lm_loss, collation, loss_assumption_checks
 from recipes.language.model_loading import load_for_training, sketch_model
-from recipes.language.sft_tokenization import check_template, tokenize_row
+from recipes.language.sft_tokenization import check_template, list_unused, tokenize_row
 from recipes.language.tokenizer import check_vocabulary, load_tokenizer, read_template
 from recipes.transformers_release import describe_old_release
 
@@ -34,6 +35,7 @@ class ChatProcessor:
 
     tokenizer: Any
     supervise: str
+    allow_dropped: tuple[str, ...] = ()
 
 
 def load(config: Config[Options]) -> Loaded:
@@ -41,7 +43,8 @@ def load(config: Config[Options]) -> Loaded:
     options = config.options
     loaded = load_for_training(config)
     processor = load_processor(config, loaded)
-    remarks = (describe_supervision(processor.tokenizer, options.supervise), *loaded.remarks, *describe_old_release())
+    supervised = describe_supervision(processor.tokenizer, options.supervise)
+    remarks = (supervised, *describe_allowed(options.allow_dropped), *loaded.remarks, *describe_old_release())
     return replace(loaded, processor=processor, state=make_state(options), remarks=remarks)
 
 
@@ -51,7 +54,7 @@ def load_processor(config: Config[Options], loaded: Loaded) -> ChatProcessor:
     tokenizer = load_tokenizer(loaded.base, options.chat_template)
     embeddings: Any = loaded.model.vocabulary
     check_vocabulary(tokenizer, embeddings, loaded.base)
-    return ChatProcessor(tokenizer, options.supervise)
+    return ChatProcessor(tokenizer, options.supervise, options.allow_dropped)
 
 
 def sketch(config: Config[Options]) -> Sketch:
@@ -71,6 +74,11 @@ def describe_supervision(tokenizer: Any, supervise: str) -> str:
         return f"only rows with prompt and completion as text can be trained, and no chats: {error}"
 
 
+def describe_allowed(allow_dropped: Sequence[str]) -> list[str]:
+    """For the log: what the chat template may drop."""
+    return [f"not an error if the chat template drops it: {', '.join(allow_dropped)} (options.allow_dropped)"] if allow_dropped else []
+
+
 def make_state(options: Options) -> dict[str, Any]:
     """The recipe's part of a checkpoint's state: what an export needs, and what must not change within a run."""
     template = None if options.chat_template is None else read_template(options.chat_template)
@@ -79,8 +87,13 @@ def make_state(options: Options) -> dict[str, Any]:
 
 def read(row: dict[str, Any], processor: Any, _: Path) -> Sample:
     """`ids` [S], and `supervised` [S], true for tokens that are learned."""
-    ids, supervised = tokenize_row(row, processor.tokenizer, processor.supervise)
+    ids, supervised = tokenize_row(row, processor.tokenizer, processor.supervise, processor.allow_dropped)
     return {"ids": torch.tensor(ids), "supervised": torch.tensor(supervised)}
+
+
+def list_unused_parts(row: dict[str, Any], processor: Any) -> list[str]:
+    """What of the row is not used, for counts."""
+    return list_unused(row, processor.tokenizer, processor.allow_dropped)
 
 
 def length(sample: Sample) -> int:
@@ -102,6 +115,7 @@ RECIPE = Recipe(
     Options=Options,
     load=load,
     read=read,
+    list_unused=list_unused_parts,
     length=length,
     collate=collation.collate,
     loss=causal_lm_loss.compute_terms,

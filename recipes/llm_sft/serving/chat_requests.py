@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import json
 import secrets
-from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from data_prep.chats.chat_messages import Message, MessageError, read_message
 from finetune.errors import UserError
-from recipes.language.chat_template import Chat, check_fields_rendered, find_template
-from recipes.language.messages import read_messages, read_tools
 from recipes.serving.api_errors import Refusal
 from recipes.speech.decoding.token_sampling import CodeSampler
 
@@ -75,11 +73,9 @@ class ChatCall(BaseModel):
 def parse_call(body: ChatCall, model: ServedModel) -> AnswerRequest:
     """The request to the model. Raises `Refusal`, which names the field, for one that cannot be fulfilled."""
     check_encodable(body)
-    messages = read_chat(body.messages, model.loaded.tokenizer)
-    row = {"messages": messages, "tools": body.tools}
+    messages = read_chat(body.messages)
     try:
-        check_rendered(row, model.loaded.tokenizer)
-        prompt = tokenize_prompt(row, model.loaded.tokenizer)
+        prompt = tokenize_prompt({"messages": messages, "tools": body.tools}, model.loaded.tokenizer)
     except UserError as error:
         raise Refusal(400, str(error), "invalid_value", "messages") from error
     if not prompt:
@@ -105,80 +101,28 @@ def check_encodable(body: ChatCall) -> None:
             raise Refusal(400, message, "invalid_value", name) from error
 
 
-def read_chat(messages: list[dict[str, Any]], tokenizer: Any) -> list[dict[str, Any]]:
-    """The messages as a template takes them: content as one text, without null fields. Raises `Refusal`, which names the message."""
-    read = [read_message(message, f"messages.{number}") for number, message in enumerate(messages)]
-    try:
-        checked, _ = read_messages({"messages": read})
-    except UserError as error:
-        raise Refusal(400, str(error), "invalid_value", "messages") from error
-    if checked[-1]["role"] == "assistant":
+def read_chat(messages: list[dict[str, Any]]) -> list[Message]:
+    """The messages as a template takes them. Raises `Refusal`, which names the message."""
+    read = [read_request_message(message, number) for number, message in enumerate(messages)]
+    if read[-1]["role"] == "assistant":
         message = "the last message is the assistant's, which the model is to generate; remove it"
-        raise Refusal(400, message, "invalid_value", f"messages.{len(checked) - 1}")
-    # Newer OpenAI models call the system message the developer's; templates of other models do not know that role.
-    renames = "developer" not in str(tokenizer.chat_template)
-    return [{**one, "role": "system"} if renames and one["role"] == "developer" else one for one in checked]
+        raise Refusal(400, message, "invalid_value", f"messages.{len(read) - 1}")
+    return read
 
 
-def read_message(message: dict[str, Any], place: str) -> dict[str, Any]:
-    """One message. `place`: of the message in the body, for errors."""
-    full = {key: value for key, value in message.items() if value is not None}
+def read_request_message(message: dict[str, Any], number: int) -> Message:
+    """The message with this index. Raises `Refusal` for a field or a role that is not supported."""
+    place = f"messages.{number}"
     # OpenAI's client returns these fields with an answer, and a conversation sends them back.
-    full = {key: value for key, value in full.items() if not (key in ("annotations", "tool_calls") and value == [])}
+    full = {key: value for key, value in message.items() if value is not None and not (key == "annotations" and value == [])}
     for key in full.keys() - MESSAGE_FIELDS:
         raise Refusal(400, f"{place}.{key}: this field is not supported; remove it", "unsupported_value", f"{place}.{key}")
     if full.get("role") not in ROLES:
         raise Refusal(400, f"{place}.role is {full.get('role')!r:.60}; use {', '.join(ROLES)}", "invalid_value", f"{place}.role")
-    if isinstance(full.get("content"), list):
-        full["content"] = "".join(read_part(part, f"{place}.content.{number}") for number, part in enumerate(full["content"]))
-    elif not isinstance(full.get("content", ""), str):
-        raise Refusal(400, f"{place}.content must be text, or a list of parts", "invalid_value", f"{place}.content")
-    if "content" not in full and not (full["role"] == "assistant" and full.keys() & {"tool_calls"}):
-        raise Refusal(400, f"{place}.content is missing", "invalid_value", f"{place}.content")
-    return full
-
-
-def read_part(part: Any, place: str) -> str:
-    """The text of a part of a message's content."""
-    if isinstance(part, dict) and part.keys() == {"type", "text"} and part["type"] == "text" and isinstance(part["text"], str):
-        return part["text"]
-    kind = part.get("type") if isinstance(part, dict) else part
-    raise Refusal(400, f"{place}: only parts of the type text with their text are supported, found {kind!r:.60}", "invalid_value", place)
-
-
-def check_rendered(row: dict[str, Any], tokenizer: Any) -> None:
-    """Raises `UserError` for a part of the chat that the model's template ignores, so that the model would not read it."""
-    tools = read_tools(row)
-    chat = Chat(row["messages"], tools, tokenizer, find_template(tokenizer, tools))
     try:
-        check_fields_rendered(chat)
-    except UserError as error:
-        ignored = str(error).partition("`")[2].partition("`")[0]
-        if not ignored:
-            raise
-        raise UserError(f"the model's chat template ignores `{ignored}`; remove it") from error
-    _check_all_read(chat)
-
-
-def _check_all_read(chat: Chat) -> None:
-    """Raises `UserError` for content of another role than the user's and the assistant's, and for a name, that the template ignores. One
-    rendering with a mark at the end of each: a chat can have thousands of messages."""
-    mark, marked, places = secrets.token_hex(8), [dict(message) for message in chat.messages], list[tuple[int, str]]()
-    for number, message in enumerate(marked):
-        for key in ("content", "name"):
-            if (key == "name" or message["role"] not in ("user", "assistant")) and message.get(key):
-                message[key] += f" {mark}{len(places)}."
-                places.append((number, key))
-    if not places:
-        return
-    try:
-        text = replace(chat, messages=marked).render()
-    except UserError:  # the template does not take the mark, so it does read it
-        return
-    for index, (number, key) in enumerate(places):
-        if f"{mark}{index}." not in text:
-            role = chat.messages[number]["role"]
-            raise UserError(f"the model's chat template ignores the {key} of messages.{number} ({role}); remove it")
+        return read_message(full, f"messages[{number}]")
+    except MessageError as error:
+        raise Refusal(400, str(error), "invalid_value", error.place.replace("[", ".").replace("]", "")) from error
 
 
 def read_limit(body: ChatCall, longest: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from data_prep.chats.row_counts import REJECTED, SHOWN, TRAINS, VALIDATES, RowCounts, format_summary, make_summary
+from data_prep.chats.row_counts import REJECTED, SHOWN, TRAINS, VALIDATES, RowCounts, UnreadKeys, format_summary, make_summary
 
 
 def account(tally: RowCounts, **passed_over: int) -> str:
@@ -30,8 +30,8 @@ def test_reasons_that_differ_only_by_their_row_are_counted_together() -> None:
 
 def test_everything_that_is_not_used_is_reported() -> None:
     tally = RowCounts(kinds=bytearray([TRAINS, TRAINS, VALIDATES, REJECTED]), by_source=Counter({"a.jsonl": 4, "b.jsonl": 0}))
-    tally.count_kept("messages", ["id", "a\nname"], tidied=True, joined=0, unlearned=0)
-    tally.count_kept("messages", ["id"], tidied=False, joined=0, unlearned=0)
+    tally.count_kept("messages", UnreadKeys(["id", "a\nname"], ["mood", "mood", "t"]), tidied=True, joined=0, unlearned=0)
+    tally.count_kept("messages", UnreadKeys(["id"], ["t"]), tidied=False, joined=0, unlearned=0)
     tally.count_rejected("a.jsonl:4", "an empty completion")
     assert account(tally, **{".txt": 3}).splitlines() == [
         "4 rows read (2 messages): 2 to train on, 1 to validate on, 1 rejected",
@@ -41,6 +41,7 @@ def test_everything_that_is_not_used_is_reported() -> None:
         "  rejected 1: an empty completion (a.jsonl:4)",
         "  rejects.jsonl lists each rejected row with its location and reason",
         "  unused keys, dropped: id (2 rows), a name (1 row)",
+        "  keys of messages that only a chat template which names them reads: t (2 rows), mood (1 row)",
         "  leading line breaks removed from answers in 1 row",
     ]
 
@@ -49,7 +50,7 @@ def test_long_lists_are_shortened_on_screen_and_complete_in_the_file() -> None:
     tally = RowCounts(by_source=Counter({f"{number}.jsonl": 1 for number in range(40)}))
     for number in range(40):
         tally.count_rejected("a", "x" * (number + 1))
-    tally.count_kept("messages", [f"key{number}" for number in range(40)], tidied=False, joined=0, unlearned=0)
+    tally.count_kept("messages", UnreadKeys([f"key{number}" for number in range(40)], []), tidied=False, joined=0, unlearned=0)
     said = account(tally)
     assert said.count("and 28 more") == 3 and "and 28 more reasons" in said and len(said.splitlines()) == SHOWN + 6
     whole = make_summary(tally, Counter(), 0.02, None)

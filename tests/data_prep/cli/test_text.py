@@ -311,7 +311,7 @@ def test_pictures_weights_pairs_and_stray_files_are_reported(tmp_path: Path, cap
     for line in (
         "skipped: 1 config.json, 1 dataset_infos.json",
         "rejected 1: message 1 refers to an image, audio or video by <image>, which a text model cannot use (in/a.jsonl:1)",
-        "rejected 1: message 1 holds something other than text (image_url) (in/a.jsonl:2)",
+        "rejected 1: messages[0].content[0] must be a part of the type text with its text and nothing else, found 'image_url'",
         "rejected 1: it has images, which a text model cannot use: it would learn to invent what it shows (in/a.jsonl:3)",
         "rejected 1: every answer has weight 0, so nothing would be learned (in/a.jsonl:4)",
         "rejected 1: messages 1 and 2 both have the role user; --join-turns joins them (in/a.jsonl:7)",
@@ -323,3 +323,26 @@ def test_pictures_weights_pairs_and_stray_files_are_reported(tmp_path: Path, cap
     assert run(tmp_path / "in", "--out", tmp_path / "two", "--val-share", 0, "--join-turns") == 0
     assert "1 message joined to the one before (--join-turns)" in capsys.readouterr().out
     assert lines(tmp_path / "two" / "train.jsonl")[-1]["messages"][0]["content"] == "Why?\n\nReally?"
+
+
+def test_messages_are_read_as_in_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = [{"type": "text", "text": "It is "}, {"type": "text", "text": "Oslo."}]
+    question, answer = {"role": "user", "content": "What is it?"}, {"role": "assistant", "content": "So."}
+    rows: list[dict[str, Any]] = [
+        {"messages": [{**question, "mood": "sad"}, {"role": "assistant", "content": parts}]},
+        {"messages": [question, {**answer, "loss": False}, question, answer]},
+        {"messages": [question, {**answer, "mask": 1}]},
+        {"messages": [question, answer], "loss_mask": [0, 1]},
+    ]
+    assert run(write(tmp_path / "rows.jsonl", rows), "--out", tmp_path / "out", "--val-share", 0) == 0
+    first, second = lines(tmp_path / "out" / "train.jsonl")
+    assert first["messages"] == [{**question, "mood": "sad"}, {"role": "assistant", "content": "It is Oslo."}]
+    assert second["messages"] == [question, {**answer, "weight": 0}, question, answer]
+    printed = capsys.readouterr().out
+    for line in (
+        "rejected 1: messages[1].mask is not supported: some datasets mark",
+        "rejected 1: its loss_mask says what is learned",
+        "keys of messages that only a chat template which names them reads: mood (1 row)",
+        "1 answer with weight 0: read, but not learned",
+    ):
+        assert line in printed

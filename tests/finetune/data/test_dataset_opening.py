@@ -13,7 +13,8 @@ import torch
 from finetune.config import on_disk
 from finetune.data import dataset_opening, row_measurement
 from finetune.data.batching import Loader, MicroBatch
-from finetune.data.cached_samples import Rows
+from finetune.data.cached_samples import Rows, open_rows
+from finetune.data.index_building import build_index
 from finetune.distributed.process_group import World, join, leave
 from finetune.errors import UserError
 from finetune.monitoring.run_logger import Events
@@ -49,6 +50,16 @@ def test_truncated_rows_are_counted_and_loaded_truncated(tmp_path: Path) -> None
     turn = loader.turns((MicroBatch((3, 1), 39, 0),))[0]
     loader.close()
     assert turn.batch.tensors["ids"].shape == (2, 30)
+
+
+def test_what_of_rows_is_not_used_is_counted(tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "train.jsonl", TEXTS)
+    recipe = replace(CUTTING, list_unused=lambda row, _: ["key a", "key b"] if len(row["text"]) > 30 else ["key b"])
+    measure = partial(row_measurement.encode_row, row_measurement.LengthLimit(100, "", "error"), tmp_path, recipe, None)
+    built = build_index(path, tmp_path / "cache", "key", measure)
+    assert dataset_opening.describe_dropped(open_rows(path, tmp_path / "cache", built)) == [
+        f"{path}: not used: key b (5 rows), key a (2 rows)"
+    ]
 
 
 def test_remote_data_is_downloaded_to_the_cache_and_trained_on(tmp_path: Path, world: World) -> None:

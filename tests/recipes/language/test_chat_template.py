@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from finetune.errors import UserError
-from recipes.language.chat_template import FIXED_DATE, Chat, check_fields_rendered, find_template
-from tests.recipes.llm_sft.families import template, tokenizer
+from recipes.language.chat_template import FIXED_DATE, Chat, find_ignored_fields, find_template, make_chat
+from tests.recipes.llm_sft.families import FAMILIES, template, tokenizer
 
 CHAT = [{"role": "user", "content": "Oslo?"}, {"role": "assistant", "content": "Cold."}]
 
@@ -67,16 +67,41 @@ def test_the_error_of_a_template_is_reported(jinja: str) -> None:
         Chat(CHAT, None, tokenizer("chatml"), jinja).render()
 
 
-def test_a_template_that_ignores_a_field_is_refused() -> None:
+def ignored(chat: Chat) -> list[str]:
+    return [*find_ignored_fields(chat, chat.render())]
+
+
+def test_fields_that_a_template_ignores_are_found() -> None:
     thoughtful = [CHAT[0], {**CHAT[1], "reasoning_content": "North."}]
-    check_fields_rendered(chat_of("qwen3", thoughtful))
-    check_fields_rendered(chat_of("qwen3", [*thoughtful, *CHAT]))  # it may drop the thoughts of earlier turns
-    check_fields_rendered(chat_of("chatml", [CHAT[0], {**CHAT[1], "reasoning_content": "", "tool_calls": []}]))
-    with pytest.raises(UserError, match="ignores `reasoning_content`.*set options.chat_template to .*, or remove"):
-        check_fields_rendered(chat_of("chatml", thoughtful))
-    with pytest.raises(UserError, match="ignores `tools`"):
-        check_fields_rendered(chat_of("chatml", tools=[{"name": "weather"}]))
-    check_fields_rendered(chat_of("qwen3", tools=[{"name": "weather"}]))
+    assert ignored(chat_of("qwen3", thoughtful)) == []
+    assert ignored(chat_of("qwen3", [*thoughtful, *CHAT])) == []  # it may drop the thoughts of earlier turns
+    assert ignored(chat_of("chatml", [CHAT[0], {**CHAT[1], "reasoning_content": "", "tool_calls": []}])) == []
+    assert ignored(chat_of("chatml", thoughtful, tools=[{"name": "weather"}])) == ["reasoning_content", "tools"]
+    assert ignored(chat_of("qwen3", tools=[{"name": "weather"}])) == []
+
+
+def test_a_developer_message_is_the_systems_for_a_template_that_does_not_know_the_role() -> None:
+    developer = {"role": "developer", "content": "Be brief."}
+    assert "<|im_start|>system\nBe brief.<|im_end|>" in make_chat([developer, *CHAT], None, tokenizer("chatml")).render()
+    other = tokenizer("chatml", "llama3")
+    knows = "{% for m in messages %}{{ m.role }}: {{ m.content }};{% endfor %}{# developer #}"
+    kept, other.chat_template = other.chat_template, knows
+    try:
+        assert make_chat([developer], None, other).render() == "developer: Be brief.;"
+    finally:
+        other.chat_template = kept
+
+
+def test_a_template_that_reads_only_parts_gets_parts() -> None:
+    parts = "{% for m in messages %}{{ m.role }}:{% for part in m.content %}{{ part.text }};{% endfor %}{% endfor %}"
+    of = tokenizer("chatml", "gemma2")
+    kept, of.chat_template = of.chat_template, parts
+    try:
+        chat = make_chat([*CHAT, {"role": "assistant"}], None, of)
+        assert chat.as_parts and chat.render() == "user:Oslo?;assistant:Cold.;assistant:"
+    finally:
+        of.chat_template = kept
+    assert not any(make_chat(CHAT, None, tokenizer(family)).as_parts for family in FAMILIES)
 
 
 def test_a_template_runs_in_a_sandbox() -> None:

@@ -60,6 +60,22 @@ def test_supervision_and_attention_are_logged_before_the_first_step(tmp_path: Pa
     assert attention.startswith("attention: sdpa, as configured") and loaded(tmp_path).remarks[1].startswith("attention: ")
 
 
+def test_what_the_template_may_drop_is_logged_and_counted(tmp_path: Path) -> None:
+    template = tmp_path / "own.jinja"
+    template.write_text(
+        "{% for m in messages %}{% if m.role != 'system' %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    row = {"messages": [{"role": "system", "content": "Be brief."}, {**CHAT["messages"][0], "mood": 1}, *CHAT["messages"][1:]]}
+    chosen = ("options.chat_template", str(template))
+    with pytest.raises(UserError, match="ignores the content of messages.0. .system.*--options.allow_dropped system"):
+        RECIPE.read(row, loaded(tmp_path, chosen).processor, Path())
+    found = loaded(tmp_path, chosen, ("options.allow_dropped", "system"))
+    assert found.remarks[1] == "not an error if the chat template drops it: system (options.allow_dropped)"
+    assert RECIPE.read(row, found.processor, Path())["supervised"].any()
+    assert RECIPE.list_unused(row, found.processor) == ["key mood of messages", "system, which the chat template drops"]
+
+
 def test_without_a_chat_template_only_texts_are_trained(tmp_path: Path) -> None:
     tokenizer = loaded(tmp_path).processor.tokenizer
     tokenizer.chat_template = None

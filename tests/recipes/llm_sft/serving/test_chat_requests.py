@@ -64,7 +64,7 @@ def test_a_chat_of_many_messages_is_rendered_a_few_times(loaded: LoadedModel, mo
     [
         ([USER], {"tools": [TOOL]}, "messages", "ignores `tools`"),
         ([USER, {"role": "assistant", "content": "", "tool_calls": [CALL]}, USER], {}, "messages", "ignores `tool_calls`"),
-        ([{**USER, "name": "anna"}], {}, "messages", "ignores the name of messages.0"),
+        ([{**USER, "name": "anna"}], {}, "messages", "ignores the name of messages[0] (user)"),
         ([{**USER, "weight": 0}], {}, "messages.0.weight", "not supported"),
         ([{"role": "critic", "content": "No."}], {}, "messages.0.role", "use system, developer, user"),
         ([{"role": "user"}], {}, "messages.0.content", "missing"),
