@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import IO
 
 from finetune.errors import UserError
+from finetune.storage.model_classes import COMMON_TOKENIZERS
 from finetune.storage.model_security import Kind
 
 
@@ -30,8 +31,9 @@ def _is_part(_: str, inner: str) -> bool:
 
 CODEC_FOLDER, CODEC_TYPE = "speech_tokenizer", "qwen3_tts_tokenizer_12hz"
 """The subfolder of a model with its codec, and the codec's `model_type`."""
-CODEC = Kind("the 12 Hz speech tokenizer of Qwen3-TTS", {CODEC_TYPE}, _is_part)
-VOICE_MODEL = Kind("a Qwen3-TTS model", {"qwen3_tts"}, _is_part, {CODEC_FOLDER: CODEC})
+CODEC = Kind("the 12 Hz speech tokenizer of Qwen3-TTS", {CODEC_TYPE}, _is_part, {"feature_extractor_type": {"EncodecFeatureExtractor"}})
+CLASSES = {"tokenizer_class": COMMON_TOKENIZERS | {"Qwen2Tokenizer", "Qwen2TokenizerFast"}, "processor_class": {"Qwen3TTSProcessor"}}
+VOICE_MODEL = Kind("a Qwen3-TTS model", {"qwen3_tts"}, _is_part, CLASSES, {CODEC_FOLDER: CODEC})
 """The folders that are accepted as models of this package."""
 
 STAND_INS = ("torchaudio", "torchaudio.compliance", "torchaudio.compliance.kaldi")

@@ -74,7 +74,7 @@ def _read_summary(path: Path) -> Summary:
             f"{path} does not exist: the folder is not a dataset, or its run is not complete; create it with: {command}"
         ) from None
     except (ValueError, ValidationError) as error:
-        first = str(error).splitlines()[0]
+        first = strict_json.first_line(error)
         raise UserError(f"{path}: not a summary of data_prep voice ({first}); run data_prep voice again") from error
 
 

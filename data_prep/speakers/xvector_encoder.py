@@ -14,8 +14,10 @@ from data_prep.audio.waveform import SPEECH_RATE, Samples
 from data_prep.parallel.torch_settings import disable_tf32
 from finetune.errors import UserError
 from finetune.storage import files
+from finetune.storage.model_classes import list_feature_extractors
 from finetune.storage.model_resolver import resolve_model
 from finetune.storage.model_security import CONFIG, Kind, admit, load_pickled_weights, require_weights
+from finetune.storage.strict_json import first_line
 
 PICKLED = "pytorch_model.bin"
 SPEAKER_MODEL_FILES = ["*.json", "*.safetensors", PICKLED]
@@ -67,7 +69,7 @@ def open_xvector_encoder(option: str, name: str) -> XVectorEncoder:
     try:
         load_speaker_model(folder)
     except (OSError, ValueError, KeyError, RuntimeError, UserError) as error:
-        first = str(error).splitlines()[0]
+        first = first_line(error)
         raise UserError(
             f"{option} {name}: not a speaker verification model of transformers ({first}); "
             "microsoft/wavlm-base-plus-sv is one, by this name or as a folder"
@@ -82,7 +84,9 @@ def load_speaker_model(folder: Path) -> tuple[Any, Any]:
     from transformers import AutoConfig, AutoFeatureExtractor, AutoModelForAudioXVector
     from transformers.models.auto.modeling_auto import MODEL_FOR_AUDIO_XVECTOR_MAPPING, MODEL_FOR_AUDIO_XVECTOR_MAPPING_NAMES
 
-    kind = Kind("a speaker verification model of transformers", frozenset(MODEL_FOR_AUDIO_XVECTOR_MAPPING_NAMES))
+    types = frozenset(MODEL_FOR_AUDIO_XVECTOR_MAPPING_NAMES)
+    classes = {"feature_extractor_type": list_feature_extractors(types)}
+    kind = Kind("a speaker verification model of transformers", types, classes=classes)
     with admit(folder, kind) as clean:
         extractor: Any = AutoFeatureExtractor.from_pretrained(clean, trust_remote_code=False)
         model: Any

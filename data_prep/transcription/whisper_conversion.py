@@ -13,11 +13,17 @@ from data_prep.transcription.faster_whisper_engine import PREFIX
 from data_prep.transcription.whisper_languages import WHISPER_OPTION
 from finetune.errors import UserError
 from finetune.storage import files
+from finetune.storage.model_classes import COMMON_TOKENIZERS
 from finetune.storage.model_resolver import is_hub_name, resolve_model
 from finetune.storage.model_security import CONFIG, Kind, check_config, require_safetensors
 from finetune.storage.strict_json import read_object
 
-KIND = Kind("a Whisper model of transformers", frozenset({"whisper"}))
+CLASSES = {
+    "tokenizer_class": COMMON_TOKENIZERS | {"WhisperTokenizer", "WhisperTokenizerFast"},
+    "feature_extractor_type": {"WhisperFeatureExtractor"},
+    "processor_class": {"WhisperProcessor"},
+}
+KIND = Kind("a Whisper model of transformers", frozenset({"whisper"}), classes=CLASSES)
 GENERATION = "generation_config.json"
 WEIGHTS = ("model.safetensors", "model-*.safetensors")
 """Not `model.fp32-*.safetensors` and those of `checkpoint-*/`, which some repositories have beside them."""

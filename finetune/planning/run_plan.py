@@ -20,6 +20,7 @@ from finetune.planning.meta_device_estimate import RunEstimate, has_weights
 from finetune.planning.parallelism_planner import LayoutEstimate, choose_layouts, estimate_layout, largest_micro_batch, list_arrangements
 from finetune.recipe import Recipe
 from finetune.storage.hub_download import commit_of
+from finetune.storage.strict_json import first_line
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def look_at_data(foreseen: RunEstimate, recipe: Recipe) -> DataPreview | str | N
     except UserError as problem:
         return str(problem)
     except (OSError, ValueError) as problem:  # transformers raises these for a missing tokenizer
-        return f"model.source: the tokenizer cannot be loaded: {str(problem).splitlines()[0]}"
+        return f"model.source: the tokenizer cannot be loaded: {first_line(problem)}"
 
 
 def settle_plan(foreseen: RunEstimate, seen: DataPreview | str | None) -> tuple[RunEstimate, RunSizes | None]:

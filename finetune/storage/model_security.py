@@ -1,14 +1,16 @@
 """Safe model loading: a clean copy of every model folder for transformers, so that no code from a model is ever executed.
 
 transformers runs Python files of a model folder if a JSON file in it says so, loads other models that a nested config names, downloads
-kernels, and unpickles weights. `admit` makes a clean copy of the folder: safetensors and tokenizer files as links, and JSON files without
-the keys that lead to code. The model type is checked before any library reads the folder. The only pickles that are read are weights
-that are published in no other format, by `load_pickled_weights`, which creates only tensors and plain values.
+kernels, opens any file that a tokenizer's settings name, and unpickles weights. `admit` makes a clean copy of the folder: weights as links,
+tokenizer files as copies, and JSON files without the keys that lead to code or to other files. The model type and the classes are checked
+before any library reads the folder, and the library reads only the copy, so nothing changes between check and use. The only pickles that
+are read are weights that are published in no other format, by `load_pickled_weights`, which creates only tensors and plain values.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -21,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from finetune.errors import UserError
-from finetune.storage import demo_models, files, strict_json
+from finetune.storage import demo_models, files, input_files, path_settings, strict_json
 from finetune.storage.hub_download import commit_of
+from finetune.storage.model_classes import is_known_tokenizer
 from finetune.storage.model_config_limits import find_impossible_value
 from finetune.terminal import print_diagnostic, printable
 
@@ -34,8 +37,18 @@ SETTINGS = frozenset(
 )
 """JSON files that are copied, without keys that lead to code. No others: transformers would follow `audio_tokenizer_config.json`,
 `adapter_config.json` and versioned config files to other folders."""
+WEIGHTS = ".safetensors"
 DATA = re.compile(r".+\.(safetensors|model|txt|jinja|tiktoken)|tokenizer\.json|vocab\.json|added_tokens\.json|tekken\.json")
-"""Pure data files, which are linked (in JSON that lists tokens, transformers interprets no keys)."""
+"""Pure data files, which are taken as they are (in JSON that lists tokens, transformers interprets no keys)."""
+LARGEST = (
+    (re.compile(r"config\.json"), 2**23, 500_000),  # with 21,000 labels it has 2 MB
+    (re.compile(r".+\.index\.json"), 2**26, 500_000),  # with 91,000 tensors it has 9 MB
+    (re.compile(r".+\.jinja"), 2**20, 2**20),  # long templates have 20 kB
+    (re.compile(r".+_(config|map|template)\.json"), 2**24, 500_000),  # with 29,000 added tokens it has 5 MB
+    (re.compile(r".+"), 2**26, 4_000_000),  # the tokenizer.json of Gemma has 35 MB, and 500,000 lists
+)
+"""Names of files that are read as a whole, their most bytes, and their most brackets, far above those of published models; the first name
+that matches counts. An empty list takes three bytes in a file, and 60 in memory."""
 DOCUMENTS = re.compile(r"README\.md|(LICENSE|NOTICE|USE_POLICY)[\w.-]*")
 """Documents that an export also copies."""
 TEMPLATES = "additional_chat_templates"
@@ -53,14 +66,10 @@ REDIRECTING_KEYS = frozenset(
     | {"backbone", "backbone_config", "backbone_kwargs", "use_pretrained_backbone", "use_timm_backbone"}
 )
 """Keys that make transformers read unchecked files, load other models, or rename config keys."""
-NAMES_OF_OTHERS = frozenset({"_name_or_path", "name_or_path"})
-"""Keys of a nested config that name another model to load."""
 CLASS_KEYS = frozenset({"tokenizer_class", "processor_class", "feature_extractor_type", "image_processor_type", "video_processor_type"})
 """Keys whose value is looked up among all names of transformers."""
 CLASS_NAME = re.compile(r"(?!Auto|Rag)\w+(Tokenizer|TokenizerFast|Backend|FeatureExtractor|Processor|ProcessorFast)")
 """Allowed values of these keys. Auto and Rag classes would open other folders."""
-VOCABULARY_KEYS = re.compile(r"(vocab|merges|tokenizer|spm|sentencepiece|bpe|normalizer)\w*_file")
-"""Keys whose value may be any file on the disk; the folder's own files are found without them."""
 OPENS_OTHERS = frozenset({"edgetam_vision_model", "lightglue", "xcodec"})
 """Model types whose config class opens another model's config (a test compares this with the installed transformers)."""
 
@@ -79,13 +88,16 @@ class Kind:
     """Accepted values of `model_type` in config.json."""
     nested: Callable[[str, str], bool] = accept_no_other
     """(type of the model, type of a nested config) → whether that type is accepted in addition to `types`."""
+    classes: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """Key of a settings file that names a class, such as `tokenizer_class` → the classes that it may name. A key that is not here is
+    dropped, because no such class is loaded."""
     parts: Mapping[str, Kind] = field(default_factory=dict)
     """Subfolders that contain further models; all other subfolders are ignored."""
 
 
 @contextlib.contextmanager
 def admit(folder: Path, kind: Kind) -> Iterator[Path]:
-    """A temporary clean copy of a model folder; weights are linked, not copied.
+    """A temporary clean copy of a model folder; weights are linked, not copied. All files of the tokenizer are copies.
 
     Call the library's `from_pretrained` on it, with `trust_remote_code=False` and, for weights, `use_safetensors=True`. Dropped keys are
     printed to stderr. Raises `UserError` for a model type that `kind` does not accept, for invalid files, and if the library creates more
@@ -157,11 +169,14 @@ def cleaned(path: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file of a model; NaN and infinity are allowed, since published configs hold them. Raises `UserError`."""
+    """The JSON object in a file of a model; NaN and infinity are allowed, since published configs hold them. Raises `UserError`, also for a
+    file of a size that no model has, and for one that is no regular file."""
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(read_limited(path))
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no model there ({error.strerror})") from error
     except OSError as error:
-        raise UserError(f"{path}: no model there ({error.strerror or error})") from error
+        raise UserError(f"{path} cannot be used ({error.strerror or error}); download the model again") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON ({error}); download the model again") from error
     if strict_json.is_deep(found):
@@ -169,6 +184,16 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UserError(f"{path} contains a {type(found).__name__} instead of a JSON object; download the model again")
     return found
+
+
+def read_limited(path: Path) -> bytes:
+    """The content of a file of a model that is parsed as a whole. Raises `OSError`, also for a file of a size that no model has, and for a
+    pipe, a device or a socket."""
+    most, brackets = next((most, brackets) for names, most, brackets in LARGEST if names.fullmatch(path.name))
+    content = input_files.read_bytes(path, most)
+    if path.suffix == ".json" and content.count(b"[") + content.count(b"{") > brackets:
+        raise OSError(errno.EFBIG, f"it has more than {brackets:,} brackets, as no model has", str(path))
+    return content
 
 
 def report(path: Path, dropped: list[str]) -> None:
@@ -179,31 +204,38 @@ def report(path: Path, dropped: list[str]) -> None:
 
 @functools.cache
 def _report_once(path: str, dropped: str) -> None:
-    never = "code that comes with a model is never run, and no other folder is opened for it"
+    never = "code that comes with a model is never run, and nothing outside of its folder is opened for it"
     print_diagnostic(f"warning: {path}: ignored {dropped}; {never}")
 
 
-def _without_code(value: Any, path: Path, at: str, dropped: list[str]) -> Any:
+def _without_code(value: Any, path: Path, at: str, dropped: list[str], is_text: bool = False) -> Any:
+    """`is_text`: no library opens the strings in `value`."""
     if isinstance(value, list):
-        return [_without_code(each, path, f"{at}[{number}]", dropped) for number, each in enumerate(value)]
+        return [_without_code(each, path, f"{at}[{number}]", dropped, is_text) for number, each in enumerate(value)]
     if not isinstance(value, dict):
         return value
     kept = {}
     for key, child in value.items():
         place = f"{at}.{key}" if at else key
-        if not _leads_to_code(key, child, nested=bool(at)):
-            kept[key] = _without_code(child, path, place, dropped)
+        as_text = is_text or path_settings.holds_text(path.name, key)
+        if not _leads_elsewhere(key, child, path, as_text, nested=bool(at)):
+            kept[key] = _without_code(child, path, place, dropped, as_text)
         elif child not in (None, "", False, *PLAIN_KERNELS):
             dropped.append(f"{shorten(place)}: {_short(child)}")
     return kept
 
 
-def _leads_to_code(key: str, value: Any, nested: bool) -> bool:
-    if key in CODE_KEYS or key in REDIRECTING_KEYS or KERNEL_KEYS.fullmatch(key) or (nested and key in NAMES_OF_OTHERS):
+def _leads_elsewhere(key: str, value: Any, path: Path, is_text: bool, nested: bool) -> bool:
+    """Whether a key makes a library run code, or open anything but the files of the clean copy."""
+    if key in CODE_KEYS or key in REDIRECTING_KEYS or KERNEL_KEYS.fullmatch(key):
+        return True
+    if nested and key in path_settings.NAMES_OF_ITSELF:  # there it names another model to load
         return True
     if key in CLASS_KEYS:
         return value is not None and not (isinstance(value, str) and CLASS_NAME.fullmatch(value))
-    return not nested and VOCABULARY_KEYS.fullmatch(key) is not None
+    if is_text:
+        return path_settings.is_file_key(path.name, key)
+    return path_settings.could_be_path(path.name, key, value)
 
 
 def _short(value: Any) -> str:
@@ -230,33 +262,64 @@ def _find_model_types(value: Any) -> Iterator[Any]:
 
 def _copy_clean(folder: Path, kind: Kind, target: Path) -> None:
     config = check_config(folder, kind)
+    _check_classes(config, folder / CONFIG, kind)
     files.write_in_place(target / CONFIG, _json(config))  # the same document that was checked
     for path in sorted(folder.iterdir()):
-        if path.name != CONFIG and path.is_file():
-            _admit_file(path, target / path.name)
+        if path.name != CONFIG and not path.is_dir():
+            _admit_file(path, target / path.name, kind)
     for name, part in kind.parts.items():
         if (folder / name / CONFIG).is_file():
             _copy_clean(folder / name, part, files.make_folder(target / name))
     for path in sorted((folder / TEMPLATES).glob("*.jinja")):
         files.make_folder(target / TEMPLATES)
-        _admit_file(path, target / TEMPLATES / path.name)
+        _admit_file(path, target / TEMPLATES / path.name, kind)
 
 
-def _admit_file(path: Path, target: Path) -> None:
+def _admit_file(path: Path, target: Path, kind: Kind) -> None:
     if path.name == INDEX:
         files.write_in_place(target, _json({"metadata": {}, "weight_map": checked_index(path)}))
     elif path.name in SETTINGS:
-        try:
-            document, dropped = cleaned(path)
-        except UserError as error:  # an invalid file is of no use to a library either
-            report(path, [str(error)])
-            return
-        if not isinstance(document.get(LONGEST), int | float | None):  # transformers compares it with the length of each text
-            raise UserError(f"{path}: {LONGEST}: {_short(document[LONGEST])}, expected a number; download the model again")
-        report(path, dropped)
-        files.write_in_place(target, _json(document))
+        _admit_settings(path, target, kind)
     elif DATA.fullmatch(path.name):
-        files.link_symbolically(path.resolve(), target)
+        try:
+            if path.suffix == WEIGHTS:
+                input_files.require_regular(path)
+                files.link_symbolically(path.resolve(), target)
+            else:
+                files.write_in_place(target, read_limited(path))
+        except OSError as error:
+            raise UserError(f"{path} cannot be used ({error.strerror or error}); download the model again") from error
+
+
+def _admit_settings(path: Path, target: Path, kind: Kind) -> None:
+    try:
+        document = read_object(path)
+    except UserError as error:  # an invalid file is of no use to a library either
+        report(path, [str(error)])
+        return
+    dropped = list[str]()
+    document = _without_code(document, path, "", dropped)
+    _check_classes(document, path, kind)
+    if not isinstance(document.get(LONGEST), int | float | None):  # transformers compares it with the length of each text
+        raise UserError(f"{path}: {LONGEST}: {_short(document[LONGEST])}, expected a number; download the model again")
+    report(path, dropped)
+    files.write_in_place(target, _json(document))
+
+
+def _check_classes(document: Any, path: Path, kind: Kind, nested: bool = False) -> None:
+    """Remove the names of classes that are not loaded for this kind of model, in place. Raises `UserError` for one that would be loaded and
+    that no such model has: any other class of transformers may open other files."""
+    for key, value in list(document.items()):
+        if isinstance(value, dict):
+            _check_classes(value, path, kind, nested=True)
+        elif key in CLASS_KEYS and value is not None and value not in kind.classes.get(key, ()):
+            if not nested and key in kind.classes and (key != "tokenizer_class" or is_known_tokenizer(value)):
+                raise UserError(
+                    f"{path}: {key} {shorten(repr(value))} is not the class of {kind.name}, and is refused; if the folder has a complete "
+                    'tokenizer.json, set "PreTrainedTokenizerFast", or give another model'
+                )
+            if key not in kind.classes or nested:
+                del document[key]
 
 
 def _json(document: dict[str, Any]) -> bytes:
@@ -282,6 +345,10 @@ def copy_for_export(path: Path, base: Path, target: Path) -> None:
     if path.name not in SETTINGS and not DATA.fullmatch(path.name) and not DOCUMENTS.fullmatch(path.name):
         report(path, ["the file, which is not model data"])
         return
+    try:
+        input_files.require_regular(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be exported ({error.strerror or error}); download the base again") from error
     homes = [base.resolve(), *([base.parent.parent / "blobs"] if commit_of(base) else [])]  # the hub's cache links to its blobs
     if not any(path.resolve().is_relative_to(home) for home in homes):
         raise UserError(f"{path} is a link to {path.resolve()}, outside of the base, and would be exported; replace it by the file itself")
@@ -333,11 +400,12 @@ def load_pickled_weights(path: Path) -> dict[str, Any]:
     import torch
 
     try:
+        input_files.require_regular(path)
         found = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from error
     except Exception as error:  # a foreign, damaged or hostile file fails in many ways
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        first = strict_json.first_line(error)
         raise UserError(f"{path} does not contain plain weights ({first}); code that comes with a model is never run") from error
     if not isinstance(found, dict):
         raise UserError(f"{path} contains a {type(found).__name__} instead of a dictionary of weights")

@@ -76,6 +76,11 @@ def one_line(error: object) -> str:
     return " ".join(words.split()).encode("utf-8", "backslashreplace").decode() or type(error).__name__
 
 
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or the name of its type if it has none, as `MemoryError`."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
 def is_deep(value: Any) -> bool:
     """Whether a value is nested deeper than `DEEPEST`. Not recursive."""
     level = [value]

@@ -16,6 +16,7 @@ from transformers import AutoModelForImageClassification
 
 from finetune.errors import UserError
 from finetune.planning.activation_memory import drop_storage
+from finetune.storage.model_classes import list_image_processors
 from finetune.storage.model_security import Kind
 from finetune.storage.strict_json import one_line
 from recipes import transformers_meta_models
@@ -84,7 +85,12 @@ def image_classifier() -> Kind:
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
 
     types = frozenset(MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES) - OTHERS
-    return Kind("an image classifier of transformers", types, transformers_meta_models.is_part)
+    processors = list_image_processors(types)
+    classes = {
+        "image_processor_type": processors,
+        "feature_extractor_type": [name.replace("ImageProcessor", "FeatureExtractor") for name in processors],  # of folders from before
+    }
+    return Kind("an image classifier of transformers", types, transformers_meta_models.is_part, classes)
 
 
 def read_config(base: Path) -> Any:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from finetune.errors import UserError
 from finetune.modeling.loss_head import LossHead, Shaping
 from finetune.recipe import BASE_STATES
+from finetune.storage.model_classes import list_causal_tokenizers
 from finetune.storage.model_security import Kind
 from recipes import transformers_meta_models
 from recipes.language import varlen_attention
@@ -92,7 +93,8 @@ def causal_language_model() -> Kind:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     types = frozenset(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - COMPOSITES
-    return Kind("a causal language model of transformers", types, transformers_meta_models.is_part)
+    classes = {"tokenizer_class": list_causal_tokenizers(types)}
+    return Kind("a causal language model of transformers", types, transformers_meta_models.is_part, classes)
 
 
 def read_config(base: Path) -> Any:

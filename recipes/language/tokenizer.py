@@ -7,6 +7,7 @@ from typing import Any
 
 from finetune.errors import UserError
 from finetune.storage.model_security import admit
+from finetune.storage.strict_json import first_line
 from recipes.language.causal_model import causal_language_model
 
 
@@ -22,7 +23,7 @@ def load_tokenizer(base: Path, chat_template: Path | None) -> Any:
             tokenizer: Any = AutoTokenizer.from_pretrained(clean, trust_remote_code=False)
         except Exception as error:  # the tokenizers package raises plain Exception
             raise UserError(
-                f"{base}: its tokenizer cannot be loaded ({str(error).splitlines()[0]}); the model's own code is never run, so the folder "
+                f"{base}: its tokenizer cannot be loaded ({first_line(error)}); the model's own code is never run, so the folder "
                 "needs a tokenizer.json that transformers can read without it"
             ) from error
     if not tokenizer.is_fast:

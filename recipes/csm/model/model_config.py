@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.errors import UserError
+from finetune.storage.model_classes import COMMON_TOKENIZERS
 from finetune.storage.model_security import CONFIG, Kind, admit
 from finetune.storage.strict_json import one_line
 
@@ -16,7 +17,8 @@ def _is_part(_: str, inner: str) -> bool:
     return inner in (CODEC_TYPE, DEPTH_TYPE)
 
 
-CSM = Kind("a CSM model of transformers", {"csm"}, _is_part)
+CLASSES = {"tokenizer_class": COMMON_TOKENIZERS | {"LlamaTokenizer", "LlamaTokenizerFast"}}
+CSM = Kind("a CSM model of transformers", {"csm"}, _is_part, CLASSES)
 """The folders that are accepted as models of this recipe."""
 FRAME_RATE = 12.5
 """Frames of codes per second of speech."""

@@ -23,6 +23,7 @@ from torch.nn.utils.rnn import pad_sequence
 from finetune.errors import UserError
 from finetune.recipe import Batch, RowPlace, Sample
 from finetune.storage.model_security import admit
+from finetune.storage.strict_json import first_line
 from recipes.speech.dataset_row_checks import check_codes, check_is_speech, check_text, find_speaker_name
 
 from .model_config import CSM
@@ -85,7 +86,7 @@ def load_tokenizer(model: Path, tokens: CsmTokens) -> Any:
         try:
             tokenizer = AutoTokenizer.from_pretrained(clean, trust_remote_code=False)
         except Exception as error:  # tokenizers raises bare Exception
-            raise UserError(f"{model}: the tokenizer cannot be loaded ({str(error).splitlines()[0]}); download the model again") from error
+            raise UserError(f"{model}: the tokenizer cannot be loaded ({first_line(error)}); download the model again") from error
     for token, expected in ((AUDIO, tokens.audio), (AUDIO_END, tokens.audio_end)):
         if (found := tokenizer.convert_tokens_to_ids(token)) != expected:
             raise UserError(f"{model}: {token} is {found} in the tokenizer and {expected} in config.json; download the model again")

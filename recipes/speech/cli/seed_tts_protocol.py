@@ -23,6 +23,7 @@ from finetune.data.row_problems import RowProblem, format_row_problems
 from finetune.errors import UserError
 from finetune.storage import files
 from finetune.storage.model_resolver import resolve_model
+from finetune.storage.strict_json import first_line
 from finetune.terminal import print_line
 from recipes.ray_generation import open_engine
 from recipes.speech.cli.evaluation_arguments import CLIPS, SEED_TTS_EVAL, check_numbers, check_out, find_encoder
@@ -254,7 +255,7 @@ def score_clips(
         try:
             similarities[prompt.name] = compare(clip, prompt.prompt_wav)
         except RuntimeError as error:  # shorter than the network's convolutions
-            missing[prompt.name] = f"similarity: {str(error).splitlines()[0]}"
+            missing[prompt.name] = f"similarity: {first_line(error)}"
     return ProtocolScores(errors, similarities, missing)
 
 

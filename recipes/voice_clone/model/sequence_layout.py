@@ -32,6 +32,7 @@ from data_prep.audio_codecs.qwen_tts_import import VOICE_MODEL
 from finetune.errors import UserError
 from finetune.recipe import Batch, Sample
 from finetune.storage.model_security import admit
+from finetune.storage.strict_json import first_line
 from recipes.speech.dataset_row_checks import check_codes, check_is_speech, check_text, find_speaker_name
 
 IGNORE = -100
@@ -111,7 +112,7 @@ def load_tokenizer(model: Path) -> Any:
         try:
             return AutoTokenizer.from_pretrained(clean, trust_remote_code=False, fix_mistral_regex=True)
         except Exception as error:  # tokenizers raises bare Exception
-            raise UserError(f"{model}: the tokenizer cannot be loaded ({str(error).splitlines()[0]}); download the model again") from error
+            raise UserError(f"{model}: the tokenizer cannot be loaded ({first_line(error)}); download the model again") from error
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from finetune.errors import UserError
-from finetune.storage.strict_json import DEEPEST, loads, loads_object, one_line, read_object
+from finetune.storage.strict_json import DEEPEST, first_line, loads, loads_object, one_line, read_object
 from tests.finetune.hostile import JSON_PIECES, broken
 
 CASES = 600
@@ -90,3 +90,8 @@ def test_any_text_is_refused_or_survives_a_round_trip() -> None:
 def test_foreign_messages_are_quoted_in_one_line() -> None:
     assert one_line(ValueError("a\n  b\ud800")) == "a b\\ud800"
     assert one_line(FileNotFoundError(2, "No such file", "x")) == "No such file" and one_line(EOFError()) == "EOFError"
+
+
+def test_the_first_line_of_an_error() -> None:
+    assert first_line(ValueError("\none\ntwo")) == "one"
+    assert first_line(MemoryError()) == "MemoryError"

@@ -34,8 +34,9 @@ def test_a_template_that_cannot_be_read_is_refused(base: Path, tmp_path: Path) -
 
 
 def test_a_tokenizer_without_a_fast_version_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "vocab.txt").write_text("a\nb\n")
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "CanineTokenizer"}))
+    (tmp_path / "vocab.json").write_text('{"<unk>": 0}')
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "CTRLTokenizer"}))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     with pytest.raises(UserError, match="no fast version"):
         load_tokenizer(tmp_path, None)

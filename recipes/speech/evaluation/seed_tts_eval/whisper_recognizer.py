@@ -23,6 +23,7 @@ from finetune.storage import files
 from finetune.storage.hub_download import commit_of
 from finetune.storage.model_resolver import resolve_model
 from finetune.storage.model_security import admit, require_safetensors, require_weights
+from finetune.storage.strict_json import first_line
 
 PUBLISHED = "openai/whisper-large-v3"
 """The protocol's model for English."""
@@ -60,7 +61,7 @@ class RecognizerFolder:
                     clean, trust_remote_code=False, use_safetensors=True, output_loading_info=True, torch_dtype=torch.float32
                 )
         except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-            first = str(error).splitlines()[0]
+            first = first_line(error)
             raise UserError(f"{OPTION} {self.name}: cannot be loaded ({first}); give a Whisper model with its tokenizer") from error
         require_weights(loaded["missing_keys"], ("proj_out.",))  # tied to the embedding
         return WhisperRecognizer(processor, model.eval().to(choose_device(None)))

@@ -1,0 +1,107 @@
+"""Opens files that a user, a dataset or a model's folder names: regular files only, and only as much of them as fits into memory.
+
+A named pipe may never send anything, a device may never end, and opening one may already have an effect. All are refused by their type,
+before they are opened. Reading has limits, since a sparse file of many gigabytes takes no room on a disk, and a line may have no end.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from finetune.errors import UserError
+
+LARGEST_TEXT = 2**26
+"""Bytes of a text, or of a document that is parsed as a whole, 64 MiB: the text of some fifty long books."""
+LONGEST_LINE = 2**24
+"""Bytes of a line, 16 MiB: a conversation of a million tokens has about 5 MB, an hour of audio codes about 4 MB. Parsed JSON takes up to
+forty times the memory of its text."""
+SPECIAL = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+PIPES = "/dev/"
+"""Where a shell puts the pipes of `<(…)`, and where standard input is."""
+
+
+def require_regular(path: Path) -> None:
+    """For files that a library opens. Raises `OSError` for a pipe, a device or a socket, and for a path that cannot be examined."""
+    _refuse_special(path.stat().st_mode, path)
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a file for reading. Raises `OSError`, also for a pipe, a device or a socket."""
+    require_regular(path)
+    return open(path, "rb", opener=_open_without_waiting)
+
+
+def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:
+    """The content of a file of at most `most` bytes. Raises `OSError`, also for one with more, and for a pipe, a device or a socket."""
+    with open_file(path) as file:
+        return _read_all(file, path, most)
+
+
+def read_text(path: Path, most: int = LARGEST_TEXT, encoding: str = "utf-8") -> str:
+    """As `read_bytes`, decoded, with "\\n" for every kind of line break. Also raises `UnicodeDecodeError`."""
+    return _decode(read_bytes(path, most), encoding)
+
+
+def read_argument(path: Path, encoding: str = "utf-8") -> str:
+    """The text of a file that was named on the command line, where it may be a pipe of the shell: `--text-file <(…)`, `/dev/stdin`.
+
+    Raises as `read_text`. A path in a file is never read with this function.
+    """
+    if path.as_posix().startswith(PIPES) and stat.S_ISFIFO(path.stat().st_mode):
+        with path.open("rb") as file:
+            return _decode(_read_all(file, path, LARGEST_TEXT), encoding)
+    return read_text(path, encoding=encoding)
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file with their line breaks. Raises as `split_lines` and `open_file`."""
+    with open_file(path) as file:
+        yield from split_lines(file, path)
+
+
+def split_lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
+    """The lines of an open file with their line breaks. Raises `UserError` with the line's number for one of more than `LONGEST_LINE`
+    bytes."""
+    number = 1
+    while line := file.readline(LONGEST_LINE + 1):
+        if len(line) > LONGEST_LINE:
+            raise UserError(f"{path}:{number}: the line has more than {LONGEST_LINE:,} bytes; remove or shorten it")
+        yield line
+        number += 1
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """A descriptor of a regular file. If a pipe has replaced the file since it was examined, neither waits nor returns it."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    try:
+        _refuse_special(os.fstat(descriptor).st_mode, Path(path))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _refuse_special(mode: int, path: Path) -> None:
+    if (kind := SPECIAL.get(stat.S_IFMT(mode))) is not None:
+        raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
+
+
+def _read_all(file: BinaryIO, path: Path, most: int) -> bytes:
+    size = os.fstat(file.fileno()).st_size
+    if size <= most and len(content := file.read(most + 1)) <= most:  # a pipe has size 0, and a file may grow
+        return content
+    raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
+
+
+def _decode(content: bytes, encoding: str) -> str:
+    return content.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
