@@ -8,6 +8,7 @@ import sys
 
 from finetune import __version__
 from finetune.argument_parsing import suggest_word
+from finetune.storage.folder_handles import name_paths
 from finetune.terminal import print_diagnostic, print_line
 
 VERBS = {
@@ -57,6 +58,7 @@ def main(argv: list[str]) -> int:
     if argv[0] not in VERBS:
         print_diagnostic(f"error: unknown verb {argv[0]!r}; {suggest_word(argv[0], VERBS, 'verbs')}")
         return 2
+    name_paths(argv)  # here, since some verbs hand their arguments to a recipe
     try:
         module = importlib.import_module(MODULES.get(argv[0], f"finetune.cli.{argv[0]}"))
     except KeyboardInterrupt:  # later ones are the verb's

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from finetune.errors import UserError
+from finetune.storage.folder_handles import name_paths
 
 CHOICE = re.compile(r"argument (?P<name>.*?): invalid choice: '(?P<given>.*)' \(choose from (?P<choices>.*)\)", re.DOTALL)
 """argparse's message for a value that is not among the choices."""
@@ -17,6 +18,7 @@ CHOICE = re.compile(r"argument (?P<name>.*?): invalid choice: '(?P<given>.*)' \(
 
 def parse_arguments(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
     """What `parser` finds in `argv`. Raises `UserError` for what it does not accept: for an unknown flag or choice with the nearest one."""
+    name_paths(argv)
     known = re.findall(r"--\w[\w-]*", parser.format_usage())
     for token in argv:
         flag = token.partition("=")[0]

@@ -34,6 +34,7 @@ from finetune.config_errors import explain
 from finetune.config_key_descriptions import fields
 from finetune.config_sources import ConfigSource, Dumper, merge, parse_overrides, read_config_file, split_section
 from finetune.errors import UserError
+from finetune.storage.folder_handles import name_paths
 from finetune.storage.remote import is_url
 
 OVERLAY = "lora"
@@ -354,6 +355,7 @@ def resolve_sources(recipe: str, options: type[OptionsT], sources: list[ConfigSo
     """As `resolve`, of sources that are read already, the lowest precedence first."""
     model = make_config_class(options)
     config = _validate(model, recipe, choose_sources(sources))
+    name_paths([str(config.run.dir)])
     if config.model.lora is None and any(source.overlay for source in sources):
         _validate(model, recipe, sources)  # a mistake in a `lora:` section is reported before somebody needs the section
     return cast("Config[OptionsT]", config)

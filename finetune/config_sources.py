@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import yaml
 
 from finetune.errors import UserError
+from finetune.storage.folder_handles import name_paths
 from finetune.storage.strict_json import DEEPEST, TOO_DEEP, one_line
 
 LARGEST = 2**63 - 1
@@ -43,6 +44,7 @@ class Arguments:
 
 def parse_arguments(argv: list[str]) -> Arguments:
     """Parse `--recipe NAME --config FILE --section.key value` (or `--section.key=value`). Raises `UserError`."""
+    name_paths(argv)
     parsed, tokens = Arguments(), iter(argv)
     for token in tokens:
         if token in ("-h", "--help"):

@@ -19,8 +19,7 @@ PACKAGES = ("finetune", "data_prep", "recipes")
 
 ORDER: tuple[frozenset[str], ...] = (
     frozenset({"errors", "moved_modules", "terminal"}),
-    frozenset({"argument_parsing"}),
-    frozenset({"storage", "config_sources", "config_errors", "config_key_descriptions"}),
+    frozenset({"argument_parsing", "storage", "config_sources", "config_errors", "config_key_descriptions"}),
     frozenset({"config", "config_diff", "hardware"}),
     frozenset({"recipe", "command_lines"}),
     frozenset({"distributed"}),
@@ -73,7 +72,7 @@ LIBRARIES = frozenset(
 """What recipes may import from each other's side; a library imports no recipe."""
 EMPTY_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "misc", "tools", "stuff"})
 PICKLERS = frozenset({"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"})
-DISK_OWNER = "finetune/storage/files.py"
+DISK_OWNERS = ("finetune/storage/files.py", "finetune/storage/folder_handles.py")
 GATE = "finetune/storage/model_security.py"
 ALLOWED_DANGERS: dict[tuple[str, str], str] = {
     (GATE, "torch.load"): "the one reader of pickled weights, with weights_only=True",
@@ -373,7 +372,7 @@ def _dotted(node: ast.expr) -> str:
 
 def disk_writes(house: House) -> list[str]:
     """Changes to the disk that do not pass through `finetune.storage.files`. Writing into an `io.BytesIO` is no such change."""
-    return [f"{path}:{line}: {call}" for path, source in house.items() if path != DISK_OWNER for line, call in _writes(parse(source))]
+    return [f"{path}:{line}: {call}" for path, source in house.items() if path not in DISK_OWNERS for line, call in _writes(parse(source))]
 
 
 PATH_METHODS = frozenset({"write_text", "write_bytes", "unlink", "rename", "mkdir", "rmdir", "touch", "symlink_to", "hardlink_to", "chmod"})

@@ -9,7 +9,6 @@ Model names starting with `faster-whisper:` select the engine in `data_prep/tran
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -26,6 +25,7 @@ from data_prep.transcription.whisper_languages import WHISPER_OPTION
 from finetune.errors import UserError
 from finetune.hardware import cudnn_sdpa
 from finetune.storage import files
+from finetune.storage.folder_handles import cache_home
 from finetune.storage.model_security import load_pickled_weights
 
 FORM = 3
@@ -72,7 +72,7 @@ def fetch_weights(name: str, option: str = WHISPER_OPTION) -> Path:
         return Path(name)
     if name not in whisper._MODELS and whisper_conversion.is_transformers_whisper(name):
         return whisper_conversion.find_weights(name, option)[0]
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whisper"
+    folder = cache_home() / "whisper"
     try:
         return Path(str(whisper._download(whisper._MODELS[name], str(folder), in_memory=False)))
     except (OSError, RuntimeError) as error:

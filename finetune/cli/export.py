@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,8 +102,7 @@ def fetch_and_place(source: Path | str, step: int | None, target: Path | str) ->
         raise UserError(f"--to {target} already exists; choose another name or remove it")
     with contextlib.ExitStack() as leaving:
         if isinstance(source, str) or isinstance(target, str):
-            temporary = files.fresh_folder(Path(tempfile.gettempdir()), "export")
-            leaving.callback(files.discard, temporary)
+            temporary = leaving.enter_context(files.temporary_folder("overtone-export"))
         if isinstance(source, str):
             source, step = remote_copies.download_checkpoint(source, step, temporary), None
         yield source, step, temporary / remote.name_of(target) if isinstance(target, str) else target

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from finetune.errors import UserError
 from finetune.storage import files
+from finetune.storage.folder_handles import cache_home
 from finetune.terminal import print_diagnostic
 
 HERE = Path(__file__).resolve().parent / "demo_archives"
@@ -79,7 +80,7 @@ def belongs_to_archive(path: Path) -> bool:
 
 def cache() -> Path:
     """Folder to which demo models are unpacked: `$XDG_CACHE_HOME/overtone`, by default `~/.cache/overtone`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "overtone"
+    return cache_home() / "overtone"
 
 
 def _expand(name: str, folder: Path) -> None:

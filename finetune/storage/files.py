@@ -16,13 +16,16 @@ import platform
 import secrets
 import shutil
 import stat
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 from finetune.errors import UserError
+from finetune.storage.folder_handles import open_file, open_folder, stat_without_following
 from finetune.terminal import print_diagnostic
 
 TEMPORARY = ".tmp-"
@@ -48,6 +51,7 @@ def watch(callback: Callable[[str, Path], None]) -> Iterator[None]:
 
 
 def _about_to(operation: str, path: Path) -> None:
+    sys.audit(f"overtone.{operation}", os.fspath(path))  # with the whole path, which Python's own events lack for relative operations
     if _watcher is not None:
         _watcher(operation, path)
 
@@ -56,78 +60,65 @@ def make_folder(path: Path) -> Path:
     """Create a folder and its parents if it does not exist; returns it."""
     if not path.is_dir():
         _about_to("mkdir", path)
-        path.mkdir(parents=True, exist_ok=True)
-    return path
+    with explain_full_disk(path, 0), open_folder(path, create=True):
+        return path
 
 
 def make_private(path: Path) -> Path:
     """Create a folder that only its owner may enter, or close one that exists to everybody else. Warns where that is not possible."""
     make_folder(path)
-    if stat.S_IMODE(path.stat().st_mode) & 0o077:
-        _about_to("chmod", path)
-        try:
-            path.chmod(0o700)
-        except OSError as error:  # another owner's folder, or a disk without permissions
-            print_diagnostic(f"warning: other users can read {path}, whose permissions cannot be changed ({error.strerror})")
+    with open_folder(path) as folder:
+        if stat.S_IMODE(os.fstat(folder).st_mode) & 0o077:
+            _about_to("chmod", path)
+            try:
+                os.chmod(".", 0o700, dir_fd=folder)
+            except OSError as error:  # another owner's folder, or a disk without permissions
+                print_diagnostic(f"warning: other users can read {path}, whose permissions cannot be changed ({error.strerror})")
     return path
 
 
 def write_bytes(path: Path, data: bytes | bytearray | memoryview) -> None:
     """Atomically replace the content of a file: write a temporary file beside it, sync, rename, sync the folder."""
-    make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}{TEMPORARY}{secrets.token_hex(4)}")
-    try:
-        write_in_place(temporary, data)
-        _rename(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+    with _replace(path, len(data)) as file:
+        file.write(data)
 
 
 def write_if_absent(path: Path, data: bytes) -> bool:
     """As `write_bytes`, but does not replace an existing file; returns whether this call created it. Safe among processes."""
-    make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}{TEMPORARY}{secrets.token_hex(4)}")
-    try:
-        write_in_place(temporary, data)
-        _about_to("rename", path)
+    temporary = _name_temporary(path)
+    with open_folder(path.parent, create=True) as folder:
         try:
-            os.link(temporary, path)
-        except FileExistsError:
-            return False
-        except OSError as error:
-            if error.errno not in WITHOUT_LINKS:
-                raise
-            if path.exists():
+            with explain_full_disk(path, len(data)), _create(temporary, folder) as file:
+                file.write(data)
+                _sync(file, temporary)
+            _about_to("rename", path)
+            try:
+                os.link(temporary.name, path.name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+            except FileExistsError:
                 return False
-            temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+            except OSError as error:
+                if error.errno not in WITHOUT_LINKS:
+                    raise
+                if stat_without_following(path) is not None:
+                    return False
+                os.replace(temporary.name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        finally:
+            _remove_file(temporary, folder)
     sync_folder(path.parent)
     return True
 
 
 def write_volatile(path: Path, data: bytes) -> None:
     """As `write_bytes` without a sync, for files that are written every few seconds and need not survive a crash of the machine."""
-    make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}{TEMPORARY}{secrets.token_hex(4)}")
-    try:
-        with _opened(temporary, "wb") as file:
-            file.write(data)
-        _rename(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with _replace(path, len(data), durable=False) as file:
+        file.write(data)
 
 
 def write_in_place(path: Path, data: bytes | bytearray | memoryview) -> None:
     """Write and sync a file of a folder that is still temporary (see `fresh_folder`). Not atomic by itself."""
-    with explain_full_disk(path, len(data)), _opened(path, "wb") as file:
+    with explain_full_disk(path, len(data)), _open_to_write(path, os.O_WRONLY | os.O_TRUNC) as file:
         file.write(data)
-        file.flush()
-        _about_to("sync", path)
-        os.fsync(file.fileno())
+        _sync(file, path)
 
 
 @dataclass(frozen=True)
@@ -141,30 +132,25 @@ class Written:
 
 def write_blocks(path: Path, blocks: Iterable[bytes | memoryview]) -> Written:
     """Stream blocks into a file of a temporary folder (see `fresh_folder`), and hash them. Not atomic by itself."""
-    total, size = hashlib.sha256(), 0
-    with explain_full_disk(path, 0), _opened(path, "wb") as file:
-        for block in blocks:
-            file.write(block)
-            total.update(block)
-            size += len(block)
-        file.flush()
-        _about_to("sync", path)
-        os.fsync(file.fileno())
-    return Written(size, total.hexdigest())
+    with explain_full_disk(path, 0), _open_to_write(path, os.O_WRONLY | os.O_TRUNC) as file:
+        written = _write_all(file, blocks)
+        _sync(file, path)
+    return written
 
 
 def write_stream(path: Path, blocks: Iterable[bytes | memoryview]) -> Written:
     """As `write_bytes`, for a stream of blocks. If `blocks` raises, the old file stays."""
-    make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}{TEMPORARY}{secrets.token_hex(4)}")
-    try:
-        written = write_blocks(temporary, blocks)
-        _rename(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-    return written
+    with _replace(path) as file:
+        return _write_all(file, blocks)
+
+
+def _write_all(file: IO[bytes], blocks: Iterable[bytes | memoryview]) -> Written:
+    total, size = hashlib.sha256(), 0
+    for block in blocks:
+        file.write(block)
+        total.update(block)
+        size += len(block)
+    return Written(size, total.hexdigest())
 
 
 def copy_into(source: Path, target: Path) -> None:
@@ -179,7 +165,8 @@ def link_into(source: Path, target: Path) -> None:
     make_folder(target.parent)
     _about_to("write", target)
     try:
-        os.link(source, target)
+        with explain_full_disk(target, 0), open_folder(target.parent) as folder:
+            os.link(source, target.name, dst_dir_fd=folder, follow_symlinks=False)
     except OSError as error:
         if error.errno not in WITHOUT_LINKS:
             raise
@@ -189,7 +176,8 @@ def link_into(source: Path, target: Path) -> None:
 def link_symbolically(source: Path, target: Path) -> None:
     """Make `target`, in a temporary folder, a symbolic link to `source`."""
     _about_to("write", target)
-    target.symlink_to(source)
+    with open_folder(target.parent) as folder:
+        os.symlink(source, target.name, dir_fd=folder)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -209,22 +197,11 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> int:
     """Atomically replace a JSONL file from a stream of rows; returns the number of rows."""
-    make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}{TEMPORARY}{secrets.token_hex(4)}")
     count = 0
-    try:
-        with explain_full_disk(path, 0), _opened(temporary, "wb") as file:
-            for row in rows:
-                file.write(json.dumps(row, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n")
-                count += 1
-            file.flush()
-            _about_to("sync", temporary)
-            os.fsync(file.fileno())
-        _rename(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+    with _replace(path) as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n")
+            count += 1
     return count
 
 
@@ -232,7 +209,7 @@ def append_line(path: Path, line: str) -> None:
     """Append one line to a log. A crash may leave a partial last line, which readers must drop; it does not damage the next line."""
     make_folder(path.parent)
     data = f"{line}\n".encode()
-    with explain_full_disk(path, len(data)), _opened(path, "ab+") as file:
+    with explain_full_disk(path, len(data)), _open_to_write(path, os.O_RDWR | os.O_APPEND) as file:
         if file.seek(0, os.SEEK_END) and file.seek(-1, os.SEEK_END) and file.read(1) != b"\n":
             data = b"\n" + data
         file.write(data)
@@ -241,10 +218,11 @@ def append_line(path: Path, line: str) -> None:
 def fresh_folder(parent: Path, name: str, mode: int = 0o777) -> Path:
     """Create an empty temporary folder inside `parent`, to be filled and then renamed by `commit_folder`."""
     make_folder(parent)
-    folder = parent / f".{name}{TEMPORARY}{secrets.token_hex(4)}"
-    _about_to("mkdir", folder)
-    folder.mkdir(mode)
-    return folder
+    path = parent / f".{name}{TEMPORARY}{secrets.token_hex(4)}"
+    _about_to("mkdir", path)
+    with explain_full_disk(path, 0), open_folder(parent) as folder:
+        os.mkdir(path.name, mode, dir_fd=folder)
+    return path
 
 
 def commit_folder(temporary: Path, final: Path) -> None:
@@ -252,7 +230,7 @@ def commit_folder(temporary: Path, final: Path) -> None:
 
     Raises `UserError` if `final` exists: a committed folder is never overwritten.
     """
-    if final.exists():
+    if stat_without_following(final) is not None:
         raise UserError(f"{final} already exists and would be overwritten; remove it or choose another name")
     for path in sorted(temporary.rglob("*")):
         if path.is_dir():
@@ -260,6 +238,60 @@ def commit_folder(temporary: Path, final: Path) -> None:
     sync_folder(temporary)
     _rename(temporary, final)
     sync_folder(final.parent)
+
+
+@contextlib.contextmanager
+def temporary_folder(name: str) -> Iterator[Path]:
+    """While open, a private folder of this process among the system's temporary files; those of killed processes are removed first."""
+    home, name = Path(tempfile.gettempdir()), f"{name}-{os.getuid()}"
+    for left in list_unfinished(home, name):
+        _remove_abandoned(left)
+    path, lock = _make_locked_folder(home, name)
+    try:
+        yield path
+    finally:
+        try:
+            discard(path)
+        finally:
+            os.close(lock)
+
+
+def _make_locked_folder(home: Path, name: str) -> tuple[Path, int]:
+    """A new private folder in `home`, and the descriptor that holds its lock, which ends with this process."""
+    while True:
+        path = fresh_folder(home, name, 0o700)
+        try:
+            descriptor = _open_to_lock(path)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in WITHOUT_LOCKS:  # nor can another process lock it, and so it removes none
+                    return path, descriptor
+                raise
+        except (BlockingIOError, FileNotFoundError):  # another process that starts has found it before it was locked, and removes it
+            continue
+        if path.exists():
+            return path, descriptor
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove a temporary folder whose process has ended. One of another user, one that is in use, and a link stay."""
+    found = stat_without_following(path)
+    if found is None or not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        return
+    with contextlib.suppress(OSError):  # it is in use, or another process has removed it
+        descriptor = _open_to_lock(path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            discard(path)
+        finally:
+            os.close(descriptor)
+
+
+def _open_to_lock(folder: Path) -> int:
+    """Descriptor of a folder itself, which can be locked without a file in it."""
+    with open_folder(folder) as handle:
+        return os.open(".", os.O_RDONLY | os.O_CLOEXEC, dir_fd=handle)
 
 
 @contextlib.contextmanager
@@ -276,13 +308,18 @@ def new_folder(final: Path) -> Iterator[Path]:
 
 def discard(path: Path) -> None:
     """Delete a file or folder if it exists: rename it first, so that an interrupted delete leaves nothing that looks complete."""
-    if not path.exists():
+    found = stat_without_following(path)
+    if found is None:
         return
     trash = path if TRASH in path.name or TEMPORARY in path.name else path.with_name(f".{path.name}{TRASH}{secrets.token_hex(4)}")
     if trash != path:
         _rename(path, trash)
     _about_to("remove", trash)
-    shutil.rmtree(trash) if trash.is_dir() else trash.unlink()
+    with open_folder(trash.parent) as folder:
+        if stat.S_ISDIR(found.st_mode):
+            shutil.rmtree(trash.name, dir_fd=folder)
+        else:  # a link, too: what it leads to stays
+            os.unlink(trash.name, dir_fd=folder)
 
 
 def lock_folder(folder: Path) -> int:
@@ -293,7 +330,9 @@ def lock_folder(folder: Path) -> int:
     """
     with explain_write_errors(folder):
         path = make_folder(folder) / OWNER
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        _about_to("write", path)
+        with explain_full_disk(path, 0):
+            descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -332,14 +371,18 @@ def explain_write_errors(folder: Path) -> Iterator[None]:
 def hold_lock(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on this file among processes. Without effect if the file cannot be written or locked."""
     try:
-        stream = (make_folder(path.parent) / path.name).open("w")
+        make_folder(path.parent)
+        _about_to("write", path)
+        descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
     except OSError:
         yield
         return
-    with stream:
+    try:
         with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(stream, fcntl.LOCK_EX)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(descriptor)
 
 
 def remove_unfinished(parent: Path, name: str = "") -> list[Path]:
@@ -376,6 +419,8 @@ def resolve_under(root: Path, relative: str) -> Path:
 
 def require_space(folder: Path, needed: int, purpose: str) -> None:
     """Raises `UserError` if fewer than `needed` bytes are free on the disk of `folder`, which need not exist."""
+    if not has_inodes(folder):
+        raise UserError(f"{purpose} needs files at {folder}, and no inodes are free: delete some files there, or choose another disk")
     free = free_bytes(folder)
     if free < needed:
         raise UserError(f"{purpose} needs {needed:,} bytes at {folder}, and {free:,} are free; free some space or choose another disk")
@@ -383,7 +428,17 @@ def require_space(folder: Path, needed: int, purpose: str) -> None:
 
 def free_bytes(folder: Path) -> int:
     """Free bytes on the disk of `folder`, which need not exist."""
-    return shutil.disk_usage(next(path for path in [folder, *folder.absolute().parents] if path.exists())).free
+    return shutil.disk_usage(_nearest_existing(folder)).free
+
+
+def has_inodes(folder: Path) -> bool:
+    """Whether the disk of `folder`, which need not exist, can hold one more file; True for a file system that does not count files."""
+    found = os.statvfs(_nearest_existing(folder))
+    return found.f_files == 0 or found.f_favail > 0
+
+
+def _nearest_existing(folder: Path) -> Path:
+    return next(path for path in [folder, *folder.absolute().parents] if path.exists())
 
 
 @contextlib.contextmanager
@@ -394,7 +449,11 @@ def explain_full_disk(path: Path, needed: int) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        free = shutil.disk_usage(path.parent).free
+        if error.errno == errno.ENOSPC and not has_inodes(path.parent):
+            raise UserError(
+                f"the disk holds as many files as it can: no inode is free for {path}; delete some files there and run the command again"
+            ) from error
+        free = free_bytes(path.parent)
         wanted = f"{needed:,} bytes" if needed else "more room"
         raise UserError(f"the disk is full: {path} needs {wanted}, {free:,} are free; free some space and run the command again") from error
 
@@ -402,18 +461,63 @@ def explain_full_disk(path: Path, needed: int) -> Iterator[None]:
 def sync_folder(folder: Path) -> None:
     """Sync a folder to disk, which makes renames inside it durable."""
     _about_to("sync", folder)
-    descriptor = os.open(folder, os.O_RDONLY)
+    with open_folder(folder) as handle:
+        descriptor = os.open(".", os.O_RDONLY, dir_fd=handle)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _opened(path: Path, mode: Literal["wb", "ab+"]) -> IO[bytes]:
+@contextlib.contextmanager
+def _replace(path: Path, needed: int = 0, durable: bool = True) -> Iterator[IO[bytes]]:
+    """A temporary file that replaces `path` when the block ends without an error. `needed`: its bytes, if known. `durable`: sync the file
+    and its folder."""
+    make_folder(path.parent)
+    temporary = _name_temporary(path)
+    with open_folder(path.parent) as folder:
+        try:
+            with explain_full_disk(path, needed), _create(temporary, folder) as file:
+                yield file
+                if durable:
+                    _sync(file, temporary)
+            _about_to("rename", path)
+            os.replace(temporary.name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            _remove_file(temporary, folder)
+            raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def _name_temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}{TEMPORARY}{secrets.token_hex(4)}")
+
+
+def _create(path: Path, folder: int) -> IO[bytes]:
+    """A new file in the folder of this handle."""
     _about_to("write", path)
-    return path.open(mode)
+    return os.fdopen(open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder), "wb")
+
+
+def _open_to_write(path: Path, flags: int) -> IO[bytes]:
+    """A file that may exist."""
+    _about_to("write", path)
+    return os.fdopen(open_file(path, flags | os.O_CREAT), "wb" if flags & os.O_WRONLY else "ab+")
+
+
+def _sync(file: IO[bytes], path: Path) -> None:
+    file.flush()
+    _about_to("sync", path)
+    os.fsync(file.fileno())
+
+
+def _remove_file(path: Path, folder: int) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path.name, dir_fd=folder)
 
 
 def _rename(source: Path, target: Path) -> None:
     _about_to("rename", target)
-    source.replace(target)
+    with open_folder(source.parent) as here, open_folder(target.parent) as there:
+        os.replace(source.name, target.name, src_dir_fd=here, dst_dir_fd=there)

@@ -15,7 +15,6 @@ import functools
 import json
 import os
 import re
-import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -103,16 +102,13 @@ def admit(folder: Path, kind: Kind) -> Iterator[Path]:
     printed to stderr. Raises `UserError` for a model type that `kind` does not accept, for invalid files, and if the library creates more
     tensors than the weights justify.
     """
-    temporary = files.fresh_folder(Path(tempfile.gettempdir()), "overtone-model", 0o700)
-    try:
+    with files.temporary_folder("overtone-model") as temporary:
         _copy_clean(folder, kind, temporary)
         with forbid_remote_code():  # imports torch
             from finetune.storage.construction_limits import limit_construction
 
             with limit_construction(folder):
                 yield temporary
-    finally:
-        files.discard(temporary)
 
 
 def check_config(folder: Path, kind: Kind) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def test_a_cache_whose_permissions_stay_is_reported_and_used(
 
     (tmp_path / "cache").mkdir(0o755)
     (tmp_path / "rows.jsonl").write_text('{"text": "one"}')
-    monkeypatch.setattr(Path, "chmod", refuse)
+    monkeypatch.setattr(files.os, "chmod", refuse)
     assert len(opened(tmp_path / "rows.jsonl", tmp_path / "cache")) == 1
     assert f"warning: other users can read {tmp_path / 'cache'}" in capsys.readouterr().err
 

@@ -10,11 +10,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from finetune.errors import UserError
-from finetune.storage import files
+from finetune.storage import files, folder_handles
 
 ROOT = Path(__file__).parents[3]
 Action = Callable[[], object]
@@ -183,7 +184,8 @@ def test_a_full_disk_is_explained(tmp_path: Path, write: Callable[[Path], object
     assert len(raised) <= 1
 
 
-def test_a_full_disk_of_the_kernel_is_explained() -> None:
+def test_a_full_disk_of_the_kernel_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_handles, "refuse_irregular", lambda *_: None)  # the device that is always full is no regular file
     with pytest.raises(UserError, match=r"the disk is full: /dev/full needs 7 bytes, [0-9,]+ are free"):
         files.append_line(Path("/dev/full"), "123456")
     with pytest.raises(UserError, match="the disk is full: /dev/full needs more room"):
@@ -220,7 +222,7 @@ def test_copy_is_the_same_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [None, *files.WITHOUT_LINKS])
 def test_a_hard_link_outlives_the_first_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int | None) -> None:
-    def none_here(*_: object) -> None:
+    def none_here(*_: object, **__: object) -> None:
         raise OSError(number, "no links")
 
     if number is not None:
@@ -294,6 +296,97 @@ def test_a_linked_root_is_still_the_root(tmp_path: Path) -> None:
     assert files.resolve_under(tmp_path / "link", "a") == tmp_path / "real" / "a"
 
 
+def test_a_disk_without_inodes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.statvfs(tmp_path)
+
+    class Full:
+        f_files, f_favail = 1000, 0
+        f_bavail = f_blocks = f_bfree = f_frsize = 2**20
+
+    monkeypatch.setattr(files.os, "statvfs", lambda _: Full)
+    with pytest.raises(UserError, match=r"^the export needs files at .*there, and no inodes are free: delete some files there"):
+        files.require_space(tmp_path / "not" / "there", 1, "the export")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with (
+        files.watch(full),
+        pytest.raises(UserError, match=r"^the disk holds as many files as it can: no inode is .* for .*/file; delete"),
+    ):
+        files.write_in_place(tmp_path / "file", b"")
+    monkeypatch.setattr(files.os, "statvfs", lambda _: real)
+    with files.watch(full), pytest.raises(UserError, match="^the disk is full: "):
+        files.write_in_place(tmp_path / "file", b"")
+    Full.f_files = 0  # as btrfs and many network file systems say
+    monkeypatch.setattr(files.os, "statvfs", lambda _: Full)
+    files.require_space(tmp_path, 1, "the export")
+
+
+KILLED = """
+import os, signal, sys
+from finetune.storage import files
+with files.temporary_folder("overtone-test") as folder:
+    files.write_text(folder / "inner" / "file", "half")
+    print(folder, flush=True)
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_temporary_folders_of_killed_processes_are_removed_at_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    child = subprocess.Popen(
+        [sys.executable, "-c", KILLED], cwd=ROOT, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdin is not None and child.stdout is not None
+    left = Path(child.stdout.readline().strip())
+    planted, kept = tmp_path / left.name.replace(left.name[-8:], "0" * 8), tmp_path / "precious"
+    (kept / "inner").mkdir(parents=True)
+    planted.symlink_to(kept)
+    (tmp_path / left.name.replace(left.name[-8:], "1" * 8)).write_text("no folder")
+    with files.temporary_folder("overtone-test") as mine:
+        assert left.is_dir(), "its process is running"
+        assert mine.stat().st_mode & 0o777 == 0o700 and mine.parent == tmp_path
+    child.communicate("")
+    assert (left / "inner" / "file").is_file()
+    before = set(tmp_path.iterdir())
+    with files.temporary_folder("overtone-test") as mine:
+        assert set(tmp_path.iterdir()) == before - {left} | {mine}
+    assert set(tmp_path.iterdir()) == before - {left} and (kept / "inner").is_dir()
+
+
+def test_temporary_folders_of_another_user_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    other = files.fresh_folder(tmp_path, f"overtone-test-{os.getuid()}")
+    real = files.stat_without_following
+
+    def of_another(path: Path) -> object:
+        found = real(path)
+        return os.stat_result([*found[:4], os.getuid() + 1, *found[5:]]) if found is not None and path == other else found
+
+    monkeypatch.setattr(files, "stat_without_following", of_another)
+    with files.temporary_folder("overtone-test"):
+        assert other.is_dir()
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EWOULDBLOCK])
+def test_a_temporary_folder_that_cannot_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Without locks on the disk it is used as it is; if another process has locked it first, to remove it, a new one is made."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    failures = iter([OSError(code, os.strerror(code))])
+
+    def locked(descriptor: int, operation: int) -> None:
+        for failure in failures:
+            raise failure
+
+    monkeypatch.setattr(files.fcntl, "flock", locked)
+    with files.temporary_folder("overtone-test") as folder:
+        assert folder.is_dir() and len(list(tmp_path.iterdir())) == (1 if code == errno.ENOLCK else 2)
+    assert not folder.exists()
+
+
 def test_free_space_is_measured_where_the_folder_will_be(tmp_path: Path) -> None:
     files.require_space(tmp_path / "not" / "yet" / "there", 1, "a test")
     with pytest.raises(
@@ -306,9 +399,9 @@ def test_free_space_is_measured_where_the_folder_will_be(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        ("file/run", "file/run cannot be written to (Not a directory); choose another folder"),
+        ("file/run", "file/run cannot be written to (Not a directory at {folder}/file); choose another folder"),
         ("file", "file is a file, not a folder; choose another folder"),
-        ("taken", "taken cannot be written to (Is a directory at {folder}/taken/.owner); choose another folder"),
+        ("taken", "taken/.owner is a folder, where a file must be written; remove it, or choose another folder"),
         ("/proc/run", "/proc/run cannot be written to (No such file or directory); choose another folder"),
     ],
 )
@@ -327,7 +420,7 @@ def test_of_two_exit_records_the_first_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", files.WITHOUT_LINKS)
 def test_the_first_exit_record_is_kept_on_a_disk_without_links(tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object) -> None:
+    def refused(*_: object, **__: object) -> None:
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "link", refused)
@@ -346,8 +439,12 @@ def test_volatile_files_are_replaced_atomically_without_sync(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
 def test_a_read_only_folder_is_named(tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(path: Path, *_: object) -> int:
-        raise OSError(code, os.strerror(code), str(path))
+    real = os.open
+
+    def refused(path: str, flags: int, *rest: Any, **named: Any) -> int:
+        if flags & os.O_CREAT:
+            raise OSError(code, os.strerror(code), path)
+        return real(path, flags, *rest, **named)
 
     monkeypatch.setattr(os, "open", refused)
     with pytest.raises(UserError, match=rf"run cannot be written to \({os.strerror(code)} at .*/run/\.owner\); choose another folder, or"):
