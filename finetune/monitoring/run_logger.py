@@ -44,6 +44,10 @@ def ignore_event(_kind: str, _step: int, _facts: dict[str, Any]) -> None:
     """A listener that ignores all events."""
 
 
+TRACKER_FOLDERS = {"tensorboard": "tracking", "wandb": "wandb"}
+"""Tracker → the folder below the run's that its library writes to, without `files`."""
+
+
 class Events:
     """The events of one run. Create it on every rank, since trackers are set up collectively; only rank 0 writes and prints."""
 
@@ -72,7 +76,7 @@ class Events:
                 "dir": str(run_dir),
                 "name": run_dir.name,
             }  # wandb's default is ./wandb, a folder that Python would import instead of the package
-            accelerator.init_trackers("tracking", config=settings, init_kwargs={"wandb": place})
+            accelerator.init_trackers(TRACKER_FOLDERS["tensorboard"], config=settings, init_kwargs={"wandb": place})
         on_terminal = self._main and sys.stderr.isatty()
         self._bar = tqdm(total=total, initial=done, bar_format=BAR, dynamic_ncols=True) if on_terminal else None
         if accelerator.log_with and any(tracker.name == "tensorboard" for tracker in accelerator.trackers):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from finetune.modeling.compilation import compile_blocks, decide_compilation, fi
 from finetune.modeling.trained_parameters import choose_trained
 from finetune.monitoring.killed_rank_diagnosis import describe_killed_launch
 from finetune.monitoring.rank_status_records import FOLDER as SIGNS
-from finetune.monitoring.run_logger import Events
+from finetune.monitoring.run_logger import TRACKER_FOLDERS, Events
 from finetune.monitoring.run_records import EXIT_RECORD
 from finetune.recipe import BASE_DISTANCE, Loaded, Recipe
 from finetune.storage import files
@@ -60,7 +60,7 @@ def build(
     """
     strategy = run_on_all(world, lambda: check(config, recipe, world))
     world = replace(world, tensor=config.parallel.tensor)
-    on_claim(FolderClaim(*run_on_main(world, lambda: claim_folder(config.run.dir))))
+    on_claim(FolderClaim(*run_on_main(world, lambda: claim_folder(config.run.dir, config.log.trackers))))
     shared_run_folder.check_shared(config.run.dir, world)
     local = dataset_opening.download_data(config, world)
     announce(world, f"preparing the base model {config.model.source} …")
@@ -211,9 +211,9 @@ def verify_model(loaded: Loaded, config: Config, recipe: Recipe, world: World) -
     loaded.model.train()
 
 
-def claim_folder(run_dir: Path) -> FolderClaim:
+def claim_folder(run_dir: Path, trackers: Sequence[str]) -> FolderClaim:
     """Lock the run's folder for this run, and remove the unfinished files of a killed launch and the exit record, which is absent while a
-    launch is running."""
+    launch is running. The folders of `trackers` are made here, which refuses a link: their libraries would follow it."""
     files.lock_folder(run_dir)
     with files.explain_write_errors(run_dir):
         record = (run_dir / EXIT_RECORD).read_text("utf-8", "replace") if (run_dir / EXIT_RECORD).exists() else None
@@ -221,7 +221,8 @@ def claim_folder(run_dir: Path) -> FolderClaim:
         files.discard(run_dir / SIGNS)  # before the record: signs without a record mean a killed launch
         files.discard(run_dir / EXIT_RECORD)
         files.remove_unfinished(run_dir, EXIT_RECORD)
-        files.make_folder(run_dir / "cache")
+        for name in ["cache", *(TRACKER_FOLDERS[tracker] for tracker in trackers if tracker in TRACKER_FOLDERS)]:
+            files.make_folder(run_dir / name)
         files.remove_unfinished(files.make_folder(checkpoint.folder_of(run_dir)))
     return FolderClaim(account, record)
 

@@ -18,7 +18,7 @@ __all__ = ["runs"]
 
 
 def test_a_remote_copy_is_exported_to_a_url(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export.tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     source, target = f"file://{tmp_path}/copies/me", f"file://{tmp_path}/models/mine"
     remote.upload(checkpoint.find(runs["full"]), f"{source}/step-00000003", "manifest.json")
     assert export.main([source, "--to", target, "--base", str(base_of(runs["full"]))]) == 0
