@@ -6,6 +6,7 @@ Nothing here ran on a GPU. The models are built from their published shapes; all
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -28,7 +29,7 @@ NOTE = (
     f"it does not fit {max(gpu.memory for gpu in GPUS.values()):g} GiB without it. –: not possible. Packing and tensor parallel: "
     "`data.packing` and `parallel.tensor`. Streaming: inference returns the beginning of an answer before its end is generated. Languages "
     "and licence: as the model's makers state them. Other models of the same families work too, with `--model.source`. The rows come from "
-    "`released_models.py` in the folders of the recipes."
+    f"`released_models.py` in the folders of the recipes. Computed with transformers {version('transformers')}."
 )
 LARGEST = max(GPUS, key=lambda name: GPUS[name].memory)
 

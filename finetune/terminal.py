@@ -22,6 +22,12 @@ def print_diagnostic(text: object) -> None:
     _write(printable(str(text)), sys.stderr)
 
 
+def announce_torch(then: str) -> None:
+    """Print to standard error that torch, and `then` something else, is loaded, which takes seconds; nothing if torch has been imported."""
+    if "torch" not in sys.modules:
+        print_diagnostic(f"loading torch and {then} …")
+
+
 def print_content(text: str, stream: TextIO | None = None, end: str = "\n") -> None:
     """Print data that another program may read, such as an answer or a config, to `stream` (default: standard output).
 

@@ -10,6 +10,7 @@ from finetune.cli.generate import choose_model, ensure_exported
 from finetune.command_lines import finetune_command
 from finetune.errors import UserError, exit_code
 from finetune.recipe import find_recipe, load_recipe
+from finetune.terminal import announce_torch
 
 
 def main(argv: list[str]) -> int:
@@ -22,6 +23,7 @@ def run(argv: list[str]) -> int:
     if chosen is None:
         return 0
     model, name, given = chosen
+    announce_torch(f"the model {model}")
     converse = load_recipe(find_recipe(name)).inference.chat
     if converse is None:
         raise UserError(f"the recipe {name} has no chat; use `{finetune_command('generate', '--model', model, '--text', 'TEXT')}`")

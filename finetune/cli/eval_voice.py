@@ -13,6 +13,7 @@ from finetune.cli.generate import ModelArguments, ensure_exported, find_model, f
 from finetune.errors import UserError, exit_code
 from finetune.exporting.export_provenance import CARD
 from finetune.recipe import find_recipe, load_recipe
+from finetune.terminal import announce_torch
 
 
 def main(argv: list[str]) -> int:
@@ -26,6 +27,7 @@ def run(argv: list[str]) -> int:
         return 0
     model = given.models[-1]
     folder, name = find_evaluated(model, given)
+    announce_torch(f"the model {model}")
     evaluate = load_recipe(find_recipe(name)).inference.evaluate
     if evaluate is None:
         raise UserError(f"--model {model}: the recipe {name} has no evaluation of voices")
@@ -41,6 +43,7 @@ def find_evaluated(model: str, given: ModelArguments) -> tuple[Path, str]:
         return find_model(model, given.recipe, given.rest)
     if given.recipe is not None:
         return folder, given.recipe
+    announce_torch(f"the model {model}")
     from finetune.checkpointing import checkpoint
 
     return folder, find_recipe_name(checkpoint.find(folder), None)

@@ -22,7 +22,7 @@ from finetune.exporting.export_provenance import CARD
 from finetune.monitoring.run_records import read_json
 from finetune.recipe import choose_recipe, find_recipe, load_recipe, recipe_arguments
 from finetune.storage import files, remote
-from finetune.terminal import print_line
+from finetune.terminal import announce_torch, print_line
 
 
 def main(argv: list[str]) -> int:
@@ -61,6 +61,7 @@ def run(argv: list[str]) -> int:
     check_hub(arguments)
     if arguments.best:
         check_best(arguments)
+    announce_torch("the recipe of the run")
     from finetune.exporting.export import export  # here, since --help and mistakes in the flags need no torch
     from finetune.exporting.model_card_metadata import describe_target
 

@@ -20,7 +20,7 @@ from finetune.storage import files
 from finetune.storage.hub_download import commit_of
 from finetune.storage.model_resolver import resolve_model
 from finetune.storage.strict_json import read_object
-from finetune.terminal import print_line
+from finetune.terminal import announce_torch, print_line
 
 INFERENCE = {"generate": "generate", "chat": "chat", "serve": "serve", "eval-voice": "evaluate", "select": "select"}
 """Verb → the function of a recipe's `inference` that it calls."""
@@ -36,6 +36,7 @@ def run(argv: list[str]) -> int:
     if chosen is None:
         return 0
     model, name, given = chosen
+    announce_torch(f"the model {model}")
     return load_recipe(find_recipe(name)).inference.generate(ensure_exported(model, name, given.strength), given.rest)
 
 
@@ -138,6 +139,7 @@ def locate_model(given: Path) -> Path:
     """An exported folder as it is; for a run the newest good checkpoint, and for a checkpoint the same, verified."""
     if (given / CARD).is_file() or not ((given / CHECKPOINTS).is_dir() or is_checkpoint(given)):
         return given
+    announce_torch(f"the model {given}")
     from finetune.checkpointing import checkpoint
 
     return checkpoint.find(given)

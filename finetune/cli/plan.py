@@ -29,7 +29,7 @@ from finetune.hardware.gpu_specs import Cluster, make_cluster
 from finetune.launcher import take_launch
 from finetune.recipe import Recipe, find_recipe, load_recipe
 from finetune.storage import files
-from finetune.terminal import print_coloured, print_content, print_line
+from finetune.terminal import announce_torch, print_coloured, print_content, print_line
 from finetune.train import check_config, check_given_inputs, list_config_files, list_words, load_checked_recipe, print_help, resolve_config
 from finetune.training import generation_during_training
 
@@ -59,6 +59,8 @@ def run(argv: list[str]) -> int:
         return 0
     if SHOW_BATCH in argv or SETTINGS in argv:
         config = check_config(arguments) if SHOW_BATCH in argv else resolve_config(arguments)  # the config alone needs no data
+        if SHOW_BATCH in argv:
+            announce_torch(f"the recipe {config.recipe}")
         recipe = load_checked_recipe(config) if SHOW_BATCH in argv or generation_during_training.is_configured(config) else None
         lines = [] if SHOW_BATCH not in argv or recipe is None else read_first_batch(config, recipe)  # first: it may be refused
         print_content(format_config(config, find_origins(arguments)))
@@ -68,6 +70,7 @@ def run(argv: list[str]) -> int:
     requested = take_plan_options(arguments)
     config = resolve_config(arguments)  # does not check that the data exists: `startup_errors` reports that with the other problems
     print_content(format_config(config, find_origins(arguments)))
+    announce_torch(f"the recipe {config.recipe}")
     return print_estimate(config, load_recipe(find_recipe(config.recipe)), requested, arguments)
 
 

@@ -16,7 +16,7 @@ from finetune.command_lines import exported_folder, finetune_command
 from finetune.errors import UserError, exit_code
 from finetune.monitoring.run_records import CHECKPOINTS
 from finetune.recipe import choose_recipe, find_recipe, load_recipe, recipe_arguments
-from finetune.terminal import print_line
+from finetune.terminal import announce_torch, print_line
 
 
 def main(argv: list[str]) -> int:
@@ -36,6 +36,7 @@ def run(argv: list[str]) -> int:
     check_run_exists(run_dir)
     if not (run_dir / CHECKPOINTS).is_dir():
         raise UserError(f"{run_dir} is not the folder of a run: it contains no {CHECKPOINTS}/; an export has nothing to choose from")
+    announce_torch(f"the recipe of {run_dir}")
     from finetune.checkpointing import checkpoint
 
     newest = checkpoint.find(run_dir)

@@ -10,6 +10,7 @@ from finetune.cli.generate import ensure_exported, find_model, parse_model_argum
 from finetune.command_lines import finetune_command
 from finetune.errors import UserError, exit_code
 from finetune.recipe import find_recipe, load_recipe
+from finetune.terminal import announce_torch
 
 
 def main(argv: list[str]) -> int:
@@ -23,6 +24,7 @@ def run(argv: list[str]) -> int:
         return 0
     found = {model: find_model(model, given.recipe, given.rest) for model in given.models}
     name = find_shared_recipe({model: recipe for model, (_, recipe) in found.items()})
+    announce_torch(", ".join(given.models))
     serve = load_recipe(find_recipe(name)).inference.serve
     if serve is None:
         raise UserError(

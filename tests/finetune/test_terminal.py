@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from finetune.terminal import print_coloured, print_content, print_diagnostic, print_line, printable
+from finetune.exporting.export_provenance import CARD
+from finetune.monitoring.run_records import CHECKPOINTS
+from finetune.terminal import announce_torch, print_coloured, print_content, print_diagnostic, print_line, printable
+
+ROOT = Path(__file__).parents[2]
 
 HOSTILE = "clip \x1b]0;owned\x07\x1b[2J\r\x9b31m\x7f\u202egpj\u2066\u2028\ud800.wav"
 ESCAPED = r"clip \x1b]0;owned\x07\x1b[2J\r\x9b31m\x7f\u202egpj\u2066\u2028\ud800.wav"
@@ -54,3 +64,50 @@ def test_each_line_is_flushed() -> None:
     kept = io.TextIOWrapper(raw, encoding="utf-8")
     print_content("step 1", kept)
     assert raw.getvalue() == b"step 1\n"
+
+
+def test_torch_is_announced_only_while_it_is_not_imported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "torch", sys.modules.get("torch", sys))
+    announce_torch("the model mine")
+    assert capsys.readouterr().err == ""
+    monkeypatch.delitem(sys.modules, "torch")
+    announce_torch("the model mine")
+    assert capsys.readouterr() == ("", "loading torch and the model mine …\n")
+
+
+WITHOUT_TORCH = """
+import json, sys
+class Torch(BaseException): ...
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            raise Torch
+sys.meta_path.insert(0, Finder())
+from finetune.__main__ import main
+for words in json.loads(sys.argv[1]):
+    try:
+        print("ended", words[0], main(words), file=sys.stderr)
+    except Torch:
+        print("imports torch:", words[0], file=sys.stderr)
+"""
+"""A program that runs verbs until they import torch."""
+
+
+def test_every_verb_says_that_it_loads_torch_before_it_does(tmp_path: Path) -> None:
+    """Its import takes seconds, in which a user sees nothing else."""
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export" / CARD).write_text(json.dumps({"recipe": "llm_sft", "format": "transformers"}))
+    (tmp_path / "export" / "config.json").write_text("{}")
+    (tmp_path / "run" / CHECKPOINTS / "step-00000001").mkdir(parents=True)
+    (tmp_path / "rows.jsonl").write_text("{}\n")
+    of_a_model = ("generate", "chat", "serve", "eval-voice")
+    calls = [[verb, "--model", model] for verb in of_a_model for model in ("export", "run")]
+    calls += [["select", "run"], ["export", "run", "--to", "new"], ["plan", "--recipe", "llm_sft"]]
+    calls += [[*words, "--recipe", "llm_sft", "--data.train", "rows.jsonl"] for words in (["plan", "--show-batch"], ["train"])]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, json.dumps(calls)], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    announced = re.findall(r"^loading torch and .* …\nimports torch: (.+)$", done.stderr, re.MULTILINE)
+    assert announced == [words[0] for words in calls if words[0] != "train"], done.stderr
+    assert re.search(r"^loading torch and the recipe llm_sft …$", done.stdout, re.MULTILINE), "train prints it among its other lines"
