@@ -6,18 +6,18 @@ NaN, or headers that no browser sends.
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
+from data_prep.pages.client_addresses import NO_PROXIES, TrustedProxies, find_client, find_scheme
 from finetune.storage import strict_json
 
 if TYPE_CHECKING:
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 LARGEST_JSON = 2**18
 """Maximum bytes of a JSON body: more than the longest text with all characters escaped."""
-BODY_SECONDS = 60.0
-"""Maximum time to receive a body; otherwise a slow client could hold its connection indefinitely."""
+CONNECTION = "connection"
+"""Key of the connection (`HeldConnection`) in the state of a request, if the server limits its connections."""
 HEADERS = frozenset(
     (
-        *("host", "origin", "authorization", "user-agent", "x-forwarded-proto", "content-type", "content-length"),
+        *("host", "origin", "authorization", "user-agent", "content-type", "content-length"),
         *("accept", "accept-encoding", "range", "if-range", "if-none-match", "if-modified-since"),
     )
 )
-"""Headers that are passed on. Gradio builds URLs from others (`X-Forwarded-Host`, `X-Direct-Url`), which any client can forge."""
+"""Headers that are passed on. Gradio builds URLs from others (`X-Forwarded-Host`, `X-Forwarded-Proto`), which any client can forge."""
 LONGEST_HEADER = 4096
 HOST = re.compile(r"(?:[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::\d{1,5})?", re.IGNORECASE | re.ASCII)
 PRINTABLE = re.compile(r"[ -~]*")
@@ -79,6 +79,13 @@ class Caller:
     """Decoded path of the request."""
 
 
+class HeldConnection(Protocol):
+    """A connection that may be kept when others must make room."""
+
+    def hold(self) -> bool:
+        """Keep this connection, on which a request was admitted. False if too many are kept already."""
+
+
 def make_json_response(rejected: RequestError) -> Response:
     """The error as a JSON response."""
     return JSONResponse({"detail": rejected.detail}, rejected.status_code, rejected.headers)
@@ -87,10 +94,15 @@ def make_json_response(rejected: RequestError) -> Response:
 def add_request_guard(
     app: ASGIApp,
     routes: Sequence[Route],
-    admit: Callable[[Caller], None],
+    admit: Callable[[Caller], bool],
     answer: Callable[[RequestError], Response] = make_json_response,
+    proxies: TrustedProxies = NO_PROXIES,
 ) -> ASGIApp:
-    """Middleware that answers requests without a matching route with 404. `admit` raises `RequestError` for callers without access."""
+    """Middleware that answers requests without a matching route with 404.
+
+    `admit` raises `RequestError` for callers without access, and returns whether the connection is worth keeping when others must make
+    room: False for a path that needs no token, where others do.
+    """
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -101,9 +113,16 @@ def add_request_guard(
             return
         try:
             headers = read_headers(scope)
-            admit(Caller(headers, (scope.get("client") or ("",))[0], scope["path"]))
+            sender = read_sender(scope, proxies)
+            if admit(Caller(headers, sender["client"][0], scope["path"])):
+                _hold_connection(scope)
             route = find_route(routes, scope["method"], scope["path"])
-            kept = {**scope, "headers": _encode_headers(headers), "query_string": _filter_query(route, scope.get("query_string", b""))}
+            kept = {
+                **scope,
+                **sender,
+                "headers": _encode_headers(headers),
+                "query_string": _filter_query(route, scope.get("query_string", b"")),
+            }
             passed = await _check_body(route, kept, headers, receive)
         except RequestError as rejected:
             await answer(rejected)(scope, receive, send)
@@ -114,11 +133,39 @@ def add_request_guard(
     return guarded
 
 
+def read_sender(scope: Scope, proxies: TrustedProxies) -> dict[str, Any]:
+    """`client` and `scheme` of the request's ASGI scope, for a trusted proxy those of its client. Raises `RequestError` for headers of a
+    trusted proxy that cannot be read."""
+    peer, port = scope.get("client") or ("", 0)
+    if peer not in proxies:
+        return {"client": (peer, port), "scheme": scope.get("scheme", "http")}
+    try:
+        client = find_client(peer, _list_values(scope, b"x-forwarded-for"), proxies)
+        scheme = find_scheme(_list_values(scope, b"x-forwarded-proto"), scope.get("scheme", "http"))
+    except ValueError as error:
+        message = f"x-forwarded-for or x-forwarded-proto of the proxy {peer} cannot be read: {error}"
+        raise RequestError(400, message, "invalid_header") from error
+    return {"client": (client, port if client == peer else 0), "scheme": scheme}
+
+
+def _list_values(scope: Scope, name: bytes) -> list[str]:
+    return [value.decode("latin-1") for key, value in scope["headers"] if key.lower() == name]
+
+
+def _hold_connection(scope: Scope) -> None:
+    connection: HeldConnection | None = scope.get("state", {}).get(CONNECTION)
+    if connection is not None and not connection.hold():
+        raise RequestError(503, "too many connections are open; try again", "too_many_connections", {"retry-after": "1"})
+
+
 def read_headers(scope: Scope) -> dict[str, str]:
-    """Allowed headers by lower-case name. Raises `RequestError` for ambiguous or malformed ones."""
+    """Allowed headers by lower-case name. Raises `RequestError` for ambiguous or malformed ones, and for a body that is encoded."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1").strip()
+        if name == "content-encoding" and value.lower() != "identity":
+            message = f"content-encoding {value[:50]!r} is not supported; send the body as it is"
+            raise RequestError(415, message, "unsupported_content_encoding", {"accept-encoding": "identity"})
         if name not in HEADERS and not name.startswith("sec-fetch-"):
             continue
         if name in headers and name in ("host", "origin", "authorization", "content-length", "content-type"):
@@ -182,8 +229,6 @@ def make_size_error(largest: int) -> RequestError:
 def _encode_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     """Headers to pass on, without the token, which the application does not need."""
     kept = {name: value for name, value in headers.items() if name in HEADERS and name != "authorization"}
-    if kept.get("x-forwarded-proto", "https") not in ("http", "https"):
-        del kept["x-forwarded-proto"]
     return [(name.encode(), value.encode("latin-1")) for name, value in kept.items()]
 
 
@@ -226,19 +271,15 @@ async def _check_body(route: Route, scope: Scope, headers: Mapping[str, str], re
 
 async def _read_body(receive: Receive, largest: int) -> bytes | None:
     body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    return None
-                body += message.get("body", b"")
-                if len(body) > largest:
-                    raise make_size_error(largest)
-                if not message.get("more_body"):
-                    return bytes(body)
-    except TimeoutError as error:
-        raise RequestError(408, f"the body did not arrive within {BODY_SECONDS:g} s", "timeout") from error
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message.get("body", b"")
+        if len(body) > largest:
+            raise make_size_error(largest)
+        if not message.get("more_body"):
+            return bytes(body)
 
 
 def _replay_body(body: bytes, receive: Receive) -> Receive:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from data_prep.clips import review_decisions
 from data_prep.pages import web_server
+from data_prep.pages.request_validation import Caller, add_request_guard, require_own_site
 from data_prep.pages.review_page import ReviewSession, build_page
 from data_prep.pages.voice_dataset_loader import resolve_clip
 
@@ -34,7 +35,6 @@ def make_application(session: ReviewSession) -> FastAPI:
     from starlette.middleware import Middleware
 
     from data_prep.pages.gradio_route_allowlist import add_files, list_page_routes
-    from data_prep.pages.request_validation import add_request_guard, require_own_site
 
     warnings.filterwarnings("ignore", module="gradio")  # deprecation warnings inside gradio and its dependencies
     # Without this, gradio copies each displayed clip into its temporary folder.
@@ -44,7 +44,7 @@ def make_application(session: ReviewSession) -> FastAPI:
     clips = {str(path): path for path in (resolve_clip(session.dataset, clip) for clip in session.queue.clips.values())}
     middleware = [
         Middleware(web_server.add_security_headers),
-        Middleware(add_request_guard, routes=list_page_routes(page), admit=lambda caller: require_own_site(caller.headers, local=True)),
+        Middleware(add_request_guard, routes=list_page_routes(page), admit=admit_own_site),
     ]
     app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None)
     add_files(app, clips.get)
@@ -58,3 +58,9 @@ def make_application(session: ReviewSession) -> FastAPI:
         css_paths=FOLDER / "review_page.css",
         head=f"<script>{(FOLDER / 'review_page.js').read_text(encoding='utf-8')}</script>",
     )
+
+
+def admit_own_site(caller: Caller) -> bool:
+    """True for a request from this machine; the page has no token. Raises `RequestError` for requests of other sites."""
+    require_own_site(caller.headers, local=True)
+    return True

@@ -9,18 +9,24 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from data_prep.pages.client_addresses import NO_PROXIES, TrustedProxies
 from finetune.errors import UserError
 from finetune.storage import files
 from finetune.terminal import print_line
 
 if TYPE_CHECKING:
+    import asyncio
+
     import gradio
     import uvicorn
     from fastapi import FastAPI
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from data_prep.pages.connection_limits import OpenConnections
 
 LOOPBACK = "127.0.0.1"
 POLICY = (
@@ -33,8 +39,8 @@ HEADERS = ((b"content-security-policy", POLICY.encode()), (b"x-content-type-opti
 """Headers of every response."""
 GRACE = 2
 """Seconds for responses in progress at shutdown; pages keep a connection open indefinitely."""
-CONNECTIONS = 256
-"""Maximum concurrent connections; more get 503. Each open page uses one or two."""
+BACKLOG = 128
+"""Connections that wait to be accepted, and that are accepted at once: with those that are open, fewer than the usual 1,024 open files."""
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 """Signals that stop a server, besides Ctrl-C."""
 SANS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
@@ -122,16 +128,44 @@ def _raise_interrupt(*_: object) -> None:
 
 
 def run_server(
-    app: FastAPI, host: str, port: int, announcement: str, make_server: Callable[[uvicorn.Config], uvicorn.Server] | None = None
+    app: FastAPI,
+    host: str,
+    port: int,
+    announcement: str,
+    make_server: Callable[[uvicorn.Config], uvicorn.Server] | None = None,
+    proxies: TrustedProxies = NO_PROXIES,
 ) -> None:
     """Print the announcement and serve; blocks until SIGTERM or Ctrl-C. `make_server`: by default uvicorn's own."""
     import uvicorn
 
-    config = uvicorn.Config(
-        app, host, port, log_level="warning", timeout_graceful_shutdown=GRACE, limit_concurrency=CONNECTIONS, server_header=False
-    )
+    from data_prep.pages.connection_limits import ConnectionLimits, OpenConnections
+
+    opened = OpenConnections(ConnectionLimits(), proxies)
+    config = configure_server(app, host, port, opened)
     listening = config.bind_socket()
     listening.listen()  # before the announcement: clients that connect now wait instead of being refused
     print_line(announcement)
     with suppress(KeyboardInterrupt):  # uvicorn shuts down cleanly on either signal, then raises it again
         (make_server or uvicorn.Server)(config).run(sockets=[listening])
+    opened.report()
+
+
+def configure_server(app: ASGIApp, host: str, port: int, opened: OpenConnections) -> uvicorn.Config:
+    """Uvicorn's settings, with the limits of `opened` in front of the app. It reads no headers of proxies: the request guard does."""
+    import uvicorn
+
+    from data_prep.pages.connection_limits import LimitedHttpProtocol
+
+    return uvicorn.Config(
+        app,
+        host,
+        port,
+        http=cast("type[asyncio.Protocol]", partial(LimitedHttpProtocol, opened)),
+        ws="none",
+        proxy_headers=False,
+        backlog=BACKLOG,
+        limit_concurrency=2 * opened.limits.total,  # of requests whose clients are gone, too; connections have their own limit
+        log_level="error",  # any client could fill the log with warnings
+        timeout_graceful_shutdown=GRACE,
+        server_header=False,
+    )

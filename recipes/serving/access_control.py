@@ -5,15 +5,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import ipaddress
 import math
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from data_prep.pages.client_addresses import NO_PROXIES, TrustedProxies, group_address, parse_proxies
 from data_prep.pages.request_validation import Caller, RequestError, is_loopback, require_own_site
 from finetune.errors import UserError
 
@@ -39,10 +39,16 @@ class AccessPolicy:
     """None: all programs on this machine are admitted."""
     local: bool
     """Whether the server listens on a loopback address only."""
+    proxies: TrustedProxies = NO_PROXIES
+    """Proxies that name the clients of their requests."""
 
 
-def load_access_policy(host: str, token_file: Path | None, environment: Mapping[str, str] = os.environ) -> AccessPolicy:
-    """The policy of the command line. Raises `UserError` if other machines could connect without a token, and for an invalid token."""
+def load_access_policy(
+    host: str, token_file: Path | None, proxies: Sequence[str] = (), environment: Mapping[str, str] = os.environ
+) -> AccessPolicy:
+    """The policy of the command line. Raises `UserError` if other machines could connect without a token, for an invalid token, and for
+    a proxy that is no address."""
+    trusted = parse_proxies(proxies)
     token = _read_configured_token(token_file, environment)
     local = host == "localhost" or is_loopback(host)
     if token is None and not local:
@@ -50,7 +56,7 @@ def load_access_policy(host: str, token_file: Path | None, environment: Mapping[
             f"--host {host} would admit everyone who can reach this address; set {TOKEN}, or give --token-file FILE, with a token of "
             f"{MIN_TOKEN} or more characters, or omit --host to serve only this machine"
         )
-    return AccessPolicy(token, local)
+    return AccessPolicy(token, local, trusted)
 
 
 def _read_configured_token(file: Path | None, environment: Mapping[str, str]) -> str | None:
@@ -86,13 +92,15 @@ class AccessControl:
         self._policy, self._clock, self._public = policy, clock, public
         self._failures: OrderedDict[str, _Failures] = OrderedDict()
 
-    def admit(self, caller: Caller) -> None:
+    def admit(self, caller: Caller) -> bool:
         """Raises `RequestError` for a request without the token. After too many wrong tokens, it reports how long to wait;
-        until then no token is compared."""
+        until then no token is compared. False for a public path, where a token is needed for others."""
         require_own_site(caller.headers, self._policy.local)
-        if self._policy.token is None or caller.path in self._public:
-            return
-        token, client, now = read_token(caller.headers.get("authorization", "")), client_of(caller.address), self._clock()
+        if self._policy.token is None:
+            return True
+        if caller.path in self._public:
+            return False
+        token, client, now = read_token(caller.headers.get("authorization", "")), group_address(caller.address), self._clock()
         failures = self._failures.get(client)
         if token and failures is not None and now < failures.closed_until:
             wait = math.ceil(failures.closed_until - now)
@@ -103,6 +111,7 @@ class AccessControl:
                 self._record_failure(client, hashlib.sha256(token.encode()).digest(), now)
             message = "the token is missing or wrong; send it as the API key, or enter it as the password of the page"
             raise RequestError(401, message, "invalid_api_key")
+        return True
 
     def _record_failure(self, client: str, token: bytes, now: float) -> None:
         failures = self._failures.pop(client, _Failures())
@@ -115,17 +124,6 @@ class AccessControl:
         self._failures[client] = failures
         while len(self._failures) > MAX_CLIENTS:
             self._failures.popitem(last=False)
-
-
-def client_of(address: str) -> str:
-    """The key under which a client's failures are recorded."""
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if found.version == 4:
-        return address
-    return str(found.ipv4_mapped or ipaddress.ip_network((found, 64), strict=False))
 
 
 def same_secret(given: str, token: str) -> bool:

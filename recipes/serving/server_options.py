@@ -29,6 +29,13 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default=web_server.LOOPBACK, help="address to listen on (default %(default)s: only this machine)")
     parser.add_argument("--port", type=int, default=7861, help="port to listen on (default %(default)s)")
     parser.add_argument("--token-file", type=Path, help="file with a token that clients must send; or set OVERTONE_TOKEN")
+    parser.add_argument(
+        "--trusted-proxy",
+        action="append",
+        default=[],
+        metavar="ADDRESS",
+        help="proxy, or network of proxies, whose X-Forwarded-For and X-Forwarded-Proto are believed; may be given more than once",
+    )
     parser.add_argument("--batch", type=int, default=8, help="requests that a model generates at once (default %(default)s)")
     parser.add_argument("--queue", type=int, default=16, help="maximum number of waiting requests of a model (default %(default)s)")
     parser.add_argument(

@@ -12,10 +12,10 @@ from starlette.requests import Request as Call
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from data_prep.pages.client_addresses import group_address
 from finetune.errors import UserError
 from finetune.terminal import print_diagnostic
 
-from .access_control import client_of
 from .api_errors import Refusal
 from .continuous_batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
 
@@ -74,4 +74,4 @@ def find_address(scope: Scope) -> str:
 
 def find_client(call: Call) -> str:
     """The client that takes turns with others: an address, or an IPv6 /64 network."""
-    return client_of(call.client.host) if call.client is not None else ""
+    return group_address(call.client.host) if call.client is not None else ""

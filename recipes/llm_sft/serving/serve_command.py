@@ -41,7 +41,7 @@ def serve(folders: list[Path], argv: list[str]) -> int:
     from .chat_metrics import ChatServerMetrics
 
     named = name_folders(folders)
-    address, policy = Address(args.host, args.port), load_access_policy(args.host, args.token_file)
+    address, policy = Address(args.host, args.port), load_access_policy(args.host, args.token_file, args.trusted_proxy)
     web_server.require_free_port(address.port, address.host)
     with ExitStack() as opened:
         opened.enter_context(web_server.open_private_folder(f"overtone-serve-{address.host}-{address.port}"))
@@ -57,7 +57,7 @@ def serve(folders: list[Path], argv: list[str]) -> int:
             fail_waiting=chats.fail_waiting,
             drain_seconds=args.drain_seconds,
         )
-        web_server.run_server(build_app(chats, policy, metrics), address.host, address.port, announcement, make_server)
+        web_server.run_server(build_app(chats, policy, metrics), address.host, address.port, announcement, make_server, policy.proxies)
     print_line("serve: stopped")
     return 0
 
@@ -123,6 +123,7 @@ def build_app(chats: ChatQueue, policy: AccessPolicy, metrics: ChatServerMetrics
             routes=(*chat_api.ROUTES, *draining_server.ROUTES),
             admit=AccessControl(policy, public=frozenset({draining_server.HEALTH})).admit,
             answer=lambda rejected: to_refusal(rejected).response(),
+            proxies=policy.proxies,
         ),
     ]
     app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None)

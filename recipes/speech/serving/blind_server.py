@@ -56,7 +56,7 @@ def serve_blind(exports: Mapping[str, VoiceFolder], url: str, policy: AccessPoli
     open_texts = [trial.text for key, trial in trials.trials.items() if key not in trials.answers]
     clips = {pair: clip for name, exported in exports.items() for pair, clip in speak_texts(name, exported, open_texts, sampling).items()}
     announcement = f"serve: {url}   (stop with Ctrl-C; answers are saved to {args.results})"
-    web_server.run_server(build_app(trials, clips, policy), args.host, args.port, announcement)
+    web_server.run_server(build_app(trials, clips, policy), args.host, args.port, announcement, proxies=policy.proxies)
     print_line(f"serve: stopped. {trials.outcome.describe()}")
     return 0
 
@@ -100,7 +100,7 @@ def build_app(trials: BlindTrials, clips: Clips, policy: AccessPolicy) -> FastAP
     )
     middleware = [
         Middleware(web_server.add_security_headers),
-        Middleware(add_request_guard, routes=routes, admit=AccessControl(policy).admit, answer=_explain),
+        Middleware(add_request_guard, routes=routes, admit=AccessControl(policy).admit, answer=_explain, proxies=policy.proxies),
     ]
     app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None)
 

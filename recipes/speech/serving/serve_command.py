@@ -45,7 +45,7 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: lis
     from recipes.speech.serving.uploaded_clips import Clips
 
     exports = inspect_folders(inspect, [*folders, *([resolve_model("--base", args.base)] if args.base else [])])
-    address, policy = Address(args.host, args.port), load_access_policy(args.host, args.token_file)
+    address, policy = Address(args.host, args.port), load_access_policy(args.host, args.token_file, args.trusted_proxy)
     web_server.require_free_port(address.port, address.host)
     if args.blind is not None:
         from recipes.speech.serving import blind_server
@@ -68,7 +68,7 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: lis
             fail_waiting=speech.fail_waiting,
             drain_seconds=args.drain_seconds,
         )
-        web_server.run_server(app, address.host, address.port, announcement, make_server)
+        web_server.run_server(app, address.host, address.port, announcement, make_server, policy.proxies)
     print_line("serve: stopped")
     return 0
 
@@ -146,6 +146,7 @@ def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: 
             routes=routes,
             admit=AccessControl(policy, public=frozenset({draining_server.HEALTH})).admit,
             answer=lambda rejected: to_refusal(rejected).response(),
+            proxies=policy.proxies,
         ),
     ]
     app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None, lifespan=clips.sweeping)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from data_prep.pages.client_addresses import group_address
 from data_prep.pages.report_clips import make_data_uri
 from data_prep.pages.spectrogram_images import draw_spectrogram
 from finetune.errors import UserError
 from finetune.storage.synthetic_audio_mark import SyntheticMark
-from recipes.serving.access_control import client_of
 from recipes.serving.continuous_batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
 from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.speech.marked_audio_encoding import encode_marked_flac
@@ -235,7 +235,7 @@ def speak_for_caller(gradio: Any, controls: Controls) -> Callable[..., AsyncGene
     """`Controls.speak` for the address that sent the request, which gradio passes to a parameter with that annotation."""
 
     async def speak(caller: Any, *values: Any) -> AsyncGenerator[list[str], None]:
-        client = "" if caller.client is None else client_of(caller.client.host)
+        client = "" if caller.client is None else group_address(caller.client.host)
         async with aclosing(controls.speak(*values, client=client)) as updates:
             async for sides in updates:
                 yield sides

@@ -1,4 +1,4 @@
-"""The page's upload routes, which replace gradio's own: one file of limited size in limited time."""
+"""The page's upload routes, which replace gradio's own: one file of limited size."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from fastapi import APIRouter
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from data_prep.pages.request_validation import BODY_SECONDS, RequestError, Route
+from data_prep.pages.request_validation import RequestError, Route
 from finetune.errors import UserError
 from recipes.speech.serving.uploaded_clips import LARGEST
 
@@ -52,15 +52,15 @@ def upload_routes(clips: Clips) -> APIRouter:
 async def read_form(request: Request) -> tuple[bytes, str]:
     """(content, name) of the one file of a form. Raises `RequestError` for anything else."""
     try:
-        async with asyncio.timeout(BODY_SECONDS), request.form(max_files=1, max_fields=0) as form:
+        async with request.form(max_files=1, max_fields=0) as form:
             file = form.get("files")
             if not isinstance(file, UploadFile):
                 raise RequestError(400, "expected a form with one file named `files`", "invalid_upload")
             if (file.size or 0) > LARGEST:
                 raise RequestError(413, f"the file is larger than {LARGEST} bytes", "request_too_large")
             return await file.read(), file.filename or ""
-    except TimeoutError as error:
-        raise RequestError(408, f"the file did not arrive within {BODY_SECONDS:g} s", "timeout") from error
+    except ClientDisconnect as error:
+        raise RequestError(499, "the client disconnected", "disconnected") from error  # nobody receives it
     except RequestError:
         raise
     except HTTPException as error:

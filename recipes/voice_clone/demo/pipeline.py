@@ -20,6 +20,8 @@ HERE = Path(__file__).resolve().parent
 NEW_VOICE = HERE.parent / "studio" / "corpus" / "new_voice"
 SPEAKER = "rms"
 WHISPER, CODEC, BASE = "whisper-demo-en", "codec-demo", "qwen3-tts-demo-base"
+RECONSTRUCTED = "through_codec"
+"""Folder of the recordings through the codec."""
 TIME_SHIFTS = 7
 """Copies of each training clip with other codes of the same speech: nine minutes alone are memorized."""
 BATCH_SECONDS = 15
@@ -76,7 +78,7 @@ def finish(home: Path, seconds: demo_runner.Seconds) -> int:
     seconds = dict(seconds)
     with demo_runner.time_stage(seconds, "measure"):
         spoken = comparison_clips.read_clips(home / "evaluation", NEW_VOICE)
-        coded = comparison_clips.reconstruct_clips(spoken[RECORDINGS], CODEC, WHISPER, home / "through_codec")
+        coded = comparison_clips.reconstruct_clips(spoken[RECORDINGS], CODEC, WHISPER, home / RECONSTRUCTED)
         outcome = demo_metrics.measure_demo(home, NEW_VOICE, SPEAKER, {RECORDINGS: spoken[RECORDINGS], THROUGH_CODEC: coded, **spoken})
         files.write_bytes(home / "spectrograms.png", spectrograms.draw_spectrograms(spoken))
     seconds = demo_runner.add_total(seconds)

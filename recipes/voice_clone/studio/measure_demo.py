@@ -2,8 +2,8 @@
 
     python -m recipes.voice_clone.studio.measure_demo [runs/demo]… [--asr RECOGNIZER]… [--others 120] [--given CODEBOOKS]…
 
-Prints one line of JSON for each demo: WERs in percent of the reported sentences as recordings, by the base before training and after it,
-and as clips with the recordings' codes in the first codebooks and the trained model's in the others
+Prints one line of JSON for each demo: WERs in percent of the reported sentences as recordings, as these through the codec, by the base
+before training and after it, and as clips with the recordings' codes in the first codebooks and the trained model's in the others
 (`generation_with_given_codebooks.py`): --given says in how many, by default in 1 and in 3. `both_wrong`: percent of the words after
 training that all recognizers have wrong; these are probably spoken wrong. `other sentences`: so many held-out sentences that are not
 reported, by the trained model; the reported ones are few, and their WER differs by points from run to run.
@@ -26,10 +26,11 @@ from finetune.errors import UserError, exit_code
 from finetune.terminal import print_line
 from recipes.speech.evaluation.intelligibility import align_words, transcripts_wer
 from recipes.speech.evaluation.scoring import read_clip
+from recipes.speech.evaluation.systems import RECORDINGS
 from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.voice_clone.demo import comparison_clips
-from recipes.voice_clone.demo.comparison_clips import AFTER, SPOKEN
-from recipes.voice_clone.demo.pipeline import NEW_VOICE, SPEAKER
+from recipes.voice_clone.demo.comparison_clips import AFTER, SPOKEN, THROUGH_CODEC
+from recipes.voice_clone.demo.pipeline import NEW_VOICE, RECONSTRUCTED, SPEAKER
 from recipes.voice_clone.inference.exported_folder import ExportedModel
 from recipes.voice_clone.inference.synthesizer import Synthesizer, open_synthesizer
 from recipes.voice_clone.studio import recognizers
@@ -62,7 +63,7 @@ def main(argv: list[str]) -> int:
     if wrong := [count for count in options.given if not 1 <= count <= CODEBOOKS]:
         raise UserError(f"--given {wrong[0]}: must be from 1 to {CODEBOOKS}")
     for demo in options.demos:
-        if not (demo / "export").is_dir() or not (demo / "evaluation").is_dir():
+        if not all((demo / part).is_dir() for part in ("export", "evaluation", RECONSTRUCTED)):
             raise UserError(f"{demo} is not a finished demo; run it first: make demo")
     transcribers = recognizers.load_transcribers(options.asr or pack_base.RECOGNIZERS)
     for demo in options.demos:
@@ -74,6 +75,7 @@ def measure_demo(demo: Path, transcribers: dict[str, Transcriber], others: int =
     """WERs in percent by recognizer, for each kind of clip, and of the words after training that all recognizers have wrong."""
     clips = comparison_clips.read_clips(demo / "evaluation", NEW_VOICE)
     spoken: dict[str, Spoken] = {title: [(clip.text, read_clip(clip.path)) for clip in clips[title]] for title in SPOKEN}
+    spoken[THROUGH_CODEC] = [(clip.text, read_clip(demo / RECONSTRUCTED / f"{clip.real.stem}.flac")) for clip in clips[RECORDINGS]]
     spoken |= {f"given codebooks: {count}": speak_from_given_codes(demo / "export", count) for count in given}
     if others:
         spoken[UNREPORTED] = speak_other_sentences(demo / "export", others)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.pages import request_validation
+from data_prep.pages.client_addresses import parse_proxies
 from data_prep.pages.request_validation import Caller, RequestError, Route, add_request_guard, is_this_machine, parse_json, require_own_site
 from tests.asgi import HOME, Answer, ask
 
@@ -23,8 +24,9 @@ ROUTES = (
 )
 
 
-def admit(caller: Caller) -> None:
+def admit(caller: Caller) -> bool:
     require_own_site(caller.headers, local=True)
+    return True
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
@@ -33,7 +35,7 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     while more:
         message = await receive()
         body, more = body + message.get("body", b""), message.get("more_body", False)
-    seen = {"query": scope["query_string"].decode(), "body": body.decode("latin-1")}
+    seen = {"query": scope["query_string"].decode(), "body": body.decode("latin-1"), "scheme": scope["scheme"], "client": scope["client"]}
     seen["headers"] = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": json.dumps(seen).encode()})
@@ -68,7 +70,6 @@ def test_only_listed_headers_and_parameters_are_passed_on() -> None:
     seen = passed(ask(GUARDED, "GET", "/data", headers=(HOME, *more, (b"Range", b"bytes=0-")), query=b"session=abc&deep_link=x&page=y"))
     assert seen["headers"] == {"host": "127.0.0.1:7861", "range": "bytes=0-"} and seen["query"] == "session=abc"
     assert ask(GUARDED, "GET", "/data", query=b"session=a/b").status == 400
-    assert passed(ask(GUARDED, "GET", "/data", headers=(HOME, (b"x-forwarded-proto", b"https"))))["headers"]["x-forwarded-proto"] == "https"
 
 
 def test_only_requests_from_this_machine_and_site_are_admitted() -> None:
@@ -102,10 +103,38 @@ def test_the_size_of_a_body_is_limited_whatever_it_declares() -> None:
     assert ask(GUARDED, "GET", "/", b"", (HOME, (b"content-length", b"5"))).status == 413, "nothing is read of what needs no body"
 
 
-def test_a_body_that_never_ends_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_validation, "BODY_SECONDS", 0.0)
+def test_an_encoded_body_is_refused() -> None:
+    for encoding in (b"gzip", b"GZIP", b"deflate, gzip", b"identity, gzip", b"br", b""):
+        for path, kind in (("/call", JSON), ("/upload", (b"content-type", b"text/plain"))):
+            answer = ask(GUARDED, "POST", path, b"1", (HOME, kind, (b"Content-Encoding", encoding)))
+            assert answer.status == 415 and b"content-encoding" in answer.body and answer.headers["accept-encoding"] == "identity"
+    assert passed(ask(GUARDED, "POST", "/call", b"1", (HOME, JSON, (b"content-encoding", b"Identity"))))["body"] == "1"
 
-    assert ask(GUARDED, "POST", "/call", [b"1", None], (HOME, JSON)).status == 408
+
+def test_only_a_trusted_proxy_names_the_client_and_the_scheme() -> None:
+    """`ask` comes from 127.0.0.1."""
+    sent = (HOME, (b"X-Forwarded-For", b"6.6.6.6, 192.0.2.7"), (b"x-forwarded-proto", b"https"), (b"X-Real-IP", b"6.6.6.6"))
+    forged = (
+        *sent,
+        (b"Forwarded", b"for=6.6.6.6;proto=https;host=evil"),
+        (b"X-Forwarded-Host", b"evil"),
+        (b"X-Forwarded-Prefix", b"/evil"),
+    )
+    callers = list[str]()
+
+    def record(caller: Caller) -> bool:
+        callers.append(caller.address)
+        return True
+
+    for proxies, client, scheme in ((["10.0.0.0/8"], ["127.0.0.1", 1234], "http"), (["127.0.0.0/8"], ["192.0.2.7", 0], "https")):
+        guarded = add_request_guard(echo, ROUTES, record, proxies=parse_proxies(proxies))
+        seen = passed(ask(guarded, "GET", "/data", headers=forged))
+        assert (seen["client"], seen["scheme"], seen["headers"]) == (client, scheme, {"host": "127.0.0.1:7861"})
+    assert callers == ["127.0.0.1", "192.0.2.7"]
+    for name, value in ((b"x-forwarded-for", b"1.2.3.4, unknown"), (b"x-forwarded-proto", b"javascript")):
+        answer = ask(guarded, "GET", "/data", headers=(HOME, (name, value)))
+        assert answer.status == 400 and b"of the proxy 127.0.0.1 cannot be read" in answer.body
+        assert ask(GUARDED, "GET", "/data", headers=(HOME, (name, value))).status == 200, "nobody reads those of a stranger"
 
 
 def test_json_is_parsed_strictly_and_serialized_again() -> None:

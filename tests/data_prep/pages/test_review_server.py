@@ -23,7 +23,7 @@ from data_prep.cli import voice
 from data_prep.pages import voice_dataset_loader
 from data_prep.pages.review_page import ReviewSession
 from data_prep.pages.review_server import make_application
-from tests import loopback
+from tests import loopback, raw_http
 from tests.asgi import ANYTHING, HOME, App
 from tests.data_prep.cli.test_report import CHROMIUM, ROOT
 from tests.data_prep.conftest import MARKUP
@@ -93,6 +93,10 @@ def test_only_the_dataset_is_served_and_only_to_this_machine(server, port, folde
     assert b"fonts.googleapis" not in page
     listening = [one.laddr.ip for one in psutil.Process(server.pid).net_connections("inet") if one.status == psutil.CONN_LISTEN]
     assert listening == ["127.0.0.1"]
+
+
+def test_the_limits_of_connections_are_in_front_of_it(server, port) -> None:
+    raw_http.check_limits(port, "/theme.css")
 
 
 def test_requests_of_another_site_in_the_same_browser_are_refused(server, port) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -12,9 +13,15 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 
 from data_prep.pages import web_server
+from data_prep.pages.client_addresses import NO_PROXIES
+from data_prep.pages.connection_limits import ConnectionLimits, OpenConnections
 from finetune.errors import UserError
+from tests.house import PACKAGES
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_a_taken_port_and_a_foreign_address_are_refused() -> None:
@@ -44,6 +51,20 @@ def test_every_response_has_the_security_headers() -> None:
     assert sent[0]["headers"] == [(b"x-own", b"1"), *web_server.HEADERS]
     assert sent[1] == {"type": "http.response.body", "body": b"hello"}
     assert "http" not in web_server.POLICY and "frame-ancestors 'self'" in web_server.POLICY
+
+
+def test_no_server_is_started_without_the_limits_of_connections() -> None:
+    """All are configured in one place; so is a server that is added later."""
+    starts = re.compile(r"uvicorn\.(Config|run)\(|H11Protocol|\bhttp\.server\b|HTTPServer|\b(create|start)_server\(|\.launch\(.*port")
+    sources = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    found = sorted(str(path.relative_to(ROOT)) for path in sources if starts.search(path.read_text(encoding="utf-8")))
+    assert found == ["data_prep/pages/connection_limits.py", "data_prep/pages/web_server.py"]
+
+
+def test_uvicorn_reads_no_headers_of_proxies_and_opens_no_websockets() -> None:
+    config = web_server.configure_server(FastAPI(), web_server.LOOPBACK, 1, OpenConnections(ConnectionLimits(), NO_PROXIES))
+    config.load()
+    assert not config.proxy_headers and config.ws_protocol_class is None
 
 
 OWNER = """

@@ -17,7 +17,6 @@ from recipes.serving.access_control import (
     TOKEN,
     AccessControl,
     AccessPolicy,
-    client_of,
     load_access_policy,
     read_token,
 )
@@ -28,25 +27,31 @@ HOME = {"host": "127.0.0.1:7861"}
 
 def test_other_machines_are_admitted_only_with_a_token(tmp_path: Path) -> None:
     for host in ("127.0.0.1", "localhost", "::1", "127.0.0.9"):
-        assert load_access_policy(host, None, {}) == AccessPolicy(None, local=True)
+        assert load_access_policy(host, None, (), {}) == AccessPolicy(None, local=True)
     for host in ("0.0.0.0", "::", "192.168.1.5", "example.org"):
         with pytest.raises(UserError, match=f"--host {host} would admit everyone who can reach this address; set {TOKEN}"):
-            load_access_policy(host, None, {})
-        assert load_access_policy(host, None, {TOKEN: SECRET}) == AccessPolicy(SECRET, local=False)
+            load_access_policy(host, None, (), {})
+        assert load_access_policy(host, None, (), {TOKEN: SECRET}) == AccessPolicy(SECRET, local=False)
     (tmp_path / "token").write_text(f"{SECRET}from-a-file\n")
-    assert load_access_policy("0.0.0.0", tmp_path / "token", {TOKEN: SECRET}).token == f"{SECRET}from-a-file"
-    assert SECRET not in repr(load_access_policy("0.0.0.0", None, {TOKEN: SECRET}))
+    assert load_access_policy("0.0.0.0", tmp_path / "token", (), {TOKEN: SECRET}).token == f"{SECRET}from-a-file"
+    assert SECRET not in repr(load_access_policy("0.0.0.0", None, (), {TOKEN: SECRET}))
 
 
 @pytest.mark.parametrize("bad", ["", "short", "0123456789 abcdef", "0123456789abcdéf"])
 def test_an_invalid_token_is_refused(bad: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"{TOKEN}: a token must have 16 or more"):
-        load_access_policy("127.0.0.1", None, {TOKEN: bad})
+        load_access_policy("127.0.0.1", None, (), {TOKEN: bad})
     (tmp_path / "token").write_text(bad)
     with pytest.raises(UserError, match="--token-file .*: a token must have 16 or more"):
-        load_access_policy("127.0.0.1", tmp_path / "token", {})
+        load_access_policy("127.0.0.1", tmp_path / "token", (), {})
     with pytest.raises(UserError, match="--token-file .* cannot be read"):
-        load_access_policy("127.0.0.1", tmp_path / "no", {})
+        load_access_policy("127.0.0.1", tmp_path / "no", (), {})
+
+
+def test_a_trusted_proxy_must_be_an_address_or_a_network() -> None:
+    assert "10.1.2.3" in load_access_policy("127.0.0.1", None, ["10.0.0.0/8"], {}).proxies
+    with pytest.raises(UserError, match="--trusted-proxy proxy.example is neither an address nor a network"):
+        load_access_policy("127.0.0.1", None, ["10.0.0.1", "proxy.example"], {})
 
 
 def basic(password: str) -> str:
@@ -140,12 +145,6 @@ def test_the_record_of_wrong_tokens_is_limited_and_expires() -> None:
         status(control, f"Bearer wrong{at}")
     clock.now += FAILURE_LIFETIME + 1
     assert [status(control, f"Bearer late{at}") for at in range(2)] == [401, 401]
-
-
-def test_a_client_is_an_ipv4_address_or_an_ipv6_network() -> None:
-    assert client_of("2001:db8::1") == client_of("2001:db8::ffff:2") != client_of("2001:db8:0:1::1")
-    assert client_of("::ffff:192.0.2.1") == client_of("192.0.2.1") == "192.0.2.1"
-    assert client_of("") == "" and client_of("testclient") == "testclient"
 
 
 def test_pages_of_other_sites_are_rejected() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from finetune.errors import UserError
 from recipes.llm_sft.serving import serve_command
+from tests import raw_http
 from tests.recipes.llm_sft import tiny_runs
 from tests.recipes.voice_clone.served import Served, server
 
@@ -78,7 +79,13 @@ def test_errors_are_the_clients_own_exceptions(served: Served) -> None:
 def test_the_server_reports_its_state_and_ends(exported: Path, tmp_path: Path) -> None:
     import openai
 
-    with server([exported], tmp_path, "--batch", "1", OVERTONE_TOKEN="a-token-of-20-letters") as running:
+    proxy = ("--trusted-proxy", "127.0.0.2")
+    with server([exported], tmp_path, "--batch", "1", *proxy, OVERTONE_TOKEN="a-token-of-20-letters") as running:
+        raw_http.check_limits(running.port, "/v1/models", "Authorization: Bearer a-token-of-20-letters")
+        for source, status in (("127.0.0.1", 200), ("127.0.0.2", 400)):
+            with raw_http.connect(running.port, source) as connection:
+                connection.sendall(raw_http.request("/health", "X-Forwarded-For: nonsense"))
+                assert raw_http.read_status(connection) == status
         assert running.ask("/health")[0] == 200 and running.ask("/metrics")[0] == 401
         with pytest.raises(openai.AuthenticationError):
             running.client("wrong-token-of-letters").models.list()

@@ -27,7 +27,7 @@ from finetune.errors import UserError
 from recipes.speech.serving import serve_command
 from recipes.speech.serving.text_to_speech_page import CLIP, NOBODY
 from recipes.voice_clone.inference.synthesizer import SPEECH
-from tests import loopback
+from tests import loopback, raw_http
 from tests.data_prep.cli.test_report import CHROMIUM
 from tests.data_prep.crafted_flac import flac
 from tests.page_client import CLOSED_CALLS, CLOSED_PAGES, PageClient
@@ -323,6 +323,7 @@ def test_a_server_with_a_token_admits_other_machines(exports: dict[str, Path], t
             assert status == 401 and headers["www-authenticate"].startswith("Basic")
             assert served.ask(path, Authorization=basic("wrong"))[0] == 401
             assert served.ask(path, Authorization=basic(SECRET))[0] == 200
+        raw_http.check_limits(served.port, "/v1/models", f"Authorization: Bearer {SECRET}")
         with pytest.raises(openai.AuthenticationError):
             served.client("wrong").models.list()
         client = served.client(SECRET)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,9 @@ import pytest
 from fastapi import FastAPI
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.requests import Request
 
-from data_prep.pages.request_validation import add_request_guard
+from data_prep.pages.request_validation import RequestError, add_request_guard
 from finetune.errors import UserError
 from recipes.speech.serving import uploads
 from recipes.speech.serving.uploaded_clips import LARGEST, Clips
@@ -33,7 +35,7 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clips]:
 def app(clips: Clips) -> Any:
     app = FastAPI()
     app.include_router(upload_routes(clips))
-    return add_request_guard(app, ROUTES, lambda _: None)
+    return add_request_guard(app, ROUTES, lambda _: True)
 
 
 def form(content: bytes, name: bytes = b"a.flac", field: bytes = b"files") -> bytes:
@@ -85,9 +87,16 @@ def test_a_body_without_a_length_is_limited(app: Any) -> None:
     assert send(app, pieces).status == 413
 
 
-def test_a_slow_upload_times_out(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "BODY_SECONDS", 0.0)
-    assert send(app, [form(b"x")[:9], None]).status == 408
+def test_a_client_that_disconnects_is_no_error_of_the_server() -> None:
+    """So ends an upload that takes too long (`data_prep/pages/connection_limits.py`), too."""
+    pieces = [{"type": "http.request", "body": form(b"x")[:9], "more_body": True}, {"type": "http.disconnect"}]
+
+    async def receive() -> dict[str, Any]:
+        return pieces.pop(0)
+
+    scope = {"type": "http", "method": "POST", "headers": [FORM]}
+    with pytest.raises(RequestError, match="the client disconnected"):
+        asyncio.run(uploads.read_form(Request(scope, receive)))
 
 
 def test_a_full_disk_is_reported(app: Any, clips: Clips, monkeypatch: pytest.MonkeyPatch) -> None:
