@@ -27,6 +27,7 @@ from uvicorn.server import ServerState
 from data_prep.pages.client_addresses import TrustedProxies, group_address
 from data_prep.pages.http_framing import LARGEST_HEAD, StrictConnection
 from data_prep.pages.request_validation import CONNECTION
+from finetune.terminal import print_diagnostic
 
 REPORT_SECONDS = 60.0
 """Least time between two reports of closed connections."""
@@ -106,12 +107,12 @@ class OpenConnections:
         """Print the counts since the last report."""
         if self._closed:
             reasons = ", ".join(f"{count} {reason}" for reason, count in self._closed.most_common())
-            print(f"connections closed early: {reasons}", file=sys.stderr, flush=True)
+            print_diagnostic(f"connections closed early: {reasons}")
             self._closed.clear()
             self._reported = time.monotonic()
 
 
-class Phase(Enum):
+class ConnectionPhase(Enum):
     """What a connection waits for."""
 
     IDLE = auto()
@@ -140,7 +141,7 @@ class LimitedHttpProtocol(H11Protocol):
         self.conn = self._strict = StrictConnection(h11.SERVER, LARGEST_HEAD)
         self.held = False
         self._opened, self._limits = opened, opened.limits
-        self._phase = Phase.IDLE
+        self._phase = ConnectionPhase.IDLE
         self._timer: asyncio.TimerHandle | None = None
         self._unread_timer: asyncio.TimerHandle | None = None
 
@@ -151,14 +152,14 @@ class LimitedHttpProtocol(H11Protocol):
 
     def dismiss(self) -> None:
         """Close at once; a client that waits for a response reads that it should try again."""
-        if self.cycle is None or self._phase in (Phase.HEAD, Phase.BODY):
+        if self.cycle is None or self._phase in (ConnectionPhase.HEAD, ConnectionPhase.BODY):
             self._refuse(503, "too many connections are open; try again", (b"retry-after", b"1"))
         self.transport.abort()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=0)  # `pause_writing` then says exactly when the client does not read
-        self._enter(Phase.IDLE)
+        self._enter(ConnectionPhase.IDLE)
         self._opened.add(self, self.client[0] if self.client else "")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -169,7 +170,7 @@ class LimitedHttpProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._phase is not Phase.CLOSING:
+        if self._phase is not ConnectionPhase.CLOSING:
             super().data_received(data)
             self._follow()
 
@@ -202,37 +203,37 @@ class LimitedHttpProtocol(H11Protocol):
 
     def _follow(self) -> None:
         """Enter the phase that h11's state means. A client that sends byte by byte stays in its phase, whose time is not extended."""
-        if self._phase is Phase.CLOSING or self.transport.is_closing():
+        if self._phase is ConnectionPhase.CLOSING or self.transport.is_closing():
             return
         if self.conn.their_state is h11.IDLE:
-            phase = Phase.HEAD if self.conn.trailing_data[0] else Phase.IDLE
+            phase = ConnectionPhase.HEAD if self.conn.trailing_data[0] else ConnectionPhase.IDLE
         elif self.conn.their_state is h11.SEND_BODY:
-            phase = Phase.DRAINING if self.conn.our_state in (h11.DONE, h11.MUST_CLOSE) else Phase.BODY
+            phase = ConnectionPhase.DRAINING if self.conn.our_state in (h11.DONE, h11.MUST_CLOSE) else ConnectionPhase.BODY
         else:
-            phase = Phase.RESPONSE
+            phase = ConnectionPhase.RESPONSE
         if phase is not self._phase:
             self._enter(phase)
 
-    def _enter(self, phase: Phase) -> None:
+    def _enter(self, phase: ConnectionPhase) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._phase, limits = phase, self._limits
         seconds = {
-            Phase.IDLE: limits.idle,
-            Phase.HEAD: limits.head,
-            Phase.BODY: limits.body,
-            Phase.DRAINING: limits.linger,
-            Phase.CLOSING: limits.linger,
+            ConnectionPhase.IDLE: limits.idle,
+            ConnectionPhase.HEAD: limits.head,
+            ConnectionPhase.BODY: limits.body,
+            ConnectionPhase.DRAINING: limits.linger,
+            ConnectionPhase.CLOSING: limits.linger,
         }.get(phase)
         self._timer = None if seconds is None else self.loop.call_later(seconds, self._expire, seconds)
 
     def _expire(self, seconds: float) -> None:
-        if self._phase is Phase.IDLE:
+        if self._phase is ConnectionPhase.IDLE:
             self.transport.close()  # usual for a browser, which opens connections that it may need
-        elif self._phase is Phase.BODY and self.flow.read_paused:
-            self._enter(Phase.BODY)  # the application has not read what is there
-        elif self._phase in (Phase.HEAD, Phase.BODY):
-            part = "headers" if self._phase is Phase.HEAD else "body"
+        elif self._phase is ConnectionPhase.BODY and self.flow.read_paused:
+            self._enter(ConnectionPhase.BODY)  # the application has not read what is there
+        elif self._phase in (ConnectionPhase.HEAD, ConnectionPhase.BODY):
+            part = "headers" if self._phase is ConnectionPhase.HEAD else "body"
             self._opened.count_closed(f"sent their {part} too slowly")
             self._refuse(408, f"the {part} did not arrive within {seconds:g} s")
         else:
@@ -253,7 +254,7 @@ class LimitedHttpProtocol(H11Protocol):
             self.transport.write(self.conn.send(event) or b"")
         # Only the sending side is closed: if bytes of the request were not read yet, closing both would discard the response.
         self.transport.write_eof()
-        self._enter(Phase.CLOSING)
+        self._enter(ConnectionPhase.CLOSING)
         self.flow.resume_reading()
 
 
