@@ -420,6 +420,36 @@ def lenient_readers(house: House) -> list[str]:
     ]
 
 
+def loose_line_ends(house: House) -> list[str]:
+    """Where lines are split at more than line feeds: `splitlines`, a file iterated in text mode, `read_text` that is then split.
+
+    JSON texts and sentences can contain U+2028, U+0085, form feeds and carriage returns; `finetune.storage.text_lines` leaves them alone.
+    """
+    return [f"{path}:{line}: {fault}" for path, source in house.items() for line, fault in _loose_ends(parse(source))]
+
+
+def _loose_ends(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in ("splitlines", "readlines"):
+            yield node.lineno, node.attr
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("split", "partition"):
+            of = node.func.value
+            if isinstance(of, ast.Call) and _dotted(of.func).endswith(".read_text") and "\n" in _texts(node):
+                yield node.lineno, f"read_text().{node.func.attr}"
+        elif isinstance(node, ast.With):
+            names = {item.optional_vars.id for item in node.items if _opens_text(item) and isinstance(item.optional_vars, ast.Name)}
+            loops = [each.iter for each in ast.walk(node) if isinstance(each, ast.For | ast.comprehension)]
+            read = {name.id for loop in loops for name in ast.walk(loop) if isinstance(name, ast.Name)}
+            yield from ((node.lineno, f"lines of {name} in text mode") for name in sorted(names & read))
+
+
+def _opens_text(item: ast.withitem) -> bool:
+    call = item.context_expr
+    if not isinstance(call, ast.Call) or _dotted(call.func).rpartition(".")[2] != "open" or _dotted(call.func).startswith("Image"):
+        return False
+    return not any("b" in text for text in _texts(call) if re.fullmatch("[rwabxt+]{1,3}", text)) and _dotted(call.func) != "safe_open"
+
+
 def _texts(call: ast.Call) -> list[str]:
     values = [*call.args, *(keyword.value for keyword in call.keywords)]
     return [value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)]

@@ -304,6 +304,23 @@ def test_what_people_wrote_is_parsed_by_the_strict_readers() -> None:
     assert len(found) > 10, "the rule sees real code"
 
 
+def test_lines_end_at_line_feeds_alone() -> None:
+    assert house.loose_line_ends(HOUSE) == [], "use finetune.storage.text_lines"
+
+
+def test_a_loose_line_end_is_seen() -> None:
+    sources = [
+        "text.splitlines()",
+        "path.read_text().split('\\n')",
+        "with path.open() as file:\n    for line in file: pass",
+        "with path.open('r', encoding='utf-8') as file:\n    a = [line for line in enumerate(file)]",
+    ]
+    broken = {f"finetune/a{number}.py": source for number, source in enumerate(sources)}
+    assert [each.partition(":")[0] for each in house.loose_line_ends(broken)] == list(broken)
+    sound = "with path.open('rb') as file:\n    for line in file: pass\nread_lines(path)\ntext.split('\\n')"
+    assert house.loose_line_ends({"finetune/a.py": sound}) == []
+
+
 def test_a_lenient_reader_is_seen() -> None:
     sources = ["json.loads(line)", "map(json.loads, lines)", "json.load(file)", "yaml.safe_load(text)", "yaml.compose(text)"]
     broken = {f"finetune/a{number}.py": source for number, source in enumerate(sources)}

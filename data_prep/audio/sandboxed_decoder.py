@@ -38,6 +38,7 @@ from data_prep.audio.waveform import (
     resample_blocks,
 )
 from finetune.storage import files
+from finetune.storage.text_lines import split_lines
 
 STALL_SECONDS = 10.0
 """Maximum time without a decoded block."""
@@ -211,7 +212,7 @@ class _DecoderProcess:
     def read_error_lines(self) -> list[str]:
         """Lines on standard error since the last request."""
         self._stderr.seek(0)
-        return self._stderr.read().decode(errors="replace").strip().splitlines()
+        return split_lines(self._stderr.read().decode(errors="replace").replace("\r", "\n").strip())
 
     def _read_last_error_line(self) -> str:
         return ["no error output", *self.read_error_lines()][-1]

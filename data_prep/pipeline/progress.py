@@ -14,6 +14,7 @@ from data_prep.audio.waveform import MASTER_RATE
 from data_prep.pipeline.one_recording import DividedRecording, PreparedRecording
 from data_prep.pipeline.worker_activity import Activity, format_time
 from finetune.errors import format_count
+from finetune.storage.text_lines import split_lines
 from finetune.terminal import print_line, printable
 
 ACTIVITY_SECONDS = 1.0
@@ -56,7 +57,7 @@ class RecordingProgress:
         self._estimated_done += estimated_seconds * (1 - of_parts / total if of_parts else 1.0)
         self._seconds_done += total - of_parts
         self._reasons.update(reasons)
-        what = " ".join(f"{recording.source.name}: {describe_result(recording)}".splitlines())  # a file name may contain a line break
+        what = " ".join(split_lines(f"{recording.source.name}: {describe_result(recording)}"))  # a file name may contain a line break
         now = self._format_now()
         if self._console.is_terminal:
             self._bar.update(self._line, completed=self._done, description=now)
@@ -75,7 +76,7 @@ class RecordingProgress:
         if self._console.is_terminal:
             self._bar.update(self._line, description=now)
         else:
-            name = " ".join(name.splitlines())
+            name = " ".join(split_lines(name))
             what = f"{name}: part {number + 1} of {len(divided.parts)}, {format_count(clips, 'clip')}"
             print_line(f"[{self._done}/{self._count}] {what} · {now}")
 
@@ -86,7 +87,7 @@ class RecordingProgress:
         if now < self._next_line.setdefault(key, began + ACTIVITY_SECONDS):
             return
         speed = activity.seconds / max(now - began, 0.001)
-        what = f"{' '.join(name.splitlines())}: {activity.step}, {format_time(activity.seconds)}, {speed:.0f}× real time"
+        what = f"{' '.join(split_lines(name))}: {activity.step}, {format_time(activity.seconds)}, {speed:.0f}× real time"
         if self._console.is_terminal:
             self._bar.update(self._line, description=printable(what))
         else:

@@ -14,6 +14,7 @@ from data_prep.recordings.recording_files import SOUND_ENDINGS
 from data_prep.recordings.user_transcripts import SUFFIXES
 from finetune.errors import UserError
 from finetune.storage import files, remote, strict_json
+from finetune.storage.text_lines import read_lines
 from finetune.terminal import print_line
 
 
@@ -65,7 +66,7 @@ def _mirror(url: str, there: dict[str, remote.RemoteFile], folder: Path, ledger:
 def _read_ledger(ledger: Path) -> dict[str, str]:
     """Name → identity at download. The last entry of a name counts; incomplete lines are ignored."""
     known: dict[str, str] = {}
-    for line in ledger.read_text(encoding="utf-8").splitlines() if ledger.is_file() else ():
+    for line in read_lines(ledger) if ledger.is_file() else ():
         with contextlib.suppress(ValueError, KeyError, TypeError):
             entry = strict_json.loads(line)
             known[entry["name"]] = entry["identity"]

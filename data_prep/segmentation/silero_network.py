@@ -111,7 +111,7 @@ def load_network(wheel: Any) -> SileroNetwork | None:
             return network
         why = f"its probabilities differ by {difference:.2g}"
     except (AttributeError, KeyError, RuntimeError) as error:
-        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        why = f"{type(error).__name__}: {error}".partition("\n")[0]
     print_diagnostic(
         f"note: silero-vad {version('silero-vad')} has another network than the one known here ({why}); its own code is used, "
         "which takes ten times as long"

@@ -121,7 +121,7 @@ def _transcribe_halving(batch: list[Pack], transcribe: Callable[[list[Pack]], li
         return transcribe(batch)
     except Exception as error:  # engines fail in many ways; other audio must not be lost
         if len(batch) == 1:
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             return [TextUnit(text="", start=stretch.start, stop=stretch.stop, error=reason) for stretch in batch[0]]
     middle = len(batch) // 2  # outside the handler, where the error would keep the tensors of the failed attempt alive
     return _transcribe_halving(batch[:middle], transcribe) + _transcribe_halving(batch[middle:], transcribe)

@@ -8,6 +8,8 @@ from pathlib import Path, PurePosixPath
 
 import psutil
 
+from finetune.storage.text_lines import split_lines
+
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")
 GIB = 2**30
@@ -59,7 +61,7 @@ def _groups() -> Iterator[tuple[Version, Path]]:
     """This process's group and all groups around it, whose limits hold as well. Inside a container the path may be that on its host: then
     only the last one, the root, exists, and has the container's limit.
     """
-    for line in _read_text(OWN_GROUPS).splitlines():
+    for line in split_lines(_read_text(OWN_GROUPS)):
         _, controllers, path = line.split(":", 2)
         if not controllers or "memory" in controllers.split(","):
             version = V1 if controllers else V2
@@ -69,7 +71,7 @@ def _groups() -> Iterator[tuple[Version, Path]]:
 
 def _read_counter(path: Path, name: str) -> int | None:
     """A number in the kernel's lines of `name number`."""
-    words = (line.split() for line in _read_text(path).splitlines())
+    words = (line.split() for line in split_lines(_read_text(path)))
     return next((int(number) for key, number in words if key == name), None)
 
 

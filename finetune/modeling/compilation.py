@@ -24,6 +24,7 @@ from finetune.distributed.process_group import World
 from finetune.errors import UserError
 from finetune.hardware.gpu_specs import EFFICIENCY, GPUS
 from finetune.recipe import Loaded, Recipe
+from finetune.storage.text_lines import split_lines
 
 SECONDS = 30.0
 """Compile time of one kind of block, forward and backward, without a cache. Measured beside an H100 with 16 processor cores: 12 s
@@ -114,7 +115,7 @@ def explain_compiler_errors() -> Iterator[None]:
     except RuntimeError as error:
         if not type(error).__module__.startswith(("torch._dynamo.", "torch._inductor.")):
             raise
-        problem = " ".join(list(filter(None, map(str.strip, str(error).splitlines())))[:2])  # the component that failed, and its error
+        problem = " ".join(list(filter(None, map(str.strip, split_lines(str(error)))))[:2])  # the component that failed, and its error
         raise UserError(f"train.compile: torch could not compile the model's blocks ({problem}); set train.compile: false") from error
 
 

@@ -21,6 +21,7 @@ from finetune.errors import UserError
 from finetune.monitoring.run_records import LOG, MEASURED, SAMPLED, read_log
 from finetune.recipe import POSITIONS, Answer
 from finetune.storage import files
+from finetune.storage.text_lines import split_lines
 from finetune.terminal import print_line, printable
 
 QUIET_SECONDS = 10.0
@@ -239,7 +240,7 @@ def _show_media(writer: Any, step: int, answers: list[Answer]) -> None:
 
 def _format_code_block(text: str) -> str:
     """The text as a Markdown code block."""
-    return "\n".join(f"    {line}" for line in text.splitlines())
+    return "\n".join(f"    {line}" for line in split_lines(text))
 
 
 def draw_curve(log_path: Path, picture: Path) -> None:

@@ -14,6 +14,7 @@ from finetune.planning.launch_file import distributed_type
 from finetune.planning.memory import GIB, Memory
 from finetune.planning.parallelism_planner import CLOSE, SEARCHED, explain_rejection
 from finetune.planning.run_plan import RunPlan, checkpoint_size
+from finetune.storage.text_lines import split_lines
 
 BAR = 30
 """Characters of the largest bar."""
@@ -50,7 +51,7 @@ def format_plan(
     yield from describe_strategy(prospect, command)
     yield ""
     yield f"problems to fix before training: {len(problems)}" if problems else "no problems found"
-    yield from (f"  {line}" for problem in problems for line in problem.splitlines())
+    yield from (f"  {line}" for problem in problems for line in split_lines(problem))
 
 
 def describe_run(prospect: RunPlan) -> Iterator[str]:

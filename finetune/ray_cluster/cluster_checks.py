@@ -93,7 +93,7 @@ def _fetch_result(machine: str, result: Any) -> dict[str, Any]:
     except ray.exceptions.GetTimeoutError:
         raise UserError(f"{machine} is in the cluster, but started no process within {LOOK_SECONDS:.0f} s; see `ray status`") from None
     except ray.exceptions.RayError as error:
-        last = str(error).strip().splitlines()[-1]
+        last = str(error).strip().rpartition("\n")[2]
         raise UserError(f"{machine} cannot run this package: {last}; it needs the same environment as this machine") from None
 
 

@@ -19,6 +19,7 @@ from finetune.ray_cluster.early_stopping import TrialJudge
 from finetune.ray_cluster.trial_worker import TrialOutcome, prepare_trial_data, train_trial
 from finetune.storage import files
 from finetune.storage.strict_json import one_line
+from finetune.storage.text_lines import split_lines
 from finetune.terminal import print_line
 from finetune.tuning.search_space import describe_values
 from finetune.tuning.study_plan import TrialOrder
@@ -223,5 +224,5 @@ class TrialDriver:
 
 def _last_line(error: Exception) -> str:
     """The last line of Ray's message, which is the one of the original exception."""
-    lines = str(error).strip().splitlines()
+    lines = split_lines(str(error).strip())
     return one_line(lines[-1]) if lines else type(error).__name__

@@ -69,7 +69,8 @@ def explain_out_of_memory(config: Config, recipe: Recipe, world: World, training
 def describe_shortage(problem: str, config: Config, recipe: Recipe, world: World, training: Training | None) -> str:
     """The message: the failed allocation, the memory use compared with the plan, and remedies."""
     used = measure_memory(parse_failed_bytes(problem), world.device, training)
-    lines = [f"out of memory on rank {world.rank} ({world.device}): {problem.splitlines()[0]}"]
+    first, *_ = problem.partition("\n")
+    lines = [f"out of memory on rank {world.rank} ({world.device}): {first}"]
     planned: Memory | None = None
     try:
         planned = plan_memory(config, recipe, world)

@@ -26,6 +26,7 @@ from finetune.errors import exit_code
 from finetune.hardware import cuda_allocator
 from finetune.recipe import Answer, MeasuredAnswers, PreparedMetrics, Recipe, find_recipe, load_recipe
 from finetune.storage import files
+from finetune.storage.text_lines import split_lines
 from finetune.training.sample_metrics_preparation import parse_prepared
 
 ANSWERS, KINDS = "answers.json", ("flac", "png")
@@ -102,7 +103,7 @@ class SamplingProcess:
     def last_line(self) -> str:
         """The last line that it printed."""
         self._output.seek(0)
-        lines = self._output.read().decode(errors="replace").strip().splitlines()
+        lines = split_lines(self._output.read().decode(errors="replace").replace("\r", "\n").strip())  # progress bars
         return lines[-1] if lines else f"the process ended with code {self._process.returncode}"
 
     def close(self) -> None:

@@ -86,7 +86,7 @@ def describe_memory(config: Config, recipe: Recipe, world: World) -> Iterator[st
     try:
         planned = plan_memory(config, recipe, world)
     except Exception as error:  # only an estimate: the run may fit
-        yield f"  memory    no estimate ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})"
+        yield f"  memory    no estimate ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
         return
     yield f"  memory    {compare_with_card(planned, card.total_memory, card.name)}"
 

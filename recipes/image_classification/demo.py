@@ -18,6 +18,7 @@ from data_prep.images.image_decoding import decode_image
 from finetune.monitoring.run_records import LOG, read_log
 from finetune.storage import files, strict_json
 from finetune.storage.model_security import admit
+from finetune.storage.text_lines import read_lines
 from finetune.terminal import print_diagnostic
 from recipes import demo_runner
 
@@ -75,7 +76,7 @@ def measure_accuracy(model: Path, rows: Path) -> float:
 
     `model`: a folder that AutoModelForImageClassification and AutoImageProcessor load.
     """
-    found = [strict_json.loads_object(line) for line in rows.read_text(encoding="utf-8").splitlines()]
+    found = [strict_json.loads_object(line) for line in read_lines(rows)]
     with admit(model, image_classifier()) as clean:
         processor = AutoImageProcessor.from_pretrained(clean, trust_remote_code=False)
         network = AutoModelForImageClassification.from_pretrained(clean, trust_remote_code=False, use_safetensors=True)
@@ -89,7 +90,7 @@ def make_summary(home: Path, seconds: demo_runner.Seconds, accuracies: dict[int,
     runs = {seed: home / f"run-{seed}" for seed in accuracies}
     untrained = next(event for event in read_log(next(iter(runs.values())) / LOG) if event["event"] == "evaluation")
     return {
-        "held_out_images": len((home / "data" / "val.jsonl").read_text(encoding="utf-8").splitlines()),
+        "held_out_images": len(read_lines(home / "data" / "val.jsonl")),
         "accuracy_before": round(untrained["val/accuracy"], 4),
         "lowest_accuracy": min(accuracies.values()),
         "seeds": {str(seed): {"accuracy": share, **demo_runner.summarize_training(runs[seed])} for seed, share in accuracies.items()},

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from finetune.storage import files
 from finetune.storage.model_security import admit
+from finetune.storage.text_lines import read_lines
 from recipes import demo_runner
 from recipes.language.causal_model import causal_language_model
 
@@ -66,7 +67,7 @@ def exact_match(model: Path, chats: Path) -> float:
     with admit(model, causal_language_model()) as clean:
         tokenizer = AutoTokenizer.from_pretrained(clean, padding_side="left", trust_remote_code=False)
         answering = AutoModelForCausalLM.from_pretrained(clean, trust_remote_code=False, use_safetensors=True).eval()
-    turns = [pair for line in chats.read_text(encoding="utf-8").splitlines() for pair in split_turns(json.loads(line)["messages"])]
+    turns = [pair for line in read_lines(chats) for pair in split_turns(json.loads(line)["messages"])]
     correct = 0
     for start in range(0, len(turns), BATCH_SIZE):
         prompts, expected = zip(*turns[start : start + BATCH_SIZE], strict=True)

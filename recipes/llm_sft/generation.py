@@ -21,6 +21,7 @@ from data_prep.chats.chat_messages import read_messages, read_tools
 from finetune.errors import UserError
 from finetune.storage import files
 from finetune.storage.strict_json import loads_object
+from finetune.storage.text_lines import read_lines
 from finetune.terminal import print_content, print_diagnostic
 from recipes.language.chat_template import make_chat
 from recipes.language.completion_boundary import begin_ids, encode_text
@@ -178,7 +179,7 @@ def read_prompts(arguments: argparse.Namespace) -> list[str | dict[str, Any]]:
             raise UserError('--prompt is empty; give a text, as in --prompt "Good day. Who are you?"')
         return [arguments.prompt]
     try:
-        lines = arguments.prompt_file.read_text(encoding="utf-8").splitlines()
+        lines = read_lines(arguments.prompt_file)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--prompt-file {arguments.prompt_file}: cannot be read ({error})") from None
     places = ((f"{arguments.prompt_file}:{number}", line) for number, line in enumerate(lines, 1) if line.strip())

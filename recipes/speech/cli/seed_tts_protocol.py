@@ -24,6 +24,7 @@ from finetune.errors import UserError
 from finetune.storage import files
 from finetune.storage.model_resolver import resolve_model
 from finetune.storage.strict_json import first_line
+from finetune.storage.text_lines import read_lines
 from finetune.terminal import print_line
 from recipes.ray_generation import open_engine
 from recipes.speech.cli.evaluation_arguments import CLIPS, SEED_TTS_EVAL, check_numbers, check_out, find_encoder
@@ -276,7 +277,7 @@ def rescore_plan(plan: ProtocolPlan) -> ProtocolReport:
 def read_transcripts(path: Path) -> dict[str, str]:
     """Name → transcript. Raises `UserError` with the lines that are not `name|transcript`."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_lines(path)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--protocol-transcripts {path}: cannot be read ({error}); give a text file of lines name|transcript") from None
     problems = [RowProblem(number, "not name|transcript") for number, line in enumerate(lines, start=1) if line.strip() and "|" not in line]

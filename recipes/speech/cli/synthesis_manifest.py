@@ -14,6 +14,7 @@ from typing import Any
 
 from finetune.storage import files, strict_json
 from finetune.storage.synthetic_audio_mark import SyntheticMark
+from finetune.storage.text_lines import read_lines
 from recipes.speech.interface import SpeechRequest, SpeechResult, SpeechSampling
 from recipes.speech.marked_audio_encoding import encode_marked_wav
 
@@ -33,7 +34,7 @@ def read_manifest(folder: Path) -> dict[int, dict[str, Any]]:
     """Line number → its last row in the manifest. An incomplete last row, left by a killed run, is ignored."""
     path = folder / MANIFEST
     rows: dict[int, dict[str, Any]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+    for line in read_lines(path) if path.is_file() else []:
         try:
             row = strict_json.loads(line)
             rows[row["line"]] = row

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.errors import UserError
-from finetune.storage import strict_json
+from finetune.storage import strict_json, text_lines
 from recipes.speech.interface import SpeechRequest
 
 ROW_KEYS = ("text", "speaker", "language")
@@ -35,12 +35,12 @@ class TextLine:
 def read_lines(path: Path, defaults: SpeechRequest) -> list[TextLine]:
     """All non-empty lines, completed with `defaults` from the command line. Raises `UserError` if there are none."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        lines = text_lines.read_lines(path)
     except (OSError, UnicodeDecodeError) as error:
         problem = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise UserError(f"--text-file {path}: {problem}; give a UTF-8 text file with one text per line") from None
     parse = parse_rows if path.suffix == ".jsonl" else parse_texts
-    found = list(parse(path, [(at, line) for at, line in enumerate(text.splitlines(), 1) if line.strip()], defaults))
+    found = list(parse(path, [(at, line) for at, line in enumerate(lines, 1) if line.strip()], defaults))
     if not found:
         raise UserError(f"--text-file {path} has no text; write one text per line")
     return found

@@ -18,6 +18,7 @@ from typing import Literal
 from finetune.errors import UserError
 from finetune.storage import files
 from finetune.storage.strict_json import loads_object
+from finetune.storage.text_lines import read_lines
 from finetune.terminal import print_diagnostic
 
 Choice = Literal["left", "right", "same"]
@@ -144,7 +145,7 @@ def read_answers(path: Path) -> dict[str, str]:
     if not path.exists():
         return {}
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_lines(path)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--results {path}: cannot be read ({error}); give another file") from error
     found, incomplete = dict[str, str](), list[int]()
@@ -167,7 +168,7 @@ def read_answers(path: Path) -> dict[str, str]:
 def read_texts(path: Path) -> list[str]:
     """The lines of a text file without repetitions. Raises `UserError`."""
     try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = [line.strip() for line in read_lines(path)]
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--blind {path}: cannot be read ({error}); give a text file with one sentence per line") from error
     found = list(dict.fromkeys(filter(None, lines)))

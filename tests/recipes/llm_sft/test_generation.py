@@ -108,6 +108,14 @@ def test_prompts_are_read_from_a_file(exported: Path, tmp_path: Path, capsys: py
     assert capsys.readouterr().out == f"── 1\n{first[1]}\n── 2\n{second[1]}\n"
 
 
+def test_a_line_of_a_prompt_file_ends_at_a_line_feed_alone(tmp_path: Path) -> None:
+    row = {"messages": [{"role": "user", "content": "a\u2028b\x85c"}]}
+    path = tmp_path / "prompts"
+    path.write_bytes(f"{json.dumps(row, ensure_ascii=False)}\r\none\x0ctwo\rthree\n".encode("utf-8-sig"))
+    found = generation.read_prompts(make_generate_parser().parse_args(["--prompt-file", str(path)]))
+    assert found == [row, "one\x0ctwo\rthree"]
+
+
 def test_without_a_chat_template_a_text_is_continued(bare: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prompt = "<|im_start|>user\nWho are you?<|im_end|>\n<|im_start|>assistant\n"
     assert generation.generate(bare, ["--prompt", prompt]) == 0

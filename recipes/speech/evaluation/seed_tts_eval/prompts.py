@@ -11,6 +11,7 @@ from pathlib import Path
 
 from finetune.data.row_problems import RowProblem, format_row_problems
 from finetune.errors import UserError
+from finetune.storage.text_lines import read_lines
 from recipes.speech.evaluation.seed_tts_eval.word_error_rate import Language, normalize
 
 NAME = re.compile(r"(?!\.{1,2}$)[^/\\\x00-\x1f]{1,200}")
@@ -35,7 +36,7 @@ class Prompt:
 def read_prompts(path: Path, language: Language) -> list[Prompt]:
     """The utterances of a prompts file. Raises one `UserError` with the file and line of each line that is not one."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_lines(path)
     except OSError as error:
         raise UserError(f"--data {path}: {error.strerror}; give a prompts file of Seed-TTS-eval, such as en/meta.lst") from None
     except UnicodeDecodeError as error:

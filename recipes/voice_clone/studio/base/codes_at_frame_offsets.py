@@ -28,6 +28,7 @@ from data_prep.audio_codecs import qwen3_tts_codec
 from data_prep.audio_codecs.qwen3_tts_codec import SAMPLES_PER_FRAME, LoadedQwenCodec
 from finetune.errors import UserError, exit_code
 from finetune.storage import files, strict_json
+from finetune.storage.text_lines import read_lines
 from finetune.terminal import print_diagnostic
 from recipes.voice_clone.studio.base import prepare_base_training
 from recipes.voice_clone.studio.corpus import make_corpus
@@ -60,7 +61,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a file. Raises `UserError` if it does not exist."""
     if not path.exists():
         raise UserError(f"{path} is missing; create it: python -m recipes.voice_clone.studio.base.prepare_base_training")
-    return [strict_json.loads_object(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [strict_json.loads_object(line) for line in read_lines(path)]
 
 
 def choose_shifts(rows: Sequence[dict[str, Any]], count: int, seed: int) -> list[tuple[dict[str, Any], int]]:

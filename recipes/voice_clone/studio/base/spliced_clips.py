@@ -22,6 +22,7 @@ from typing import Any
 
 from finetune.errors import UserError, exit_code
 from finetune.storage import files
+from finetune.storage.text_lines import read_lines
 from recipes.voice_clone.studio.corpus import make_corpus
 from recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES
 
@@ -49,7 +50,7 @@ def read_coded_rows(path: Path) -> list[Row]:
     """The rows of a file. Raises `UserError` if it does not exist, or if a row has no codes."""
     if not path.exists():
         raise UserError(f"{path} is missing; create it: python -m recipes.voice_clone.studio.base.prepare_base_training")
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for line in read_lines(path)]
     for number, row in enumerate(rows, start=1):
         if "audio_codes" not in row:
             raise UserError(f"{path}:{number}: no audio_codes; run: python -m data_prep codes {path} --model runs/studio/codec/coder")

@@ -19,6 +19,7 @@ from typing import Any
 
 from finetune.errors import exit_code
 from finetune.storage import files, strict_json
+from finetune.storage.text_lines import read_lines
 from finetune.terminal import print_line
 from recipes.voice_clone.studio.corpus import make_corpus, make_new_voice
 from recipes.voice_clone.studio.corpus.make_corpus import CorpusLine
@@ -64,7 +65,7 @@ def collect_demo_sentences() -> Groups:
     return {
         "recordings": frozenset(line["text"] for line in script),
         "choosing": frozenset(make_new_voice.list_choosing_sentences()),
-        "reported": frozenset(strict_json.loads(line)["text"] for line in reported.read_text(encoding="utf-8").splitlines()),
+        "reported": frozenset(strict_json.loads(line)["text"] for line in read_lines(reported)),
     }
 
 
