@@ -9,6 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NoReturn
 
+from finetune.addresses import looks_like_url
 from finetune.errors import UserError
 from finetune.storage.folder_handles import name_paths
 
@@ -33,7 +34,12 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: list[str]) -> argpars
         raise UserError(_explain_choice(message) or f"{message}; `{parser.prog} --help` describes the arguments")
 
     parser.error = refuse  # type: ignore[method-assign]  # otherwise argparse prints its usage and ends the process
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    for name, value in vars(arguments).items():
+        for path in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(path, Path) and looks_like_url(path):  # as a path, it would be a folder whose name may contain a password
+                raise UserError(f"{name.replace('_', '-')} {path}: expected a path on this machine, not a URL; download it, or correct it")
+    return arguments
 
 
 def _explain_choice(message: str) -> str:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from finetune.addresses import hide_word
 from finetune.recipe import recipe_arguments
 
 PACKAGE = Path(__file__).resolve().parent
@@ -21,8 +22,8 @@ INTERPRETER_FLAGS = ("-u", "-O", "-B", "-I", "-s", "-E")
 
 
 def join_words(words: Iterable[object]) -> str:
-    """Words as one command line for a shell."""
-    return shlex.join(map(str, words))
+    """Words as one command line for a shell, without the secrets of addresses: it is printed, and people share what is printed."""
+    return shlex.join(hide_word(str(word)) for word in words)
 
 
 def finetune_command(verb: str, *words: object) -> str:

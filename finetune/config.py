@@ -29,13 +29,13 @@ from pydantic import (
 )
 from typing_extensions import TypeVar
 
+from finetune.addresses import RemoteAddress, is_url, looks_like_url
 from finetune.config_diff import flatten
 from finetune.config_errors import explain
 from finetune.config_key_descriptions import fields
 from finetune.config_sources import ConfigSource, Dumper, merge, parse_overrides, read_config_file, split_section
 from finetune.errors import UserError
 from finetune.storage.folder_handles import name_paths
-from finetune.storage.remote import is_url
 
 OVERLAY = "lora"
 """Section of a config file whose keys apply only if `model.lora` is set: what LoRA needs otherwise, such as a higher learning rate."""
@@ -43,13 +43,25 @@ LAST_STEP = 10**8 - 1
 """The name of a checkpoint's folder has eight digits."""
 
 
-def _path_or_url(value: Any) -> Path | str:
+def _path_or_url(value: Any) -> Path | RemoteAddress:
     if not isinstance(value, str | Path):
         raise ValueError("expected a path, or a URL such as s3://bucket/train.jsonl")
-    return value if is_url(value) else Path(value)
+    return RemoteAddress(value) if is_url(value) else _local_path(Path(value))
 
 
-def _one_or_several(value: Any) -> Path | str | tuple[Path | str, ...]:
+def _local_path(value: Path) -> Path:
+    if looks_like_url(value):
+        raise ValueError("expected a path on this machine; a URL has two slashes after the colon, and only some keys take one")
+    return value
+
+
+def _model_name(value: str) -> str:
+    if looks_like_url(value):
+        raise ValueError("expected a hub name such as Qwen/Qwen3-1.7B, or a folder; download the model, and give its folder")
+    return value
+
+
+def _one_or_several(value: Any) -> Path | RemoteAddress | tuple[Path | RemoteAddress, ...]:
     if not isinstance(value, list | tuple):
         return _path_or_url(value)
     if not value:
@@ -57,14 +69,14 @@ def _one_or_several(value: Any) -> Path | str | tuple[Path | str, ...]:
     return tuple(map(_path_or_url, value))
 
 
-def _as_text(value: Path | str | tuple[Path | str, ...]) -> str | list[str]:
+def _as_text(value: Path | RemoteAddress | tuple[Path | RemoteAddress, ...]) -> str | list[str]:
     return [str(path) for path in value] if isinstance(value, tuple) else str(value)
 
 
-def _url(value: str) -> str:
+def _url(value: Any) -> RemoteAddress:
     if not is_url(value):
         raise ValueError("expected a URL such as s3://bucket/runs/me; for a mounted folder file:///mnt/share/me")
-    return value.rstrip("/")
+    return RemoteAddress(value) if isinstance(value, RemoteAddress) else RemoteAddress(value.rstrip("/"))
 
 
 def _best_by(value: str) -> str:
@@ -82,16 +94,18 @@ def list_of_one(value: Any) -> Any:
 AUTO: Final = "auto"
 NumberOrAuto = Annotated[int, Field(ge=1)] | Literal["auto"]
 """`auto`: `finetune/data/run_sizes.py` computes the number when the data are read."""
-FilePath = Annotated[Path, Field(strict=False)]
-DataFile = Annotated[Path | str, PlainValidator(_path_or_url, json_schema_input_type=str)]
-"""A string is a URL."""
+FilePath = Annotated[Path, Field(strict=False), AfterValidator(_local_path)]
+ModelName = Annotated[str, AfterValidator(_model_name)]
+DataFile = Annotated[
+    Path | RemoteAddress, PlainValidator(_path_or_url, json_schema_input_type=str), PlainSerializer(str, return_type=str, when_used="json")
+]
 DataFiles = Annotated[
-    Path | str | tuple[Path | str, ...],
+    Path | RemoteAddress | tuple[Path | RemoteAddress, ...],
     PlainValidator(_one_or_several, json_schema_input_type=str | list[str]),
     PlainSerializer(_as_text, when_used="json"),  # pydantic itself warns that a tuple is no path
 ]
 """One `DataFile`, or several."""
-Url = Annotated[str, AfterValidator(_url)]
+Url = Annotated[RemoteAddress, PlainValidator(_url, json_schema_input_type=str), PlainSerializer(str, return_type=str, when_used="json")]
 Names = Annotated[tuple[str, ...], Field(strict=False), BeforeValidator(list_of_one, json_schema_input_type=str | tuple[str, ...])]
 
 
@@ -126,7 +140,7 @@ class Lora(Section):
 
 
 class Model(Section):
-    source: str | None = None
+    source: ModelName | None = None
     """Hub name (Qwen/Qwen3-TTS-12Hz-0.6B-Base) or folder of the base model."""
     revision: str | None = None
     """Commit, tag or branch on the hub; the commit that it resolves to is recorded."""
@@ -165,12 +179,12 @@ class Data(Section):
     too_long: Literal["error", "drop", "truncate"] = "error"
     """What to do with longer samples: fail before training, drop them, or truncate them. The number is logged before step 1."""
 
-    def training_files(self) -> tuple[Path | str, ...]:
+    def training_files(self) -> tuple[Path | RemoteAddress, ...]:
         """`train`, or the files of `mix`."""
         single = () if self.train is None else (self.train,)
         return single or tuple(file.path for file in self.mix)
 
-    def validation_files(self) -> tuple[Path | str, ...]:
+    def validation_files(self) -> tuple[Path | RemoteAddress, ...]:
         """The file or files of `val`; none without validation data."""
         if self.val is None:
             return ()
@@ -296,10 +310,10 @@ class Sample(Section):
     prompts: Names = ()
     """Prompts to generate from; for a voice, `text` or `speaker|text`. A separate process generates, on the GPU of rank 0 if it has room,
     otherwise on one CPU core. Results go to the log, the trackers and (audio, spectrograms) to `samples/` in the run's folder."""
-    asr: str | None = None
+    asr: ModelName | None = None
     """Whisper model (small, a .pt file, a hub name) that transcribes the clips of a voice, for the metrics `sample/wer`, `sample/cer` and
     `sample/cost`."""
-    speaker_model: str | None = None
+    speaker_model: ModelName | None = None
     """Speaker encoder for the metric `sample/similarity` of a voice, as `--speaker-model` of eval-voice. Default, if something is measured:
     resemblyzer, if it is installed, or else that of the base."""
 
@@ -426,9 +440,9 @@ def require_number(value: int | str) -> int:
     return value
 
 
-def on_disk(path: Path | str | None) -> Path | None:
+def on_disk(path: Path | RemoteAddress | None) -> Path | None:
     """The path of a local data file. Raises `UserError` for a URL, which only training downloads."""
-    if isinstance(path, str):
+    if isinstance(path, RemoteAddress):
         raise UserError(f"{path} is a URL, and only training downloads it; download the file yourself and give its path")
     return path
 

@@ -7,6 +7,8 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
+from finetune.addresses import RemoteAddress
+
 
 def fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str, str]]:
     """(dotted key, type and default, documentation) of every key."""
@@ -36,7 +38,7 @@ def _format_default(value: Any) -> str:
 
 
 def _type_name(annotation: Any) -> str:
-    """The type of a key, as `path | list of path or str | null`."""
+    """The type of a key, as `path | URL | list of path or URL | null`."""
     if hasattr(annotation, "__metadata__"):
         return _type_name(annotation.__origin__)
     if get_origin(annotation) is tuple:
@@ -45,4 +47,6 @@ def _type_name(annotation: Any) -> str:
         return " | ".join(choice if isinstance(choice, str) else _type_name(choice) for choice in choices)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return f"{{{', '.join(annotation.model_fields)}}}"
+    if annotation is RemoteAddress:
+        return "URL"
     return "null" if annotation is type(None) else getattr(annotation, "__name__", str(annotation)).lower()

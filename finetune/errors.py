@@ -8,14 +8,19 @@ import signal
 import sys
 from collections.abc import Callable
 
+from finetune.addresses import hide_secrets
 from finetune.terminal import print_diagnostic
 
 
 class UserError(Exception):
     """Invalid input or environment. The message names the thing, its value, the place and the next action.
 
-    A verb prints it without a traceback and exits with code 2; any other exception is a bug and keeps its traceback.
+    A verb prints it without a traceback and exits with code 2; any other exception is a bug and keeps its traceback. The message has no
+    secrets of addresses: it is printed, logged, and saved in the run's folder.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(hide_secrets(message))
 
 
 class ElsewhereError(UserError):

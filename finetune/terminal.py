@@ -1,4 +1,5 @@
-"""What the package prints. Texts quote file names, data and answers of models, so control characters are escaped here, in one place."""
+"""What the package prints. Texts quote file names, data, answers of models and addresses: here, in one place, control characters are
+escaped and secrets are hidden."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ import sys
 import unicodedata
 from typing import TextIO
 
+from finetune.addresses import hide_secrets
+
 JOINERS = "\u200c\u200d"
 """Format characters that Persian, Indic scripts and emoji need, and that only affect their neighbours."""
 COLOUR = re.compile(r"(\x1b\[(?:0|1|(?:1;)?3[0-7])m)")
@@ -14,12 +17,12 @@ COLOUR = re.compile(r"(\x1b\[(?:0|1|(?:1;)?3[0-7])m)")
 
 def print_line(text: object = "") -> None:
     """Print results and progress to standard output."""
-    _write(printable(str(text)), sys.stdout)
+    _write(make_safe(str(text)), sys.stdout)
 
 
 def print_diagnostic(text: object) -> None:
     """Print an error, a warning or a note to standard error."""
-    _write(printable(str(text)), sys.stderr)
+    _write(make_safe(str(text)), sys.stderr)
 
 
 def announce_torch(then: str) -> None:
@@ -39,7 +42,12 @@ def print_content(text: str, stream: TextIO | None = None, end: str = "\n") -> N
 
 def print_coloured(text: str) -> None:
     """Print a text to standard output. Codes for colour and bold stay, other control characters are escaped."""
-    _write("".join(part if COLOUR.fullmatch(part) else printable(part) for part in COLOUR.split(text)), sys.stdout)
+    _write("".join(part if COLOUR.fullmatch(part) else make_safe(part) for part in COLOUR.split(text)), sys.stdout)
+
+
+def make_safe(text: str) -> str:
+    """The text without secrets of addresses, and `printable`: for a progress bar, which prints by itself."""
+    return printable(hide_secrets(text))
 
 
 def printable(text: str) -> str:

@@ -20,6 +20,7 @@ import os
 from typing import NoReturn
 
 from finetune import launcher
+from finetune.addresses import HIDDEN, RemoteAddress
 from finetune.config import Config, describe_overlay, help_text, read_sources, resolve
 from finetune.config_diff import flatten
 from finetune.config_sources import Arguments, parse_arguments, read_config_file
@@ -162,17 +163,29 @@ def check_given_inputs(config: Config) -> None:
         found = importlib.util.find_spec(tracker)
         if found is None or found.origin is None:  # no origin: a plain folder, such as the one that wandb leaves where it ran
             raise UserError(f"log.trackers: {tracker} is not installed; `pip install {tracker}`, or take it out of the list")
+    if config.checkpoint.copy_to is not None:
+        require_secrets("checkpoint.copy_to", config.checkpoint.copy_to)
     trained = "data.mix" if config.data.mix else "data.train"
     for key, path in (
         *((trained, path) for path in config.data.training_files()),
         *(("data.val", path) for path in config.data.validation_files()),
     ):
-        if isinstance(path, str):
+        if isinstance(path, RemoteAddress):
+            require_secrets(key, path)
             remote.find_file(path)
         elif path is not None and not path.is_file():
             if is_hub_name(str(path)) and not path.suffix:
                 raise UserError(f"{key}: {path} does not exist; for a dataset on the hub write hf://datasets/{path}/{key[5:]}.jsonl")
             raise UserError(f"{key}: {path} does not exist (looked from {Path.cwd()}). {load_data_advice(find_recipe(config.recipe))}")
+
+
+def require_secrets(key: str, address: RemoteAddress) -> None:
+    """Raises `UserError` for an address from a saved config, which has no secrets."""
+    if address.lacks_secrets:
+        raise UserError(
+            f"{key}: {address}: a user, a password or a query such as a signature is not saved with a run; give the whole address again: "
+            f"--{key} '{address.replace(HIDDEN, '…')}'"
+        )
 
 
 def end_process(code: int) -> NoReturn:

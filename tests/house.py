@@ -18,7 +18,7 @@ House = Mapping[str, str]
 PACKAGES = ("finetune", "data_prep", "recipes")
 
 ORDER: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "moved_modules", "terminal"}),
+    frozenset({"addresses", "errors", "moved_modules", "terminal"}),
     frozenset({"argument_parsing", "storage", "config_sources", "config_errors", "config_key_descriptions"}),
     frozenset({"config", "config_diff", "hardware"}),
     frozenset({"recipe", "command_lines"}),
@@ -39,6 +39,7 @@ ORDER: tuple[frozenset[str], ...] = (
 
 FOR_DATA_PREP = frozenset(
     {
+        "addresses",
         "argument_parsing",
         "errors",
         "config",

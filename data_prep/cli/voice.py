@@ -47,6 +47,7 @@ from data_prep.speakers import resemblyzer_encoder
 from data_prep.speakers.encoder_selection import find_installed_encoder, open_voice_encoder
 from data_prep.transcription import faster_whisper_engine, whisper_engine
 from data_prep.transcription.whisper_languages import WHISPER_OPTION
+from finetune.addresses import RemoteAddress
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code, format_count
 from finetune.storage import files, remote
@@ -144,7 +145,7 @@ def _run(argv: list[str]) -> int:
         raise UserError(f"--config and --split choose parts of a dataset with audio; {options.recordings} is not one")
     if is_audio_dataset(options.recordings):
         options.recordings = unpack_dataset(str(options.recordings), options.out, options.config, options.split)
-    elif isinstance(options.recordings, str):
+    elif isinstance(options.recordings, RemoteAddress):
         options.recordings = remote_recordings.download_recordings(options.recordings, options.out)
     try:
         encoder = None if options.speaker_check == "none" else options.speaker_check

@@ -313,5 +313,5 @@ def _attempt_item(do: Callable[[T], R], item: T) -> ItemResult[R]:
     except UserError as error:
         return ItemResult(wrong_request=str(error))
     except Exception as error:
-        traceback.print_exc()
+        print_diagnostic(traceback.format_exc())
         return ItemResult(failure=f"{type(error).__name__}: {error}")

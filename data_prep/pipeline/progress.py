@@ -15,7 +15,7 @@ from data_prep.pipeline.one_recording import DividedRecording, PreparedRecording
 from data_prep.pipeline.worker_activity import Activity, format_time
 from finetune.errors import format_count
 from finetune.storage.text_lines import split_lines
-from finetune.terminal import print_line, printable
+from finetune.terminal import make_safe, print_line
 
 ACTIVITY_SECONDS = 1.0
 """Time from the start of a step, or from the last line, until a line says how far it is."""
@@ -62,7 +62,7 @@ class RecordingProgress:
         if self._console.is_terminal:
             self._bar.update(self._line, completed=self._done, description=now)
             if recording.refused:
-                self._console.print(printable(what))
+                self._console.print(make_safe(what))
         else:
             print_line(f"[{self._done}/{self._count}] {what} · {now}")
 
@@ -89,7 +89,7 @@ class RecordingProgress:
         speed = activity.seconds / max(now - began, 0.001)
         what = f"{' '.join(split_lines(name))}: {activity.step}, {format_time(activity.seconds)}, {speed:.0f}× real time"
         if self._console.is_terminal:
-            self._bar.update(self._line, description=printable(what))
+            self._bar.update(self._line, description=make_safe(what))
         else:
             self._next_line[key] = now + ACTIVITY_EVERY_SECONDS
             print_line(f"[{self._done}/{self._count}] {what}")

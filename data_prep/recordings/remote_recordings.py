@@ -12,55 +12,62 @@ from pathlib import Path, PurePosixPath
 
 from data_prep.recordings.recording_files import SOUND_ENDINGS
 from data_prep.recordings.user_transcripts import SUFFIXES
+from finetune.addresses import RemoteAddress
 from finetune.errors import UserError
 from finetune.storage import files, remote, strict_json
 from finetune.storage.text_lines import read_lines
 from finetune.terminal import print_line
 
 
-def download_recordings(url: str, out: Path) -> Path:
+def download_recordings(url: RemoteAddress, out: Path) -> Path:
     """Mirror `url` and return the local folder: new and changed files are downloaded, deleted ones are removed. For the URL of one file,
     return its path; transcripts named after it are downloaded too.
 
     For one process at a time. Raises `UserError` if the URL has no files or cannot be read.
     """
-    if PurePosixPath(url).suffix.lower() in SOUND_ENDINGS:
+    if PurePosixPath(url.name).suffix.lower() in SOUND_ENDINGS:
         return _download_one(url, out)
     there = {name: found for name, found in remote.list_files(url).items() if not any(part.startswith(".") for part in name.split("/"))}
     if not there:
         raise UserError(f"{url} has no files; give the folder with your recordings")
     beside = files.make_folder(out.with_name(f"{out.name}.recordings"))
-    folder, ledger = files.make_folder(beside / remote.name_of(url)), beside / f"{remote.name_of(url)}.jsonl"
+    folder, ledger = files.make_folder(beside / url.name), beside / f"{url.name}.jsonl"
     _mirror(url, there, folder, ledger)
     return folder
 
 
-def _download_one(url: str, out: Path) -> Path:
+def _download_one(url: RemoteAddress, out: Path) -> Path:
     """Download one recording, and the transcripts beside it that have its name."""
-    above, _, name = url.rpartition("/")
+    above, name = url.parent, url.name
     stem = PurePosixPath(name).stem
     wanted: list[str] = []
     with contextlib.suppress(UserError):  # web servers list no folders
         beside = (each for each in remote.list_files(above) if each != name and each.startswith(f"{stem}."))
         wanted = [each for each in beside if "/" not in each and each.lower().endswith(SUFFIXES)]
-    there = {each: remote.find_file(f"{above}/{each}") for each in [name, *wanted]}
+    there = {each: remote.find_file(above.child(each)) for each in [name, *wanted]}
     folder = files.make_folder(out.with_name(f"{out.name}.recordings"))
     _mirror(above, there, files.make_folder(folder / stem), folder / f"{stem}.jsonl")
     return folder / stem / name
 
 
-def _mirror(url: str, there: dict[str, remote.RemoteFile], folder: Path, ledger: Path) -> None:
+def _mirror(url: RemoteAddress, there: dict[str, remote.RemoteFile], folder: Path, ledger: Path) -> None:
     """Make `folder` hold exactly the files `there` of `url`."""
     beside = ledger.parent
     paths = {name: files.resolve_under(folder, name) for name in there}
     known = _read_ledger(ledger)
     for gone in sorted({path for path in folder.rglob("*") if path.is_file()} - set(paths.values())):
         files.discard(gone)
-    missing = [name for name, found in there.items() if known.get(name) != found.identity or not paths[name].is_file()]
+    missing = [
+        name for name, found in there.items() if found.identity is None or known.get(name) != found.identity or not paths[name].is_file()
+    ]
     for number, name in enumerate(missing, start=1):
-        print_line(f"{number} of {len(missing)}: {url}/{name}, {there[name].bytes / 1e6:.1f} MB")
-        remote.download_atomically(f"{url}/{name}", there[name], paths[name], beside)  # complete before it is recorded in the ledger
+        print_line(f"{number} of {len(missing)}: {url.child(name)}{_describe_size(there[name])}")
+        remote.download_atomically(url.child(name), there[name], paths[name], beside)  # complete before it is recorded in the ledger
         files.append_line(ledger, json.dumps({"name": name, "identity": there[name].identity}))
+
+
+def _describe_size(found: remote.RemoteFile) -> str:
+    return "" if found.bytes is None else f", {found.bytes / 1e6:.1f} MB"
 
 
 def _read_ledger(ledger: Path) -> dict[str, str]:

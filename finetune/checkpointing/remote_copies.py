@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from finetune.addresses import RemoteAddress
 from finetune.checkpointing import checkpoint
 from finetune.checkpointing.checkpoint_metadata import parse_state
 from finetune.checkpointing.remote_lease import Lease
@@ -108,7 +109,7 @@ class Copies:
             "the same command uploads it again"
         )
 
-    def _begin(self, url: str, events: Events) -> None:
+    def _begin(self, url: RemoteAddress, events: Events) -> None:
         assert self._newest is not None
         self._due = False
         try:
@@ -119,11 +120,11 @@ class Copies:
             return
         self._running = _Copy(snapshot, self._thread.submit(self._send, snapshot, url))
 
-    def _send(self, snapshot: Path, url: str) -> None:
+    def _send(self, snapshot: Path, url: RemoteAddress) -> None:
         """Runs on the upload thread."""
         self._lease.require()
         if not has_complete_copy(snapshot, url):
-            remote.upload(snapshot, f"{url}/{snapshot.name}", MANIFEST)
+            remote.upload(snapshot, url.child(snapshot.name), MANIFEST)
         prune(url, self._keep, snapshot.name, self._run_dir)
 
     def _report_upload(self, done: _Copy, events: Events) -> None:
@@ -143,7 +144,7 @@ class Copies:
         events.note("copy failed", int(name.removeprefix("step-")), problem=problem, failures=self._failures)
 
 
-def list_copies(url: str) -> dict[str, dict[str, RemoteFile]]:
+def list_copies(url: RemoteAddress) -> dict[str, dict[str, RemoteFile]]:
     """Remote checkpoint folders, the newest first, with the files of each; a folder without MANIFEST is not a checkpoint."""
     folders: dict[str, dict[str, RemoteFile]] = {}
     for path, found in remote.list_files(url).items():
@@ -153,12 +154,12 @@ def list_copies(url: str) -> dict[str, dict[str, RemoteFile]]:
     return dict(sorted(folders.items(), reverse=True))
 
 
-def has_complete_copy(committed: Path, url: str) -> bool:
+def has_complete_copy(committed: Path, url: RemoteAddress) -> bool:
     """Whether a complete remote copy of this checkpoint exists. Raises `UserError` if another run has a checkpoint of that name there."""
-    target = f"{url}/{committed.name}"
+    target = url.child(committed.name)
     if MANIFEST not in remote.list_files(target):
         return False
-    if remote.read(f"{target}/{MANIFEST}") == (committed / MANIFEST).read_bytes():
+    if remote.read(target.child(MANIFEST)) == (committed / MANIFEST).read_bytes():
         return True
     state = _read_remote_state(url, committed.name)
     if state is not None and checkpoint.find_differences(state, checkpoint.read_state(committed)):
@@ -166,7 +167,7 @@ def has_complete_copy(committed: Path, url: str) -> bool:
     return False
 
 
-def prune(url: str, keep: Keep, newest: str, run_dir: Path) -> None:
+def prune(url: RemoteAddress, keep: Keep, newest: str, run_dir: Path) -> None:
     """Remove remote checkpoints by the rule of the local folder (finetune/checkpointing/checkpoint.py), and incomplete uploads. `run_dir`:
     the local one, which has the measurements of samples."""
     folders = list_copies(url)
@@ -175,18 +176,18 @@ def prune(url: str, keep: Keep, newest: str, run_dir: Path) -> None:
     }
     unfinished = [name for name, inside in folders.items() if MANIFEST not in inside]
     for name in [*unfinished, *checkpoint.choose_surplus(states, keep, newest, run_dir)]:
-        remote.remove(f"{url}/{name}", MANIFEST)
+        remote.remove(url.child(name), MANIFEST)
 
 
-def _read_remote_state(url: str, name: str) -> dict[str, Any] | None:
+def _read_remote_state(url: RemoteAddress, name: str) -> dict[str, Any] | None:
     """`state.json` of a remote checkpoint; None if it cannot be read, and then the checkpoint is neither counted nor removed."""
     try:
-        return parse_state(remote.read(f"{url}/{name}/state.json"))
+        return parse_state(remote.read(url.child(f"{name}/state.json")))
     except (UserError, ValueError):
         return None
 
 
-def download_newest(url: str, run_dir: Path) -> tuple[Path | None, list[str]]:
+def download_newest(url: RemoteAddress, run_dir: Path) -> tuple[Path | None, list[str]]:
     """Download the newest valid copy into the run's folder, which has no valid checkpoint; also the problems of the skipped copies."""
     folder = checkpoint.folder_of(run_dir)
     temporary = files.fresh_folder(folder, NAME)
@@ -199,17 +200,17 @@ def download_newest(url: str, run_dir: Path) -> tuple[Path | None, list[str]]:
         files.commit_folder(received, final)
     finally:
         files.discard(temporary)
-    print_line(f"{run_dir} contains no valid checkpoint; resuming from {url}/{final.name}")
+    print_line(f"{run_dir} contains no valid checkpoint; resuming from {url.child(final.name)}")
     return final, passed_over
 
 
-def download_checkpoint(url: str, step: int | None, folder: Path) -> Path:
+def download_checkpoint(url: RemoteAddress, step: int | None, folder: Path) -> Path:
     """Download a remote checkpoint into a temporary folder. `url`: that of a `checkpoint.copy_to` (for its newest valid checkpoint, or
     that of `step`), or of one checkpoint in it.
 
     Raises `UserError` with the problems found.
     """
-    above, name = url.rpartition("/")[0], remote.name_of(url)
+    above, name = url.parent, url.name
     if checkpoint.STEP_FOLDER.fullmatch(name):
         if step is not None and name != f"step-{step:08d}":
             raise UserError(f"{url} is not of step {step}; drop the step, or give the parent URL")
@@ -217,9 +218,8 @@ def download_checkpoint(url: str, step: int | None, folder: Path) -> Path:
     else:
         wanted = "" if step is None else f"step-{step:08d}"
     there = list_copies(url)
-    folder = files.resolve_under(
-        folder, "/".join(url.partition("://")[2].split("/")[-2:])
-    )  # keeps the last two parts of the URL, which an export records
+    # The last two parts of the address are kept, which an export records.
+    folder = files.resolve_under(folder, "/".join(filter(None, (url.parent.name, url.name))))
     received, problems = _download_newest_valid(url, {name: inside for name, inside in there.items() if wanted in ("", name)}, folder)
     if received is None:
         problems = [f"{url} contains no valid {wanted or 'checkpoint'}", *problems, f"existing: {', '.join(there) or 'none'}"]
@@ -227,22 +227,22 @@ def download_checkpoint(url: str, step: int | None, folder: Path) -> Path:
     return received
 
 
-def _download_newest_valid(url: str, among: Mapping[str, dict[str, RemoteFile]], folder: Path) -> tuple[Path | None, list[str]]:
+def _download_newest_valid(url: RemoteAddress, among: Mapping[str, dict[str, RemoteFile]], folder: Path) -> tuple[Path | None, list[str]]:
     """Download the first valid one of `among`; also the problems of those before it. Raises `UserError` for network errors."""
     passed_over: list[str] = []
     for name, inside in among.items():
-        problem = _download_copy(f"{url}/{name}", inside, folder / name)
+        problem = _download_copy(url.child(name), inside, folder / name)
         if problem is None:
             return folder / name, passed_over
-        passed_over.append(f"{url}/{name}: {problem}")
+        passed_over.append(f"{url.child(name)}: {problem}")
     return None, passed_over
 
 
-def _download_copy(url: str, inside: Mapping[str, RemoteFile], path: Path) -> str | None:
+def _download_copy(url: RemoteAddress, inside: Mapping[str, RemoteFile], path: Path) -> str | None:
     """Download a checkpoint; returns why it must not be used, or None. Raises `UserError` for one of a later format."""
     if MANIFEST not in inside:
         return f"it has no {MANIFEST}, so its upload was not finished"
     for name, found in inside.items():
-        remote.download(f"{url}/{name}", found, files.resolve_under(path, name))
+        remote.download(url.child(name), found, files.resolve_under(path, name))
     checkpoint.refuse_newer(path)
     return checkpoint.find_problem(path)

@@ -18,6 +18,7 @@ import time
 from types import TracebackType
 from typing import Any
 
+from finetune.addresses import RemoteAddress
 from finetune.errors import UserError
 from finetune.storage import remote
 from finetune.terminal import print_diagnostic
@@ -32,8 +33,8 @@ SILENCE_SECONDS = 30.0
 class Lease:
     """While open, this process owns the lock of `url`. Opening raises `UserError` naming the owner if another run owns it."""
 
-    def __init__(self, url: str, run: str) -> None:
-        self._url, self._object = url, f"{url}/{OBJECT}"
+    def __init__(self, url: RemoteAddress, run: str) -> None:
+        self._url, self._object = url, url.child(OBJECT)
         self._owner = {"run": run, "host": platform.node(), "process": os.getpid(), "since": time.strftime("%F %T")}
         self._token = secrets.token_hex(8)
         self._beats = 0

@@ -14,6 +14,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from finetune.addresses import RemoteAddress
 from finetune.argument_parsing import check_run_exists, parse_arguments
 from finetune.command_lines import finetune_command
 from finetune.errors import UserError, exit_code
@@ -71,7 +72,7 @@ def run(argv: list[str]) -> int:
         name = arguments.push_to_hub or describe_target(arguments.to)
         chosen = arguments.format, step, arguments.dtype, arguments.base, arguments.adapter_only, arguments.recipe, name
         export(checkpoint, target, *chosen, strength=1.0 if arguments.strength is None else arguments.strength)
-        if remote.is_url(arguments.to):
+        if isinstance(arguments.to, RemoteAddress):
             remote.upload(target, arguments.to, CARD)
         print_line(f"{arguments.to} is ready")
         if arguments.push_to_hub is not None:
@@ -81,32 +82,34 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-def find_next_command(exported: Path, place: Path | str, named: str | None) -> str | None:
+def find_next_command(exported: Path, place: Path | RemoteAddress, named: str | None) -> str | None:
     """The command that tries an export at `place`; None for a URL, and for another format than the recipe's first. `named`: --recipe."""
     card = read_json(exported / CARD)
     name = choose_recipe(exported / CARD, card["recipe"], named)
     recipe = load_recipe(find_recipe(name))
-    if isinstance(place, str) or card["format"] != recipe.formats[0] or recipe.inference.generate is None:
+    if isinstance(place, RemoteAddress) or card["format"] != recipe.formats[0] or recipe.inference.generate is None:
         return None
     return finetune_command("generate", "--model", place, *recipe.inference.example, *recipe_arguments(name))
 
 
 @contextlib.contextmanager
-def fetch_and_place(source: Path | str, step: int | None, target: Path | str) -> Iterator[tuple[Path, int | None, Path]]:
+def fetch_and_place(
+    source: Path | RemoteAddress, step: int | None, target: Path | RemoteAddress
+) -> Iterator[tuple[Path, int | None, Path]]:
     """(folder to read, step in it, folder to write): URLs are replaced by temporary folders, and a checkpoint at a URL is downloaded.
 
     Raises `UserError` if `target` is a URL at which there are files already.
     """
     from finetune.checkpointing import remote_copies
 
-    if isinstance(target, str) and remote.list_files(target):
+    if isinstance(target, RemoteAddress) and remote.list_files(target):
         raise UserError(f"--to {target} already exists; choose another name or remove it")
     with contextlib.ExitStack() as leaving:
-        if isinstance(source, str) or isinstance(target, str):
+        if isinstance(source, RemoteAddress) or isinstance(target, RemoteAddress):
             temporary = leaving.enter_context(files.temporary_folder("overtone-export"))
-        if isinstance(source, str):
+        if isinstance(source, RemoteAddress):
             source, step = remote_copies.download_checkpoint(source, step, temporary), None
-        yield source, step, temporary / remote.name_of(target) if isinstance(target, str) else target
+        yield source, step, temporary / target.name if isinstance(target, RemoteAddress) else target
 
 
 def check_best(arguments: argparse.Namespace) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from finetune.addresses import RemoteAddress
 from finetune.config import Config, on_disk
 from finetune.data import index_workers
 from finetune.data.cached_samples import Rows, open_rows
@@ -23,11 +24,12 @@ def download_data(config: Config, world: World) -> Config:
     """Download data files given as URLs to the run's cache; returns the config with their local paths. Collective: call on every rank."""
     cache = config.run.dir / "cache" / "elsewhere"
     data = config.data
-    urls = dict.fromkeys(str(path) for path in (*data.training_files(), *data.validation_files()) if remote.is_url(path))
-    brought: dict[str, str] = run_on_main(world, lambda: {url: str(remote.fetch(url, cache)) for url in urls})
+    # Not by the address without its secrets: the query may choose one of several files.
+    urls = {path.with_secrets: path for path in (*data.training_files(), *data.validation_files()) if isinstance(path, RemoteAddress)}
+    brought: dict[str, str] = run_on_main(world, lambda: {key: str(remote.fetch(path, cache)) for key, path in urls.items()})
 
-    def localise(path: Path | str | None) -> Path | str | None:
-        return Path(brought[str(path)]) if str(path) in brought else path
+    def localise(path: Path | RemoteAddress | None) -> Path | RemoteAddress | None:
+        return Path(brought[path.with_secrets]) if isinstance(path, RemoteAddress) else path
 
     mix = tuple(file.model_copy(update={"path": localise(file.path)}) for file in data.mix)
     val = tuple(map(localise, data.val)) if isinstance(data.val, tuple) else localise(data.val)

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from finetune.addresses import RemoteAddress
 from finetune.data.cached_samples import Ids, Rows
 from finetune.data.keyed_permutation import derive_key, permute
 from finetune.errors import UserError, format_count
@@ -179,7 +180,7 @@ def describe_share(name: str, share: Fraction, rows: int, mean: float, epoch: in
     )
 
 
-def name_validation_sources(paths: Sequence[Path | str]) -> tuple[str, ...]:
+def name_validation_sources(paths: Sequence[Path | RemoteAddress]) -> tuple[str, ...]:
     """As `name_sources`, for several files of `data.val`. Raises `UserError` also for the name `sample`, since `sample/NAME` in
     `checkpoint.best_by` is a metric of samples."""
     names = name_sources(paths, "data.val")
@@ -188,7 +189,7 @@ def name_validation_sources(paths: Sequence[Path | str]) -> tuple[str, ...]:
     return names
 
 
-def name_sources(paths: Sequence[Path | str], key: str = "data.mix") -> tuple[str, ...]:
+def name_sources(paths: Sequence[Path | RemoteAddress], key: str = "data.mix") -> tuple[str, ...]:
     """A name for each file: its stem, or with as many of its folders as make the names unique. Raises `UserError`, in the name of the
     config `key`, for the same path twice, and for files that differ only in their ending."""
     parts = [PurePosixPath(str(path)).with_suffix("").parts for path in paths]

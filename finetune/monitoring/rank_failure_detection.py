@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 import torch
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # public, but missing in the module's __all__
 
+from finetune.addresses import hide_secrets
 from finetune.distributed.process_group import World, broadcast_from_main, gather_from_ranks, sum_over_ranks
 from finetune.errors import ElsewhereError, UserError
 from finetune.hardware import host_memory
@@ -151,7 +152,7 @@ class Heartbeat:
         if self._failure is None:
             interrupted, refused = isinstance(error, KeyboardInterrupt), isinstance(error, UserError) and not hasattr(error, "reason")
             text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-            text = "interrupted by Ctrl-C" if interrupted else text
+            text = "interrupted by Ctrl-C" if interrupted else hide_secrets(text)
             if self._world.size > 1 and not isinstance(error, ElsewhereError):  # whose message names the rank already
                 text = f"rank {self._world.rank} failed: {text}"
             own = RunFailure(
@@ -163,7 +164,8 @@ class Heartbeat:
             if self._folder is not None and not isinstance(error, ElsewhereError):
                 text = str(error) if isinstance(error, UserError) else "".join(traceback.format_exception(error))
                 with contextlib.suppress(OSError, UserError):  # the disk may be what failed
-                    files.write_text(self._folder / f"failure-rank-{self._world.rank}.txt", f"{time.strftime('%F %T')}\n{text}\n")
+                    record = f"{time.strftime('%F %T')}\n{hide_secrets(text)}\n"
+                    files.write_text(self._folder / f"failure-rank-{self._world.rank}.txt", record)
             broken = isinstance(error, RuntimeError) and BROKEN.search(str(error)) is not None
             self._failure = self._first_failure(own, self._count_looking_seconds() if broken else 0.0)
         return self._failure

@@ -22,7 +22,7 @@ from finetune.monitoring.run_records import LOG, MEASURED, SAMPLED, read_log
 from finetune.recipe import POSITIONS, Answer
 from finetune.storage import files
 from finetune.storage.text_lines import split_lines
-from finetune.terminal import print_line, printable
+from finetune.terminal import make_safe, print_line
 
 QUIET_SECONDS = 10.0
 """Seconds between two progress lines if the output is not a terminal."""
@@ -106,7 +106,7 @@ class Events:
         )
         if self._bar is not None:
             self._bar.update(step - self._bar.n)
-            self._bar.set_postfix_str(printable(text))
+            self._bar.set_postfix_str(make_safe(text))
         elif self._main and (step == self._total or time.monotonic() - self._spoke > QUIET_SECONDS):
             self._spoke = time.monotonic()
             left = (self._spoke - self._started) / max(1, step - self._first) * (self._total - step)
@@ -173,7 +173,7 @@ class Events:
     def say(self, text: str) -> None:
         """Print a line on rank 0."""
         if self._main:
-            tqdm.write(printable(text)) if self._bar is not None else print_line(text)
+            tqdm.write(make_safe(text)) if self._bar is not None else print_line(text)
 
     def close(self) -> None:
         if self._bar is not None:

@@ -7,67 +7,65 @@ folder is complete. Errors of a file system become a `UserError` with the URL.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import ipaddress
 import json
 import re
-import secrets
 import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin, urlsplit
 
+from finetune.addresses import CHAIN, RemoteAddress, is_url
 from finetune.errors import UserError
 from finetune.storage import files
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-URL = re.compile(r"[a-z][a-z0-9+.-]*://.+")
-WEB = re.compile(r"(?:https?|webdavs?)://.+?(?=::\w+://|$)")
+WEB = re.compile(r"(?:https?|webdavs?)://.+?(?=::\w+://|$)", re.IGNORECASE)
 """Web addresses in a URL, which may be chained: `zip://a::https://host/b`."""
 METADATA_SERVICES = frozenset({ipaddress.ip_address("fd00:ec2::254")})
 """Addresses of such services that are not link-local."""
-CONTENT = ("ETag", "etag", "e_tag", "md5Hash", "checksum", "generation", "version_id", "blob_id")
+CONTENT = ("ETag", "etag", "e_tag", "md5Hash", "Content-MD5", "Digest", "checksum", "generation", "version_id", "blob_id")
 """Keys of a file's info that change with its content. If there is none, the modification times (`TIMES`) are used."""
-TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
+TIMES = ("LastModified", "Last-Modified", "last_modified", "mtime", "updated", "created")
 BLOCK_BYTES = 2**22
 ORIGIN = ".from"
-"""File beside a downloaded file that contains its URL."""
+"""File beside a downloaded file that contains its address, without secrets."""
 ARRIVING = "arriving"
 """Name of the temporary folder of a download."""
+CREDENTIALS = "check your credentials, whether a signature in the address has expired, and the permissions of the bucket"
+WEB_SCHEMES = ("http", "https")
+SILENCE_SECONDS = 60.0
 OWN_OPTIONS: dict[str, dict[str, Any]] = {
     "file": {"auto_mkdir": True},
     "s3": {
         "config_kwargs": {"retries": {"max_attempts": 1}}
     },  # s3fs itself retries five times, which would take 20 s if the server is down
 }
+_origins: dict[Path, RemoteAddress] = {}
+"""Folder in the cache → the address of its file with the secrets, of what this process has downloaded."""
 
 
-def is_url(place: object) -> TypeGuard[str]:
-    return isinstance(place, str) and URL.fullmatch(place) is not None
-
-
-def parse_place(text: str) -> Path | str:
-    """A command-line argument as a path, or as a string if it is a URL."""
-    return text.rstrip("/") if is_url(text) else Path(text)
-
-
-def name_of(url: str) -> str:
-    """The last part of a URL."""
-    return url.rstrip("/").rpartition("/")[2]
+def parse_place(text: str) -> Path | RemoteAddress:
+    """A command-line argument as a path, or as an address if it is a URL."""
+    return RemoteAddress(text.rstrip("/")) if is_url(text) else Path(text)
 
 
 @dataclass(frozen=True)
 class RemoteFile:
     """Size and identity of a remote file, known without reading it."""
 
-    bytes: int
-    identity: str
-    """Changes whenever the content changes, as far as the file system can tell."""
+    bytes: int | None
+    """None: a web server that does not say."""
+    identity: str | None
+    """Changes whenever the content changes, as far as the file system can tell; None if it does not say. It depends on no secret of the
+    address: two presigned addresses of a file give the same."""
 
 
 def find_file(url: str) -> RemoteFile:
@@ -76,8 +74,8 @@ def find_file(url: str) -> RemoteFile:
     with _explain_errors(url, "accessing it"):
         info = system.info(path)
     if info["type"] != "file":
-        raise UserError(f"{url} is a folder; give a file in it")
-    return _describe_file(url, info)
+        raise UserError(f"{RemoteAddress(url)} is a folder; give a file in it")
+    return _describe_file(RemoteAddress(url), info)
 
 
 def list_files(url: str) -> dict[str, RemoteFile]:
@@ -87,7 +85,9 @@ def list_files(url: str) -> dict[str, RemoteFile]:
         listed: dict[str, dict[str, Any]] = system.find(path, detail=True)
     root = path.rstrip("/") + "/"
     inside = {name.removeprefix(root): listed[name] for name in sorted(listed) if name.startswith(root)}
-    return {name: _describe_file(f"{url}/{name}", info) for name, info in inside.items()}
+    # The pages of web servers that list files say nothing else about them.
+    there = {name: (RemoteAddress(url).child(name), info) for name, info in inside.items()}
+    return {name: find_file(each) if info.get("size") is None else _describe_file(each, info) for name, (each, info) in there.items()}
 
 
 def read(url: str) -> bytes:
@@ -125,17 +125,29 @@ def create(url: str, content: bytes) -> bool:
 
 
 def fetch(url: str, cache: Path) -> Path:
-    """Download a file to the cache unless this version is there; returns its path. For one process at a time."""
-    found = find_file(url)
-    kept = cache / found.identity
-    inside = Path(*url.partition("://")[2].split("/")[-2:])  # with the folder's name, which says more than a digest
-    if not kept.is_dir():
-        files.remove_unfinished(files.make_folder(cache), found.identity)
-        temporary = files.fresh_folder(cache, found.identity)
-        download(url, found, temporary / inside)
-        files.write_text(temporary / ORIGIN, url)
-        files.commit_folder(temporary, kept)
-    return kept / inside
+    """Download a file to the cache unless this version is there; returns its path. For one process at a time.
+
+    Without a version, it is downloaded again, and kept by its content.
+    """
+    address = RemoteAddress(url)
+    found = find_file(address)
+    inside = f"{address.parent.name or 'root'}/{address.name}"  # with the folder's name, which says more than a digest
+    if found.identity is None or not (cache / found.identity).is_dir():
+        name = found.identity or ARRIVING
+        files.remove_unfinished(files.make_folder(cache), name)
+        temporary = files.fresh_folder(cache, name)
+        arrived = files.resolve_under(temporary, inside)
+        download(address, found, arrived)
+        identity = found.identity or _make_identity(address, files.digest(arrived))
+        files.write_text(temporary / ORIGIN, address)
+        if (cache / identity).is_dir():
+            files.discard(temporary)
+        else:
+            files.commit_folder(temporary, cache / identity)
+    else:
+        identity = found.identity
+    _origins[(cache / identity).absolute()] = address
+    return cache / identity / inside
 
 
 def fetch_missing(fetched: Path, named: Iterable[Path]) -> None:
@@ -146,11 +158,11 @@ def fetch_missing(fetched: Path, named: Iterable[Path]) -> None:
     kept = fetched.absolute().parent.parent  # absolute: also for a bare file name
     if not (kept / ORIGIN).is_file():
         return
-    above, root = (kept / ORIGIN).read_text(encoding="utf-8").rpartition("/")[0], fetched.parent.resolve()
+    above, root = (_origins.get(kept) or RemoteAddress((kept / ORIGIN).read_text(encoding="utf-8"))).parent, fetched.parent.resolve()
     for path in named:
         if not path.exists():
-            url = f"{above}/{path.relative_to(root).as_posix()}"
-            download_atomically(url, find_file(url), path, kept)
+            address = above.child(path.relative_to(root).as_posix())
+            download_atomically(address, find_file(address), path, kept)
 
 
 def download_atomically(url: str, found: RemoteFile, path: Path, beside: Path) -> None:
@@ -168,12 +180,17 @@ def download_atomically(url: str, found: RemoteFile, path: Path, beside: Path) -
 def download(url: str, found: RemoteFile, path: Path) -> None:
     """Stream a file into a temporary folder. Raises `UserError` if the download is incomplete, or the file is replaced meanwhile."""
     system, place = _open_file_system(url)
-    files.require_space(path.parent, found.bytes, f"a copy of {url}")
+    files.require_space(path.parent, found.bytes or 0, f"a copy of {RemoteAddress(url)}")
     files.make_folder(path.parent)
     with _explain_errors(url, "reading it"), system.open(place, "rb") as source:
         written = files.write_blocks(path, iter(lambda: source.read(BLOCK_BYTES), b""))
-    if written.bytes != found.bytes or find_file(url) != found:
-        raise UserError(f"{url} was replaced while it was read (received {written.bytes:,} of {found.bytes:,} bytes); start again")
+    if written.bytes != (written.bytes if found.bytes is None else found.bytes):
+        raise UserError(
+            f"{RemoteAddress(url)}: received {written.bytes:,} of {found.bytes:,} bytes: it was replaced while it was read, or the "
+            "connection ended early; start again"
+        )
+    if find_file(url) != found:
+        raise UserError(f"{RemoteAddress(url)} was replaced while it was read; start again")
 
 
 def upload(folder: Path, url: str, last: str) -> None:
@@ -181,7 +198,7 @@ def upload(folder: Path, url: str, last: str) -> None:
     names = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
     remove(url, last)
     for name in [*(name for name in names if name != last), last]:
-        send(folder / name, f"{url}/{name}")
+        send(folder / name, RemoteAddress(url).child(name))
 
 
 def send(path: Path, url: str) -> None:
@@ -190,7 +207,7 @@ def send(path: Path, url: str) -> None:
     with _explain_errors(url, "writing it"):
         system.put_file(str(path), place)
     if (arrived := find_file(url).bytes) != (size := path.stat().st_size):
-        raise UserError(f"{url}: {arrived:,} of {size:,} bytes arrived; try again")
+        raise UserError(f"{RemoteAddress(url)}: {arrived:,} of {size:,} bytes arrived; try again")
 
 
 def remove(url: str, first: str) -> None:
@@ -211,11 +228,18 @@ def remove_file(url: str) -> None:
         system.rm_file(path)
 
 
-def _describe_file(url: str, info: dict[str, Any]) -> RemoteFile:
+def _describe_file(address: RemoteAddress, info: dict[str, Any]) -> RemoteFile:
     content = {key: str(info[key]) for key in CONTENT if info.get(key) is not None}
     times = {key: _format_time(info[key]) for key in TIMES if info.get(key) is not None}
-    known = content or times or {"never seen before": secrets.token_hex(8)}
-    return RemoteFile(info["size"], hashlib.sha256(json.dumps([url, info["size"], known], sort_keys=True).encode()).hexdigest()[:32])
+    if address != address.with_secrets:
+        times = {}  # the query may choose one of several files with the same time
+    weak = all(value.startswith("W/") for value in content.values())  # equal for contents that serve the same purpose
+    known = {**content, **times} if weak else content
+    return RemoteFile(info.get("size"), _make_identity(address, [info.get("size"), known]) if known else None)
+
+
+def _make_identity(address: RemoteAddress, facts: object) -> str:
+    return hashlib.sha256(json.dumps([address, facts], sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _format_time(value: Any) -> str:
@@ -229,28 +253,51 @@ def _open_file_system(url: str) -> tuple[AbstractFileSystem, str]:
     """The file system and the path in it. Raises `UserError` if the scheme is unknown, or its package is not installed."""
     from fsspec.core import url_to_fs
 
-    scheme = url.partition("://")[0]
-    _refuse_link_local(url)
+    address = RemoteAddress(url)
+    if address.lacks_secrets:
+        raise UserError(f"{address}: the user, password or query at *** is not saved; give the whole address again")
+    _refuse_link_local(address)
+    scheme, *others = [link.partition("://")[0] for link in CHAIN.split(address.with_secrets)]
     try:
-        system, path = url_to_fs(url, use_listings_cache=False, **OWN_OPTIONS.get(scheme, {}))
+        # A file inside an archive needs parts of the archive; any other is read in one request, since not every server can send a part.
+        own = {**_make_web_options(), "block_size": 0} if scheme in WEB_SCHEMES else OWN_OPTIONS.get(scheme, {})
+        further = {other: _make_web_options() for other in others if other in WEB_SCHEMES}
+        system, path = url_to_fs(address.with_secrets, use_listings_cache=False, **own, **further)
     except ImportError as error:
         wanted = "pip install 'overtone[s3]'" if scheme in ("s3", "s3a") else "see the list of file systems in fsspec's documentation"
-        raise UserError(f"{url}: the package for {scheme}:// is not installed ({error}); {wanted}") from None
+        raise UserError(f"{address}: the package for {scheme}:// is not installed ({error}); {wanted}") from None
     except Exception as error:  # ValueError for an unknown scheme; file systems raise their own types for wrong settings
         raise UserError(
-            f"{url}: {scheme}:// cannot be opened ({error}); use s3://bucket/name for S3, file:///path for a mounted folder"
-        ) from error
+            f"{address}: {scheme}:// cannot be opened ({address.hide_in(error)}); use s3://bucket/name for S3, file:///path for a mounted "
+            "folder"
+        ) from None
     return system, path
 
 
-def _refuse_link_local(url: str) -> None:
+@functools.cache
+def _make_web_options() -> dict[str, Any]:
+    """Options of fsspec's web client: no compression, so that sizes are those of the files; a time limit for a silent server, not for the
+    whole request; no redirect to the local link."""
+    from fsspec.implementations.http import aiohttp  # which is installed with the file system or not at all
+
+    async def check_redirect(_session: object, _context: object, step: Any) -> None:
+        location = step.response.headers.get("Location", "")
+        _refuse_link_local(RemoteAddress(urljoin(str(step.url), location)))
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_redirect.append(check_redirect)
+    limits = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_SECONDS, sock_read=SILENCE_SECONDS)
+    return {"headers": {"Accept-Encoding": "identity"}, "client_kwargs": {"trace_configs": [trace], "timeout": limits}}
+
+
+def _refuse_link_local(address: RemoteAddress) -> None:
     """Raises `UserError` for a web address on the local link, before a request is sent: at such addresses, clouds give credentials to
     whoever asks from the machine, and a config or a command may come from a stranger."""
-    for host in map(_find_host, WEB.findall(url)):
-        for address in _resolve_addresses(host):
-            if address.is_link_local or address in METADATA_SERVICES:
+    for host in map(_find_host, WEB.findall(address.with_secrets)):
+        for found in _resolve_addresses(host):
+            if found.is_link_local or found in METADATA_SERVICES:
                 raise UserError(
-                    f"{url}: {host} is a link-local address ({address}), where a cloud machine finds its credentials, and no data; it is "
+                    f"{address}: {host} is a link-local address ({found}), where a cloud machine finds its credentials, and no data; it is "
                     "never read, so give another URL"
                 )
 
@@ -274,16 +321,27 @@ def _resolve_addresses(host: str) -> set[ipaddress.IPv4Address | ipaddress.IPv6A
 
 @contextlib.contextmanager
 def _explain_errors(url: str, doing: str) -> Iterator[None]:
-    """Convert errors of a file system to a `UserError`. Each client has its own exception types; most are not an `OSError`."""
+    """Convert errors of a file system to a `UserError` without the secrets of the address. Each client has its own exception types; most
+    are not an `OSError`."""
+    address = RemoteAddress(url)
     try:
         yield
     except UserError:
         raise
     except FileNotFoundError as error:
-        raise UserError(f"{url}: {doing} failed, since there is no such object or bucket; check the name") from error
+        cause = error.__cause__
+        if isinstance(cause, UserError):  # a redirect that was refused
+            raise cause from None
+        status = getattr(cause, "status", None)  # fsspec says of each error of a web server that there is no file
+        if status in (401, 403):
+            raise UserError(f"{address}: {doing} is not allowed (status {status}); {CREDENTIALS}") from None
+        if cause is not None and status not in (404, 410) and address.startswith(("http://", "https://")):
+            raise UserError(f"{address}: {doing} failed ({address.hide_in(cause)}); check the network and the server") from None
+        raise UserError(f"{address}: {doing} failed, since there is no such object or bucket; check the name") from None
     except PermissionError as error:
-        raise UserError(f"{url}: {doing} is not allowed ({error}); check your credentials and the permissions of the bucket") from error
+        raise UserError(f"{address}: {doing} is not allowed ({address.hide_in(error)}); {CREDENTIALS}") from None
     except Exception as error:
         raise UserError(
-            f"{url}: {doing} failed ({type(error).__name__}: {error}); check the network, the credentials and the client's settings"
-        ) from error
+            f"{address}: {doing} failed ({type(error).__name__}: {address.hide_in(error)}); check the network, the credentials and the "
+            "client's settings"
+        ) from None

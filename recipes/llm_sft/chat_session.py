@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError
 from finetune.terminal import print_content, print_line
 
@@ -19,7 +20,7 @@ from .generation import Decoding, LoadedModel, generate_answer, load_model, make
 
 def chat(folder: Path, argv: list[str]) -> int:
     """Body of the verb: read a line, answer it with the whole conversation as context, until /exit or the end of the input."""
-    arguments = make_chat_parser().parse_args(argv)
+    arguments = parse_arguments(make_chat_parser(), argv)
     decoding = make_decoding(arguments)
     loaded = load_model(folder)
     if loaded.tokenizer.chat_template is None:

@@ -18,6 +18,7 @@ from typing import Any, TextIO
 import torch
 
 from data_prep.chats.chat_messages import read_messages, read_tools
+from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError
 from finetune.storage import files
 from finetune.storage.strict_json import loads_object
@@ -74,7 +75,7 @@ class GeneratedAnswer:
 
 def generate(folder: Path, argv: list[str]) -> int:
     """Body of the verb: check the arguments, load the model, print the answers. Raises `UserError` for a prompt that cannot be answered."""
-    arguments = make_generate_parser().parse_args(argv)
+    arguments = parse_arguments(make_generate_parser(), argv)
     check_engine_options(arguments)
     if arguments.engine == "ray" and arguments.prompt_file is None:
         raise UserError("--engine ray answers a file of prompts; give --prompt-file FILE instead of --prompt, or remove --engine")

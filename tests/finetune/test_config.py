@@ -16,6 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
+from finetune.addresses import RemoteAddress
 from finetune.config import Config, Lora, MixedFile, Names, Section, describe_overlay, dump, help_text, on_disk, read_sources, resolve
 from finetune.config_key_descriptions import fields
 from finetune.config_sources import UNWRITABLE, parse_arguments
@@ -86,7 +87,7 @@ SETTINGS: dict[str, tuple[str, Any]] = {
     "checkpoint.asynchronous": ("false", False),
     "checkpoint.grace_seconds": ("60", 60.0),
     "checkpoint.on_failure": ("continue", "continue"),
-    "checkpoint.copy_to": ("s3://bucket/runs/me/", "s3://bucket/runs/me"),
+    "checkpoint.copy_to": ("s3://bucket/runs/me/", RemoteAddress("s3://bucket/runs/me")),
     "eval.every": ("11", 11),
     "eval.at_start": ("true", True),
     "sample.every": ("50", 50),
@@ -205,7 +206,7 @@ def test_data_may_be_remote_and_copies_must_be() -> None:
         on_disk(config.data.train)
     message = problems(("checkpoint.copy_to", "/mnt/share"), ("data.train", "5"))
     assert "for a mounted folder file:///mnt/share" in message and "expected a path, or a URL" in message
-    assert resolved(files=()).checkpoint.copy_to is None and "path | str | null" in help_text(None, {})
+    assert resolved(files=()).checkpoint.copy_to is None and "path | URL | null" in help_text(None, {})
 
 
 def test_several_validation_files_are_a_list_and_survive_a_dump(tmp_path: Path) -> None:

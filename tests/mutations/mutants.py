@@ -75,8 +75,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/storage/remote.py",
-        "if address.is_link_local or address in METADATA_SERVICES:",
-        "if address in METADATA_SERVICES:",
+        "if found.is_link_local or found in METADATA_SERVICES:",
+        "if found in METADATA_SERVICES:",
         "tests/finetune/storage/test_remote.py::test_the_credentials_service_of_a_cloud_machine_is_never_asked",
         "a config of a stranger sends a request to the service that gives away a cloud machine's credentials",
     ),
@@ -531,8 +531,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/checkpointing/remote_copies.py",
-        'remote.upload(snapshot, f"{url}/{snapshot.name}", MANIFEST)',
-        'remote.upload(snapshot, f"{url}/{snapshot.name}", "state.json")',
+        "remote.upload(snapshot, url.child(snapshot.name), MANIFEST)",
+        'remote.upload(snapshot, url.child(snapshot.name), "state.json")',
         "tests/finetune/checkpointing/test_remote_copies.py::test_the_manifest_is_uploaded_after_all_other_files",
         "a copy that was cut off looks whole",
     ),
@@ -1276,8 +1276,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/checkpointing/remote_copies.py",
-        'if remote.read(f"{target}/{MANIFEST}") == (committed / MANIFEST).read_bytes():',
-        'if remote.read(f"{target}/{MANIFEST}"):',
+        "if remote.read(target.child(MANIFEST)) == (committed / MANIFEST).read_bytes():",
+        "if remote.read(target.child(MANIFEST)):",
         "tests/finetune/checkpointing/test_remote_copies.py::test_another_runs_checkpoint_is_not_replaced",
         "a checkpoint is not uploaded if another one of that name was",
     ),
@@ -1409,8 +1409,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/command_lines.py",
-        "return shlex.join(map(str, words))",
-        'return " ".join(map(str, words))',
+        "return shlex.join(hide_word(str(word)) for word in words)",
+        'return " ".join(hide_word(str(word)) for word in words)',
         "tests/finetune/test_command_lines.py::test_commands_are_quoted_for_a_shell",
         "a printed command breaks at a space in a path",
     ),
@@ -2831,9 +2831,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "recipes/serving/continuous_batch_scheduler.py",
         """        except Exception as error:
-            print(f"slot {slot} could""",
+            print_diagnostic(f"slot {slot} could""",
         """        except KeyError as error:
-            print(f"slot {slot} could""",
+            print_diagnostic(f"slot {slot} could""",
         "tests/recipes/serving/test_continuous_batch_scheduler.py::test_a_request_that_cannot_leave_gets_its_error_and_the_next_one_is_served",
         "a model that fails twice ends the thread, and every client waits until its deadline",
     ),

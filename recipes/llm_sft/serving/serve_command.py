@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data_prep.pages import web_server
+from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError
 from finetune.storage.hub_download import display_name
 from finetune.terminal import print_line
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 def serve(folders: list[Path], argv: list[str]) -> int:
     """Body of the verb. Raises `UserError` for what cannot be served. Blocks until SIGTERM or Ctrl-C."""
-    args = make_serve_parser().parse_args(argv)
+    args = parse_arguments(make_serve_parser(), argv)
     check_server_options(args, ("max_new_tokens", "context"))
     require_packages(("fastapi", "uvicorn"), "overtone[text,serve]")
     from recipes.serving.access_control import load_access_policy

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from data_prep.audio_codecs.interface import SpeakerEncoder, UnsupportedModelError
 from data_prep.audio_codecs.selection import open_speaker_encoder
+from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError
 from recipes.ray_generation import add_engine_options, check_engine_options
 from recipes.speech.evaluation import systems
@@ -63,7 +64,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     )
     options = add_protocol_arguments(parser)
     add_engine_options(parser)
-    args = parser.parse_args(argv)
+    args = parse_arguments(parser, argv)
     check_engine_options(args)
     given = [option for option in options if getattr(args, option.dest) != option.default]
     if args.protocol is None and given:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, format_count
 from finetune.storage import files
 from finetune.storage.synthetic_audio_mark import SyntheticMark
@@ -67,7 +68,7 @@ class GenerateCommand:
     def parse(self, argv: list[str]) -> argparse.Namespace:
         """Parse the arguments of the command. Raises `UserError` for numbers out of range."""
         parser = self._make_parser()
-        args = parser.parse_args(argv)
+        args = parse_arguments(parser, argv)
         args.text = args.text or ""
         args.out = args.out or Path("speech.wav" if args.text_file is None else "wavs")
         self.scheme.check_options(args)

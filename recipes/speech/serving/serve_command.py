@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data_prep.pages import web_server
+from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError
 from finetune.storage.hub_download import display_name
 from finetune.storage.model_resolver import resolve_model
@@ -88,7 +89,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     )
     blind.add_argument("--results", type=Path, default=Path("blind.jsonl"), help="file for the answers (default %(default)s)")
     blind.add_argument("--seed", type=int, default=0, help="seed of the speech (default %(default)s)")
-    args = parser.parse_args(argv)
+    args = parse_arguments(parser, argv)
     check_server_options(args, ("max_chars", "max_seconds"))
     return args
 

@@ -9,6 +9,7 @@ import pytest
 
 from data_prep.cli import voice
 from data_prep.recordings.remote_recordings import download_recordings
+from finetune.addresses import RemoteAddress
 from finetune.errors import UserError
 from finetune.storage import files, remote
 
@@ -16,11 +17,11 @@ CONTENT = {"a.wav": b"one", "deep/b.wav": b"two", "deep/b.txt": b"said"}
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
+def url(tmp_path: Path) -> RemoteAddress:
     for name, content in CONTENT.items():
         files.write_bytes(tmp_path / "elsewhere" / "talks" / name, content)
     files.write_bytes(tmp_path / "elsewhere" / "talks" / ".hidden", b"")
-    return f"file://{tmp_path}/elsewhere/talks"
+    return RemoteAddress(f"file://{tmp_path}/elsewhere/talks")
 
 
 def held(folder: Path) -> dict[str, bytes]:
@@ -66,7 +67,7 @@ def test_a_damaged_download_record_causes_a_new_download(url: str, tmp_path: Pat
 
 def test_a_missing_remote_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no files; give the folder with your recordings"):
-        download_recordings(f"file://{tmp_path}/gone", tmp_path / "me")
+        download_recordings(RemoteAddress(f"file://{tmp_path}/gone"), tmp_path / "me")
     assert not (tmp_path / "me.recordings").exists()
 
 

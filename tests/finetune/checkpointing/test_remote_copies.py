@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
+from finetune.addresses import RemoteAddress
 from finetune.checkpointing import checkpoint, remote_copies, remote_lease
 from finetune.checkpointing.remote_copies import MANIFEST, download_checkpoint, download_newest, list_copies
 from finetune.config import Config
@@ -27,8 +28,8 @@ def config_in(folder: Path, *more: tuple[str, str]) -> Config:
     return tiny.config_in(folder, *fast, ("checkpoint.copy_to", elsewhere(folder)), *more)
 
 
-def elsewhere(folder: Path) -> str:
-    return f"file://{folder}/elsewhere/run"
+def elsewhere(folder: Path) -> RemoteAddress:
+    return RemoteAddress(f"file://{folder}/elsewhere/run")
 
 
 def trained(world: World, config: Config) -> str:
@@ -148,7 +149,7 @@ def test_a_name_that_leads_outside_is_refused(copied: Path) -> None:
     inside = list_copies(elsewhere(copied))["step-00000006"]
     with pytest.raises(UserError, match="leads outside of"):
         remote_copies._download_copy(
-            f"{elsewhere(copied)}/step-00000006", {**inside, "../../escaped": inside["state.json"]}, copied / "here"
+            elsewhere(copied).child("step-00000006"), {**inside, "../../escaped": inside["state.json"]}, copied / "here"
         )
     assert not (copied / "escaped").exists()
 
@@ -220,13 +221,13 @@ def test_a_copy_is_fetched_by_its_own_url_by_step_or_as_the_newest(copied: Path,
     assert download_checkpoint(url, None, tmp_path / "a").name == "step-00000006"
     assert (
         download_checkpoint(url, 4, tmp_path / "b").name
-        == download_checkpoint(f"{url}/step-00000004", None, tmp_path / "c").name
+        == download_checkpoint(url.child("step-00000004"), None, tmp_path / "c").name
         == "step-00000004"
     )
     for place, step, words in (
         (url, 5, "contains no valid step-00000005; existing: step-00000006, step-00000004"),
-        (f"{url}/step-00000004", 6, "is not of step 6"),
-        (f"{url}s", None, "contains no valid checkpoint; existing: none"),
+        (url.child("step-00000004"), 6, "is not of step 6"),
+        (RemoteAddress(f"{url}s"), None, "contains no valid checkpoint; existing: none"),
     ):
         with pytest.raises(UserError, match=words):
             download_checkpoint(place, step, tmp_path / "d")

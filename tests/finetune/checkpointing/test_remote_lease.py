@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from finetune.addresses import RemoteAddress
 from finetune.checkpointing import remote_lease
 from finetune.checkpointing.remote_lease import OBJECT, Lease
 from finetune.errors import UserError
@@ -21,8 +22,8 @@ def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> str:
-    return f"file://{tmp_path}/elsewhere"
+def place(tmp_path: Path) -> RemoteAddress:
+    return RemoteAddress(f"file://{tmp_path}/elsewhere")
 
 
 def test_the_error_names_a_live_owner(place: str) -> None:

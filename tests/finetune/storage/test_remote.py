@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import os
+import socket
 import sys
+import traceback
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
+from finetune.addresses import RemoteAddress, is_url
 from finetune.errors import UserError
 from finetune.storage import files, remote
-from finetune.storage.remote import is_url, name_of
-from tests.finetune import fake_hub
+from tests.finetune import fake_hub, loopback_files
+from tests.finetune.loopback_files import FileServer
 
 CONTENT = {"a.bin": b"\x00" * 5000, "deep/er/b.txt": b"text", "manifest.json": b"{}"}
 
@@ -33,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 def test_urls_are_distinguished_from_paths() -> None:
     assert all(map(is_url, ["s3://bucket/a", "file:///mnt/a", "memory://a"]))
     assert not any(map(is_url, ["a/b", "/a/b", "C:\\a", "s3:/bucket", "s3://", Path("s3://bucket"), None, 5]))
-    assert name_of("s3://bucket/runs/me/") == "me"
+    assert RemoteAddress("s3://bucket/runs/me/").name == "me"
 
 
 def test_uploaded_files_are_listed_read_and_removed(place: str, folder: Path, tmp_path: Path) -> None:
@@ -63,7 +68,7 @@ def test_the_last_file_goes_last_and_is_the_first_to_be_removed(folder: Path, tm
 
     def noted(kind: str, function: Any) -> Any:
         def call(self: Any, *arguments: Any, **more: Any) -> Any:
-            seen.append((kind, name_of(str(arguments[0]))))
+            seen.append((kind, str(arguments[0]).rpartition("/")[2]))
             return function(self, *arguments, **more)
 
         return call
@@ -231,3 +236,112 @@ def test_other_web_addresses_are_opened(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(pytest.skip.Exception):
         remote.find_file("http://127.0.0.1:1/x")
     assert opened == ["http://127.0.0.1:1/x"]
+
+
+# --- web servers
+
+TIME = "Sat, 01 Aug 2026 10:00:00 GMT"
+ROWS = b'{"text": "one"}\n' * 50_000
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        *({"etag": "strong"}, {"etag": "weak"}, {"last_modified": TIME}, {"etag": "weak", "last_modified": TIME}, {}),
+        *({"length": False}, {"length": False, "last_modified": TIME}, {"compress": True}, {"compress": True, "etag": "strong"}),
+        *({"head": False}, {"head": False, "length": False}),
+    ],
+    ids=str,
+)
+def test_any_web_server_can_be_read(answers: dict[str, Any], tmp_path: Path) -> None:
+    with loopback_files.opened(FileServer({"me/train.jsonl": ROWS}, **answers)) as server:
+        url = f"http://{server.place}/me/train.jsonl"
+        first = remote.fetch(url, tmp_path / "cache")
+        assert first.read_bytes() == ROWS and first.parts[-2:] == ("me", "train.jsonl")
+        before = first.stat()
+        assert remote.fetch(url, tmp_path / "cache") == first and first.stat() == before
+        assert (remote.find_file(url).identity is not None) is bool(server.etag or server.last_modified)
+        server.files["me/train.jsonl"] = ROWS[::-1]
+        server.last_modified = server.last_modified.replace("10:00", "11:00")
+        second = remote.fetch(url, tmp_path / "cache")
+        assert second.read_bytes() == ROWS[::-1] and first.read_bytes() == ROWS
+        assert files.list_unfinished(tmp_path / "cache") == []
+
+
+def test_a_response_that_ends_early_is_refused(tmp_path: Path) -> None:
+    with loopback_files.opened(FileServer({"a": ROWS}, cut_after=1000)) as server, pytest.raises(UserError, match="reading it failed"):
+        remote.fetch(f"http://{server.place}/a", tmp_path / "cache")
+    assert list((tmp_path / "cache").glob("[!.]*")) == []
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refusal_names_the_credentials_and_shows_none(status: int, tmp_path: Path) -> None:
+    needed = {"login": "me:right"} if status == 401 else {"query": "sig=right"}
+    with loopback_files.opened(FileServer({"a": b"1"}, **needed)) as server:
+        url = f"http://me:wr0ng@{server.place}/a?sig=wr0ng"
+        for read in (remote.find_file, remote.read, lambda each: remote.fetch(each, tmp_path)):
+            with pytest.raises(UserError, match=rf"^http://\*\*\*@{server.place}/a\?\*\*\*: .*{status}.*credentials") as caught:
+                read(url)
+            assert "wr0ng" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_server_that_is_down_is_not_a_missing_file() -> None:
+    with loopback_files.opened(FileServer({})) as server, pytest.raises(UserError, match="there is no such object"):
+        remote.find_file(f"http://{server.place}/a")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # and listens to nobody
+        with pytest.raises(UserError, match=r"/a\?\*\*\*: accessing it failed \(Cannot connect .*\); check the network and the server"):
+            remote.find_file(f"http://127.0.0.1:{unused.getsockname()[1]}/a?sig=s3cr3t")
+
+
+def test_passwords_and_signatures_are_sent_and_not_saved(tmp_path: Path) -> None:
+    content = {"train.jsonl": b"{}", "clips/1.flac": b"fLaC"}
+    with loopback_files.opened(FileServer(content, etag="strong", login="me:s3cr3t", query="sig=s3cr3t")) as server:
+        fetched = remote.fetch(f"http://me:s3cr3t@{server.place}/train.jsonl?sig=s3cr3t", tmp_path / "cache")
+        remote.fetch_missing(fetched, [fetched.parent / "clips" / "1.flac"])
+        assert (fetched.parent / "clips" / "1.flac").read_bytes() == b"fLaC"
+    kept = {str(path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert not any(b"s3cr3t" in name.encode() + content for name, content in kept.items()) and len(kept) == 3
+    with pytest.raises(UserError, match=r"\*\*\* is not saved; give the whole address again"):
+        remote.find_file(next(text.decode() for name, text in kept.items() if name.endswith(remote.ORIGIN)))
+
+
+def test_two_signatures_of_a_file_are_one_file(tmp_path: Path) -> None:
+    with loopback_files.opened(FileServer({"a": ROWS}, etag="strong")) as server:
+        one, other = (remote.fetch(f"http://{server.place}/a?sig={secret}", tmp_path / "cache") for secret in ("one", "two"))
+        assert one == other and server.requests.count("GET /a?sig=two") == 0
+
+
+def test_a_query_that_chooses_a_file_is_no_signature(tmp_path: Path) -> None:
+    with loopback_files.opened(FileServer({"a": b"one"}, last_modified=TIME)) as server:
+        one = remote.fetch(f"http://{server.place}/a?id=1", tmp_path / "cache")
+        server.files["a"] = b"two"  # of the same size and time
+        other = remote.fetch(f"http://{server.place}/a?id=2", tmp_path / "cache")
+    assert (one.read_bytes(), other.read_bytes()) == (b"one", b"two")
+
+
+def test_a_redirect_is_followed_unless_it_leads_to_the_local_link(tmp_path: Path) -> None:
+    with loopback_files.opened(FileServer({"a": ROWS})) as server:
+        server.redirects = {"/good": "/a", "/bad": "http://169.254.169.254/latest/meta-data?s3cr3t", "/twice": "/bad"}
+        assert remote.fetch(f"http://{server.place}/good", tmp_path / "cache").read_bytes() == ROWS
+        for name in ("bad", "twice"):
+            for read in (remote.find_file, remote.read):
+                with pytest.raises(UserError, match=r"^http://169.254.169.254/latest/meta-data\?\*\*\*: .* is a link-local address"):
+                    read(f"http://{server.place}/{name}")
+
+
+def test_files_inside_a_remote_archive_are_read(tmp_path: Path) -> None:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as packed:
+        packed.writestr("deep/train.jsonl", ROWS)
+    with loopback_files.opened(FileServer({"b.zip": archive.getvalue()}, etag="strong", query="sig=s3cr3t", ranges=True)) as server:
+        url = f"zip://deep/train.jsonl::http://{server.place}/b.zip?sig=s3cr3t"
+        assert remote.fetch(url, tmp_path / "cache").read_bytes() == ROWS
+
+
+def test_the_pages_of_a_web_server_are_listed_with_sizes() -> None:
+    page = b'<a href="1.wav">1</a> <a href="2.wav">2</a>'
+    with loopback_files.opened(FileServer({"talks": page, "talks/1.wav": b"1", "talks/2.wav": b"22"}, last_modified=TIME)) as server:
+        found = remote.list_files(f"http://{server.place}/talks")
+    assert {name: each.bytes for name, each in found.items()} == {"1.wav": 1, "2.wav": 2}
+    assert len({each.identity for each in found.values()}) == 2
