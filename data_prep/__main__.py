@@ -19,6 +19,17 @@ VERBS = {
     "text": "turn conversations into chat rows (train.jsonl, val.jsonl, rejects.jsonl)",
 }
 
+OTHER_NAMES = {
+    **dict.fromkeys(("transcribe", "segment", "split", "audio", "prepare", "recordings", "align"), "voice"),
+    **dict.fromkeys(("encode", "tokenize", "tokens", "codec"), "codes"),
+    **dict.fromkeys(("chats", "chat", "convert", "jsonl", "conversations"), "text"),
+    **dict.fromkeys(("edit", "correct", "label", "listen"), "review"),
+    **dict.fromkeys(("validate", "verify"), "check"),
+    **dict.fromkeys(("stats", "summary", "show"), "report"),
+    **dict.fromkeys(("train", "plan", "generate", "chat-with", "serve", "eval-voice"), "the command finetune"),
+}
+"""What other tools call a verb → the verb that does it here."""
+
 
 def main(argv: list[str]) -> int:
     """Run the verb that `argv` names and return its exit code; 2 for an unknown verb."""
@@ -26,7 +37,9 @@ def main(argv: list[str]) -> int:
         return importlib.import_module(f"data_prep.cli.{argv[0]}").main(argv[1:])
     help_requested = bool(argv) and argv[0] in ("-h", "--help")
     if argv and not help_requested:
-        print_diagnostic(f"error: unknown verb {argv[0]!r}; {suggest_word(argv[0], VERBS, 'verbs')}")
+        known = OTHER_NAMES.get(argv[0].lower())
+        hint = suggest_word(argv[0], VERBS, "verbs") if known is None else f"this is {known}"
+        print_diagnostic(f"error: unknown verb {argv[0]!r}; {hint}")
         return 2
     lines = ["usage: data_prep VERB …   (VERB --help for its options)", *(f"  {verb:<8}{text}" for verb, text in VERBS.items())]
     (print_line if help_requested else print_diagnostic)("\n".join(lines))

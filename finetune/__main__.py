@@ -46,6 +46,24 @@ MODULES = {
 }
 """The module of each verb that does not bear the name of one in `finetune/cli/`."""
 
+OTHER_NAMES = {
+    **dict.fromkeys(("merge", "fuse", "merge-lora", "convert", "save"), "export: `finetune export RUN --to FOLDER` merges adapters"),
+    **dict.fromkeys(("push", "upload", "push-to-hub"), "export: `finetune export RUN --to FOLDER --push-to-hub NAME`"),
+    **dict.fromkeys(("resume", "continue", "restart"), "train: the command that started the run resumes it"),
+    **dict.fromkeys(("fit", "finetune", "sft", "lora", "run"), "train"),
+    **dict.fromkeys(("eval", "evaluate", "test", "score"), "eval-voice for a voice; for a chat model, train evaluates on --data.val"),
+    **dict.fromkeys(("infer", "inference", "predict", "sample", "speak", "synthesize", "tts", "say"), "generate"),
+    **dict.fromkeys(("ask", "talk", "repl"), "chat"),
+    **dict.fromkeys(("api", "webui", "ui", "server", "deploy", "demo"), "serve"),
+    **dict.fromkeys(("estimate", "memory", "dry-run", "info"), "plan"),
+    **dict.fromkeys(("tune", "sweep", "search"), "ray-tune"),
+    **dict.fromkeys(("list", "runs", "status"), "ls"),
+    **dict.fromkeys(("copy", "init", "new"), "cp"),
+    **dict.fromkeys(("verify", "validate"), "check for checkpoints, verify-audio for synthetic speech"),
+    **dict.fromkeys(("prepare", "prep", "preprocess", "voice", "codes", "text", "images", "report", "review"), "the command data_prep"),
+}
+"""What other tools call a verb → the verb that does it here."""
+
 
 def main(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
@@ -56,7 +74,9 @@ def main(argv: list[str]) -> int:
         print_line(f"overtone {__version__}")
         return 0
     if argv[0] not in VERBS:
-        print_diagnostic(f"error: unknown verb {argv[0]!r}; {suggest_word(argv[0], VERBS, 'verbs')}")
+        known = OTHER_NAMES.get(argv[0].lower())
+        hint = suggest_word(argv[0], VERBS, "verbs") if known is None else f"this is {known}"
+        print_diagnostic(f"error: unknown verb {argv[0]!r}; {hint}")
         return 2
     name_paths(argv)  # here, since some verbs hand their arguments to a recipe
     try:

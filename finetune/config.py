@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import copy
 import functools
+import shutil
+import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Generic, Literal, cast
@@ -37,8 +39,10 @@ from finetune.config_sources import ConfigSource, Dumper, merge, parse_overrides
 from finetune.errors import UserError
 from finetune.storage.folder_handles import name_paths
 
+AUTO: Final = "auto"
 OVERLAY = "lora"
 """Section of a config file whose keys apply only if `model.lora` is set: what LoRA needs otherwise, such as a higher learning rate."""
+MOST_HELP_COLUMNS = 140
 LAST_STEP = 10**8 - 1
 """The name of a checkpoint's folder has eight digits."""
 
@@ -73,6 +77,12 @@ def _as_text(value: Path | RemoteAddress | tuple[Path | RemoteAddress, ...]) -> 
     return [str(path) for path in value] if isinstance(value, tuple) else str(value)
 
 
+def _number_or_auto(value: Any) -> Any:
+    if value != AUTO and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ValueError("expected a whole number from 1 on, or auto")
+    return value
+
+
 def _url(value: Any) -> RemoteAddress:
     if not is_url(value):
         raise ValueError("expected a URL such as s3://bucket/runs/me; for a mounted folder file:///mnt/share/me")
@@ -91,8 +101,9 @@ def list_of_one(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
-AUTO: Final = "auto"
-NumberOrAuto = Annotated[int, Field(ge=1)] | Literal["auto"]
+NumberOrAuto = Annotated[
+    int | Literal["auto"], PlainValidator(_number_or_auto, json_schema_input_type=Annotated[int, Field(ge=1)] | Literal["auto"])
+]
 """`auto`: `finetune/data/run_sizes.py` computes the number when the data are read."""
 FilePath = Annotated[Path, Field(strict=False), AfterValidator(_local_path)]
 ModelName = Annotated[str, AfterValidator(_model_name)]
@@ -481,7 +492,20 @@ def help_text(options: type[BaseModel] | None, own: Mapping[str, Any]) -> str:
             sections.add(section)
             lines += ["", f"{section}: {model.model_fields[section].description or 'settings of this recipe'}"]
         if key == "model.lora.rank":
-            lines.append(f"  --{'model.lora true':<24} {Model.model_fields['lora'].description}")
+            lines += _format_key("model.lora true", Model.model_fields["lora"].description or "")
         default = f"{kind.partition(', default ')[0]}, default of this recipe {own[key]}" if key in own else kind
-        lines.append(f"  --{key:<24} {text} ({default})")
+        lines += _format_key(key, f"{text} ({default})")
     return "\n".join(lines)
+
+
+def _format_key(key: str, text: str) -> list[str]:
+    """A key with its explanation in a column of its own, as wide as the terminal allows."""
+    columns = shutil.get_terminal_size((MOST_HELP_COLUMNS, 24)).columns
+    wrapper = textwrap.TextWrapper(
+        width=max(MOST_HELP_COLUMNS // 2, min(columns, MOST_HELP_COLUMNS)),
+        initial_indent=f"  --{key:<24} ",
+        subsequent_indent=" " * 29,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return wrapper.wrap(text)

@@ -22,7 +22,13 @@ def explain(problem: ErrorDetails, model: type[BaseModel], origins: dict[str, st
         near = _nearest(model, location)
         hint = f"; did you mean {near}?" if near else f"; sections are {', '.join(model.model_fields)}"
         return f"{place}: unknown key {key}{hint}"
+    if key in MAIN_KEYS and isinstance(problem["input"], str):
+        return f"{place}: {key} is a section; did you mean {MAIN_KEYS[key]}: {problem['input']}?"
     return f"{place}: {key} = {problem['input']!r}: {problem['msg']}"
+
+
+MAIN_KEYS = {"model": "model.source", "data": "data.train", "run": "run.dir", "eval": "eval.every", "checkpoint": "checkpoint.every"}
+"""Section → the key that is meant by a plain value."""
 
 
 SYNONYMS = {
@@ -43,10 +49,13 @@ SYNONYMS = {
     "torch_compile": "train.compile",
     **dict.fromkeys(("output_dir", "logging_dir"), "run.dir"),
     **dict.fromkeys(("model_name_or_path", "model_id", "base_model", "init_model_path"), "model.source"),
-    **dict.fromkeys(("lora_r", "lora_rank", "peft_r"), "model.lora.rank"),
+    **dict.fromkeys(("r", "lora_r", "lora_rank", "peft_r"), "model.lora.rank"),
     "lora_alpha": "model.lora.alpha",
     "lora_dropout": "model.lora.dropout",
-    "lora_target_modules": "model.lora.targets",
+    **dict.fromkeys(("lora_target_modules", "target_modules"), "model.lora.targets"),
+    "use_dora": "model.lora.dora",
+    "use_rslora": "model.lora.rslora",
+    **dict.fromkeys(("lora", "use_peft", "use_lora"), "model.lora"),
     "load_in_4bit": "model.quantization",
     **dict.fromkeys(("dataset_name", "train_file", "train_jsonl", "dataset_path"), "data.train"),
     **dict.fromkeys(("eval_file", "validation_file", "eval_jsonl"), "data.val"),
@@ -65,12 +74,14 @@ SYNONYMS = {
 
 
 def _nearest(model: type[BaseModel], location: list[str]) -> str | None:
-    """A close match in the same section, otherwise in any section, otherwise the key for a name of another trainer, otherwise a distant
-    match in the same section."""
+    """The key for a name of another trainer, otherwise a close match in the same section, otherwise in any section, otherwise of a name of
+    another trainer, otherwise a distant match in the same section."""
     siblings = {name: ".".join([*location[:-1], name]) for name in _known_keys(model, location[:-1])}
     anywhere = {key.rpartition(".")[2]: key for key, *_ in reversed(list(fields(model)))}
     known = {key for key, *_ in fields(model)}
-    synonyms = {name: key for name, key in SYNONYMS.items() if key in known}
+    synonyms = {name: key for name, key in SYNONYMS.items() if key in known or any(each.startswith(f"{key}.") for each in known)}
+    if location[-1] in synonyms:
+        return synonyms[location[-1]]
     for keys, cutoff in ((siblings, 0.8), (anywhere, 0.8), (synonyms, 0.9), (siblings, 0.5)):
         if near := difflib.get_close_matches(location[-1], keys, n=1, cutoff=cutoff):
             return keys[near[0]]

@@ -176,6 +176,11 @@ def check_given_inputs(config: Config) -> None:
         elif path is not None and not path.is_file():
             if is_hub_name(str(path)) and not path.suffix:
                 raise UserError(f"{key}: {path} does not exist; for a dataset on the hub write hf://datasets/{path}/{key[5:]}.jsonl")
+            if path.name == "val.jsonl" and path.with_name("train.jsonl").is_file():
+                raise UserError(
+                    f"{key}: {path} does not exist: no row of that dataset was chosen to validate on; remove --{key}, or prepare the data "
+                    "again with a larger --val-share"
+                )
             raise UserError(f"{key}: {path} does not exist (looked from {Path.cwd()}). {load_data_advice(find_recipe(config.recipe))}")
 
 

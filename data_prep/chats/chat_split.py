@@ -10,6 +10,10 @@ from typing import Any
 
 from data_prep.chats.conversation_formats import ChatRow
 
+LEAST_VALIDATION = 5
+"""Validation rows of a dataset of 50 rows and more; of smaller ones a tenth."""
+FEW_ROWS = 5
+"""Rows of a dataset that is too small to spare any."""
 ValidationFilter = Callable[[float], bool]
 """Whether conversations at this split position (see `compute_split_position`) go to validation."""
 
@@ -27,6 +31,11 @@ def _find_first_question(row: ChatRow) -> Any:
     if isinstance(turns, str):
         return turns
     return next((turn.get("content") for turn in turns if turn["role"] == "user"), turns[0].get("content"))
+
+
+def count_least_validation(rows: int) -> int:
+    """The fewest validation rows of a dataset: without any, no step of a run is known as the best; with one or two, chance decides."""
+    return min(LEAST_VALIDATION, max(2, rows // 10)) if rows > FEW_ROWS else 0
 
 
 def make_share_filter(share: float) -> ValidationFilter:

@@ -86,8 +86,9 @@ def _group_reason(reason: str) -> str:
     return SAME if reason.startswith("the same as ") else NUMBERS.sub("N", FROM_THE_ROW.split(reason)[0])
 
 
-def make_summary(tally: RowCounts, skipped: Counter[str], val_share: float, val_rows: int | None) -> dict[str, Any]:
-    """Contents of summary.json, without time or machine, so that the same files give the same bytes."""
+def make_summary(tally: RowCounts, skipped: Counter[str], val_share: float, val_rows: int | None, least: int = 0) -> dict[str, Any]:
+    """Contents of summary.json, without time or machine, so that the same files give the same bytes. `least`: validation rows that were
+    chosen because `val_share` gave fewer; 0 if it gave enough."""
     return {
         "made_by": MADE_BY,
         "sources": dict(tally.by_source),
@@ -97,6 +98,7 @@ def make_summary(tally: RowCounts, skipped: Counter[str], val_share: float, val_
         "val": tally.kinds.count(VALIDATES),
         "rejected": len(tally.rejects),
         **({"val_share": val_share} if val_rows is None else {"val_rows": val_rows}),
+        **({"val_rows_at_least": least} if least else {}),
         "shapes": dict(sorted(tally.shapes.items())),
         "keys_left_out": dict(tally.unread_keys.most_common()),
         **({"keys_of_messages_not_read": dict(tally.message_keys.most_common())} if tally.message_keys else {}),
@@ -130,6 +132,10 @@ def format_summary(summary: dict[str, Any]) -> str:
         found.append(f"  {format_count(summary['joined_messages'], 'message')} joined to the one before (--join-turns)")
     if summary.get("answers_with_weight_0"):
         found.append(f"  {format_count(summary['answers_with_weight_0'], 'answer')} with weight 0: read, but not learned")
+    if least := summary.get("val_rows_at_least"):
+        found.append(
+            f"  {summary['val_share']:.0%} of so few rows are fewer than {least}, so up to {least} validate; --val-rows sets another number"
+        )
     return "\n".join([*found, *_explain_no_validation(summary)])
 
 
@@ -166,7 +172,7 @@ def _quote_reason(group: str, first: dict[str, str]) -> str:
 def _explain_no_validation(summary: dict[str, Any]) -> list[str]:
     if summary["val"]:
         return []
-    if wanted := summary.get("val_rows"):
+    if wanted := summary.get("val_rows") or summary.get("val_rows_at_least"):
         every = f"every group of rows with the same first question has more than {wanted:,} rows"
         return [f"  {every}, so there is no {VAL}; give a larger --val-rows"]
     if wanted := summary.get("val_share"):

@@ -17,7 +17,7 @@ import argparse
 import os
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,10 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--out", type=Path, required=True, help=f"output folder for {TRAIN}, {VAL}, {REJECTS}, {SUMMARY}")
     exclusive = options.add_mutually_exclusive_group()
     exclusive.add_argument(
-        "--val-share", type=float, default=TextOptions.val_share, help="validation share of the conversations, 0 to 1 (default %(default)s)"
+        "--val-share",
+        type=float,
+        default=TextOptions.val_share,
+        help="validation share of the conversations, 0 to 1 (default %(default)s, but at least 2 of 6 rows and 5 of 50; 0: none)",
     )
     exclusive.add_argument(
         "--val-rows", type=int, help="maximum number of validation rows instead; conversations with the same first question stay together"
@@ -142,7 +145,10 @@ def write_dataset(gathered: FoundSources, out: Path, wanted: TextOptions) -> dic
     temporary = _make_temporary_folder(target)
     try:
         _write_files(temporary, gathered.sources, wanted, tally)
-        summary = row_counts.make_summary(tally, gathered.skipped, wanted.val_share, wanted.val_rows)
+        if least := _count_least_validation(wanted, tally):
+            tally = RowCounts()
+            _write_files(temporary, gathered.sources, replace(wanted, val_rows=least), tally)
+        summary = row_counts.make_summary(tally, gathered.skipped, wanted.val_share, wanted.val_rows, least)
         _check_trainable(summary)
         files.write_json(temporary / SUMMARY, summary)
         if target.exists():
@@ -152,6 +158,14 @@ def write_dataset(gathered: FoundSources, out: Path, wanted: TextOptions) -> dic
         files.discard(temporary)
         raise
     return summary
+
+
+def _count_least_validation(wanted: TextOptions, tally: RowCounts) -> int:
+    """Validation rows to choose instead, because the share of few conversations gave fewer; 0 if the split stays."""
+    if wanted.val_rows is not None or not wanted.val_share:
+        return 0
+    least = chat_split.count_least_validation(len(tally.kinds) - tally.kinds.count(REJECTED))
+    return least if tally.kinds.count(VALIDATES) < least else 0
 
 
 def _make_temporary_folder(target: Path) -> Path:

@@ -10,7 +10,6 @@ import contextlib
 import functools
 import hashlib
 import io
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from data_prep.parallel.item_distribution import distribute_items
 from data_prep.parallel.process_pool import Failure, StopSignal
 from data_prep.parallel.torch_settings import use_one_thread
 from data_prep.parallel.worker_options import WorkerOptions
-from data_prep.pipeline.progress import format_progress
+from data_prep.pipeline.progress import Pace, format_progress
 from finetune.storage import files
 from finetune.terminal import print_line
 
@@ -89,11 +88,11 @@ def encode_clips(clips: list[ClipToEncode], setup: EncodingSetup, stop: StopSign
     """
     failed: dict[str, str] = {}
     rate = setup.codec.sample_rate
-    started, done, encoded, total = time.monotonic(), 0, 0.0, _sum_seconds(clips, rate)
+    pace, done, encoded, total = Pace(), 0, 0.0, _sum_seconds(clips, rate)
     for batch, errors in _encode_batches(make_batches(clips, setup.seconds, rate), setup, stop):
         failed |= errors
         done, encoded = done + len(batch), encoded + _sum_seconds(batch, rate)
-        print_line(f"[{done}/{len(clips)}] clips encoded · {format_progress(encoded, total, time.monotonic() - started, Counter())}")
+        print_line(f"[{done}/{len(clips)}] clips encoded · {format_progress(encoded, total, pace.compute_speed(encoded), Counter())}")
     return failed
 
 

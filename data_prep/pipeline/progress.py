@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.pipeline.one_recording import DividedRecording, PreparedRecording
@@ -42,7 +42,7 @@ class RecordingProgress:
         )
         self._bar = Bar(*columns, console=self._console, disable=not self._console.is_terminal)
         self._line = self._bar.add_task("", total=recordings)
-        self._count, self._done, self._started = recordings, 0, time.monotonic()
+        self._count, self._done, self._pace = recordings, 0, Pace()
         self._estimated, self._estimated_done, self._seconds_done = estimated_seconds, 0.0, 0.0
         self._reasons: Counter[str] = Counter()
         self._parts_done: defaultdict[str, float] = defaultdict(float)
@@ -95,7 +95,8 @@ class RecordingProgress:
             print_line(f"[{self._done}/{self._count}] {what}")
 
     def _format_now(self) -> str:
-        return format_progress(self._seconds_done, self._estimate_total(), time.monotonic() - self._started, self._reasons)
+        speed = self._pace.compute_speed(self._seconds_done)
+        return format_progress(self._seconds_done, self._estimate_total(), speed, self._reasons)
 
     def _estimate_total(self) -> float:
         """Estimated total seconds: estimates from file sizes, scaled by the error of those of finished recordings."""
@@ -116,11 +117,23 @@ def describe_result(recording: PreparedRecording) -> str:
     return f"rejected, {recording.refused}: {recording.detail}" if recording.refused else format_count(len(recording.clips), "clip")
 
 
-def format_progress(done: float, total: float, elapsed: float, reasons: Counter[str]) -> str:
-    """Progress text: time done and in total, real-time factor, time left, rejection counts. `done`, `total`, `elapsed`: seconds."""
-    speed = done / max(elapsed, 0.001)
-    left = format_time((total - done) / speed) if done else "?"
+class Pace:
+    """Speed of work since its first part was done: until then models are loaded and workers start, which says nothing about the rest."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._began, self._warm = clock, 0.0, 0.0
+
+    def compute_speed(self, done: float) -> float | None:
+        """Units of `done` per second; None for the first part, and while the next is not done."""
+        if not self._began and done:
+            self._began, self._warm = self._clock(), done
+        elapsed, later = self._clock() - self._began, done - self._warm
+        return later / max(elapsed, 0.001) if later > 0 else None
+
+
+def format_progress(done: float, total: float, speed: float | None, reasons: Counter[str]) -> str:
+    """Progress text: time done and in total, real-time factor, time left, rejection counts. `done`, `total`: seconds. `speed`: seconds of
+    sound per second; None: unknown yet."""
+    rate = "" if speed is None else f", {speed:.1f}× real time, {format_time((total - done) / speed)} left"
     counts = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(REASONS))
-    return f"{format_time(done)} of about {format_time(total)}, {speed:.1f}× real time, {left} left" + (
-        f" · rejected for: {counts}" * bool(counts)
-    )
+    return f"{format_time(done)} of about {format_time(total)}{rate}" + f" · rejected for: {counts}" * bool(counts)

@@ -19,7 +19,9 @@ def make_generate_parser() -> argparse.ArgumentParser:
         epilog='example: python -m finetune generate --model runs/llm_sft --prompt "Good day. Who are you?"',
     )
     prompt = parser.add_mutually_exclusive_group(required=True)
-    prompt.add_argument("--prompt", help="question to answer; for a model without a chat template, text to continue")
+    prompt.add_argument(
+        "--prompt", help="question to answer; for a model without a chat template, text to continue; - reads it from standard input"
+    )
     prompt.add_argument("--prompt-file", type=Path, help="file with one prompt per line: text, or JSON with messages as in training data")
     _add_decoding_arguments(parser)
     add_engine_options(parser)

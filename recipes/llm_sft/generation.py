@@ -33,6 +33,7 @@ from recipes.ray_generation import check_engine_options, explain_failures, open_
 
 from .cli_arguments import make_generate_parser
 
+STDIN = "-"
 SAMPLE_TOKENS = 128
 """Longest answer during training, when the model may run on one core beside the training."""
 
@@ -176,9 +177,11 @@ def make_decoding(arguments: argparse.Namespace) -> Decoding:
 def read_prompts(arguments: argparse.Namespace) -> list[str | dict[str, Any]]:
     """Prompts as text, or as rows with messages. Raises `UserError` for an empty prompt, and for a file that cannot be read."""
     if arguments.prompt_file is None:
-        if not arguments.prompt.strip():
-            raise UserError('--prompt is empty; give a text, as in --prompt "Good day. Who are you?"')
-        return [arguments.prompt]
+        prompt = sys.stdin.read().removesuffix("\n") if arguments.prompt == STDIN else arguments.prompt
+        if not prompt.strip():
+            given = "standard input" if arguments.prompt == STDIN else "--prompt"
+            raise UserError(f'{given} is empty; give a text, as in --prompt "Good day. Who are you?"')
+        return [prompt]
     try:
         lines = read_lines(arguments.prompt_file)
     except (OSError, UnicodeDecodeError) as error:

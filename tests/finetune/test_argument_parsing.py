@@ -30,6 +30,11 @@ ROOT = Path(__file__).parents[2]
         (["cp", "--too"], "unknown flag --too; the flags are --help"),
         (["cp"], "the following arguments are required: NAME; `finetune cp --help`"),
         (["frobnicate"], "unknown verb 'frobnicate'; verbs are train, "),
+        (["merge", "runs/me"], "unknown verb 'merge'; this is export: "),
+        (["eval"], "unknown verb 'eval'; this is eval-voice for a voice"),
+        (["push"], "unknown verb 'push'; this is export: `finetune export RUN --to FOLDER --push-to-hub NAME`"),
+        (["resume"], "unknown verb 'resume'; this is train: the command that started the run resumes it"),
+        (["voice"], "unknown verb 'voice'; this is the command data_prep"),
     ],
 )
 def test_the_nearest_word_is_named(
@@ -45,6 +50,8 @@ def test_the_nearest_word_is_named(
     ("argv", "message"),
     [
         (["vioce"], "unknown verb 'vioce'; did you mean voice?"),
+        (["transcribe"], "unknown verb 'transcribe'; this is voice"),
+        (["train"], "unknown verb 'train'; this is the command finetune"),
         (["--verbose"], "unknown verb '--verbose'; verbs are voice, codes"),
         (["voice", "talks", "--out", "x", "--wisper", "small"], "unknown flag --wisper; did you mean --whisper?"),
         (["voice", "talks", "--out", "x", "--transcripts", "--preset", "cleen"], "--preset cleen: no such choice; did you mean clean?"),

@@ -45,7 +45,7 @@ def test_every_problem_at_once_with_place_and_nearest_key(tmp_path: Path) -> Non
         f"{path}:9: unknown key micro_tokens; did you mean train.micro_tokens?",
         f"{path}:10: unknown key qqq; sections are recipe, run, model",
         "--checkpoint.kep: unknown key checkpoint.kep; did you mean checkpoint.keep?",
-        "--checkpoint.every: checkpoint.every = 0: Input should be greater than or equal to 1",
+        "--checkpoint.every: checkpoint.every = 0: Value error, expected a whole number from 1 on, or auto",
         "--train.lr: train.lr = 'yes': Input should be a valid number",
     ):
         assert line in printed
@@ -56,6 +56,10 @@ def test_every_problem_at_once_with_place_and_nearest_key(tmp_path: Path) -> Non
     ("key", "near"),
     [
         ("train.learning_rate", "train.lr"),
+        ("model.lora.r", "model.lora.rank"),
+        ("model.lora.target_modules", "model.lora.targets"),
+        ("lora", "model.lora"),
+        ("use_peft", "model.lora"),
         ("learning_rate", "train.lr"),
         ("train.num_train_epochs", "train.epochs"),
         ("per_device_train_batch_size", "train.micro_tokens"),
@@ -68,7 +72,7 @@ def test_a_name_of_another_trainer_leads_to_the_key_here(key: str, near: str) ->
 
 
 def test_every_name_of_another_trainer_leads_to_a_key_that_exists() -> None:
-    known = {key for key, *_ in fields(Config)} | {"options.speaker"}
+    known = {key for key, *_ in fields(Config)} | {"options.speaker", "model.lora"}
     assert len(SYNONYMS) >= 40 and {*SYNONYMS.values()} <= known
 
 
@@ -79,3 +83,8 @@ def test_the_reported_place_is_that_of_the_deciding_source(tmp_path: Path) -> No
     assert "--train.clip: train.clip = -2" in problems(("train.clip", "-2"), files=(good,))
     assert "--train.clip.deeper: train.clip = " in problems(("train.clip.deeper", "2"))
     assert "--train: train = 5: " in problems(("train", "5"), files=(good,))
+
+
+@pytest.mark.parametrize(("key", "meant"), [("model", "model.source"), ("data", "data.train"), ("run", "run.dir")])
+def test_a_value_in_place_of_a_section_names_the_key_that_is_meant(key: str, meant: str) -> None:
+    assert f"--{key}: {key} is a section; did you mean {meant}: x?" in problems((key, "x"))

@@ -21,7 +21,7 @@ from finetune.storage.model_resolver import resolve_model
 from finetune.terminal import print_line
 from recipes.ray_generation import open_engine
 from recipes.speech.cli import seed_tts_protocol
-from recipes.speech.cli.evaluation_arguments import CLIPS, JSON, MARKDOWN, PAGE, check_numbers, check_out, find_encoder, parse
+from recipes.speech.cli.evaluation_arguments import CLIPS, JSON, MARKDOWN, PAGE, check_numbers, check_out, choose_out, find_encoder, parse
 from recipes.speech.evaluation import evaluation_items, intelligibility, result_rendering, results_page, scoring, systems
 from recipes.speech.evaluation.evaluation_items import Item
 from recipes.speech.evaluation.results import Evaluation
@@ -49,6 +49,7 @@ class Plan:
 def evaluate(recipe: SpeechRecipe, model: Path, argv: list[str]) -> int:
     """Body of the verb. Raises `UserError` for what cannot be evaluated, before any model is loaded."""
     args = parse(argv)
+    args.out = choose_out(model, args.out)
     if args.protocol is not None:
         return seed_tts_protocol.evaluate_by_protocol(recipe, model, args)
     plan = make_plan(recipe, model, args)
@@ -162,9 +163,9 @@ def write_results_into_card(evaluation: Evaluation, plan: Plan) -> None:
 
 def write_documents(evaluation: Evaluation, out: Path) -> None:
     """Write JSON, Markdown and HTML; print the verdicts."""
-    files.write_json(out / JSON, result_rendering.build_record(evaluation))
     files.write_text(out / MARKDOWN, result_rendering.render_markdown(evaluation))
     files.write_text(out / PAGE, results_page.render(evaluation))
+    files.write_json(out / JSON, result_rendering.build_record(evaluation))  # last: it marks the evaluation as complete
     for sentence in result_rendering.verdicts(evaluation):
         print_line(sentence.replace("**", ""))
     print_line(f"{out / PAGE}: open it in a browser; {MARKDOWN} and {JSON} in the same folder have the figures")

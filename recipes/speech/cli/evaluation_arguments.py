@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from data_prep.audio_codecs.interface import SpeakerEncoder, UnsupportedModelErr
 from data_prep.audio_codecs.selection import open_speaker_encoder
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError
+from finetune.storage.hub_download import commit_of
 from recipes.ray_generation import add_engine_options, check_engine_options
 from recipes.speech.evaluation import systems
 from recipes.speech.evaluation.systems import System
@@ -60,7 +62,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--card", action="store_true", help="also write the results into the model card (README.md) of the export")
     parser.add_argument(
-        "--out", type=Path, default=Path("evaluation"), metavar="FOLDER", help="folder for the report and the clips (default %(default)s)"
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="new folder for the report and the clips (default: evaluation in the run, MODEL-evaluation beside an exported model, numbered "
+        "if there are some)",
     )
     options = add_protocol_arguments(parser)
     add_engine_options(parser)
@@ -114,11 +120,43 @@ def check_numbers(args: argparse.Namespace) -> None:
         raise UserError(f"--reference {args.reference}: no such file")
 
 
-def check_out(out: Path) -> None:
-    """Raise `UserError` for a folder with files that no evaluation wrote. Those of an earlier evaluation are replaced."""
-    others = [path.name for path in (out.iterdir() if out.is_dir() else [out] if out.exists() else []) if not OWN.fullmatch(path.name)]
-    if others:
+def choose_out(model: Path, out: Path | None) -> Path:
+    """`--out`, or by default the first folder beside the model that holds no complete evaluation, so that none is ever replaced."""
+    if out is not None:
+        return out
+    first = default_out(model)
+    names = (first if number == 1 else first.with_name(f"{first.name}-{number}") for number in itertools.count(1))
+    return next(folder for folder in names if find_result(folder) is None and not find_others(folder))
+
+
+def default_out(model: Path) -> Path:
+    """Inside a run; beside an exported model, which is published as it is; in the working folder for a model of the hub's cache."""
+    if commit_of(model) is not None:
+        return Path("evaluation")
+    if systems.is_run(model):
+        run = model.parent.parent if model.parent.name == "checkpoints" else model
+        return run / "evaluation"
+    return model.absolute().with_name(f"{model.absolute().name}-evaluation")
+
+
+def check_out(out: Path, with_clips: bool = False) -> None:
+    """Raise `UserError` for a folder with files that no evaluation wrote, or with a complete evaluation; one that was killed is continued
+    from its beginning. `with_clips`: the clips of a complete evaluation are needed."""
+    if others := find_others(out):
         raise UserError(f"--out {out}: contains files that are not of an evaluation ({others[0]}); choose another folder")
+    result = find_result(out)
+    if result is not None and not with_clips:
+        raise UserError(f"--out {out}: contains an evaluation ({result.name}); choose another folder, or remove this one")
+
+
+def find_others(out: Path) -> list[str]:
+    """Names in a folder of files that no evaluation writes."""
+    return [path.name for path in (out.iterdir() if out.is_dir() else [out] if out.exists() else []) if not OWN.fullmatch(path.name)]
+
+
+def find_result(out: Path) -> Path | None:
+    """The result of a complete evaluation in a folder; None without one."""
+    return next((path for path in (out / JSON, out / f"{SEED_TTS_EVAL}.json") if path.exists()), None)
 
 
 def find_encoder(recipe: SpeechRecipe, speaking: Sequence[System]) -> tuple[SpeakerEncoder | None, list[str]]:

@@ -18,7 +18,7 @@ import numpy as np
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, format_count
 from finetune.storage import files
-from finetune.storage.synthetic_audio_mark import SyntheticMark
+from finetune.storage.synthetic_audio_mark import SyntheticMark, read_synthetic_mark
 from finetune.terminal import print_diagnostic, print_line
 from recipes.ray_generation import add_engine_options, check_engine_options, open_engine
 from recipes.speech.batch_synthesis import speak_batches
@@ -30,6 +30,7 @@ from recipes.speech.sampling_settings import SamplingScheme
 from . import synthesis_manifest, text_inputs
 from .text_inputs import TextLine
 
+STDIN = "-"
 STDOUT = Path("-")
 Options = TypeVar("Options", SpeechRequest, SpeechSampling)
 
@@ -60,6 +61,7 @@ class GenerateCommand:
         if args.out.is_dir():
             example = args.out / "hello.wav"
             raise UserError(f"--out {args.out} is a folder; --text writes one wav file: give its name, as in --out {example}")
+        check_replaced(args.out, args.out)
         with closing(exported.open()) as voice:
             spoken = (stream_one if args.stream else speak_one)(voice, request, sampling, args.out, exported.folder.name)
         print_summary(exported.complete(request), sampling, args.out, spoken)
@@ -69,7 +71,7 @@ class GenerateCommand:
         """Parse the arguments of the command. Raises `UserError` for numbers out of range."""
         parser = self._make_parser()
         args = parse_arguments(parser, argv)
-        args.text = args.text or ""
+        args.text = sys.stdin.read().strip() if args.text == STDIN else args.text or ""
         args.out = args.out or Path("speech.wav" if args.text_file is None else "wavs")
         self.scheme.check_options(args)
         check_engine_options(args)
@@ -89,7 +91,7 @@ class GenerateCommand:
         )
         in_out, voice, decoding = (parser.add_argument_group(title) for title in ("text and output", "voice", "sampling"))
         text = in_out.add_mutually_exclusive_group(required=True)
-        text.add_argument("--text", help="text to speak")
+        text.add_argument("--text", help="text to speak; - reads it from standard input")
         text.add_argument(
             "--text-file", type=Path, metavar="FILE", help='a file with one text per line, or a .jsonl of {"text", "speaker", "language"}'
         )
@@ -117,6 +119,17 @@ class GenerateCommand:
             self.add_options(decoding)
         add_engine_options(parser)
         return parser
+
+
+def check_replaced(out: Path, wav: Path, model: str | None = None) -> None:
+    """Raise `UserError` if `wav`, which `--out` would replace, was not generated, or with another `model` than this one."""
+    if wav == STDOUT or not wav.is_file():
+        return
+    mark = read_synthetic_mark(wav)
+    if mark is None:
+        raise UserError(f"--out {out}: {wav} exists and was not generated here, so it would be lost; choose another name, or remove it")
+    if model is not None and mark.comment != SyntheticMark(model, mark.software).comment:
+        raise UserError(f"--out {out}: {wav} is speech of {mark.model or 'an unnamed model'}, not of {model}; choose another folder")
 
 
 def make_from_options(kind: type[Options], args: argparse.Namespace) -> Options:
@@ -191,6 +204,8 @@ def speak_file(
     rows = {number: row for number, row in synthesis_manifest.read_manifest(args.out).items() if row.get("key") == keys.get(number)}
     rows = {number: row for number, row in rows.items() if (args.out / row["file"]).is_file()}
     missing = [line for line in lines if line.number not in rows]
+    for line in missing:
+        check_replaced(args.out, args.out / line.name, exported.folder.name)
     for line, spoken in speak_lines(exported, inspect, missing, sampling, args) if missing else ():
         request = exported.complete(line.request)
         rows[line.number] = synthesis_manifest.write_line(

@@ -87,7 +87,7 @@ def make_plan(recipe: SpeechRecipe, model: Path, args: argparse.Namespace) -> Pr
     if unused is not None:
         raise UserError(f"--{unused} has no effect with --protocol {SEED_TTS_EVAL}; remove it")
     check_numbers(args)
-    check_out(args.out)
+    check_out(args.out, with_clips=args.protocol_transcripts is not None)
     prompts = read_prompts(args.data, args.protocol_language)
     chosen: list[Prompt] = evaluation_items.pick_evenly(prompts, len(prompts) if args.limit is None else args.limit)
     speaking = find_speaking_systems(recipe, model, args)
@@ -326,8 +326,7 @@ def describe_settings(plan: ProtocolPlan) -> dict[str, Any]:
 
 
 def write_documents(found: ProtocolReport, out: Path) -> None:
-    """Write JSON, Markdown and the public scripts' result files; print the figures."""
-    files.write_json(out / f"{SEED_TTS_EVAL}.json", report.build_record(found))
+    """Write Markdown, the public scripts' result files and, last, JSON, which marks the evaluation as complete; print the figures."""
     files.write_text(out / f"{SEED_TTS_EVAL}.md", report.render_markdown(found))
     for name, scores in found.scores.items():
         folder = files.make_folder(out / SCORES)
@@ -340,4 +339,5 @@ def write_documents(found: ProtocolReport, out: Path) -> None:
         print_line(f"{name}: WER {rate}, SIM {average}, {len(scores.missing)} of {found.utterances} utterances missing")
     for line in found.differences:
         print_line(f"differs from the protocol: {line}")
+    files.write_json(out / f"{SEED_TTS_EVAL}.json", report.build_record(found))
     print_line(f"{out / SEED_TTS_EVAL}.md: the figures, and all that they depend on")

@@ -163,6 +163,20 @@ def test_a_killed_run_leaves_no_folder_and_the_next_one_removes_its_temporary_fi
     assert sorted(each.name for each in tmp_path.iterdir()) == ["chats.jsonl", "out"]
 
 
+@pytest.mark.parametrize(("rows", "val"), [(5, 0), (6, 2), (40, 4), (60, 5)])
+def test_a_small_share_of_few_rows_still_validates(rows: int, val: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """2 % of 40 rows were none, and the next command named a val.jsonl that did not exist."""
+    path = write(tmp_path / "a.jsonl", chats(rows))
+    assert run(path, "--out", tmp_path / "out", "--val-share", "0.001") == 0
+    printed, summary = capsys.readouterr().out, json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert (summary["val"], summary["train"]) == (val, rows - val)
+    assert ("--data.val" in printed) == (val > 0)
+    if val:
+        assert len(lines(tmp_path / "out" / "val.jsonl")) == val and summary["val_rows_at_least"] == val
+        assert f"0% of so few rows are fewer than {val}, so up to {val} validate" in printed
+    assert run(path, "--out", tmp_path / "none", "--val-share", "0") == 0 and not (tmp_path / "none" / "val.jsonl").exists()
+
+
 @pytest.mark.parametrize(("option", "value"), [("--val-share", "-0.1"), ("--val-share", "1"), ("--val-share", "nan"), ("--val-rows", "-1")])
 def test_an_impossible_validation_size_is_refused(tmp_path: Path, option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(write(tmp_path / "a.jsonl", chats(2)), "--out", tmp_path / "out", option, value) == 2

@@ -13,7 +13,7 @@ from data_prep.audio.waveform import MASTER_RATE, Track
 from data_prep.clips.extraction import RecordingLevels
 from data_prep.pipeline import progress as progress_module
 from data_prep.pipeline.one_recording import DetectedSpeech, DividedRecording, TimedText, refuse_recording
-from data_prep.pipeline.progress import RecordingProgress, describe_result, format_progress
+from data_prep.pipeline.progress import Pace, RecordingProgress, describe_result, format_progress
 from data_prep.pipeline.worker_activity import Activity
 from data_prep.recordings.recording_files import RecordingSource
 from data_prep.segmentation.vad import Region
@@ -23,9 +23,16 @@ HOUR = 3600
 
 
 def test_progress_shows_hours_speed_time_left_and_reasons() -> None:
-    line = format_progress(done=2 * HOUR, total=4 * HOUR, elapsed=180.0, reasons=Counter(noisy=3, no_text=2, a=1, b=1, c=1))
+    line = format_progress(done=2 * HOUR, total=4 * HOUR, speed=40.0, reasons=Counter(noisy=3, no_text=2, a=1, b=1, c=1))
     assert line == "2:00:00 of about 4:00:00, 40.0× real time, 0:03:00 left · rejected for: noisy 3, no_text 2, a 1, b 1"
-    assert format_progress(0.0, HOUR, 5.0, Counter()) == "0:00:00 of about 1:00:00, 0.0× real time, ? left"
+    assert format_progress(0.0, HOUR, None, Counter()) == "0:00:00 of about 1:00:00", "the speed is not known yet"
+
+
+def test_the_time_in_which_models_are_loaded_does_not_count_as_work() -> None:
+    """The first estimate for a file of clips was six hours: its first batch had waited for the codec."""
+    times = iter((60.0, 60.0, 61.0, 63.0))
+    pace = Pace(lambda: next(times))
+    assert [pace.compute_speed(done) for done in (20.0, 40.0, 80.0)] == [None, 20.0, 20.0]
 
 
 def test_the_result_of_a_recording_is_described() -> None:
@@ -43,7 +50,7 @@ def test_without_a_terminal_each_recording_has_a_line_and_estimates_are_correcte
             refuse_recording(RecordingSource(Path("b.wav"), "b.wav", "bb", "me"), "silent", "all of it", 1200 * MASTER_RATE), 600.0, []
         )
     first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("[1/2] a.wav: 1 clip · 0:10:00 of about 0:20:00, ")
+    assert first.startswith("[1/2] a.wav: 1 clip · 0:10:00 of about 0:20:00")
     assert first.endswith("· rejected for: noisy 1")
     assert second.startswith("[2/2] b.wav: rejected, silent: all of it · 0:30:00 of about 0:30:00, ")
     assert "0:00:00 left" in second
@@ -65,7 +72,7 @@ def test_the_parts_of_a_recording_count_once(capsys) -> None:
         progress.update_part("a.wav", 600.0, long, 1, 1)
         progress.update(replace(whole, total=1200 * MASTER_RATE), 600.0, [])
     first, second, third = capsys.readouterr().out.splitlines()
-    assert first.startswith("[0/2] a.wav: part 1 of 2, 7 clips · 0:05:00 of about 0:40:00, ")
+    assert first == "[0/2] a.wav: part 1 of 2, 7 clips · 0:05:00 of about 0:40:00"
     assert second.startswith("[0/2] a.wav: part 2 of 2, 1 clip · 0:20:00 of about 0:40:00, ")
     assert third.startswith("[1/2] a.wav: 1 clip · 0:20:00 of about 0:40:00, ")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from pathlib import Path
@@ -114,6 +115,18 @@ def test_a_line_of_a_prompt_file_ends_at_a_line_feed_alone(tmp_path: Path) -> No
     path.write_bytes(f"{json.dumps(row, ensure_ascii=False)}\r\none\x0ctwo\rthree\n".encode("utf-8-sig"))
     found = generation.read_prompts(make_generate_parser().parse_args(["--prompt-file", str(path)]))
     assert found == [row, "one\x0ctwo\rthree"]
+
+
+def test_a_prompt_comes_from_standard_input(exported: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    answers = []
+    for prompt in ("Who are you?", "-"):
+        monkeypatch.setattr("sys.stdin", io.StringIO("Who are you?\n"))
+        assert generation.generate(exported, ["--prompt", prompt]) == 0
+        answers.append(capsys.readouterr().out)
+    assert answers[0] == answers[1] != ""
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
+    with pytest.raises(UserError, match="standard input is empty"):
+        generation.generate(exported, ["--prompt", "-"])
 
 
 def test_without_a_chat_template_a_text_is_continued(bare: Path, capsys: pytest.CaptureFixture[str]) -> None:

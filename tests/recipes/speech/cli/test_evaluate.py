@@ -102,6 +102,9 @@ def test_an_evaluation_replaces_an_incomplete_one(voice: Voice, tmp_path: Path) 
     assert found == {"clipping": 0.0, "runaways": 100.0}
     assert not (out / "clips" / "old").exists() and not (out / "export-100").exists()
     assert json.loads((out / "evaluation.json").read_text())["clips"]
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert verbs.main(command) == 2, "a complete one stays"
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -57,6 +58,32 @@ def test_one_text_is_written_and_summarized(folder: Path, tmp_path: Path, capsys
     assert capsys.readouterr().out == f"{out}: 0.55 s, low\n"
     assert COMMAND.run(folder, ["--text", "Never late.", "--speaker", "low", "--max-seconds", "0.5", "--out", str(out)]) == 0
     assert soundfile.info(out).duration == 0.5 and "cut off at --max-seconds 0.5: the model did not end it" in capsys.readouterr().out
+
+
+def test_recordings_and_speech_of_other_models_are_not_replaced(folder: Path, tmp_path: Path) -> None:
+    recording, wavs = tmp_path / "mine.wav", tmp_path / "wavs"
+    recording.write_bytes(b"RIFF, a recording")
+    with pytest.raises(UserError, match="mine.wav exists and was not generated here, so it would be lost"):
+        COMMAND.run(folder, ["--text", "Never late.", "--speaker", "low", "--out", str(recording)])
+    assert recording.read_bytes() == b"RIFF, a recording"
+    (tmp_path / "lines.txt").write_text("Never late.\n")
+    argv = ["--text-file", str(tmp_path / "lines.txt"), "--speaker", "low", "--out", str(wavs)]
+    assert COMMAND.run(folder, argv) == 0
+    before = {path: path.read_bytes() for path in wavs.iterdir()}
+    (other := tmp_path / "other").mkdir()
+    for path in folder.iterdir():
+        (other / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(UserError, match=f"is speech of {folder.name}, not of other; choose another folder"):
+        COMMAND.run(other, [*argv, "--seed", "3"])
+    assert {path: path.read_bytes() for path in wavs.iterdir()} == before
+
+
+def test_a_text_comes_from_standard_input(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    argv = ["--speaker", "low", "--out"]
+    assert COMMAND.run(folder, ["--text", "Never late.", *argv, str(tmp_path / "a.wav")]) == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO("Never late.\n"))
+    assert COMMAND.run(folder, ["--text", "-", *argv, str(tmp_path / "b.wav")]) == 0
+    assert (tmp_path / "a.wav").read_bytes() == (tmp_path / "b.wav").read_bytes()
 
 
 def test_a_stream_has_the_same_audio(folder: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
