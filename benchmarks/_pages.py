@@ -28,6 +28,22 @@ HEAD_OF_MODELS = """# Models
 What works for which released model. `benchmarks/models_table.py` computes the table, and `benchmarks/_pages.py` writes this page.
 """
 
+QUANTIZED_BASES = """
+## Quantized bases
+
+| how config.json declares the weights | what `plan`, `train`, `export`, `generate`, `chat` and `serve` do |
+| --- | --- |
+| `fp8` (Qwen3-*-FP8, DeepSeek-V3): a scale for each block, tensor or row | dequantize while reading, slice by slice |
+| `mxfp4` (gpt-oss) | dequantize while reading, slice by slice |
+| compressed-tensors, GPTQ, AWQ, bitsandbytes, torchao, HQQ, quanto, EETQ, AQLM, VPTQ, SpQR, HIGGS, fbgemm_fp8, modelopt, MLX, any other | refuse it by name before anything is loaded |
+| nothing, but tensors are in 8 or 4 bits or have scales beside them | refuse them by name before anything is loaded |
+
+The code is our own and works the same with transformers 4.57 and 5. transformers dequantizes mxfp4 in both, to the same values, and fp8 only
+in 5, where it computes the size of a block from the shapes; that is wrong if the last block is smaller. An export has plain weights, in the
+type that config.json names (`dtype`), and declares no quantization. `tests/recipes/llm_sft/test_quantized_bases.py` compares training on an
+fp8 base with training on its dequantized weights.
+"""
+
 
 def results() -> list[Path]:
     return sorted((HERE / "results").glob("*.md"))
@@ -47,8 +63,8 @@ def page() -> str:
 
 
 def models_page() -> str:
-    """docs/models.md: the table of the released models."""
-    return f"{HEAD_OF_MODELS}\n{(HERE / 'results' / 'models_table.md').read_text(encoding='utf-8').strip()}\n"
+    """docs/models.md: the table of the released models, and which quantized bases can be trained."""
+    return f"{HEAD_OF_MODELS}\n{(HERE / 'results' / 'models_table.md').read_text(encoding='utf-8').strip()}\n{QUANTIZED_BASES}"
 
 
 def with_trials(guide: str) -> str:

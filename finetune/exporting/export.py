@@ -30,9 +30,9 @@ from finetune.modeling import added_parameters, loading, lora_adapters, quantiza
 from finetune.modeling.loading import Reader
 from finetune.recipe import ExportPlan, Recipe, choose_recipe, find_recipe, load_recipe
 from finetune.storage import files
+from finetune.storage.base_quantization import drop_declarations
 from finetune.storage.hub_download import commit_of
 from finetune.storage.model_security import copy_for_export
-from finetune.storage.safetensors_opening import open_weights
 from finetune.terminal import print_diagnostic
 
 DTYPE_FLAGS = {None: None, "bf16": torch.bfloat16, "fp32": torch.float32}
@@ -102,6 +102,11 @@ def export(
         card |= {} if strength == 1 else {"strength": strength}
         if adapter_only:
             source = select_adapter(source, form, base)
+            if any(tensor.form for tensor in loading.find_tensors(base).values()):
+                print_diagnostic(
+                    f"note: {state['base']['source']} is quantized, and the adapter was trained on its dequantized weights: load it on "
+                    "those (on a base that transformers loads with `dequantize=True`), or export without --adapter-only"
+                )
             write(source, adapter_entries(source), "adapter_model", base, target, card)
         else:
             entries = [entry for entry in exported_entries(renamed, base) if plan.keep(entry.name)]
@@ -156,8 +161,9 @@ def rename_tensors(source: Source, base: Path) -> Source:
 
     tensors = [name for name in source.shapes if not name.startswith("optimizer.")]
     own = {rename_trained(name): name for name in tensors}
-    stored = {translate(name): name for name in loading.tensor_files(base)}
-    if len(own) < len(tensors) or len(stored) < len(loading.tensor_files(base)):
+    known = loading.find_tensors(base)
+    stored = {translate(name): name for name in known}
+    if len(own) < len(tensors) or len(stored) < len(known):
         raise UserError("ExportPlan.translate_name of the recipe gives two tensors the same name; give each its own")
     names = {key: [translate(name) for name in source.state[key]] for key in ("added", "buffers")}
     return replace(
@@ -237,7 +243,7 @@ def select_adapter(source: Source, form: str, base: Path) -> Source:
         )
     adapters = [name for name in source.shapes if lora_adapters.is_adapter(name) and not name.startswith("optimizer.")]
     added = source.state["added"]
-    check_whole_modules(set(added), set(loading.tensor_files(base)) - set(added))
+    check_whole_modules(set(added), set(loading.find_tensors(base)) - set(added))
     own = {lora_adapters.peft_name(name): name for name in [*adapters, *added]}
     scaled = source.lora.model_copy(update={"alpha": source.lora.alpha * source.strength})
     config = lora_adapters.peft_config(scaled, [*{lora_adapters.layer_of(name) for name in adapters}])
@@ -279,11 +285,20 @@ def write(source: Source, entries: list[TensorEntry], weights: str, base: Path, 
         for name in source.plan.copy:
             for path in list_files(base / name):
                 copy_for_export(path, base, temporary / path.relative_to(base))
-        documents = {**set_dtype(source.plan.files, source.dtype), CARD: encode_card(source.state, card, digests)}
+        documents = {**set_dtype(describe_plain_weights(source.plan.files), source.dtype), CARD: encode_card(source.state, card, digests)}
         for name, content in documents.items():
             files.make_folder((temporary / name).parent)
             files.write_blocks(temporary / name, [content])
         check_written(temporary, digests)
+
+
+def describe_plain_weights(documents: dict[str, bytes]) -> dict[str, bytes]:
+    """The documents with a config.json that declares no quantization: the weights of every export are plain numbers."""
+    if "config.json" not in documents:
+        return documents
+    found = json.loads(documents["config.json"])
+    plain = drop_declarations(found)
+    return documents if plain == found else {**documents, "config.json": json.dumps(plain, indent=2, ensure_ascii=False).encode()}
 
 
 def set_dtype(documents: dict[str, bytes], dtype: torch.dtype | None) -> dict[str, bytes]:
@@ -305,12 +320,10 @@ def exported_entries(source: Source, base: Path) -> list[TensorEntry]:
     base's elements."""
     types = {text: dtype for dtype, text in DTYPES.items()}
     added, entries = source.state["added"], []
-    for name, path in sorted(loading.tensor_files(base).items()):
-        with open_weights(path) as file:
-            part = file.get_slice(name)
-            own = types[part.get_dtype()]
-            dtype = source.dtype if source.dtype and own.is_floating_point else own
-            entries.append(TensorEntry(source.plan.translate_name(name), dtype, tuple(part.get_shape())))
+    for name, tensor in sorted(loading.find_tensors(base).items()):
+        own = types[tensor.dtype]
+        dtype = source.dtype if source.dtype and own.is_floating_point else own
+        entries.append(TensorEntry(source.plan.translate_name(name), dtype, tensor.shape))
     sizes = Counter[torch.dtype]()
     for entry in entries:
         sizes[entry.dtype] += math.prod(entry.shape) if entry.dtype.is_floating_point else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -16,11 +17,14 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from finetune.distributed.sharding import local_shard, plain_name
 from finetune.errors import UserError
-from finetune.modeling import added_parameters, quantization
+from finetune.modeling import added_parameters, quantization, stored_tensors
 from finetune.modeling.added_parameters import Initializer
 from finetune.modeling.lora_adapters import init_adapter, init_magnitudes, is_adapter, is_magnitude, layer_of
+from finetune.modeling.stored_tensors import StoredTensor
 from finetune.storage import files
+from finetune.storage.base_quantization import FLOATS, find_form
 from finetune.storage.model_resolver import MODEL_FILES, resolve_model
+from finetune.storage.model_security import read_object
 from finetune.storage.safetensors_opening import open_weights
 
 SHAPING = frozenset({".safetensors", ".json", ".jinja", ".model", ".txt", ".codes", ".tiktoken"})
@@ -31,16 +35,19 @@ DESCRIBING = ("README*", "LICENSE*", "NOTICE*", "USE_POLICY*", "*.index.json", "
 
 NONE_ADDED: Mapping[str, Initializer] = MappingProxyType({})
 SAME_NAMES: Mapping[str, str] = MappingProxyType({})
+PIECE_BYTES = 2**28
+"""Size in fp32 of what is read of a tensor at once."""
 
 
 def resolve_source(source: str | None, revision: str | None, patterns: Sequence[str] = MODEL_FILES, option: str = "model.source") -> Path:
     """Local folder of a base model, as `resolve_model` finds it. Raises `UserError`, in the name of `option`, if there is none, and for a
-    folder without a config.json."""
+    folder without a config.json; also for weights that config.json declares to be quantized in a form that cannot be dequantized."""
     if source is None:
         raise UserError("model.source is not set: give a hub name or a folder, as in --model.source Qwen/Qwen3-TTS-12Hz-0.6B-Base")
     folder = resolve_model(option, source, patterns, revision)
     if not (folder / "config.json").is_file():
         raise UserError(f"{option} {source}: the folder contains no config.json, so it is not a model")
+    find_form(read_object(folder / "config.json"), folder)
     return folder.resolve() if Path(source).is_dir() else folder
 
 
@@ -81,22 +88,30 @@ def tensor_files(folder: Path) -> dict[str, Path]:
     return found
 
 
+def find_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """Name → tensor of a base, as its model needs it: a quantized one without its scales (`stored_tensors`). Raises `UserError` if there
+    are no weights, and for values that are not plain numbers and cannot be dequantized."""
+    return stored_tensors.find_tensors(folder, tensor_files(folder))
+
+
+def describe_storage(base: Path, compute: torch.dtype) -> str | None:
+    """For the log: how a base is quantized, and what becomes of it; None for one with plain weights, or without any. `compute`: the type of
+    frozen weights."""
+    return stored_tensors.describe_form(base, tensor_files(base), compute) if any(base.glob("*.safetensors")) else None
+
+
 def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Tensor name → shape, from the files' headers. Raises `UserError` if there are no weights."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for path in set(tensor_files(folder).values()):
-        with open_weights(path) as file:
-            shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - no mapping
-    return shapes
+    """Tensor name → shape, from the files' headers, as `find_tensors`."""
+    return {name: tensor.shape for name, tensor in find_tensors(folder).items()}
 
 
 def freeze(model: nn.Module, trainable: Callable[[str], bool], frozen_dtype: torch.dtype) -> None:
-    """Set `requires_grad` of each parameter, and cast frozen ones to `frozen_dtype`. Parameters are on meta. Raises `UserError` if all are
-    frozen."""
+    """Set `requires_grad` of each parameter, and cast frozen ones to `frozen_dtype` and trained ones to fp32: libraries create them in the
+    type that config.json names. Parameters are on meta. Raises `UserError` if all are frozen."""
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(trainable(name))
-        if not parameter.requires_grad and parameter.is_floating_point():
-            parameter.data = parameter.data.to(frozen_dtype)
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.to(torch.float32 if parameter.requires_grad else frozen_dtype)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UserError("nothing would be trained: every parameter is frozen; check options and model.lora")
 
@@ -152,24 +167,24 @@ Reader = Callable[[str, tuple[slice, ...] | None], Tensor]
 
 @contextlib.contextmanager
 def open_base(folder: Path, names: Mapping[str, str] = SAME_NAMES) -> Iterator[Reader]:
-    """Read tensors, or slices of them, from a base's safetensors; each file is opened once and mapped, not read. `names`: name that the
-    reader is given → name in the files, where they differ."""
+    """Read tensors, or slices of them, from a base's safetensors; each file is opened once and mapped, not read. Quantized ones are
+    dequantized slice by slice. `names`: name that the reader is given → name in the files, where they differ."""
     places = tensor_files(folder)
+    tensors = stored_tensors.find_tensors(folder, places)
     with contextlib.ExitStack() as stack:
         handles = {path: stack.enter_context(open_weights(path)) for path in set(places.values())}
 
         def read(name: str, slices: tuple[slice, ...] | None) -> Tensor:
-            stored = names.get(name, name)
-            handle = handles[places[stored]]
-            return handle.get_tensor(stored) if slices is None else handle.get_slice(stored)[slices]
+            return stored_tensors.read_values(lambda part: handles[places[part]], tensors[names.get(name, name)], slices)
 
         yield read
 
 
 def find_misfits(model: nn.Module, base: Path, added: Collection[str] = (), names: Mapping[str, str] = SAME_NAMES) -> list[str]:
-    """Tensors that the base lacks or has in another shape, without the `added` ones, one line each, by their `names` in the base. Compares
-    full shapes, since a slice of a larger tensor would load without an error."""
-    shapes = tensor_shapes(base)
+    """Tensors that the base lacks, has in another shape or as integers, without the `added` ones, one line each, by their `names` in the
+    base. Compares full shapes, since a slice of a larger tensor would load without an error."""
+    tensors = find_tensors(base)
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
     own = dict(
         _expected(base_name(name), tuple(parameter.shape))
         for name, parameter in model.named_parameters()
@@ -177,9 +192,9 @@ def find_misfits(model: nn.Module, base: Path, added: Collection[str] = (), name
     )
     wanted = {names.get(name, name): shape for name, shape in own.items()}
     missing = [f"{name} is missing" for name in wanted if name not in shapes]
-    return missing + [
-        f"{name} is {shapes[name]} there, the model has {shape}" for name, shape in wanted.items() if shapes.get(name, shape) != shape
-    ]
+    other = [f"{name} is {shapes[name]} there, the model has {shape}" for name, shape in wanted.items() if shapes.get(name, shape) != shape]
+    raw = [f"{name} is stored as {tensors[name].dtype}" for name in wanted if name in tensors and tensors[name].dtype not in FLOATS]
+    return missing + other + [f"{line}, which are no weights" for line in raw]
 
 
 def _expected(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
@@ -198,8 +213,21 @@ def _fill(name: str, parameter: nn.Parameter, read: Reader, seed: int) -> None:
         local.copy_(init_adapter(plain_name(name), parameter.shape, seed)[slices])
     elif (weight := quantization.weight_of(base_name(name))) is not None:
         local.copy_(quantization.bytes_of(name, read(weight, (slices[0], slice(None)))))
+    elif not parameter.dim():
+        local.copy_(read(base_name(name), None))
     else:
-        local.copy_(read(base_name(name), slices if parameter.dim() else None))
+        for piece in _split_rows(slices):
+            start = piece[0].start - slices[0].start
+            local[start : start + piece[0].stop - piece[0].start].copy_(read(base_name(name), piece))
+
+
+def _split_rows(slices: tuple[slice, ...]) -> Iterator[tuple[slice, ...]]:
+    """The slices in blocks of rows of about `PIECE_BYTES` in fp32: to dequantize a tensor takes memory for copies of what is read at
+    once."""
+    width = 4 * math.prod(part.stop - part.start for part in slices[1:])
+    height = max(1, PIECE_BYTES // max(1, width))
+    for start in range(slices[0].start, slices[0].stop, height):
+        yield (slice(start, min(start + height, slices[0].stop)), *slices[1:])
 
 
 def local_slices(tensor: Tensor) -> tuple[tuple[int, ...], tuple[slice, ...]]:

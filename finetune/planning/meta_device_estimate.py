@@ -41,7 +41,7 @@ class RunEstimate:
     unit: str = POSITIONS
     """`Recipe.unit`."""
     remarks: tuple[str, ...] = ()
-    """`Loaded.remarks`, which training prints at its start."""
+    """How the base is stored, and `Loaded.remarks`; training prints them at its start."""
 
 
 def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
@@ -85,7 +85,8 @@ def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
         recomputing=train.activation_checkpointing,
         refuses_tensor=refusals.get,
     )
-    return RunEstimate(config, counted, work, activations, misfits, sketched.processor, recipe.unit, loaded.remarks)
+    remarks = tuple(filter(None, [loading.describe_storage(loaded.base, dtype), *loaded.remarks]))
+    return RunEstimate(config, counted, work, activations, misfits, sketched.processor, recipe.unit, remarks)
 
 
 def resolve_base(config: Config) -> Config:

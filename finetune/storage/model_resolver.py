@@ -11,6 +11,7 @@ from pathlib import Path
 
 from finetune.errors import UserError
 from finetune.storage import demo_models
+from finetune.storage.base_quantization import find_form
 from finetune.storage.hub_download import commit_of, download, download_dataset
 from finetune.storage.model_security import CONFIG, INDEX, checked_index, read_object
 
@@ -54,12 +55,14 @@ def download_model(model: str, revision: str | None, patterns: list[str]) -> Pat
     """As `download`; but if `patterns` has `WEIGHTS`, of those beside config.json only the set that transformers loads.
 
     A repository may contain a second set in the format of its makers: 6 GB in sesame/csm-1b, `consolidated.safetensors` of Mistral. Raises
-    `UserError` for an invalid index of weights, and the exceptions of huggingface_hub.
+    `UserError` for an invalid index of weights and weights in a form that is refused, and the exceptions of huggingface_hub.
     """
     if WEIGHTS not in patterns:
         return download(model, revision, patterns)
     others = [pattern for pattern in patterns if pattern != WEIGHTS]
     folder = download(model, revision, others)
+    if (folder / CONFIG).is_file():
+        find_form(read_object(folder / CONFIG), folder)  # before hours of downloading weights that are then refused
     commit = commit_of(folder) or revision
     weights = find_weight_files(folder) or [SINGLE]
     folder = download(model, commit, [*others, *weights, IN_SUBFOLDERS])

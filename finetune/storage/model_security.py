@@ -23,9 +23,11 @@ from typing import Any
 
 from finetune.errors import UserError
 from finetune.storage import demo_models, files, input_files, path_settings, strict_json
+from finetune.storage.base_quantization import check_plain, drop_declarations, find_form
 from finetune.storage.hub_download import commit_of
 from finetune.storage.model_classes import is_known_tokenizer
 from finetune.storage.model_config_limits import find_impossible_value
+from finetune.storage.safetensors_opening import open_weights
 from finetune.terminal import print_diagnostic, printable
 
 CONFIG = "config.json"
@@ -112,8 +114,8 @@ def admit(folder: Path, kind: Kind) -> Iterator[Path]:
 
 
 def check_config(folder: Path, kind: Kind) -> dict[str, Any]:
-    """The clean content of config.json. Raises `UserError` if it is missing, not a JSON object, or of a type that `kind` does not
-    accept."""
+    """The clean content of config.json, without declarations of quantization. Raises `UserError` if it is missing, not a JSON object, of a
+    type that `kind` does not accept, or declares a quantization that cannot be dequantized."""
     path = folder / CONFIG
     config, dropped = cleaned(path)
     found = config.get("model_type")
@@ -127,8 +129,10 @@ def check_config(folder: Path, kind: Kind) -> dict[str, Any]:
             )
     if (impossible := find_impossible_value(config)) is not None:
         raise UserError(f"{path}: {shorten(impossible, 200)}; download the model again, or give another one")
+    find_form(config, folder)
     report(path, dropped)
-    return config
+    # Without them, a library would build layers of its own for the stored form; `stored_tensors` and `require_safetensors` read it.
+    return drop_declarations(config)
 
 
 _watch = threading.RLock()
@@ -359,8 +363,10 @@ def copy_for_export(path: Path, base: Path, target: Path) -> None:
 
 
 def require_safetensors(folder: Path, option: str) -> None:
-    """Raises `UserError` for a folder without safetensors weights, with a command that converts pickled ones."""
+    """Raises `UserError` for a folder without safetensors weights, with a command that converts pickled ones, and for quantized weights,
+    whose stored values a library would take for the weights."""
     if any(folder.glob("*.safetensors")):
+        check_plain(folder, read_object(folder / CONFIG) if (folder / CONFIG).is_file() else {}, read_types(folder), option)
         return
     pickled = next((path for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for path in sorted(folder.glob(pattern))), None)
     if pickled is None:
@@ -369,6 +375,15 @@ def require_safetensors(folder: Path, option: str) -> None:
         f"{option} {folder}: its weights are pickles ({pickled.name}), which can execute code when loaded, and are refused. "
         f"{CONVERTING.format(folder=folder, pickled=pickled.name)}"
     )
+
+
+def read_types(folder: Path) -> dict[str, str]:
+    """Name of each tensor in the safetensors files of a folder → its type, as the files name it."""
+    types: dict[str, str] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with open_weights(path) as file:
+            types |= {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118 - no mapping
+    return types
 
 
 CONVERTING = (

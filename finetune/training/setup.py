@@ -148,7 +148,9 @@ def prepare_base(config: Config, local: Config, recipe: Recipe) -> dict[str, str
 
     `local` is the config with data files that are on this machine.
     """
-    base_files = loading.file_digests(loading.resolve_source(config.model.source, config.model.revision), recipe.base_folders)
+    base = loading.resolve_source(config.model.source, config.model.revision)
+    loading.find_tensors(base)  # refuses quantized weights before all files are read for their digests
+    base_files = loading.file_digests(base, recipe.base_folders)
     recipe.prepare(local)
     return base_files
 
@@ -275,6 +277,7 @@ def report_start(training: Training, progress: Progress, events: Events) -> None
     for text in filter(
         None,
         (
+            loading.describe_storage(training.loaded.base, sharding.compute_dtype(config)),
             *training.loaded.remarks,
             describe_added(training.loaded),
             optimizers.describe_rules(training.optimizer),

@@ -11,9 +11,11 @@ import torch
 from finetune.errors import UserError
 from finetune.hardware import cudnn_sdpa
 from finetune.recipe import Loaded, Sketch
-from finetune.storage.model_security import admit, require_safetensors, require_weights
+from finetune.storage.base_quantization import find_form
+from finetune.storage.model_security import CONFIG, admit, read_object, require_safetensors, require_weights
 from recipes.language import collation
 from recipes.language.attention_selection import choose_attention, explain_recompilation
+from recipes.language.causal_lm_export_files import GENERATION
 from recipes.language.causal_model import build_on_meta, causal_language_model, choose_loss_head, find_block_classes, read_config
 from recipes.language.tokenizer import load_tokenizer
 from recipes.transformers_meta_models import explain_loading
@@ -56,18 +58,45 @@ def load_for_generation(folder: Path) -> tuple[Any, Any]:
     """
     import transformers  # takes seconds, and `--help` imports the modules that import this one
 
-    if not (folder / "config.json").is_file():
+    if not (folder / CONFIG).is_file():
         raise UserError(
             f"--model {folder}: is not a model (it has no config.json); `python -m finetune export RUN --to {folder}` makes one from a run"
         )
     transformers.logging.set_verbosity_error()  # otherwise it comments on every default setting of generation
+    quantized = find_form(read_object(folder / CONFIG), folder) is not None
     tokenizer = load_tokenizer(folder, None)
-    require_safetensors(folder, "--model")
+    if not quantized:
+        require_safetensors(folder, "--model")
     cudnn_sdpa.disable_cudnn()
     placement = {"device_map": "auto", "dtype": "auto"} if torch.cuda.is_available() else {"dtype": torch.float32}
+    if quantized:
+        return load_dequantized(folder, placement), tokenizer
     with admit(folder, causal_language_model()) as clean, explain_loading(folder):
         model, loaded = transformers.AutoModelForCausalLM.from_pretrained(
             clean, trust_remote_code=False, use_safetensors=True, output_loading_info=True, **placement
         )
         require_weights(loaded["missing_keys"], ())
     return model.eval(), tokenizer
+
+
+def load_dequantized(folder: Path, placement: dict[str, Any]) -> Any:
+    """The model of a folder with quantized weights, as plain numbers, of which memory holds two copies for a moment. Raises `UserError` if
+    that fails. transformers' own dequantization needs its version 5, and computes the size of an fp8 block from the shapes, which is
+    wrong if the last block is smaller."""
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    from finetune.modeling.loading import find_tensors, open_base
+
+    with admit(folder, causal_language_model()) as clean, explain_loading(folder), open_base(folder) as read:
+        config = transformers.AutoConfig.from_pretrained(clean, trust_remote_code=False)
+        dtype = getattr(config, "dtype", None) or torch.bfloat16
+        weights = {name: read(name, None).to(dtype) for name in find_tensors(folder)}
+        built: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+        model, loaded = built.from_pretrained(
+            None, config=config, state_dict=weights, trust_remote_code=False, output_loading_info=True, **placement
+        )
+        require_weights(loaded["missing_keys"], ())
+        if (clean / GENERATION).is_file():
+            model.generation_config = transformers.GenerationConfig.from_pretrained(clean, trust_remote_code=False)
+    return model.eval()

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
 from finetune.errors import UserError
@@ -166,8 +167,17 @@ def test_pickled_weights_are_refused_with_the_way_to_convert_them(tmp_path: Path
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(UserError, match=rf"--model {tmp_path}: its weights are pickles .* Convert them: python -c .*weights_only=True"):
         model_security.require_safetensors(tmp_path, "--model")
-    (tmp_path / "model.safetensors").write_bytes(b"")
+    save_file({"weight": torch.ones(2)}, tmp_path / "model.safetensors")
     model_security.require_safetensors(tmp_path, "--model")
+
+
+def test_quantized_weights_are_refused_where_a_library_loads_them(tmp_path: Path) -> None:
+    save_file({"weight": torch.ones(2), "weight_scale": torch.ones(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=rf"--model {tmp_path}: weight_scale is a part of a quantized weight"):
+        model_security.require_safetensors(tmp_path, "--model")
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": "fp8"}}))
+    with pytest.raises(UserError, match=rf"--model {tmp_path}: its weights are stored in fp8"):
+        model_security.require_safetensors(tmp_path, "--model")
 
 
 class Harmful:
