@@ -35,11 +35,11 @@ QUANTIZED_BASES = """
 | --- | --- |
 | `fp8` (Qwen3-*-FP8, DeepSeek-V3): a scale for each block, tensor or row | dequantize while reading, slice by slice |
 | `mxfp4` (gpt-oss) | dequantize while reading, slice by slice |
-| compressed-tensors, GPTQ, AWQ, bitsandbytes, torchao, HQQ, quanto, EETQ, AQLM, VPTQ, SpQR, HIGGS, fbgemm_fp8, modelopt, MLX, any other | refuse it by name before anything is loaded |
+| compressed-tensors, GPTQ, AWQ, bitsandbytes, torchao, fbgemm_fp8, modelopt, MLX, any other | refuse it by name before anything is loaded |
 | nothing, but tensors are in 8 or 4 bits or have scales beside them | refuse them by name before anything is loaded |
 
-The code is our own and works the same with transformers 4.57 and 5. transformers dequantizes mxfp4 in both, to the same values, and fp8 only
-in 5, where it computes the size of a block from the shapes; that is wrong if the last block is smaller. An export has plain weights, in the
+The code is our own and works the same with transformers 4.57 and 5. transformers dequantizes mxfp4 in both, to the same values, and fp8
+only in 5, where it computes the size of a block from the shapes; that is wrong if the last block is smaller. An export has plain weights, in the
 type that config.json names (`dtype`), and declares no quantization. `tests/recipes/llm_sft/test_quantized_bases.py` compares training on an
 fp8 base with training on its dequantized weights.
 """
