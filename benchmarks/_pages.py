@@ -39,9 +39,9 @@ QUANTIZED_BASES = """
 | nothing, but tensors are in 8 or 4 bits or have scales beside them | refuse them by name before anything is loaded |
 
 The code is our own and works the same with transformers 4.57 and 5. transformers dequantizes mxfp4 in both, to the same values, and fp8
-only in 5, where it computes the size of a block from the shapes; that is wrong if the last block is smaller. An export has plain weights, in the
-type that config.json names (`dtype`), and declares no quantization. `tests/recipes/llm_sft/test_quantized_bases.py` compares training on an
-fp8 base with training on its dequantized weights.
+only in 5, where it computes the size of a block from the shapes; that is wrong if the last block is smaller. An export has plain weights,
+in the type that config.json names (`dtype`), and declares no quantization. `tests/recipes/llm_sft/test_quantized_bases.py` compares
+training on an fp8 base with training on its dequantized weights.
 """
 
 
