@@ -20,6 +20,7 @@ from finetune.storage.model_classes import list_image_processors
 from finetune.storage.model_security import Kind
 from finetune.storage.strict_json import one_line
 from recipes import transformers_meta_models
+from recipes.transformers_release import name_release
 
 OTHERS = frozenset({"timm_wrapper", "shieldgemma2", "perceiver", "imagegpt", "siglip2"})
 """Types that transformers lists as image classifiers, but that take no plain images: models of other libraries, of text and images, of
@@ -90,7 +91,7 @@ def image_classifier() -> Kind:
         "image_processor_type": processors,
         "feature_extractor_type": [name.replace("ImageProcessor", "FeatureExtractor") for name in processors],  # of folders from before
     }
-    return Kind("an image classifier of transformers", types, transformers_meta_models.is_part, classes)
+    return Kind(f"an image classifier of {name_release()}", types, transformers_meta_models.is_part, classes)
 
 
 def read_config(base: Path) -> Any:

@@ -20,6 +20,7 @@ from recipes import transformers_meta_models
 from recipes.language import varlen_attention
 from recipes.language.liger_loss import LigerHead, check_runnable
 from recipes.language.loss_assumption_checks import check_own_forward
+from recipes.transformers_release import name_release
 
 COMPOSITES = frozenset({"moshi", "musicgen", "musicgen_melody"})
 """Speech and music models that transformers lists as causal language models. Their configs consist of other models' configs."""
@@ -94,7 +95,7 @@ def causal_language_model() -> Kind:
 
     types = frozenset(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - COMPOSITES
     classes = {"tokenizer_class": list_causal_tokenizers(types)}
-    return Kind("a causal language model of transformers", types, transformers_meta_models.is_part, classes)
+    return Kind(f"a causal language model of {name_release()}", types, transformers_meta_models.is_part, classes)
 
 
 def read_config(base: Path) -> Any:

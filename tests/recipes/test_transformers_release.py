@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 import transformers
 
+from finetune.errors import UserError
 from recipes import transformers_release
+from recipes.image_classification import classifier_model
+from recipes.language import causal_model
 from recipes.transformers_release import ENVIRONMENT, describe_old_release
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +29,15 @@ def test_transformers_4_is_said_with_what_it_lacks_and_the_other_environment(ins
     (line,) = describe_old_release()
     assert line.startswith(f"transformers {installed}, ") and line.endswith(ENVIRONMENT) and "\n" not in line
     assert "grouped experts" in line and {"CVE-2026-4372", "CVE-2026-5241"} <= set(re.findall(r"CVE-[\d-]+", line))
+
+
+def test_a_model_that_is_not_known_names_the_release_and_a_newer_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "brand_new"}')
+    for installed, more in (("4.57.3", r" \(transformers 5 knows more; README\.md says how to install it\)"), ("5.23.0", "")):
+        monkeypatch.setattr(transformers_release, "version", lambda _, installed=installed: installed)
+        for read, kind in ((causal_model.read_config, "a causal language model"), (classifier_model.read_config, "an image classifier")):
+            with pytest.raises(UserError, match=rf"model_type 'brand_new' is not {kind} of transformers {installed}{more}; give"):
+                read(tmp_path)
 
 
 def test_the_installed_release_is_described() -> None:
