@@ -19,7 +19,7 @@ WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/language tests/recipes/code
     tests/data_prep/audio_codecs/test_mimi_stream_decoder.py tests/data_prep/audio_codecs/test_snac_stream_decoder.py \
     $(addprefix tests/recipes/speech/test_,dataset_row_checks.py dataset_speakers.py training_files.py) \
     $(addprefix tests/recipes/speech/test_,model_card.py voices_json_content.py voices_json_schema.py) tests/recipes/speech/decoding \
-    tests/finetune/storage/test_model_security.py \
+    tests/finetune/storage/test_model_security.py tests/security \
     tests/data_prep/chats tests/data_prep/test_text_any_input.py tests/data_prep/cli/test_text.py tests/data_prep/test_export_audiofolder.py
 
 .PHONY: demo demo-llm demo-images test test-ci test-all test-chat test-gpu-versions mutants check bench gpu-dry bench-check
