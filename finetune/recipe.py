@@ -84,7 +84,8 @@ class Batch:
     targets: dict[str, int]
     """For each term of the loss, the number of its targets here. Known before the forward, because the global count divides the loss."""
     lengths: tuple[int, ...] = ()
-    """Of the samples that are packed into one row. They stay on the host, where a loop over them does not wait for the device."""
+    """Of the samples that are packed into one row, or of each row. They stay on the host, where a loop over them does not wait for the
+    device."""
 
 
 BASE_DISTANCE = "base_distance"

@@ -93,18 +93,25 @@ def print_estimate(config: Config, recipe: Recipe, requested: PlanOptions, argum
     """Print the estimate as YAML comments, and write the launch file if `--write` was given. Returns 1 if there are problems to fix before
     training, else 0."""
     from finetune.planning.launch_file import format_launch_command, format_launch_file
-    from finetune.planning.meta_device_estimate import estimate_run
-    from finetune.planning.plan_report import format_plan
+    from finetune.planning.meta_device_estimate import NoEstimateError, estimate_run
+    from finetune.planning.plan_report import format_plan, format_problems
     from finetune.planning.run_plan import look_at_data, plan_run, settle_plan
 
     foreseen = estimate_run(config, recipe)
-    seen = look_at_data(foreseen, recipe)
-    foreseen, sizes = settle_plan(foreseen, seen)
-    prospect = plan_run(foreseen, requested.cluster)
-    problems = list(dict.fromkeys([*startup_errors(config, recipe), *prospect.problems(seen)]))
+    problems = [*startup_errors(config, recipe)]
     words = list_words(arguments)
-    command = format_launch_command(prospect.best, requested.cluster, requested.write, words)
-    for line in format_plan(prospect, command, seen, sizes, problems):
+    try:
+        seen = look_at_data(foreseen, recipe)
+        foreseen, sizes = settle_plan(foreseen, seen)
+        prospect = plan_run(foreseen, requested.cluster)
+        problems = list(dict.fromkeys([*problems, *prospect.problems(seen)]))
+        command = format_launch_command(prospect.best, requested.cluster, requested.write, words)
+        lines = [*format_plan(prospect, command, seen, sizes, problems)]
+    except NoEstimateError as reason:
+        if requested.write is not None:
+            raise UserError(f"--write {requested.write}: there is no estimate by which to choose a strategy: {reason}") from reason
+        lines = [f"no estimate of memory and time: {reason}", *format_problems(problems)]
+    for line in lines:
         print_line(f"# {line}".rstrip())
     if requested.write is not None:
         files.write_text(requested.write, format_launch_file(prospect.best, requested.cluster, requested.write, words))

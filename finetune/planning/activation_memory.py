@@ -1,9 +1,9 @@
 """Activation memory and FLOPs of a micro-batch, measured by tracing one training step of the real model on fake tensors.
 
 Weights are torch's FakeTensors (shape, type and lifetime as on a real device, but no storage); ids and masks are real, since the model's
-control flow may depend on them. Every storage that an operation allocates is counted until it is freed; what is alive at the end of the
-forward pass is kept for the backward pass. There is no list of operations and no formula: activation checkpointing, adapters, packed rows
-and fused losses are traced as they run.
+control flow may depend on them. The experts that positions are routed to are real too: equally many positions for each. Every storage that
+an operation allocates is counted until it is freed; what is alive at the end of the forward pass is kept for the backward pass. There is no
+list of operations and no formula: activation checkpointing, adapters, packed rows and fused losses are traced as they run.
 
 A model has few layers outside its blocks and many equal blocks, so two blocks of each stack are traced, and the second is multiplied.
 """
@@ -11,6 +11,7 @@ A model has few layers outside its blocks and many equal blocks, so two blocks o
 from __future__ import annotations
 
 import copy
+import math
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,9 +20,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
 from finetune.distributed import activation_checkpointing, tensor_parallel
@@ -30,6 +31,8 @@ from finetune.recipe import Batch, Term
 
 aten = torch.ops.aten
 INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._unsafe_index_put.default}
+LARGEST_REAL = 2**30
+"""Bytes of a real tensor, such as a mask, above which it gets no storage either."""
 TRACED = 2
 """Traced blocks of each stack: the input of the first is kept by the layer before it; the second is representative of all others."""
 
@@ -116,8 +119,8 @@ def trace_step(
         narrow_to_shard(model, blocks, tensor, plans)
     activation_checkpointing.wrap_blocks(model, blocks, recomputing)
     stacks = [BlockStack(count, list(model.get_submodule(name))) for name, count in counts.items()]  # type: ignore[call-overload]
-    drop_storage(model, dtype)
-    ledger = AllocationCounter([*model.parameters(), *model.buffers(), *batch.tensors.values()])
+    mode = drop_storage(model, dtype)
+    ledger = AllocationCounter([*model.parameters(), *model.buffers(), *batch.tensors.values()], mode)
     with ledger, record_blocks(model, stacks, ledger):
         objective = torch.stack([term.sum * term.weight for term in loss(model, batch).values() if term.weight]).sum()
         after_forward, kept = len(ledger.timeline), ledger.alive
@@ -129,8 +132,9 @@ def trace_step(
     return Activations(through + more, max(0, forward - through), max(0, backward - max(forward, through)), kept + more, flops, positions)
 
 
-def drop_storage(model: nn.Module, dtype: torch.dtype) -> None:
-    """Replace parameters, in place, by fake ones without storage; floating-point ones in the compute type, as sharding casts them."""
+def drop_storage(model: nn.Module, dtype: torch.dtype) -> FakeTensorMode:
+    """Replace parameters, in place, by fake ones without storage; floating-point ones in the compute type, as sharding casts them. Returns
+    the mode in which more such tensors can be made."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     made: dict[int, nn.Parameter] = {}  # a tied weight stays one
     for module in model.modules():
@@ -142,6 +146,7 @@ def drop_storage(model: nn.Module, dtype: torch.dtype) -> None:
                 made[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
             if parameter is not None:
                 module._parameters[name] = made[id(parameter)]
+    return mode
 
 
 def narrow_to_shard(model: nn.Module, blocks: tuple[type[nn.Module], ...], size: int, plans: Plans) -> None:
@@ -157,9 +162,10 @@ def narrow_to_shard(model: nn.Module, blocks: tuple[type[nn.Module], ...], size:
 class AllocationCounter(TorchDispatchMode):
     """While open, counts the bytes of every storage that an operation allocates, and floating-point operations."""
 
-    def __init__(self, given: list[Tensor]) -> None:
-        """`given`: existing tensors, which are not counted."""
+    def __init__(self, given: list[Tensor], mode: FakeTensorMode) -> None:
+        """`given`: existing tensors, which are not counted. `mode`: of tensors without storage."""
         super().__init__()
+        self._mode = mode
         self.alive, self.flops = 0, 0.0
         self.timeline: list[int] = [0]
         """Allocated bytes after each operation."""
@@ -169,7 +175,7 @@ class AllocationCounter(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
         if function in INDEXING:
             args = (args[0], _replace_masks(args[1]), *args[2:])
-        result = function(*args, **(kwargs or {}))
+        result = self._call(function, args, kwargs or {})
         if function._overloadpacket in flop_registry:
             self.flops += flop_registry[function._overloadpacket](*args, **(kwargs or {}), out_val=result)
         for leaf in tree_leaves(result):
@@ -177,6 +183,20 @@ class AllocationCounter(TorchDispatchMode):
                 self._enter(leaf.untyped_storage())
         self.timeline.append(self.alive)
         return result
+
+    def _call(self, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        if any(isinstance(tensor, FakeTensor) for tensor in tensors):
+            result = function(*args, **kwargs)
+            if function == aten.topk.default:
+                values, chosen = result
+                return values, (torch.arange(chosen.numel()) % args[0].shape[args[2] if len(args) > 2 else -1]).view(chosen.shape)
+            return result
+        if _elements_of_result(tensors, args) <= LARGEST_REAL:
+            return function(*args, **kwargs)
+        args, kwargs = tree_map(lambda leaf: self._mode.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf, (args, kwargs))
+        with self._mode:
+            return function(*args, **kwargs)
 
     def _enter(self, storage: torch.UntypedStorage) -> None:
         key = storage._cdata
@@ -195,6 +215,17 @@ class AllocationCounter(TorchDispatchMode):
         self.alive -= size
         for moment in range(self._born.get(key, len(self.timeline)), len(self.timeline)):
             self.timeline[moment] -= size
+
+
+def _elements_of_result(tensors: list[Tensor], args: Any) -> int:
+    """Elements of what an operation makes of tensors by elements, or of a size; a mask has one byte for each."""
+    if not tensors:
+        sizes = args[0] if args and isinstance(args[0], list | tuple) else ()
+        return math.prod(size for size in sizes if isinstance(size, int))
+    try:
+        return math.prod(torch.broadcast_shapes(*(tensor.shape for tensor in tensors)))
+    except RuntimeError:  # an operation of another kind
+        return max(tensor.numel() for tensor in tensors)
 
 
 def _replace_masks(indices: list[Tensor | None]) -> list[Tensor | None]:

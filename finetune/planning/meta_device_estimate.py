@@ -19,9 +19,14 @@ from finetune.planning.data_preview import read_some_samples
 from finetune.planning.memory import Outline, outline_model
 from finetune.planning.parallelism_planner import TENSOR_SIZES, Work
 from finetune.recipe import POSITIONS, Batch, Loaded, Recipe, Sketch
+from finetune.storage.strict_json import one_line
 
 DESCRIBING = ["*.json", "*.txt", "*.model", "*.jinja"]
 """Files of a hub repository that a plan downloads: no weights."""
+
+
+class NoEstimateError(Exception):
+    """Memory and time of a run cannot be estimated; the run itself may work."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +75,9 @@ def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
         batch, held = sketched.batch(samples, positions // samples), positions // samples * samples
         try:
             return trace_step(loaded.model, counts, loaded.blocks, loss, batch, held, dtype, recomputing, tensor, loaded.tensor_plans)
-        except (RuntimeError, ValueError) as error:
+        except Exception as error:  # operations whose result depends on values fail in many ways without values
             if not misfits:
-                raise
+                raise NoEstimateError(f"one step cannot be traced without weights ({type(error).__name__}: {one_line(error)})") from error
             raise UserError(f"model.source: {misfits[0]} ({len(misfits)} tensors of {loaded.base} do not match its config.json)") from error
 
     train = config.train

@@ -50,6 +50,11 @@ def format_plan(
     yield ""
     yield from describe_strategy(prospect, command)
     yield ""
+    yield from format_problems(problems)
+
+
+def format_problems(problems: list[str]) -> Iterator[str]:
+    """What would stop the run, or that nothing was found."""
     yield f"problems to fix before training: {len(problems)}" if problems else "no problems found"
     yield from (f"  {line}" for problem in problems for line in split_lines(problem))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -36,12 +37,15 @@ def choose_attention(config: Config[LanguageOptions], model_config: Any) -> Atte
     check_available(requested, model_config)
     if requested not in ("auto", "varlen"):
         return use_transformers(requested, "as configured")
-    obstacle = find_varlen_obstacle(model_config)
+    obstacle, chunk = find_varlen_obstacle(model_config), find_chunk(model_config)
+    if obstacle is None and chunk and config.train.compile is True and config.data.packing:
+        obstacle = "train.compile needs rows of one shape, and samples in chunks (attention_chunk_size) do not make them"
     if obstacle is None and has_kernel(config, model_config):
         varlen_attention.register()
         return AttentionChoice(varlen_attention.KERNEL, "attention: varlen, the samples of a packed row separately, in one kernel of torch")
     # After the kernel: with flash_attention_2, transformers looks for packed samples in each layer, and the host waits for the GPU.
-    if requested == "auto" and config.train.precision == "bf16" and has_flash_attn() and model_class(model_config)._supports_flash_attn:
+    flash = not chunk and has_flash_attn() and model_class(model_config)._supports_flash_attn
+    if requested == "auto" and config.train.precision == "bf16" and flash:
         return use_transformers("flash_attention_2", "")
     if obstacle is None and config.train.compile is True and config.data.packing:
         obstacle = "train.compile would compile each block again for the lengths of each row"
@@ -51,6 +55,24 @@ def choose_attention(config: Config[LanguageOptions], model_config: Any) -> Atte
     if requested == "varlen":
         raise UserError(f"options.attention: varlen cannot be used, because {obstacle}; use auto or sdpa")
     return use_transformers("eager" if find_sdpa_obstacle(model_config) else "sdpa", f"because {obstacle}")
+
+
+def list_attentions(config: Config[LanguageOptions], model_config: Any) -> Iterator[AttentionChoice]:
+    """The choice of `choose_attention`, and for `auto` the implementations of transformers to try if it is wrong for this model."""
+    chosen = choose_attention(config, model_config)
+    yield chosen
+    for name in ("sdpa", "eager") if config.options.attention == "auto" else ():
+        if name != chosen.name and (name == "eager" or find_sdpa_obstacle(model_config) is None):
+            yield use_transformers(name, f"because {chosen.name} is wrong for this model")
+
+
+def find_stand_in(name: str, model_config: Any) -> str:
+    """The implementation that computes the same on a CPU in fp64."""
+    if name in (varlen_attention.LOOP, "sdpa", "eager"):
+        return name
+    if find_varlen_obstacle(model_config) is None:
+        return varlen_attention.LOOP
+    return "eager" if find_sdpa_obstacle(model_config) else "sdpa"
 
 
 def use_transformers(name: str, reason: str) -> AttentionChoice:
@@ -65,6 +87,10 @@ def check_available(requested: str, model_config: Any) -> None:
     if requested == "flash_attention_2" and not has_flash_attn():
         raise UserError(
             "options.attention: flash_attention_2 needs a CUDA GPU and the package flash-attn (pip install flash-attn); or use auto"
+        )
+    if requested == "flash_attention_2" and (chunk := find_chunk(model_config)):
+        raise UserError(
+            f"options.attention: flash_attention_2 has no attention in chunks (attention_chunk_size: {chunk}); use auto or sdpa"
         )
     if requested == "flex_attention" and not torch.cuda.is_available():
         raise UserError("options.attention: flex_attention has no backward pass without a CUDA GPU; use auto or eager")
@@ -87,6 +113,11 @@ def find_sdpa_obstacle(model_config: Any) -> str | None:
     return None if kind._supports_sdpa else f"transformers has no sdpa for {kind.__name__}"
 
 
+def find_chunk(model_config: Any) -> int | None:
+    """Positions that attend only to each other (Llama 4); None if there are no chunks."""
+    return getattr(model_config.get_text_config(), "attention_chunk_size", None)
+
+
 def find_varlen_obstacle(model_config: Any) -> str | None:
     """Why samples cannot be computed separately; None if they can."""
     kind = model_class(model_config)
@@ -106,6 +137,8 @@ def explain_recompilation(name: str, config: Config, model_config: Any) -> str |
         return "the number of positions of each expert differs from batch to batch"
     if config.data.packing and name == varlen_attention.LOOP:
         return "the samples of a packed row are computed in a loop, and their lengths differ"
+    if config.data.packing and name == varlen_attention.KERNEL and find_chunk(model_config):
+        return "samples in chunks (attention_chunk_size) do not make rows of one shape"
     return "flash_attention_2 looks for packed samples in each layer" if config.data.packing and name == "flash_attention_2" else None
 
 

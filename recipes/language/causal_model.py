@@ -5,6 +5,7 @@ transformers and accelerate are imported inside of functions: they take seconds,
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from finetune.errors import UserError
-from finetune.modeling.loss_head import LossHead, Shaping
+from finetune.modeling.loss_head import LossHead
 from finetune.recipe import BASE_STATES
 from finetune.storage.model_classes import list_causal_tokenizers
 from finetune.storage.model_security import Kind
 from recipes import transformers_meta_models
-from recipes.language import varlen_attention
+from recipes.language import rotary_tables, varlen_attention
 from recipes.language.liger_loss import LigerHead, check_runnable
-from recipes.language.loss_assumption_checks import check_own_forward
+from recipes.language.logit_shaping import measure_shaping
 from recipes.transformers_release import name_release
 
 COMPOSITES = frozenset({"moshi", "musicgen", "musicgen_melody"})
@@ -32,15 +33,18 @@ class CausalModel(nn.Module):
     def __init__(self, whole: Any, loss_head: type[LossHead] = LossHead) -> None:
         """`whole`: a model of transformers. Raises `UserError` if its own forward computes anything that this one does not."""
         super().__init__()
-        head, shaping = whole.get_output_embeddings(), read_shaping(whole.config)
+        varlen_attention.register()
+        head = whole.get_output_embeddings()
         self.config = whole.config
         self.vocabulary: int = head.out_features
         """Number of embeddings."""
         self.decoder_path, self.head_path = find_path(find_decoder(whole), whole), find_path(head, whole)
-        check_own_forward(whole, self.decoder_path, self.head_path, shaping)
+        shaping = measure_shaping(whole, self.decoder_path, self.head_path)
         for name, child in whole.named_children():
             self.add_module(name, child)
         self.set_submodule(self.head_path, loss_head(head, shaping))
+        rotary_tables.separate_samples(self)
+        self._accepted = frozenset(inspect.signature(self.get_submodule(self.decoder_path).forward).parameters)
 
     def forward(
         self, tensors: dict[str, Tensor], lengths: tuple[int, ...] = (), result: Literal["sums", "states"] = "sums"
@@ -50,43 +54,50 @@ class CausalModel(nn.Module):
 
         `tensors`: `ids` [B, S]; `targets` [B, S], the next token or `IGNORE`; `supervised` [M], the indices of the flattened positions with
         a target. For packed samples also `positions` [1, S], from 0 in each sample, and `bounds` [N + 1], where samples begin and end.
-        `lengths`: of packed samples, on the host.
+        `lengths`: of packed samples, or of each row without its padding, on the host.
 
         There is no padding mask: padding is on the right, where the other positions of a causal model do not attend.
         """
-        ids, supervised = tensors["ids"], tensors["supervised"]
+        ids, supervised, bounds = tensors["ids"], tensors["supervised"], tensors.get("bounds")
+        attention = self.config._attn_implementation
+        varlen = attention in (varlen_attention.LOOP, varlen_attention.KERNEL)
+        given: dict[str, Tensor | None] = {"attention_mask": None}
+        if (positions := tensors.get("positions")) is not None and "position_ids" in self._accepted:
+            given["position_ids"] = positions
         # Without a mask, transformers would inspect the positions for packed samples, and the host would wait for the device.
-        varlen = self.config._attn_implementation in (varlen_attention.LOOP, varlen_attention.KERNEL)
-        with varlen_attention.packed_row(tensors.get("bounds"), lengths):
-            hidden = self.get_submodule(self.decoder_path)(
-                input_ids=ids,
-                position_ids=tensors.get("positions"),
-                attention_mask=torch.ones_like(ids, dtype=torch.bool) if varlen else None,
-                use_cache=False,
-            ).last_hidden_state
+        if varlen or (bounds is not None and attention in varlen_attention.MASKED):
+            given["attention_mask"] = torch.ones_like(ids, dtype=torch.bool)
+        # Some layers compute from the place in the row, which for a sample is that of its position. Masks are made from it, but no spans.
+        if varlen and positions is not None and "cache_position" in self._accepted:
+            given["cache_position"] = positions[0]
+        self._set_sample_tables(bounds is not None, lengths)
+        with varlen_attention.packed_row(bounds, lengths):
+            hidden = self.get_submodule(self.decoder_path)(input_ids=ids, use_cache=False, **given).last_hidden_state
         states, targets = hidden.flatten(0, 1).index_select(0, supervised), tensors["targets"].flatten().index_select(0, supervised)
         if result == "states":
             return states
         sums: tuple[Tensor, ...] = self.get_submodule(self.head_path)(states, targets, tensors.get(BASE_STATES))
         return sums
 
+    def _set_sample_tables(self, packed: bool, lengths: tuple[int, ...]) -> None:
+        rows = (lengths,) if packed else tuple((length,) for length in lengths)
+        for module in self.modules():
+            if isinstance(module, rotary_tables.SampleTables):
+                module.rows = rows if lengths else ()
+
 
 def find_decoder(whole: Any) -> nn.Module:
-    """The part of a model below its output head. For some older models only `base_model` returns it."""
-    found = whole.get_decoder()
-    decoder: nn.Module = whole.base_model if found is whole else found
+    """The part of a model below its output head. For some older models only `base_model` returns it, and for some neither."""
+    from transformers import PreTrainedModel
+
+    inner = (child for child in whole.children() if isinstance(child, PreTrainedModel))
+    decoder: nn.Module = next(found for found in (whole.get_decoder(), whole.base_model, *inner) if found is not whole)
     return decoder
 
 
 def find_path(module: nn.Module, whole: nn.Module) -> str:
     """The path of a module in `whole`."""
     return next(path for path, each in whole.named_modules() if each is module)
-
-
-def read_shaping(config: Any) -> Shaping:
-    """How this architecture changes its logits, by the names that transformers' configs use (Gemma; Cohere; Granite)."""
-    scale = float(getattr(config, "logit_scale", None) or 1.0) / float(getattr(config, "logits_scaling", None) or 1.0)
-    return Shaping(scale, getattr(config, "final_logit_softcapping", None))
 
 
 def causal_language_model() -> Kind:

@@ -34,10 +34,10 @@ def make_filler(positions: int) -> Sample:
 
 
 def collate(samples: list[Sample]) -> Batch:
-    """A batch [B, S], padded on the right."""
+    """A batch [B, S], padded on the right. Its lengths are for `rotary_tables`."""
     ids = pad_sequence([sample["ids"] for sample in samples], batch_first=True)
     targets = pad_sequence([shift_labels(sample) for sample in samples], batch_first=True, padding_value=IGNORE)
-    return _make_batch({"ids": ids, "targets": targets})
+    return _make_batch({"ids": ids, "targets": targets}, tuple(len(sample["ids"]) for sample in samples))
 
 
 def pack(samples: list[Sample]) -> Batch:
@@ -59,10 +59,11 @@ def pack(samples: list[Sample]) -> Batch:
 def pad(batch: Batch, positions: int) -> Batch:
     """A packed row with a fixed number of positions, so that compiled blocks see only one shape. A longer row keeps its length.
 
-    The padding is one more sample, in which nothing is learned. All its positions are 0: higher ones could exceed the model's table of
-    positions, and a rotary embedding that scales with the highest position of a row would change the real samples.
+    The padding is one more sample, in which nothing is learned. All its positions are 0, as higher ones could exceed the model's table of
+    positions.
 
-    `bounds` get a fixed length too, by empty samples at the end. The lengths, which differ from row to row, are dropped.
+    `bounds` get a fixed length too, by empty samples at the end. So there are more of them than lengths, by which `varlen_attention` knows
+    such a row: the lengths, which differ from row to row, must not enter compiled blocks.
     """
     length, tensors = batch.tensors["ids"].shape[1], dict(batch.tensors)
     missing, used = max(0, positions - length), len(tensors["bounds"]) + 1
@@ -71,7 +72,7 @@ def pad(batch: Batch, positions: int) -> Batch:
         tensors[name] = torch.cat([tensors[name], added.unsqueeze(0).to(torch.int64)], dim=1)
     bounds = torch.full((bounds_length(used, positions),), length + missing, dtype=torch.int32)
     bounds[: used - 1] = tensors["bounds"]
-    return replace(batch, tensors={**tensors, "bounds": bounds}, lengths=())
+    return replace(batch, tensors={**tensors, "bounds": bounds})
 
 
 def bounds_length(used: int, positions: int) -> int:

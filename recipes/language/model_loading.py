@@ -14,14 +14,23 @@ from finetune.recipe import Loaded, Sketch
 from finetune.storage.base_quantization import find_form
 from finetune.storage.model_security import CONFIG, admit, read_object, require_safetensors, require_weights
 from recipes.language import collation
-from recipes.language.attention_selection import choose_attention, explain_recompilation
+from recipes.language.architecture_check import ArchitectureCheck, check_architecture
+from recipes.language.attention_selection import AttentionChoice, explain_recompilation, find_stand_in, list_attentions
 from recipes.language.causal_lm_export_files import GENERATION
-from recipes.language.causal_model import build_on_meta, causal_language_model, choose_loss_head, find_block_classes, read_config
+from recipes.language.causal_model import (
+    CausalModel,
+    build_on_meta,
+    causal_language_model,
+    choose_loss_head,
+    find_block_classes,
+    read_config,
+)
 from recipes.language.tokenizer import load_tokenizer
 from recipes.transformers_meta_models import explain_loading
 
 if TYPE_CHECKING:
     from finetune.config import Config
+    from finetune.modeling.loss_head import LossHead
     from recipes.language.options import LanguageOptions
 
 
@@ -33,11 +42,42 @@ def load_for_training(config: Config[LanguageOptions]) -> Loaded:
 
     loss_head = choose_loss_head(config.options.loss_head)
     base = resolve_source(config.model.source, config.model.revision)
-    attention = choose_attention(config, read_config(base))
-    model = build_on_meta(base, attention.name, loss_head)
+    attention, model, remarks = build_checked(config, base, loss_head)
     varies = explain_recompilation(attention.name, config, model.config)
-    blocks, remarks = find_block_classes(model), (attention.remark,)
+    blocks = find_block_classes(model)
     return Loaded(model=model, processor=None, blocks=blocks, base=base, tensor_plans=PLANS, varies=varies, remarks=remarks)
+
+
+def build_checked(
+    config: Config[LanguageOptions], base: Path, loss_head: type[LossHead]
+) -> tuple[AttentionChoice, CausalModel, tuple[str, ...]]:
+    """The model on meta, with an attention for which its architecture is right, and lines for the log. `auto` tries the implementations of
+    transformers after the one that it prefers. Raises `UserError` if none is right."""
+    model_config = read_config(base)
+    sample = config.data.sequence_length or config.train.micro_tokens
+    row, packing = max(sample, config.train.micro_tokens), config.data.packing
+    problems: list[str] = []
+    for attention in list_attentions(config, model_config):
+        model = build_on_meta(base, attention.name, loss_head)
+        found = check_architecture(model, find_stand_in(attention.name, model_config), packing, sample, row)
+        if found.unchecked is not None:
+            unchecked = f"not checked on a small model of this architecture: packing and loss ({found.unchecked})"
+            return attention, model, (attention.remark, unchecked)
+        if (problem := explain_problem(found, packing, attention.name)) is None:
+            return attention, model, (attention.remark,)
+        problems.append(problem)
+    raise UserError(f"{base}: {problems[0]}")
+
+
+def explain_problem(found: ArchitectureCheck, packing: bool, attention: str) -> str | None:
+    """What to tell the user about an architecture; None if it is right."""
+    if found.loss is not None:
+        return f"llm_sft cannot train this model, because its loss would not be that of transformers ({found.loss}; attention: {attention})"
+    if found.together is None:
+        return None
+    advice = "train with data.packing: false" if packing else "train with data.packing: true"
+    how = "packed" if packing else "padded"
+    return f"this model computes {how} samples otherwise than each alone ({found.together}; attention: {attention}); {advice}"
 
 
 def sketch_model(config: Config[LanguageOptions], load_processor: Callable[[Config[Any], Loaded], Any]) -> Sketch:

@@ -1,10 +1,15 @@
 """Attention that computes each sample of a packed row separately. A mask over the row would cost the square of the row's whole length.
 
+Attention in chunks (Llama 4) is attention in samples of a chunk's length, so that a sample is divided into its chunks.
+
 It is registered as an attention implementation in transformers. Once per forward, each kind of layer receives the spans of the samples
 instead of a mask. `collation.pack` computes their bounds on the host (`packed_row`), so the host never waits for a device to find where
 samples begin. The spans are arguments of the layers, so activation checkpointing keeps them for the second forward. No knowledge of the
 architecture is needed: before the first step, the model's own rule of which positions attend to which (sdpa's mask would be made from it)
 is compared with the rule here (`compare_rule`).
+
+Where a mask over the row is made after all (sdpa, eager, flex_attention), its rule is applied within each sample: transformers separates
+samples only in models that pass their positions on, and not in each version by the positions in the sample.
 """
 
 from __future__ import annotations
@@ -14,6 +19,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache, wraps
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -23,6 +30,8 @@ from finetune.errors import UserError
 
 LOOP, KERNEL = "overtone_loop", "overtone_varlen"
 """Names in transformers: sdpa in a loop over the samples, on every device; or one call of torch's varlen kernel."""
+MASKED = ("sdpa", "eager", "flex_attention")
+"""Implementations of transformers that separate samples by a mask."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +63,9 @@ _row: ContextVar[tuple[Tensor | None, tuple[int, ...]]] = ContextVar("row", defa
 @contextmanager
 def packed_row(bounds: Tensor | None, lengths: tuple[int, ...]) -> Iterator[None]:
     """While open, models attend to rows of these samples: `bounds` [N + 1] int32 on the model's device, `lengths` on the host, or () for a
-    row of fixed shape. Bounds of None: each row is one sample."""
+    row of fixed shape, which has more bounds than lengths. Bounds of None: each row is one sample."""
+    if bounds is not None and len(bounds) != len(lengths) + 1:
+        lengths = ()
     token = _row.set((bounds, lengths))
     try:
         yield
@@ -77,13 +88,43 @@ def compare_rule(positions: int) -> Iterator[None]:
         _compared.reset(token)
 
 
+@cache
 def register() -> None:
-    """Register both implementations in transformers."""
+    """Register both implementations in transformers, and apply the rules of its masks within samples."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     for name, attend in ((LOOP, attend_in_loop), (KERNEL, attend_with_kernel)):
         AttentionInterface.register(name, attend)
         AttentionMaskInterface.register(name, make_spans)
+    known = AttentionMaskInterface()
+    for name in MASKED:
+        AttentionMaskInterface.register(name, separate_samples(known[name]))
+
+
+def separate_samples(make_mask: Callable[..., Any]) -> Callable[..., Any]:
+    """transformers' creation of a mask, which for a packed row applies its rule to the positions within each sample."""
+
+    @wraps(make_mask)
+    def make(*given: Any, mask_function: Callable[..., Tensor], kv_length: int, **named: Any) -> Any:
+        bounds, _ = _row.get()
+        if bounds is not None:
+            mask_function = apply_within_samples(mask_function, bounds, kv_length)
+            named["allow_is_causal_skip"] = False
+        return make_mask(*given, mask_function=mask_function, kv_length=kv_length, **named)
+
+    return make
+
+
+def apply_within_samples(rule: Callable[..., Tensor], bounds: Tensor, length: int) -> Callable[..., Tensor]:
+    """The rule for a row of `length` positions in which samples begin and end at `bounds` [N + 1], from the rule for one sample."""
+    row = torch.arange(length, device=bounds.device)
+    samples = torch.bucketize(row, bounds[1:].contiguous(), right=True)
+    places = row - bounds[samples]
+
+    def attends(batch: Any, head: Any, position: Tensor, other: Tensor) -> Tensor:
+        return (samples[position] == samples[other]) & rule(batch, head, places[position], places[other])
+
+    return attends
 
 
 def make_spans(
@@ -95,6 +136,7 @@ def make_spans(
     attention_mask: Tensor | None = None,
     cache_position: Tensor | None = None,
     device: torch.device | None = None,
+    config: Any = None,
     **_: Any,
 ) -> Spans | None:
     """Replaces transformers' creation of a mask, once per forward for each kind of layer. None: positions attend to all earlier ones.
@@ -105,24 +147,44 @@ def make_spans(
     bounds, lengths = _row.get()
     if bounds is not None and batch_size > 1:
         raise ValueError(f"{batch_size} packed rows; only one at a time can be computed")
+    device = cache_position.device if cache_position is not None else torch.device(device or "cpu")
+    chunked = local_size is not None and getattr(config, "attention_chunk_size", None) == local_size
     positions = _compared.get()
-    if positions and not (rule_matches(mask_function, local_size, positions) and (attention_mask is None or attention_mask.all())):
-        raise UserError("in this model, positions attend to others than the earlier ones within a window; set options.attention: sdpa")
+    if positions and not (
+        rule_matches(mask_function, local_size, positions, chunked, device) and (attention_mask is None or attention_mask.all())
+    ):
+        raise UserError(
+            "in this model, positions attend to others than the earlier ones within a window or a chunk; set options.attention: sdpa"
+        )
+    if chunked:
+        if bounds is not None and not lengths:
+            raise ValueError("samples of a row of fixed shape cannot be divided into chunks")
+        return _divide(lengths if bounds is not None else (kv_length,), local_size, device)
     if bounds is None:
         if local_size is None or kv_length <= local_size:
             return None
-        device = cache_position.device if cache_position is not None else torch.device(device or "cpu")
         lengths, bounds = (kv_length,), torch.arange(0, kv_length + 1, kv_length, dtype=torch.int32, device=device)
     elif len(lengths) == 1 and (local_size is None or kv_length <= local_size):
         return None
     return Spans(lengths, bounds, max(lengths, default=kv_length), local_size)
 
 
-def rule_matches(rule: Callable[..., Tensor], window: int | None, length: int) -> bool:
-    """Whether by a mask rule of transformers, positions attend to the earlier ones, within the window if there is one. The rule is checked
-    at the first and the last position that each position attends to, and at the ones next to them."""
-    zero, here = torch.zeros(1, 1, dtype=torch.int64), torch.arange(length)
-    first = torch.zeros_like(here) if window is None else (here - window + 1).clamp(min=0)
+def _divide(lengths: tuple[int, ...], chunk: int | None, device: torch.device) -> Spans | None:
+    """The chunks of samples as samples; None if there is only one."""
+    assert chunk is not None
+    pieces = tuple(min(chunk, length - start) for length in lengths for start in range(0, length, chunk))
+    bounds = torch.tensor([0, *accumulate(pieces)], dtype=torch.int32, device=device)
+    return Spans(pieces, bounds, max(pieces), None) if len(pieces) > 1 else None
+
+
+def rule_matches(
+    rule: Callable[..., Tensor], size: int | None, length: int, chunked: bool = False, device: torch.device | None = None
+) -> bool:
+    """Whether by a mask rule of transformers, positions attend to the earlier ones, within the window or the chunk of this size if there is
+    one. The rule is checked at the first and the last position that each position attends to, and at the ones next to them."""
+    zero, here = torch.zeros(1, 1, dtype=torch.int64, device=device), torch.arange(length, device=device)
+    size = size or length
+    first = here // size * size if chunked else (here - size + 1).clamp(min=0)
 
     def attends(positions: Tensor, others: Tensor) -> Tensor:
         return rule(zero, zero, positions, others).expand(1, -1)
@@ -145,6 +207,7 @@ def attend_in_loop(
     check_options(options)
     if not isinstance(attention_mask, Spans):
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    options["is_causal"] = None  # GPT-2 takes spans for a mask, so that it would attend to later positions
     lengths = attention_mask.lengths
     if not lengths:
         raise ValueError("only the kernel can separate the samples of a row of fixed shape")

@@ -20,6 +20,7 @@ from finetune.data.cached_samples import index_path
 from finetune.distributed.process_group import join, leave
 from finetune.hardware.gpu_specs import Cluster, Gpu
 from finetune.monitoring import run_records
+from finetune.planning import meta_device_estimate
 from finetune.storage import files
 from tests.finetune import fork_server, tiny
 from tests.recipes.llm_sft.tiny_runs import write_base
@@ -81,6 +82,23 @@ def test_a_plan_before_there_are_data_has_no_problem(tmp_path: Path, capsys: pyt
     out = capsys.readouterr().out
     assert "no problems found" in out and "no data yet: with --data.train FILE" in out and "a step: 65,536 tokens" in out
     assert plan.main(argv) == 1 and "data.val" in capsys.readouterr().out, "a file that is named must exist"
+
+
+def test_a_model_that_cannot_be_traced_has_a_plan_without_an_estimate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("the size of a result\ndepends on values")
+
+    monkeypatch.setattr(meta_device_estimate, "trace_step", fail)
+    assert plan.main(argv_in(tmp_path)) == 0
+    out = capsys.readouterr().out
+    reason = "one step cannot be traced without weights (RuntimeError: the size of a result depends on values)"
+    assert f"# no estimate of memory and time: {reason}\n# no problems found" in out
+    assert plan.main(argv_in(tmp_path, "--data.val", str(tmp_path / "none.jsonl"))) == 1
+    assert "# problems to fix before training: 1" in capsys.readouterr().out
+    assert plan.main(argv_in(tmp_path, "--write", str(tmp_path / "launch.yaml"))) == 2
+    assert "there is no estimate" in capsys.readouterr().err and not (tmp_path / "launch.yaml").exists()
 
 
 def test_a_run_that_does_not_fit_has_exit_code_1(

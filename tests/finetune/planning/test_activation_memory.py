@@ -21,11 +21,13 @@ from transformers import (
     PretrainedConfig,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 from finetune.config import Lora
 from finetune.distributed import activation_checkpointing
 from finetune.modeling import loading, lora_adapters
+from finetune.planning import activation_memory
 from finetune.planning.activation_memory import Activations, Recomputing, trace_step, trim_stacks
 from finetune.recipe import Batch, Term
 from recipes.language.causal_lm_loss import compute_terms
@@ -131,6 +133,28 @@ def test_the_traced_memory_is_that_of_a_real_step(family: str, batch: str, dtype
 
 def test_the_number_of_cases_is_known() -> None:
     assert len(CASES) == 68 and {case[0] for case in CASES} == set(FAMILIES)
+
+
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 4, "moe_intermediate_size": 20}
+
+
+def test_experts_are_traced_with_equally_many_positions_each() -> None:
+    """Four experts of 20 compute what one layer of 80 does, besides the router."""
+    batch, how = BATCHES["packed"](), "none"
+    sparse = predicted(Qwen3MoeConfig(**SMALL, head_dim=8, **EXPERTS), batch, torch.float32, False, how)  # type: ignore[arg-type]
+    dense = predicted(Qwen3Config(**SMALL, head_dim=8), batch, torch.float32, False, how)  # type: ignore[arg-type]
+    router = 3 * 2 * 100 * 32 * 8 * 4  # forward and backward, positions, hidden size, experts, layers
+    assert sparse.flops - router == pytest.approx(dense.flops, rel=0.02)
+
+
+def test_a_large_mask_is_counted_but_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of 65,536 positions has a mask of 4 GB, which sdpa's backward pass keeps."""
+    made = predicted(FAMILIES["llama"], BATCHES["packed"](), torch.float32, False, "none")
+    monkeypatch.setattr(activation_memory, "LARGEST_REAL", 2000)
+    assert predicted(FAMILIES["llama"], BATCHES["packed"](), torch.float32, False, "none") == made
+    monkeypatch.setattr(activation_memory, "LARGEST_REAL", 2**20)
+    long = predicted(FAMILIES["llama"], pack([make_filler(2**15)] * 2), torch.float32, False, "none")
+    assert long.kept > 2**32
 
 
 # --- the formulas of Korthikanti et al. 2022 ("Reducing activation recomputation in large transformer models"), at the size of an 8B model

@@ -15,7 +15,6 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Pretrain
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from finetune.errors import UserError
-from finetune.modeling.loss_head import Shaping
 from recipes.language import causal_model
 from recipes.language.collation import IGNORE, make_filler, pack, pad
 from tests.causal_lm.recipe import write_base
@@ -90,14 +89,6 @@ def test_another_kind_of_model_is_refused_before_its_code_runs(tmp_path: Path, c
     with pytest.raises(UserError, match=message):
         causal_model.build_on_meta(base, None)
     assert not (tmp_path / "canary").exists()
-
-
-def test_scale_and_cap_of_logits_are_read_from_the_config() -> None:
-    class ScaledLogits:
-        logit_scale, logits_scaling, final_logit_softcapping = 0.5, 4.0, 30.0
-
-    assert causal_model.read_shaping(ScaledLogits()) == Shaping(0.125, 30.0)
-    assert causal_model.read_shaping(object()) == Shaping()
 
 
 def test_types_composed_of_other_models_are_excluded() -> None:

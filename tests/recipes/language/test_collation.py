@@ -25,7 +25,7 @@ def test_padding_is_on_the_right_and_is_no_target() -> None:
     batch = collate([A, B])
     assert batch.tensors["ids"].tolist() == [[5, 6, 7, 8], [9, 4, 0, 0]]
     assert batch.tensors["targets"].tolist() == [[IGNORE, 7, 8, IGNORE], [4, IGNORE, IGNORE, IGNORE]]
-    assert batch.targets == {"nll": 3, "accuracy": 3} and "positions" not in batch.tensors and batch.lengths == ()
+    assert batch.targets == {"nll": 3, "accuracy": 3} and "positions" not in batch.tensors and batch.lengths == (4, 2)
     assert batch.tensors["supervised"].tolist() == [1, 2, 4], "indices of the flattened positions"
 
 
@@ -46,7 +46,7 @@ def test_padded_rows_have_one_shape_and_no_targets_in_the_padding() -> None:
     assert tensors["ids"].tolist() == [[5, 6, 7, 8, 9, 4, 0, 0, 0]] and tensors["positions"].tolist() == [[0, 1, 2, 3, 0, 1, 0, 0, 0]]
     assert tensors["targets"].tolist() == [[IGNORE, 7, 8, IGNORE, 4, *[IGNORE] * 4]] and tensors["supervised"].tolist() == [1, 2, 4]
     assert tensors["bounds"].tolist() == [0, 4, 6, *[9] * 13] and tensors["bounds"].dtype == torch.int32
-    assert rows[1].targets == pack([A, B]).targets and all(row.lengths == () for row in rows)
+    assert rows[1].targets == pack([A, B]).targets and [row.lengths for row in rows] == [(4,), (4, 2), (2, 2, 2)]
     assert {name: tensor.dtype for name, tensor in tensors.items()} == {name: t.dtype for name, t in pack([A, B]).tensors.items()}
 
 

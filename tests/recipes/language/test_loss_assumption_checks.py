@@ -109,6 +109,15 @@ def test_a_model_whose_attention_ignores_positions_is_refused_only_with_packing(
         check(model)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_experts_are_not_refused_for_rounding(seed: int) -> None:
+    """Another sample before this one changes how many positions an expert has, and with it the last bits. The check wanted equal bits."""
+    shape = {**SHAPE, "hidden_size": 64, "head_dim": 16, "initializer_range": 0.1}
+    config = Qwen3MoeConfig(**shape, num_experts=16, num_experts_per_tok=4, moe_intermediate_size=32)
+    torch.manual_seed(seed)
+    check(CausalModel(AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")).eval())
+
+
 def test_a_model_that_mixes_neighbouring_positions_is_refused() -> None:
     """A short convolution over positions, as in some hybrid models, leaks two tokens and not a whole sample."""
 
@@ -126,21 +135,3 @@ def test_a_model_that_mixes_neighbouring_positions_is_refused() -> None:
     model.set_submodule(model.decoder_path, Leaking(model.get_submodule(model.decoder_path)))
     with pytest.raises(UserError, match="attend to each other"):
         check(model)
-
-
-@pytest.mark.parametrize("fault", ["states", "logits"])
-def test_a_model_that_changes_its_states_or_logits_is_refused(fault: str) -> None:
-    whole = whole_model(ISOLATING["llama"])
-    original = type(whole).forward
-
-    class Different(type(whole)):  # type: ignore[misc]
-        def forward(self, *given: Any, **named: Any) -> Any:
-            if fault == "states":
-                return original(self, *given, **named, logits_to_keep=1)
-            result = original(self, *given, **named)
-            result.logits = result.logits * 0.5
-            return result
-
-    whole.__class__ = Different
-    with pytest.raises(UserError, match="does not support"):
-        CausalModel(whole)

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import accumulate
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from transformers import Gemma2Config, Gemma3TextConfig, LlamaConfig, MistralConfig, PretrainedConfig, Qwen3Config
-from transformers.masking_utils import and_masks, causal_mask_function, packed_sequence_mask_function, sliding_window_causal_mask_function
+from transformers.masking_utils import (
+    and_masks,
+    causal_mask_function,
+    chunked_causal_mask_function,
+    packed_sequence_mask_function,
+    sliding_window_causal_mask_function,
+)
 
 from finetune.distributed import activation_checkpointing
 from finetune.errors import UserError
@@ -78,6 +85,37 @@ def test_spans_equal_the_mask_of_transformers(window: int | None) -> None:
     square = dense(and_masks(rule, same_sample(LENGTHS)), sum(LENGTHS))
     assert found is not None and torch.equal(torch.block_diag(*blocks(found)).bool(), square)
     assert found.bounds.dtype == torch.int32 and found.bounds.tolist() == [0, 4, 5, 12] and found.longest == 7
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 5, 8])
+@pytest.mark.parametrize("lengths", [LENGTHS, ()])
+def test_chunks_of_each_sample_equal_the_mask_of_transformers(chunk: int, lengths: tuple[int, ...]) -> None:
+    bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32) if lengths else None
+    rule: Any = chunked_causal_mask_function(chunk, torch.zeros(1, dtype=torch.int64))
+    config = SimpleNamespace(attention_chunk_size=chunk)
+    with varlen_attention.packed_row(bounds, lengths), varlen_attention.compare_rule(12):
+        found = varlen_attention.make_spans(batch_size=1, kv_length=12, mask_function=rule, local_size=chunk, device=CPU, config=config)
+    of_sample = [dense(rule, length) for length in lengths or (12,)]
+    assert found is not None and torch.equal(torch.block_diag(*blocks(found)).bool(), torch.block_diag(*of_sample).bool())
+    assert found.bounds.tolist() == [0, *accumulate(found.lengths)] and found.longest == max(found.lengths) <= chunk
+
+
+def test_a_chunk_is_no_window() -> None:
+    rule: Any = chunked_causal_mask_function(4, torch.zeros(1, dtype=torch.int64))
+    assert varlen_attention.rule_matches(rule, 4, 12, chunked=True) and not varlen_attention.rule_matches(rule, 4, 12)
+    assert not varlen_attention.rule_matches(rule, 3, 12, chunked=True)
+    row = pad(pack(make_samples()), 70)
+    with varlen_attention.packed_row(row.tensors["bounds"], row.lengths), pytest.raises(ValueError, match="row of fixed shape"):
+        varlen_attention.make_spans(
+            batch_size=1, kv_length=70, mask_function=rule, local_size=4, device=CPU, config=SimpleNamespace(attention_chunk_size=4)
+        )
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_a_rule_of_transformers_is_applied_within_each_sample(window: int | None) -> None:
+    bounds = torch.tensor([0, *accumulate(LENGTHS), 12, 12], dtype=torch.int32)
+    found = dense(varlen_attention.apply_within_samples(rule_of(window), bounds, 12), 12)
+    assert torch.equal(found, dense(and_masks(rule_of(window), same_sample(LENGTHS)), 12))
 
 
 def test_a_row_with_one_sample_needs_no_spans_unless_a_window_is_shorter() -> None:
