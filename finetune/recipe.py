@@ -294,8 +294,9 @@ class Inference:
     """(exported folder, remaining arguments) → exit code, for `finetune generate`."""
     chat: Callable[[Path, list[str]], int] | None = None
     """(exported folder, remaining arguments) → exit code, after a conversation in the terminal. Absent: the model cannot converse."""
-    serve: Callable[[list[Path], list[str]], int] | None = None
-    """(exported folders, remaining arguments) → exit code, after the server has stopped. Absent: the recipe has no server."""
+    serve: Callable[[Mapping[str, Path], list[str]], int] | None = None
+    """(exported folders by what was typed for them, remaining arguments) → exit code, after the server has stopped. Absent: the recipe has
+    no server."""
     sample: Callable[[Path, list[str]], list[Answer]] | None = None
     """(exported folder, prompts) → an answer to each prompt, without randomness, for `sample.every`. Called in a process of its own, on
     the GPU if one is visible to it, else on the CPU. Absent: the config's `sample` section is refused."""
@@ -382,7 +383,7 @@ class Recipe(Generic[OptionsT]):
     generate: InitVar[Callable[[Path, list[str]], int] | None] = None
     """The old form of `inference.generate`, as the four after it are of the others: still accepted, with a warning."""
     chat: InitVar[Callable[[Path, list[str]], int] | None] = None
-    serve: InitVar[Callable[[list[Path], list[str]], int] | None] = None
+    serve: InitVar[Callable[[Mapping[str, Path], list[str]], int] | None] = None
     sample: InitVar[Callable[[Path, list[str]], list[Answer]] | None] = None
     evaluate: InitVar[Callable[[Path, list[str]], int] | None] = None
 
@@ -390,7 +391,7 @@ class Recipe(Generic[OptionsT]):
         self,
         generate: Callable[[Path, list[str]], int] | None,
         chat: Callable[[Path, list[str]], int] | None,
-        serve: Callable[[list[Path], list[str]], int] | None,
+        serve: Callable[[Mapping[str, Path], list[str]], int] | None,
         sample: Callable[[Path, list[str]], list[Answer]] | None,
         evaluate: Callable[[Path, list[str]], int] | None,
     ) -> None:

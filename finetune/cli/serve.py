@@ -30,7 +30,7 @@ def run(argv: list[str]) -> int:
         raise UserError(
             f"the recipe {name} has no server; use `{finetune_command('generate', '--model', given.models[0], '--text', 'TEXT')}`"
         )
-    return serve([ensure_exported(folder, name, given.strength) for folder, _ in found.values()], given.rest)
+    return serve({model: ensure_exported(folder, name, given.strength) for model, (folder, _) in found.items()}, given.rest)
 
 
 def find_shared_recipe(names: dict[str, str]) -> str:

@@ -16,11 +16,16 @@ class RequestQueue(Generic[Request, Piece, ModelMetrics]):
     """Owns the thread that generates, until `close`. For one event loop."""
 
     def __init__(
-        self, lanes: Mapping[str, RunningBatch[Request, Piece]], metrics: type[ModelMetrics], room: int, deadline_seconds: float
+        self,
+        lanes: Mapping[str, RunningBatch[Request, Piece]],
+        metrics: type[ModelMetrics],
+        room: int,
+        deadline_seconds: float,
+        typed: Mapping[str, str],
     ) -> None:
         """`lanes`: the running batch of each model. `metrics`: class of each model's counters. `room`: maximum number of waiting requests
-        of each model. `deadline_seconds`: longest time from a request to the end of its result."""
-        self.deadline_seconds = deadline_seconds
+        of each model. `deadline_seconds`: longest time from a request to the end of its result. `typed`: other names of the models."""
+        self.deadline_seconds, self.typed = deadline_seconds, typed
         self._scheduler = BatchScheduler[Request, Piece](lanes, room)
         self.metrics = {name: metrics(figures) for name, figures in self._scheduler.figures.items()}
 

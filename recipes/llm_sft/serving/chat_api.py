@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, Response
 from data_prep.pages.request_validation import Route
 from recipes.serving.api_errors import Refusal, to_refusal, validation_refusal
 from recipes.serving.continuous_batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
+from recipes.serving.model_names import require_model
 from recipes.serving.running_batch_interface import STOP
 from recipes.serving.streamed_response import DeadlineResponse, await_first, find_client
 
@@ -53,19 +54,18 @@ def routes(chats: ChatQueue) -> APIRouter:
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [_describe_model(chats, name) for name in chats.models]}
 
-    @router.get("/models/{name}")
+    @router.get("/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
-        require_model(chats, name)
-        return _describe_model(chats, name)
+        return _describe_model(chats, require_model(chats, name))
 
     @router.post("/chat/completions")
     async def create(body: ChatCall, call: Call) -> Response:
-        require_model(chats, body.model)
+        name = require_model(chats, body.model)
         if body.stream_options is not None and not body.stream:
             raise Refusal(400, "stream_options needs stream: true", "invalid_value", "stream_options")
         deadline = time.monotonic() + chats.deadline_seconds
-        request = await asyncio.get_running_loop().run_in_executor(tokenizing, parse_call, body, chats.models[body.model])
-        answer = chats.answer(body.model, request, find_client(call))
+        request = await asyncio.get_running_loop().run_in_executor(tokenizing, parse_call, body, chats.models[name])
+        answer = chats.answer(name, request, find_client(call))
         head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": body.model}
         if not body.stream:
             whole = await await_first(call, collect(answer, head, len(request.prompt)), "messages")
@@ -81,12 +81,6 @@ def routes(chats: ChatQueue) -> APIRouter:
         raise Refusal(404, message, "unknown_url")
 
     return router
-
-
-def require_model(chats: ChatQueue, name: str) -> None:
-    """Raises `Refusal`, which lists the models, for an unknown one."""
-    if name not in chats.models:
-        raise Refusal(404, f"the model {name!r} does not exist; models: {', '.join(chats.models)}", "model_not_found", "model")
 
 
 async def collect(answer: AsyncGenerator[AnswerProgress, None], head: dict[str, Any], prompt_tokens: int) -> dict[str, Any]:

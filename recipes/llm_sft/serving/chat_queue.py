@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 
 from recipes.serving.request_queue import RequestQueue
 from recipes.serving.running_batch_interface import OneAtATime, RunningBatch, StepProgress
@@ -36,9 +37,16 @@ class ServedModel:
 class ChatQueue(RequestQueue[AnswerRequest, AnswerPiece, ChatModelMetrics]):
     """Owns the thread that generates answers, until `close`. For one event loop."""
 
-    def __init__(self, models: Mapping[str, ServedModel], lanes: Mapping[str, AnswerLane], room: int, deadline_seconds: float) -> None:
+    def __init__(
+        self,
+        models: Mapping[str, ServedModel],
+        lanes: Mapping[str, AnswerLane],
+        room: int,
+        deadline_seconds: float,
+        typed: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """`lanes`: of each model, as of `open_lane`; the others as of `RequestQueue`."""
-        super().__init__(lanes, ChatModelMetrics, room, deadline_seconds)
+        super().__init__(lanes, ChatModelMetrics, room, deadline_seconds, typed)
         self.models = models
 
     async def answer(self, model: str, request: AnswerRequest, client: str = "") -> AsyncGenerator[AnswerProgress, None]:

@@ -6,7 +6,7 @@ python -m finetune serve --model exports/mine
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from data_prep.pages import web_server
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError
-from finetune.storage.hub_download import display_name
 from finetune.terminal import print_line
 from recipes.serving.server_options import Address, check_server_options, require_packages
 
@@ -31,22 +30,23 @@ if TYPE_CHECKING:
     from .chat_queue import ChatQueue, ServedModel
 
 
-def serve(folders: list[Path], argv: list[str]) -> int:
+def serve(folders: Mapping[str, Path], argv: list[str]) -> int:
     """Body of the verb. Raises `UserError` for what cannot be served. Blocks until SIGTERM or Ctrl-C."""
     args = parse_arguments(make_serve_parser(), argv)
     check_server_options(args, ("max_new_tokens", "context"))
     require_packages(("fastapi", "uvicorn"), "overtone[text,serve]")
     from recipes.serving.access_control import load_access_policy
     from recipes.serving.draining_server import DrainingServer
+    from recipes.serving.model_names import list_typed_names, name_models
 
     from .chat_metrics import ChatServerMetrics
 
-    named = name_folders(folders)
+    named = name_models(folders)
     address, policy = Address(args.host, args.port), load_access_policy(args.host, args.token_file, args.trusted_proxy)
     web_server.require_free_port(address.port, address.host)
     with ExitStack() as opened:
         opened.enter_context(web_server.open_private_folder(f"overtone-serve-{address.host}-{address.port}"))
-        chats = load_models(named, args)
+        chats = load_models(named, args, list_typed_names(folders))
         opened.callback(chats.close)
         metrics = ChatServerMetrics(chats.metrics)
         protection = ", protected by a token" if policy.token else ""
@@ -63,19 +63,7 @@ def serve(folders: list[Path], argv: list[str]) -> int:
     return 0
 
 
-def name_folders(folders: Sequence[Path]) -> dict[str, Path]:
-    """The folders by their names. Raises `UserError` for one that does not exist, and for two with the same name."""
-    found: dict[str, Path] = {}
-    for folder in folders:
-        if not folder.is_dir():
-            raise UserError(f"{folder}: no such folder; `python -m finetune export RUN --to {folder}` makes one")
-        if (name := display_name(folder)) in found:
-            raise UserError(f"{folder} and {found[name]} would both have the name {name}; rename one of the folders")
-        found[name] = folder
-    return found
-
-
-def load_models(folders: Mapping[str, Path], args: argparse.Namespace) -> ChatQueue:
+def load_models(folders: Mapping[str, Path], args: argparse.Namespace, typed: Mapping[str, str]) -> ChatQueue:
     """Load the models and return their queue. Prints which of them answer one request at a time, and why. Raises `UserError` for a model
     without a chat template."""
     from ..generation import load_model
@@ -90,7 +78,7 @@ def load_models(folders: Mapping[str, Path], args: argparse.Namespace) -> ChatQu
         if obstacle is not None:
             print_line(f"serve: {name} answers one request at a time ({obstacle})")
         lanes[name] = open_lane(loaded, args.batch, obstacle)
-    return ChatQueue(models, lanes, args.queue, args.deadline_seconds)
+    return ChatQueue(models, lanes, args.queue, args.deadline_seconds, typed)
 
 
 def describe_model(folder: Path, loaded: LoadedModel, args: argparse.Namespace) -> ServedModel:

@@ -6,7 +6,7 @@ passes a function that imports its voices, and a verb calls it when it runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,7 +60,7 @@ class SpeechVerbs:
 
         return select_voice.select(self.load_command().speech, run, argv)
 
-    def serve(self, folders: list[Path], argv: list[str]) -> int:
+    def serve(self, folders: Mapping[str, Path], argv: list[str]) -> int:
         """Body of `finetune serve`: a web page, and OpenAI's speech API."""
         from recipes.speech.serving import serve_command
 

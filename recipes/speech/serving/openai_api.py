@@ -25,6 +25,7 @@ from data_prep.pages.request_validation import LARGEST_JSON, Route
 from finetune.errors import UserError
 from finetune.storage.synthetic_audio_mark import SyntheticMark
 from recipes.serving.api_errors import Refusal, to_refusal, validation_refusal
+from recipes.serving.model_names import require_model
 from recipes.serving.streamed_response import DeadlineResponse, await_first, find_client
 from recipes.speech.interface import SpeechRequest, SpeechSampling, Voice
 from recipes.speech.serving import audio_encoding
@@ -86,13 +87,13 @@ def routes(speech: SpeechQueue, limits: Limits) -> APIRouter:
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [_describe_model(speech, name) for name in speech.models]}
 
-    @router.get("/models/{name}")
+    @router.get("/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
-        require_model(speech, name)
-        return _describe_model(speech, name)
+        return _describe_model(speech, require_model(speech, name))
 
     @router.post("/audio/speech")
     async def create(body: SpeechCall, call: Call) -> Response:
+        body = body.model_copy(update={"model": require_model(speech, body.model)})
         request, encoder = await asyncio.to_thread(parse_call, body, speech, limits)  # tokenizing a long text takes time
         sampling, deadline = SpeechSampling(seed=body.seed, max_seconds=limits.seconds), time.monotonic() + speech.deadline_seconds
         encoded = encode(speech.speak(body.model, request, sampling, find_client(call)), encoder)
@@ -108,7 +109,6 @@ def routes(speech: SpeechQueue, limits: Limits) -> APIRouter:
 
 def parse_call(body: SpeechCall, speech: SpeechQueue, limits: Limits) -> tuple[SpeechRequest, AudioEncoder]:
     """The request to the model, and the encoder of its speech. Raises `Refusal` for a request that cannot be fulfilled."""
-    require_model(speech, body.model)
     refuse_unsupported(body, limits)
     voice = speech.models[body.model]
     request = SpeechRequest(body.input, find_speaker(body, voice), body.language)
@@ -163,12 +163,6 @@ def refuse_field(param: str, code: str) -> Iterator[None]:
         yield
     except UserError as error:
         raise Refusal(400, str(error), code, param) from error
-
-
-def require_model(speech: SpeechQueue, name: str) -> None:
-    """Raises `Refusal`, which lists the models, for an unknown one."""
-    if name not in speech.models:
-        raise Refusal(404, f"the model {name!r} does not exist; models: {', '.join(speech.models)}", "model_not_found", "model")
 
 
 async def encode(chunks: AsyncGenerator[np.ndarray, None], encoder: AudioEncoder) -> AsyncGenerator[bytes, None]:

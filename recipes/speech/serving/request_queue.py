@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,9 +25,16 @@ DEADLINE_SECONDS = 300.0
 class SpeechQueue(RequestQueue[SpokenRequest, np.ndarray, VoiceMetrics]):
     """Owns the loaded models and the thread that speaks with them, until `close`. For one event loop."""
 
-    def __init__(self, models: Mapping[str, Voice], room: int, slots: int = 1, deadline_seconds: float = DEADLINE_SECONDS) -> None:
+    def __init__(
+        self,
+        models: Mapping[str, Voice],
+        room: int,
+        slots: int = 1,
+        deadline_seconds: float = DEADLINE_SECONDS,
+        typed: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """`slots`: how many requests a model speaks at once, if it can; the others as of `RequestQueue`."""
-        super().__init__({name: open_lane(voice, slots) for name, voice in models.items()}, VoiceMetrics, room, deadline_seconds)
+        super().__init__({name: open_lane(voice, slots) for name, voice in models.items()}, VoiceMetrics, room, deadline_seconds, typed)
         self.models = models
 
     async def speak(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 
 from data_prep.pages import web_server
 from finetune.argument_parsing import parse_arguments
-from finetune.errors import UserError
-from finetune.storage.hub_download import display_name
 from finetune.storage.model_resolver import resolve_model
 from finetune.terminal import print_line
 from recipes.serving.server_options import Address, add_server_options, check_server_options, require_packages
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from recipes.speech.serving.uploaded_clips import Clips
 
 
-def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: list[str]) -> int:
+def serve(inspect: Callable[[Path], VoiceFolder], folders: Mapping[str, Path], argv: list[str]) -> int:
     """Body of the verb. Raises `UserError`, before a model is loaded, for what cannot be served. Blocks until SIGTERM or Ctrl-C.
 
     `inspect` reads an exported folder without its weights, as `SpeechRecipe.inspect` does.
@@ -41,11 +39,13 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: lis
     require_packages(("gradio", "fastapi", "uvicorn", "av"), "overtone[voice,serve]")
     from recipes.serving.access_control import load_access_policy
     from recipes.serving.draining_server import DrainingServer
+    from recipes.serving.model_names import list_typed_names, name_models
     from recipes.speech.serving.metrics import SpeechServerMetrics
     from recipes.speech.serving.openai_api import Limits
     from recipes.speech.serving.uploaded_clips import Clips
 
-    exports = inspect_folders(inspect, [*folders, *([resolve_model("--base", args.base)] if args.base else [])])
+    folders = {**folders, **({args.base: resolve_model("--base", args.base)} if args.base else {})}
+    exports = {name: inspect(folder) for name, folder in name_models(folders).items()}
     address, policy = Address(args.host, args.port), load_access_policy(args.host, args.token_file, args.trusted_proxy)
     web_server.require_free_port(address.port, address.host)
     if args.blind is not None:
@@ -56,7 +56,7 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: list[Path], argv: lis
         folder = opened.enter_context(web_server.open_private_folder(f"overtone-serve-{address.host}-{address.port}"))
         clips = Clips(folder / "clips")
         opened.callback(clips.close)
-        speech = load_models(exports, args)
+        speech = load_models(exports, args, list_typed_names(folders))
         opened.callback(speech.close)
         metrics = SpeechServerMetrics(speech.metrics)
         app = build_app(speech, Limits(args.max_chars, args.max_seconds), policy, clips, metrics)
@@ -94,20 +94,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return args
 
 
-def inspect_folders(inspect: Callable[[Path], VoiceFolder], folders: Sequence[Path]) -> dict[str, VoiceFolder]:
-    """The folders by their names. Raises `UserError` for one that cannot speak, and for two with the same name."""
-    found: dict[str, VoiceFolder] = {}
-    for folder in folders:
-        if not folder.is_dir():
-            raise UserError(f"{folder}: no such folder; `python -m finetune export RUN --to {folder}` makes one")
-        exported, name = inspect(folder), display_name(folder)
-        if name in found:
-            raise UserError(f"{folder} and {found[name].folder} would both have the name {name}; rename one of the folders")
-        found[name] = exported
-    return found
-
-
-def load_models(exports: Mapping[str, VoiceFolder], args: argparse.Namespace) -> SpeechQueue:
+def load_models(exports: Mapping[str, VoiceFolder], args: argparse.Namespace, typed: Mapping[str, str]) -> SpeechQueue:
     """Load the models and return their queue. Prints which of them speak one request at a time."""
     from recipes.speech.serving.request_queue import SpeechQueue, can_batch
 
@@ -118,7 +105,7 @@ def load_models(exports: Mapping[str, VoiceFolder], args: argparse.Namespace) ->
         if not can_batch(models[name], args.batch):
             reason = "--batch 1" if args.batch == 1 else "its recipe has no batch that requests can join"
             print_line(f"serve: {name} speaks one request at a time ({reason})")
-    return SpeechQueue(models, args.queue, args.batch, args.deadline_seconds)
+    return SpeechQueue(models, args.queue, args.batch, args.deadline_seconds, typed)
 
 
 def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: Clips, metrics: SpeechServerMetrics) -> FastAPI:

@@ -54,7 +54,7 @@ def test_serve_and_eval_voice_take_names_for_model_and_base(
     hub.add("me/base", carded(export(fresh, "base", tmp_path / "base")))
     loaded: list[str] = []
 
-    def load(exports: dict[str, Any], _: int) -> Any:
+    def load(exports: dict[str, Any], _: int, typed: dict[str, str]) -> Any:
         loaded.extend(exports)
         raise KeyboardInterrupt
 

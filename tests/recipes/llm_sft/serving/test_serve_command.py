@@ -104,15 +104,11 @@ def test_the_server_reports_its_state_and_ends(exported: Path, tmp_path: Path) -
 )
 def test_mistakes_are_reported_before_a_model_is_loaded(argv: list[str], message: str, exported: Path) -> None:
     with pytest.raises(UserError, match=message):
-        serve_command.serve([exported], argv)
+        serve_command.serve({"me": exported}, argv)
 
 
-def test_models_need_names_of_their_own_and_a_chat_template(exported: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="would both have the name"):
-        serve_command.name_folders([exported, exported])
-    with pytest.raises(UserError, match="no such folder"):
-        serve_command.name_folders([tmp_path / "none"])
+def test_models_need_a_chat_template(exported: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(exported, tmp_path / "bare")
     (folder / "chat_template.jinja").unlink()
     with pytest.raises(UserError, match="has no chat template"):
-        serve_command.load_models({"bare": folder}, serve_command.make_serve_parser().parse_args([]))
+        serve_command.load_models({"bare": folder}, serve_command.make_serve_parser().parse_args([]), {})

@@ -37,7 +37,7 @@ def test_samples_name_their_speakers(folder: Path) -> None:
 def test_eval_voice_and_serve_look_into_the_folder_first(tmp_path: Path) -> None:
     assert VERBS.inference.evaluate is not None and VERBS.inference.serve is not None
     with pytest.raises(UserError, match="no tones.json in it"):
-        VERBS.inference.serve([tmp_path], [])
+        VERBS.inference.serve({"me": tmp_path}, [])
     with pytest.raises(UserError, match="no tones.json in it"):
         VERBS.inference.evaluate(tmp_path, ["--data", str(tmp_path / "none.jsonl"), "--greedy"])
 

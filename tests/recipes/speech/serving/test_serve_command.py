@@ -217,7 +217,7 @@ class Endless:
     def open(self):
         threading.Event().wait()
 
-serve(lambda _: Endless(), [Endless.folder], ["--port", sys.argv[2]])
+serve(lambda _: Endless(), {"endless": Endless.folder}, ["--port", sys.argv[2]])
 """
 """A server with a model that never finishes loading."""
 
@@ -256,7 +256,7 @@ def test_bad_options_are_refused_before_a_model_is_loaded(
     monkeypatch.delenv("OVERTONE_TOKEN", raising=False)
     monkeypatch.setattr(serve_command, "load_models", lambda *_: pytest.fail("a model was loaded"))
     with pytest.raises(UserError, match=re.escape(message)):
-        serve_command.serve(SPEECH.inspect, [exports["tuned"]], argv)
+        serve_command.serve(SPEECH.inspect, {"tuned": exports["tuned"]}, argv)
 
 
 def test_bad_folders_and_a_used_port_are_refused(exports: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,13 +274,13 @@ def test_bad_folders_and_a_used_port_are_refused(exports: dict[str, Path], tmp_p
         (tmp_path / "other" / "tuned", "would both have the name tuned; rename one"),
     ):
         with pytest.raises(UserError, match=message):
-            serve_command.serve(SPEECH.inspect, [exports["tuned"], folder], [])
+            serve_command.serve(SPEECH.inspect, {"tuned": exports["tuned"], "other": folder}, [])
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=f"--port {port} cannot be opened"):
-            serve_command.serve(SPEECH.inspect, [exports["tuned"]], ["--port", str(port)])
+            serve_command.serve(SPEECH.inspect, {"tuned": exports["tuned"]}, ["--port", str(port)])
 
 
 def test_help_imports_no_torch() -> None:

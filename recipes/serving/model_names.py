@@ -1,0 +1,39 @@
+"""Names of served models: the last part of a folder or hub name, and what was typed on the command line, which clients may use too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from finetune.errors import UserError
+from finetune.storage.hub_download import display_name
+
+from .api_errors import Refusal
+from .request_queue import RequestQueue
+
+
+def name_models(folders: Mapping[str, Path]) -> dict[str, Path]:
+    """The folders by their short names. `folders`: by what was typed. Raises `UserError` for one that does not exist, and for two with the
+    same name."""
+    found: dict[str, Path] = {}
+    for folder in folders.values():
+        if not folder.is_dir():
+            raise UserError(f"{folder}: no such folder; `python -m finetune export RUN --to {folder}` makes one")
+        if (name := display_name(folder)) in found:
+            raise UserError(f"{folder} and {found[name]} would both have the name {name}; rename one of the folders")
+        found[name] = folder
+    return found
+
+
+def list_typed_names(folders: Mapping[str, Path]) -> dict[str, str]:
+    """What was typed for each model → its short name."""
+    return {typed: display_name(folder) for typed, folder in folders.items()}
+
+
+def require_model(queue: RequestQueue[Any, Any, Any], given: str) -> str:
+    """The short name of the model that a client requests. Raises `Refusal`, which lists the models, for an unknown one."""
+    name = queue.typed.get(given, given)
+    if name not in queue.metrics:
+        raise Refusal(404, f"the model {given!r} does not exist; models: {', '.join(queue.metrics)}", "model_not_found", "model")
+    return name
