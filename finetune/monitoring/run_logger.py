@@ -77,7 +77,11 @@ class Events:
                 "dir": str(run_dir),
                 "name": run_dir.name,
             }  # wandb's default is ./wandb, a folder that Python would import instead of the package
-            accelerator.init_trackers(TRACKER_FOLDERS["tensorboard"], config=settings, init_kwargs={"wandb": place})
+            # TensorBoard drops what an earlier launch has logged of the steps that are repeated; an evaluation of `done` itself is not.
+            repeated = {"purge_step": done + 1 if done else 0}
+            accelerator.init_trackers(
+                TRACKER_FOLDERS["tensorboard"], config=settings, init_kwargs={"wandb": place, "tensorboard": repeated}
+            )
         on_terminal = self._main and sys.stderr.isatty()
         self._bar = tqdm(total=total, initial=done, bar_format=BAR, dynamic_ncols=True) if on_terminal else None
         if accelerator.log_with and any(tracker.name == "tensorboard" for tracker in accelerator.trackers):

@@ -345,13 +345,49 @@ def test_a_tracker_gets_the_same_numbers(tmp_path: Path, capsys: pytest.CaptureF
     assert [(event.step, event.value) for event in seen.Scalars("val/loss")] == [(2, 1.75)]
 
 
+@pytest.mark.parametrize("done", [3, 0], ids=["resumed", "killed before the first save"])
+def test_steps_that_are_repeated_after_a_kill_are_drawn_once(done: int, tmp_path: Path) -> None:
+    """The curves equal those of an unbroken run, in TensorBoard and in the log; the killed launch closes nothing."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    from finetune.distributed.process_group import leave
+
+    def launch(run: Path, first: int, last: int) -> Events:
+        world = join(("tensorboard",), run)
+        events = Events(run, world.accelerator, 6, first, {"train.lr": 1e-4})
+        if first == 0:
+            events.evaluation(0, {"loss": 9.0})
+        for step in range(first + 1, last + 1):
+            events.step(step, {**NUMBERS, "loss": 10.0 - step + 0.01 * (last < 6)})  # a repeated step has another number
+            events.evaluation(step, {"loss": 9.0 - step})
+        leave()
+        return events
+
+    def read(run: Path) -> dict[str, list[tuple[int, float]]]:
+        seen = EventAccumulator(str(run / "tracking")).Reload()
+        return {tag: [(event.step, round(event.value, 3)) for event in seen.Scalars(tag)] for tag in sorted(seen.Tags()["scalars"])}
+
+    launch(tmp_path / "broken", 0, 5)
+    launch(tmp_path / "broken", done, 6).close()
+    launch(tmp_path / "unbroken", 0, 6).close()
+    found, expected = read(tmp_path / "broken"), read(tmp_path / "unbroken")
+    assert {tag: [step for step, _ in points] for tag, points in found.items()} == {tag: [s for s, _ in ps] for tag, ps in expected.items()}
+    assert found["loss"][done:] == expected["loss"][done:] and found["val/loss"] == expected["val/loss"]
+    logged = [event["step"] for event in read_log(tmp_path / "broken" / "log.jsonl") if event["event"] == "step"]
+    assert logged == [1, 2, 3, 4, 5, 6]
+    files = sorted((tmp_path / "broken" / "tracking").glob("events.out.tfevents.*"))
+    restarts = [event.step for event in EventFileLoader(str(files[-1])).Load() if event.HasField("session_log")]
+    assert len(files) == 2 and restarts == [done + 1 if done else 0]
+
+
 def test_other_trackers_write_to_the_runs_folder(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[object, ...]] = []
     monkeypatch.setattr(world.accelerator, "log_with", ["wandb"])
     monkeypatch.setattr(world.accelerator, "init_trackers", lambda *names, **settings: asked.append((*names, settings)))
     Events(tmp_path / "run", world.accelerator, 4, 0, {"train.lr": 1e-4})
     place = {"dir": str(tmp_path / "run"), "name": "run"}
-    assert asked == [("tracking", {"config": {"train.lr": 1e-4}, "init_kwargs": {"wandb": place}})]
+    assert asked == [("tracking", {"config": {"train.lr": 1e-4}, "init_kwargs": {"wandb": place, "tensorboard": {"purge_step": 0}}})]
 
 
 def test_wandb_receives_answers_without_their_step(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
