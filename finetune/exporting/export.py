@@ -108,6 +108,10 @@ def export(
                     "those (on a base that transformers loads with `dequantize=True`), or export without --adapter-only"
                 )
             write(source, adapter_entries(source), "adapter_model", base, target, card)
+            if plan.adapter_files:
+                print_diagnostic(
+                    f"note: beside the adapter are the tokenizer and chat template of the run: {', '.join(plan.adapter_files)}"
+                )
         else:
             entries = [entry for entry in exported_entries(renamed, base) if plan.keep(entry.name)]
             check_accounted(renamed, {entry.name for entry in entries})
@@ -196,28 +200,28 @@ def choose_format(recipe: Recipe, form: str | None) -> str:
     return form or recipe.formats[0]
 
 
-def find_base(state: dict[str, Any], inside: tuple[str, ...], moved: Path | None = None) -> Path:
+GIVE_BASE = "give its folder with --base FOLDER"
+
+
+def find_base(state: dict[str, Any], inside: tuple[str, ...], moved: Path | None = None, remedy: str = GIVE_BASE) -> Path:
     """Folder of the base model that the checkpoint was trained on, verified by its digests. Raises `UserError` for any other base.
 
-    `moved`: its current folder or hub name, if it was moved. `inside`: `Recipe.base_folders`.
+    `moved`: its current folder or hub name, if it was moved. `inside`: `Recipe.base_folders`. `remedy`: what to do if it is not there.
     """
     known = state["base"]
     if moved is not None:  # in another repository, the recorded commit does not exist
         base = loading.resolve_source(str(moved), known["revision"] if str(moved) == known["source"] else None, option="--base")
     else:
         try:
-            base = loading.resolve_source(known["source"], known["revision"])
+            base = loading.resolve_source(known["source"], known["revision"], option="the base model of this checkpoint,")
         except UserError as error:
-            raise UserError(f"base model of this checkpoint: {error}; if it was moved, give its folder with --base FOLDER") from None
+            raise UserError(f"{error}; if it was moved, {remedy}") from None
     found = loading.file_digests(base, inside)
     digest = loading.content_digest(found)
     if checkpoint.is_other_base(known, {"revision": commit_of(base), "digest": digest, "files": found}):
         changed = checkpoint.list_changed_files(known["files"], found)
         named = ", ".join(changed) or f"digest {digest[:12]}…, expected {known['digest'][:12]}…"
-        raise UserError(
-            f"the base model at {base} is not the one that was trained on ({named}); "
-            "restore that one, or give its folder with --base FOLDER"
-        )
+        raise UserError(f"the base model at {base} is not the one that was trained on ({named}); restore that one, or {remedy}")
     if known["files"] is None:
         print_diagnostic(
             "warning: the checkpoint was saved by an earlier version, which recorded a digest of the base's weights and config.json only; "
@@ -249,14 +253,20 @@ def select_adapter(source: Source, form: str, base: Path) -> Source:
     config = lora_adapters.peft_config(scaled, [*{lora_adapters.layer_of(name) for name in adapters}])
     config.base_model_name_or_path, config.revision = source.state["base"]["source"], source.state["base"]["revision"]
     config.inference_mode = True
+    for key, value in source.plan.adapter_config.items():
+        setattr(config, key, value)
     config.modules_to_save = sorted(added_parameters.owning_modules(added)) or None
     shapes = {name: source.shapes[inner] for name, inner in own.items()}
+    beside = source.plan.adapter_files
     document = json.dumps(config.to_dict(), indent=1, default=sorted).encode()
     return replace(
         source,
         trained=lambda name, slices: source.trained(own[name], slices),
         shapes=shapes,
-        plan=ExportPlan(files={"adapter_config.json": document}),
+        plan=ExportPlan(
+            files={"adapter_config.json": document, **{name: text for name, text in source.plan.files.items() if name in beside}},
+            copy=tuple(name for name in source.plan.copy if name in beside),
+        ),
         strength=1.0,  # the strength is in the config's alpha
     )
 
@@ -285,7 +295,10 @@ def write(source: Source, entries: list[TensorEntry], weights: str, base: Path, 
         for name in source.plan.copy:
             for path in list_files(base / name):
                 copy_for_export(path, base, temporary / path.relative_to(base))
-        documents = {**set_dtype(describe_plain_weights(source.plan.files), source.dtype), CARD: encode_card(source.state, card, digests)}
+        documents = {
+            **set_dtype(describe_plain_weights(source.plan.files), source.dtype),
+            CARD: encode_card(source.state, card, digests, target),
+        }
         for name, content in documents.items():
             files.make_folder((temporary / name).parent)
             files.write_blocks(temporary / name, [content])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 from finetune import __version__
@@ -11,8 +13,17 @@ CARD = "overtone.json"
 """Name of the file. A folder without it was not exported by this package."""
 
 
-def encode_card(state: dict[str, Any], origin: dict[str, Any], digests: dict[str, str]) -> bytes:
+def locate_base(exported: Path, source: str) -> str:
+    """The base that the file in an exported folder names: an absolute path if it is a folder, relative to the exported one; else a name."""
+    folder = exported.resolve() / source
+    return str(folder.resolve()) if folder.is_dir() else source
+
+
+def encode_card(state: dict[str, Any], origin: dict[str, Any], digests: dict[str, str], target: Path) -> bytes:
     """Content of the file. `state`: the checkpoint's state.json. `origin`: recipe, format, step and checkpoint. `digests`: of the weights'
-    files."""
-    facts = {**origin, "overtone": __version__, "base": state["base"], "data": state["data"], "lora": state["lora"], "weights": digests}
+    files. `target`: the exported folder, to which the folder of a base is relative: an absolute path would reveal folders of this machine."""
+    base, source = state["base"], str(state["base"]["source"])
+    if Path(source).is_absolute():
+        base = {**base, "source": os.path.relpath(source, target.resolve())}
+    facts = {**origin, "overtone": __version__, "base": base, "data": state["data"], "lora": state["lora"], "weights": digests}
     return json.dumps(facts, indent=1).encode()

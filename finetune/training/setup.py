@@ -232,7 +232,10 @@ def claim_folder(run_dir: Path, trackers: Sequence[str]) -> FolderClaim:
 def identify_run(config: Config, order: Order, rows: Rows | MixedRows, base_files: dict[str, str], loaded: Loaded) -> dict[str, Any]:
     """What must be equal for a launch to resume a checkpoint; it is part of the checkpoint's state.json."""
     revision = commit_of(loaded.base) or config.model.revision
-    base = {"source": config.model.source, "revision": revision, "digest": loading.content_digest(base_files)}
+    # As an absolute path, since an export or an evaluation may be started in another folder.
+    folder = Path(str(config.model.source))
+    source = str(folder.resolve()) if folder.is_dir() else config.model.source
+    base = {"source": source, "revision": revision, "digest": loading.content_digest(base_files)}
     sources = rows.identify() if isinstance(rows, MixedRows) else []
     return {
         "recipe": config.recipe,

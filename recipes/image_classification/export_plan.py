@@ -48,5 +48,6 @@ def plan_export(base: Path, state: dict[str, Any]) -> ExportPlan:
         keep=lambda name: name in kept,
         files={CONFIG: files.json_bytes(config)},
         copy=tuple(sorted({path.name for pattern in COPIED for path in base.glob(pattern)})),
+        adapter_config={"auto_mapping": {"base_model_class": type(whole).__name__, "parent_library": type(whole).__module__}},
         metadata={"library_name": "transformers", "pipeline_tag": "image-classification"},
     )

@@ -40,10 +40,13 @@ def plan_export(base: Path, state: dict[str, Any]) -> ExportPlan:
         **generation_config(base, tokenizer),
         **({} if template is None else template_files(base, template)),
     }
+    copied = tuple(name for name in copied if name not in written)
     return ExportPlan(
         keep=lambda name: name != head,
         files=written,
-        copy=tuple(name for name in copied if name not in written),
+        copy=copied,
+        adapter_config={"task_type": "CAUSAL_LM"},
+        adapter_files=(*(name for name in copied if name != GENERATION), *(name for name in (TEMPLATE, TOKENIZER) if name in written)),
         readme=partial(render_card, inherited=read_base_metadata(base), chats=tokenizer.chat_template is not None),
     )
 

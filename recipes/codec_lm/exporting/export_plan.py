@@ -69,6 +69,7 @@ def plan_export(base: Path, state: dict[str, Any]) -> ExportPlan:
         keep=lambda name: name != head,
         files=written,
         copy=tuple(name for name in list_copied_files(base, ("chat_template",)) if name not in written),
+        adapter_config={"task_type": "CAUSAL_LM"},
         readme=partial(write_model_card, inherited=read_base_metadata(base)),
     )
 

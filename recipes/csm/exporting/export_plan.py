@@ -70,4 +70,7 @@ def plan_export(base: Path, state: dict[str, Any]) -> ExportPlan:
             "README.md": write_model_card(state, read_base_metadata(base)).encode(),
         },
         copy=tuple(sorted({path.name for pattern in COPIED for path in base.glob(pattern)})),
+        adapter_config={
+            "auto_mapping": {"base_model_class": "CsmForConditionalGeneration", "parent_library": "transformers.models.csm.modeling_csm"}
+        },
     )

@@ -191,7 +191,7 @@ def check_bases(found: Sequence[Path], recipe: SpeechRecipe) -> None:
     for path in found:
         state = checkpoint.read_state(path)
         if state["base"] not in known:  # its digest takes as long as reading it
-            export.find_base(state, recipe.base_folders)
+            export.find_base(state, recipe.base_folders, remedy="move it back, since every strength is computed from it")
             known.append(state["base"])
 
 

@@ -17,7 +17,7 @@ from data_prep.audio.waveform import MASTER_RATE
 from finetune.checkpointing import checkpoint
 from finetune.errors import UserError
 from finetune.exporting import export
-from finetune.exporting.export_provenance import CARD
+from finetune.exporting.export_provenance import CARD, locate_base
 from finetune.modeling import loading
 from finetune.storage import demo_models, files
 from finetune.storage.hub_download import display_name
@@ -187,7 +187,7 @@ def find_encoder_folder(recipe: SpeechRecipe, system: System) -> Path:
         return system.folder
     try:
         base = read_object(system.folder / CARD)["base"]
-        return loading.resolve_source(str(base["source"]), base["revision"])
+        return loading.resolve_source(locate_base(system.folder, str(base["source"])), base["revision"], option="its base")
     except (UserError, KeyError, TypeError) as error:
         raise UserError(f"{system.folder}: the base in {CARD} cannot be used ({error}); give --base FOLDER") from None
 

@@ -124,3 +124,36 @@ def test_the_end_of_turn_is_added_to_the_generation_config(tmp_path: Path) -> No
         (base / "generation_config.json").write_text(json.dumps({"eos_token_id": enough}))
         plan = export_plan.plan_export(base, STATE)
         assert "generation_config.json" not in plan.files and "generation_config.json" in plan.copy
+
+
+def test_auto_classes_load_an_adapter_with_the_template_of_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The case of huggingface/peft#1744; without arguments, from another folder than that of the training."""
+    from peft import AutoPeftModelForCausalLM
+
+    template = families.tokenizer("chatml").chat_template + "{# of this run #}"
+    (tmp_path / "own.jinja").write_text(template)
+    run = tiny_runs.trained(tmp_path, *tiny_runs.ADAPTED, ("train.steps", "4"), ("options.chat_template", str(tmp_path / "own.jinja")))
+    adapter = export.export(run, tmp_path / "adapter", adapter_only=True)
+    said = capsys.readouterr().err
+    assert "tokenizer and chat template of the run" in said and "chat_template.jinja" in said
+    assert json.loads((adapter / "adapter_config.json").read_text())["task_type"] == "CAUSAL_LM"
+    assert AutoTokenizer.from_pretrained(adapter).chat_template == template
+    merged = AutoModelForCausalLM.from_pretrained(export.export(run, tmp_path / "merged"))
+    found, expected = logits(AutoPeftModelForCausalLM.from_pretrained(adapter)), logits(merged)
+    assert torch.allclose(found, expected, atol=1e-5 * float(expected.abs().max()))
+    assert not torch.allclose(found, logits(AutoModelForCausalLM.from_pretrained(tmp_path / "base")), atol=1e-3)
+
+
+def test_a_relative_base_is_found_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny_runs.write_base(tmp_path / "bases" / "one")
+    monkeypatch.chdir(tmp_path)
+    run = tiny_runs.trained(tmp_path, *tiny_runs.ADAPTED, ("train.steps", "1"), ("model.source", "bases/one")).resolve()
+    assert checkpoint.read_state(checkpoint.find(run))["base"]["source"] == str(tmp_path / "bases" / "one")
+    monkeypatch.chdir("/")
+    export.export(run, tmp_path / "out")
+    adapter = export.export(run, tmp_path / "adapter", adapter_only=True)
+    assert json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"] == str(tmp_path / "bases" / "one")
+    (tmp_path / "bases" / "one").rename(tmp_path / "moved")
+    with pytest.raises(UserError, match=r"the base model of this checkpoint, .*/one: no such folder.*; if it was moved, .* --base FOLDER"):
+        export.export(run, tmp_path / "again")
+    export.export(run, tmp_path / "again", moved_base=tmp_path / "moved")
