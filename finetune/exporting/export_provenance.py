@@ -21,7 +21,7 @@ def locate_base(exported: Path, source: str) -> str:
 
 def encode_card(state: dict[str, Any], origin: dict[str, Any], digests: dict[str, str], target: Path) -> bytes:
     """Content of the file. `state`: the checkpoint's state.json. `origin`: recipe, format, step and checkpoint. `digests`: of the weights'
-    files. `target`: the exported folder, to which the folder of a base is relative: an absolute path would reveal folders of this machine."""
+    files. `target`: the exported folder, to which the folder of a base is relative: an absolute path would reveal this machine's."""
     base, source = state["base"], str(state["base"]["source"])
     if Path(source).is_absolute():
         base = {**base, "source": os.path.relpath(source, target.resolve())}
