@@ -520,6 +520,13 @@ def load_data_advice(folder: Path) -> str:
     return str(getattr(_import_verb_help(folder), "DATA", "It has one JSON object in each line; the recipe's `read` defines the keys."))
 
 
+def load_data_form(folder: Path) -> tuple[str | None, tuple[frozenset[str], ...]]:
+    """`DATA_VERB` and `ROW_KEYS` of the recipe's `verb_help.py`: the verb of data_prep that converts raw data, and sets of keys, of one of
+    which a training row has all. None, and no sets, without them. Imports no torch."""
+    module = _import_verb_help(folder)
+    return getattr(module, "DATA_VERB", None), tuple(map(frozenset, getattr(module, "ROW_KEYS", ())))
+
+
 def _import_verb_help(folder: Path) -> Any:
     """The recipe's `verb_help.py`, or `verb_arguments.py`, its earlier name; None without either."""
     old = folder / f"{_OLD_VERB_HELP}.py"

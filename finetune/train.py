@@ -24,10 +24,11 @@ from finetune.addresses import HIDDEN, RemoteAddress
 from finetune.config import Config, describe_overlay, help_text, read_sources, resolve
 from finetune.config_diff import flatten
 from finetune.config_sources import Arguments, parse_arguments, read_config_file
+from finetune.data.raw_data_files import explain_raw_data
 from finetune.errors import ElsewhereError, UserError, exit_code
 from finetune.hardware import cuda_allocator
 from finetune.monitoring.run_records import SAMPLED
-from finetune.recipe import Recipe, built_in_recipes, find_recipe, load_data_advice, load_options, load_recipe
+from finetune.recipe import Recipe, built_in_recipes, find_recipe, load_data_advice, load_data_form, load_options, load_recipe
 from finetune.storage import remote
 from finetune.storage.model_resolver import is_hub_name
 from finetune.terminal import print_line
@@ -173,7 +174,11 @@ def check_given_inputs(config: Config) -> None:
         if isinstance(path, RemoteAddress):
             require_secrets(key, path)
             remote.find_file(path)
-        elif path is not None and not path.is_file():
+        elif path is not None and path.exists():
+            verb, row_keys = load_data_form(find_recipe(config.recipe))
+            if problem := explain_raw_data(key, path, verb, row_keys):
+                raise UserError(problem)
+        elif path is not None:
             if is_hub_name(str(path)) and not path.suffix:
                 raise UserError(f"{key}: {path} does not exist; for a dataset on the hub write hf://datasets/{path}/{key[5:]}.jsonl")
             if path.name == "val.jsonl" and path.with_name("train.jsonl").is_file():

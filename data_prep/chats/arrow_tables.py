@@ -20,19 +20,19 @@ READ = frozenset(ROW_MARKS).union(*(shape.keys | shape.also for shape in SHAPES.
 """Columns whose values are read."""
 
 
-def read_parquet(source: ChatSource) -> Iterator[FoundRow]:
-    """Yield the rows of a Parquet file, batch by batch."""
+def read_parquet(source: ChatSource, columns: frozenset[str] = frozenset()) -> Iterator[FoundRow]:
+    """Yield the rows of a Parquet file, batch by batch. `columns`: whose values are read besides `READ`."""
     with _explain_errors(source):
         from pyarrow import parquet
 
         with parquet.ParquetFile(source.path) as file:
-            yield from _convert_batches(source, file.iter_batches())
+            yield from _convert_batches(source, file.iter_batches(), columns)
 
 
-def read_saved_dataset(source: ChatSource) -> Iterator[FoundRow]:
+def read_saved_dataset(source: ChatSource, columns: frozenset[str] = frozenset()) -> Iterator[FoundRow]:
     """Yield the rows of a folder of `Dataset.save_to_disk`: Arrow streams listed in state.json."""
     with _explain_errors(source):
-        yield from _convert_batches(source, read_streams(list_data_files(source.path)))
+        yield from _convert_batches(source, read_streams(list_data_files(source.path)), columns)
 
 
 @contextmanager
@@ -70,16 +70,16 @@ def read_streams(paths: Sequence[Path]) -> Iterator[pyarrow.RecordBatch]:
             yield from pyarrow.ipc.open_stream(mapped)
 
 
-def _convert_batches(source: ChatSource, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[FoundRow]:
+def _convert_batches(source: ChatSource, batches: Iterator[pyarrow.RecordBatch], columns: frozenset[str]) -> Iterator[FoundRow]:
     number = 0
     for batch in batches:
         batch.validate(full=True)  # otherwise invalid offsets would be followed beyond the file
-        for row in _convert_batch(source, batch):
+        for row in _convert_batch(source, batch, READ | columns):
             number += 1
             yield FoundRow(f"{source.name}:{number}", _drop_nulls(row))
 
 
-def _convert_batch(source: ChatSource, batch: pyarrow.RecordBatch) -> Iterator[dict[str, Any]]:
+def _convert_batch(source: ChatSource, batch: pyarrow.RecordBatch, read: frozenset[str]) -> Iterator[dict[str, Any]]:
     """Yield rows with the columns that shapes read; other columns only as present or None, since not all types convert to Python."""
     from pyarrow import types
 
@@ -88,7 +88,7 @@ def _convert_batch(source: ChatSource, batch: pyarrow.RecordBatch) -> Iterator[d
         raise UserError(f"{source.path} has duplicate column names ({', '.join(names):.200})")
     columns = [
         column.to_pylist()
-        if name in READ or (name in LABELS and types.is_boolean(column.type))
+        if name in read or (name in LABELS and types.is_boolean(column.type))
         else [known or None for known in _find_filled(column)]
         for name, column in zip(names, batch.columns, strict=True)
     ]

@@ -9,24 +9,53 @@ import io
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from data_prep.chats import whatsapp_export
 from data_prep.chats.arrow_tables import read_parquet, read_saved_dataset
-from data_prep.chats.chat_file_search import COMMAS, DATASET, DOCUMENT, GZIP, LINES, PARQUET, TABS, ChatSource, FoundRow
+from data_prep.chats.chat_file_search import COMMAS, DATASET, DOCUMENT, GZIP, LINES, PARQUET, TABS, WHATSAPP, ChatSource, FoundRow
 from data_prep.chats.conversation_formats import SHAPES
+from data_prep.chats.whatsapp_export import DEFAULT_PAUSE_HOURS
 from finetune.errors import UserError
 from finetune.storage.strict_json import loads, one_line
 
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def read_rows(source: ChatSource) -> Iterator[FoundRow]:
+@dataclass(frozen=True)
+class ReaderOptions:
+    """How sources are read."""
+
+    columns: frozenset[str] = frozenset()
+    """Further columns of tables whose values are read."""
+    person: str = ""
+    """Whose messages of exported chats are the answers."""
+    pause_hours: float = DEFAULT_PAUSE_HOURS
+    """A longer pause in an exported chat begins another conversation."""
+
+
+def read_rows(source: ChatSource, options: ReaderOptions = ReaderOptions()) -> Iterator[FoundRow]:
     """Yield every row of a source. Raises `UserError` if the file as a whole cannot be read."""
     try:
-        yield from READERS[source.kind](source)
+        if source.kind == WHATSAPP:
+            yield from _read_exported_chat(source, options)
+        elif source.kind in ARROW:
+            yield from ARROW[source.kind](source, options.columns)
+        else:
+            yield from READERS[source.kind](source)
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{source.path} cannot be read ({one_line(error)})") from None
+
+
+def _read_exported_chat(source: ChatSource, options: ReaderOptions) -> Iterator[FoundRow]:
+    found = whatsapp_export.read_conversations(source.path, options.person, options.pause_hours)
+    if not found.conversations:
+        yield FoundRow(f"{source.name}:1", None, f"no answer of {options.person} to a message of another person", found.left_out)
+    for number, conversation in enumerate(found.conversations):
+        row: dict[str, object] = {"messages": conversation.messages}
+        yield FoundRow(f"{source.name}:{conversation.line}", row, left_out=found.left_out if number == 0 else {})
 
 
 def _open_source(source: ChatSource) -> io.BufferedReader:
@@ -125,6 +154,5 @@ READERS: dict[str, Callable[[ChatSource], Iterator[FoundRow]]] = {
     DOCUMENT: _read_json,
     COMMAS: _read_table,
     TABS: _read_table,
-    PARQUET: read_parquet,
-    DATASET: read_saved_dataset,
 }
+ARROW: dict[str, Callable[[ChatSource, frozenset[str]], Iterator[FoundRow]]] = {PARQUET: read_parquet, DATASET: read_saved_dataset}

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from data_prep.chats import whatsapp_export
 from data_prep.dataset_split_selection import OTHER_SPLITS, choose_splits
 from data_prep.hub_dataset_download import NO_DATA, download_dataset_files
 from finetune.errors import UserError
 from finetune.storage.strict_json import one_line, read_object
 from finetune.terminal import print_line
 
-LINES, DOCUMENT, COMMAS, TABS, PARQUET, DATASET = "jsonl", "json", "csv", "tsv", "parquet", "dataset"
+LINES, DOCUMENT, COMMAS, TABS, PARQUET, DATASET, WHATSAPP = "jsonl", "json", "csv", "tsv", "parquet", "dataset", "whatsapp"
 KINDS = {".jsonl": LINES, ".ndjson": LINES, ".json": DOCUMENT, ".csv": COMMAS, ".tsv": TABS, ".parquet": PARQUET}
 """Suffix → file kind."""
 GZIP = ".gz"
+EXPORTS = (".txt", ".zip")
+"""Suffixes of chats that WhatsApp exported, if their content is one."""
 COMPRESSED = {GZIP, ".zst", ".xz", ".bz2", ".lz4", ".br", ".zip"}
-KNOWN = f"known are {', '.join(KINDS)}, all but the last also with {GZIP}, and folders that `datasets` saved"
+KNOWN = (
+    f"known are {', '.join(KINDS)}, all but the last also with {GZIP}, folders that `datasets` saved, and chats that WhatsApp exported "
+    f"({', '.join(EXPORTS)})"
+)
 HUB_FILES = tuple(f"*{suffix}{packed}" for suffix in KINDS for packed in ("", GZIP))
 """Files that are downloaded from a dataset on the hub."""
 AGAIN = "that had been read already"
@@ -44,6 +50,8 @@ class FoundRow:
     """name:line, or name:row in formats without lines; counted from 1."""
     row: dict[str, object] | None
     problem: str = ""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """What was not read since the row before → how often."""
 
 
 @dataclass
@@ -173,6 +181,8 @@ def detect_kind(path: Path) -> str | None:
     if path.is_dir():
         is_one = (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
         return DATASET if is_one or (path / "dataset_dict.json").is_file() else None
+    if path.suffix.lower() in EXPORTS:
+        return WHATSAPP if path.is_file() and whatsapp_export.is_exported_chat(path) else None
     is_packed = path.suffix.lower() == GZIP
     kind = KINDS.get((path.with_suffix("") if is_packed else path).suffix.lower())
     return None if is_packed and kind == PARQUET else kind

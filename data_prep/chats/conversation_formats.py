@@ -52,7 +52,7 @@ def detect_shape(row: ChatRow) -> str:
         return found[0]
     known = "; ".join(f"{name}: {' and '.join(sorted(shape.keys))}" for name, shape in SHAPES.items())
     what = f"more than one known shape ({', '.join(found)}), so choose one with --shape" if found else f"no known shape ({known})"
-    raise ShapeError(f"{what}; its keys are {_format_keys(row)}")
+    raise ShapeError(f"{what}; its keys are {format_keys(row)}")
 
 
 def normalise_row(row: ChatRow, shape: str) -> ChatRow:
@@ -64,7 +64,7 @@ def normalise_row(row: ChatRow, shape: str) -> ChatRow:
     if bad := next((key for key in LABELS if isinstance(row.get(key), bool | str) and row[key] in false), None):
         raise UserError(f"its {bad} is false: an answer that must not be learned, of a dataset for preference training (KTO)")
     if missing := SHAPES[shape].keys - row.keys():
-        raise ShapeError(f"no {' and no '.join(sorted(missing))}, which shape {shape} has; its keys are {_format_keys(row)}")
+        raise ShapeError(f"no {' and no '.join(sorted(missing))}, which shape {shape} has; its keys are {format_keys(row)}")
     found = SHAPES[shape].read(row)
     tools = _parse_tools(row.get("tools")) or [{"type": "function", "function": each} for each in _parse_tools(row.get("functions"))]
     return {**found, "tools": tools} if tools else found
@@ -86,7 +86,8 @@ def decode_json(value: Any, what: str) -> Any:
         raise UserError(f"{what} is a text that is not JSON ({error})") from None
 
 
-def _format_keys(row: ChatRow) -> str:
+def format_keys(row: ChatRow) -> str:
+    """The keys of a row, for messages."""
     more = [f"and {len(row) - SHOWN_KEYS} more"] if len(row) > SHOWN_KEYS else []
     return ", ".join([*(f"{key:.40}" for key in list(row)[:SHOWN_KEYS]), *more]) or "none"
 
@@ -237,6 +238,8 @@ def _wrap_calls(value: Any, what: str) -> list[Any]:
 EVERYWHERE = frozenset({"tools", "functions", "system"})
 MEDIA = frozenset({"image", "images", "audio", "audios", "video", "videos"})
 """Keys of rows with pictures, sound or films beside their text."""
+MESSAGE_LISTS = frozenset({"messages", "conversations", "prompt", "completion", "chosen"})
+"""Keys whose values can be lists of messages."""
 LABELS = ("label", "kto_tag")
 """Keys that say whether the answer is a good one; numbers in them are classes of other datasets."""
 SHAPES = {

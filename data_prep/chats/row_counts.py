@@ -54,6 +54,8 @@ class RowCounts:
     """Messages that were joined to the one before."""
     unlearned: int = 0
     """Answers with weight 0."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """What readers left out of exported chats → number of messages."""
     first_rejected: dict[str, dict[str, str]] = field(default_factory=dict)
     """Reason, as in `reasons` → the first rejected row with it."""
     first_places: dict[bytes, str] = field(default_factory=dict)
@@ -105,6 +107,7 @@ def make_summary(tally: RowCounts, skipped: Counter[str], val_share: float, val_
         "answers_without_leading_line_breaks": tally.tidied,
         **({"joined_messages": tally.joined} if tally.joined else {}),
         **({"answers_with_weight_0": tally.unlearned} if tally.unlearned else {}),
+        **({"left_out_of_exported_chats": dict(tally.left_out.most_common())} if tally.left_out else {}),
         "reasons": dict(tally.reasons.most_common()),
         "first_rejected": {reason: tally.first_rejected[reason] for reason, _ in tally.reasons.most_common()},
     }
@@ -121,6 +124,8 @@ def format_summary(summary: dict[str, Any]) -> str:
     if summary["keys_left_out"]:
         keys = _join_shown([f"{key} ({format_count(count, 'row')})" for key, count in summary["keys_left_out"].items()])
         found.append(f"  unused keys, dropped: {keys}")
+    if summary.get("left_out_of_exported_chats"):
+        found.append(f"  left out of exported chats: {format_counts(summary['left_out_of_exported_chats'])}")
     if summary.get("keys_of_messages_not_read"):
         keys = _join_shown([f"{key} ({format_count(count, 'row')})" for key, count in summary["keys_of_messages_not_read"].items()])
         found.append(f"  keys of messages that only a chat template which names them reads: {keys}")

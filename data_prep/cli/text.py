@@ -6,9 +6,9 @@
 
 Sources are files, folders, and names of datasets on the hub, of which the training split is read. Reads .jsonl, .json, .csv, .tsv (each
 also with .gz), .parquet and folders that `datasets` saved, in the shapes messages, ShareGPT, Alpaca, Dolly, question/answer,
-prompt/completion, ChatGPT's export, and preference pairs, of which the chosen answer is read. Rejected rows are listed
-in rejects.jsonl with their location and reason; other unused input (files of other kinds, unknown keys) is counted in the summary. The
-same files in the same order give byte-identical output.
+prompt/completion, ChatGPT's export, and preference pairs, of which the chosen answer is read. Chats that WhatsApp exported (.txt, .zip)
+need --as NAME, the person whose messages are the answers. Rejected rows are listed in rejects.jsonl with their location and reason; other
+unused input (files of other kinds, unknown keys) is counted in the summary. The same files in the same order give byte-identical output.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ import argparse
 import os
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from data_prep.chats import chat_file_readers, chat_file_search, chat_messages, chat_split, conversation_checks, row_counts
+from data_prep.chats import chat_file_readers, chat_file_search, chat_messages, chat_split, conversation_checks, row_counts, whatsapp_export
+from data_prep.chats.chat_file_readers import ReaderOptions
 from data_prep.chats.chat_file_search import ChatSource, FoundRow, FoundSources
 from data_prep.chats.chat_split import ValidationFilter
+from data_prep.chats.column_mapping import ColumnMapping, parse_columns
 from data_prep.chats.conversation_formats import SHAPES, ChatRow, ShapeError, detect_shape, list_unread_keys, normalise_row
 from data_prep.chats.row_counts import MADE_BY, REJECTED, TRAINS, VALIDATES, RowCounts, UnreadKeys
+from data_prep.chats.whatsapp_export import DEFAULT_PAUSE_HOURS
 from data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code
@@ -34,6 +37,7 @@ from finetune.storage import files, strict_json
 from finetune.storage.strict_json import one_line
 from finetune.terminal import print_line
 
+MOST_PAUSE_HOURS = 24 * 365
 CHANGED = "the input files changed while they were being read; run the same command again"
 
 
@@ -48,6 +52,8 @@ class TextOptions:
     """Maximum number of validation rows; replaces `val_share`."""
     join_turns: bool = False
     """Whether messages of the same role in a row are joined; otherwise such rows are rejected."""
+    columns: ColumnMapping = field(default_factory=ColumnMapping)
+    reader: ReaderOptions = field(default_factory=ReaderOptions)
 
 
 def main(argv: list[str]) -> int:
@@ -72,6 +78,21 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--shape", choices=list(SHAPES), help="parse every row in this shape; needed where keys fit several shapes")
     options.add_argument(
+        "--columns",
+        action="append",
+        default=[],
+        metavar="NAME=COLUMN,…",
+        help="names of columns that differ from those of the formats, as in prompt=frage,completion=antwort; for messages also their keys: "
+        "messages=dialog,role=speaker,content=text",
+    )
+    options.add_argument("--as", dest="person", metavar="NAME", help="whose messages are the answers, in chats that WhatsApp exported")
+    options.add_argument(
+        "--pause-hours",
+        type=float,
+        metavar="HOURS",
+        help=f"a longer pause in a chat that WhatsApp exported begins another conversation (default {DEFAULT_PAUSE_HOURS:g})",
+    )
+    options.add_argument(
         "--join-turns",
         action="store_true",
         help="join two messages in a row of the user, or of the assistant, instead of rejecting the row",
@@ -95,7 +116,10 @@ def _run(argv: list[str]) -> int:
     places = [path for source in options.sources for path in chat_file_search.download_chats(source, options.config, options.split)]
     gathered = chat_file_search.find_sources(places)
     _check_target(options.out, [*places, *(source.path for source in gathered.sources)])
-    summary = write_dataset(gathered, options.out, TextOptions(options.shape, options.val_share, options.val_rows, options.join_turns))
+    columns, reader = parse_columns(options.columns), _check_reader_options(options, gathered.sources)
+    reader = replace(reader, columns=frozenset(columns.row.values()))
+    wanted = TextOptions(options.shape, options.val_share, options.val_rows, options.join_turns, columns, reader)
+    summary = write_dataset(gathered, options.out, wanted)
     print_line(row_counts.format_summary(summary))
     data = ["--data.train", str(options.out / TRAIN), *(["--data.val", str(options.out / VAL)] if summary["val"] else [])]
     command = ["python", "-m", "finetune", "train", "--recipe", "llm_sft", "--model.source", "Qwen/Qwen3-1.7B", *data]
@@ -108,6 +132,20 @@ def _check_split_options(options: argparse.Namespace) -> None:
         raise UserError(f"--val-share {options.val_share}: expected a share from 0 up to but not including 1")
     if options.val_rows is not None and options.val_rows < 0:
         raise UserError(f"--val-rows {options.val_rows}: expected a number of rows, 0 or more")
+
+
+def _check_reader_options(options: argparse.Namespace, sources: list[ChatSource]) -> ReaderOptions:
+    """The options for exported chats. Raises `UserError` if they do not fit the sources."""
+    exported = [source.path for source in sources if source.kind == chat_file_search.WHATSAPP]
+    if not exported:
+        if flag := next((flag for flag, given in (("--as", options.person), ("--pause-hours", options.pause_hours)) if given), None):
+            raise UserError(f"{flag} is for chats that WhatsApp exported, and the sources have none; remove it")
+        return ReaderOptions()
+    pause = DEFAULT_PAUSE_HOURS if options.pause_hours is None else options.pause_hours
+    if not 0 < pause < MOST_PAUSE_HOURS:
+        raise UserError(f"--pause-hours {pause:g}: expected a number of hours above 0 and below {MOST_PAUSE_HOURS:,}")
+    whatsapp_export.check_person(exported, options.person)
+    return ReaderOptions(person=options.person, pause_hours=pause)
 
 
 def _check_target(out: Path, sources: list[Path]) -> None:
@@ -216,7 +254,7 @@ def _yield_training_rows(
 
 def _yield_validation_rows(sources: list[ChatSource], wanted: TextOptions, tally: RowCounts) -> Iterator[ChatRow]:
     """Yield the validation rows from a second pass, which needs no memory. Raises `UserError` if the rows differ from the first pass."""
-    again = (found for source in sources for found in chat_file_readers.read_rows(source))
+    again = (found for source in sources for found in chat_file_readers.read_rows(source, wanted.reader))
     for kind, found in zip_longest(tally.kinds, again):
         if kind is None or found is None:
             raise UserError(CHANGED)
@@ -237,8 +275,9 @@ def _reread_row(found: FoundRow, wanted: TextOptions, tally: RowCounts) -> ChatR
 def _check_rows(source: ChatSource, wanted: TextOptions, tally: RowCounts) -> Iterator[tuple[str, ChatRow | None]]:
     """Yield (location, row or None if rejected). Raises `UserError` for a source in which no row has a known shape."""
     tally.by_source[source.name], strange, unknown = 0, 0, ""
-    for found in chat_file_readers.read_rows(source):
+    for found in chat_file_readers.read_rows(source, wanted.reader):
         tally.by_source[source.name] += 1
+        tally.left_out.update(found.left_out)
         row = None
         try:
             row = _accept_row(found, wanted, tally)
@@ -261,7 +300,9 @@ def _accept_row(found: FoundRow, wanted: TextOptions, tally: RowCounts) -> ChatR
     parts = (row.get(key, ()) for key in ("messages", "prompt", "completion"))
     turns = [turn for part in parts if not isinstance(part, str) for turn in part]
     unlearned = sum(turn.get("weight") == 0 for turn in turns)
-    unread = UnreadKeys(list_unread_keys(found.row or {}, kind), chat_messages.list_unread_keys(turns))
+    given = found.row or {}
+    of_row = [*list_unread_keys(wanted.columns.translate(given), kind), *wanted.columns.list_replaced(given)]
+    unread = UnreadKeys(of_row, chat_messages.list_unread_keys(turns))
     tally.count_kept(kind, unread, tidied, joined, unlearned)
     return row
 
@@ -271,8 +312,9 @@ def _parse_conversation(found: FoundRow, wanted: TextOptions) -> tuple[ChatRow, 
     messages."""
     if found.row is None:
         raise UserError(found.problem)
-    kind = wanted.shape or detect_shape(found.row)
-    row = normalise_row(found.row, kind)
+    given = wanted.columns.translate(found.row)
+    kind = wanted.shape or detect_shape(given)
+    row = normalise_row(given, kind)
     joined = conversation_checks.join_repeated_turns(row) if wanted.join_turns else 0
     tidied = conversation_checks.strip_answer_newlines(row)
     conversation_checks.check_conversation(row)

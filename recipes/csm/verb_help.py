@@ -4,5 +4,7 @@ from __future__ import annotations
 
 from .speech_verbs import VERBS
 
+DATA_VERB = "voice"
+"""Of data_prep: converts raw data."""
 HELP = VERBS.help
 """Verb → prints its options."""

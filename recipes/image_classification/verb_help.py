@@ -8,5 +8,7 @@ DATA = """To make some from a folder with a subfolder of images for each label:
   python -m data_prep images photos --out data/photos
 or see the whole chain on handwritten digits: python -m recipes.image_classification.demo"""
 """How training data is made."""
+DATA_VERB = "images"
+"""Of data_prep: converts raw data."""
 HELP = {"generate": lambda: make_generate_parser().print_help()}
 """Verb → prints its options."""

@@ -8,6 +8,10 @@ DATA = """To make some from conversations:
   python -m data_prep text chats.jsonl --out data/chats
 or see the whole chain on a small example: python -m recipes.llm_sft.demo"""
 """How training data is made."""
+DATA_VERB = "text"
+"""Of data_prep: converts raw data."""
+ROW_KEYS = ({"messages"}, {"prompt", "completion"}, {"audio"})
+"""A training row has all keys of one of these; of a clip of speech, reading it says which recipe trains it."""
 HELP = {
     "generate": lambda: make_generate_parser().print_help(),
     "chat": lambda: make_chat_parser().print_help(),

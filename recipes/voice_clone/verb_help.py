@@ -9,5 +9,7 @@ DATA = """To make some from recordings:
   python -m data_prep codes data/me --model Qwen/Qwen3-TTS-12Hz-0.6B-Base
 or see the whole chain on a small example: python -m recipes.voice_clone.demo"""
 """How training data is made."""
+DATA_VERB = "voice"
+"""Of data_prep: converts raw data."""
 HELP = VERBS.help
 """Verb → prints its options."""

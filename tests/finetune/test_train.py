@@ -70,6 +70,26 @@ def test_a_missing_data_file_is_an_error(key: str, tmp_path: Path, capsys: pytes
     assert f"{key}: no/train.jsonl does not exist (looked from {Path.cwd()}). " in message and "one JSON object" in message
 
 
+@pytest.mark.parametrize(("recipe", "verb"), [("llm_sft", "text"), ("voice_clone", "voice"), ("codec_lm", "voice"), ("csm", "voice")])
+def test_raw_data_is_recognized_and_the_command_is_named(
+    recipe: str, verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "raw").mkdir()
+    message = refuse(["--recipe", recipe, "--data.train", str(tmp_path / "raw")], capsys)
+    assert f"data.train: {tmp_path / 'raw'} is a folder" in message and f"python -m data_prep {verb} {tmp_path / 'raw'} --out" in message
+    (tmp_path / "chats.jsonl").write_text('{"conversations": []}\n')
+    if recipe == "llm_sft":
+        assert "of another form (keys: conversations" in refuse(["--recipe", recipe, "--data.train", str(tmp_path / "chats.jsonl")], capsys)
+
+
+def test_raw_data_is_recognized_without_torch(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("prompt,completion\n")
+    words = ["--recipe", "llm_sft", "--data.train", str(tmp_path / "a.csv")]
+    code = f"import sys; from finetune.train import main; print(main({words}), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "False"] and "is a table" in done.stderr, done
+
+
 def test_a_mixture_is_checked_before_anything_is_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     real = tiny.write_rows(tmp_path / "train.jsonl", tiny.texts(3))
     mix = ["--data.mix", f"[{{path: {real}, weight: 0.9}}, {{path: no/replay.jsonl, weight: 0.1}}]"]
