@@ -6,7 +6,7 @@ import importlib
 import sys
 
 from finetune.argument_parsing import suggest_word
-from finetune.terminal import print_diagnostic, print_line
+from finetune.terminal import print_diagnostic, print_line, protect_terminal
 
 VERBS = {
     "voice": "turn recordings into clips with transcripts (train.jsonl, val.jsonl, rejects.jsonl)",
@@ -48,6 +48,7 @@ def main(argv: list[str]) -> int:
 
 def console() -> None:
     """Entry point of the installed command."""
+    protect_terminal()
     sys.exit(main(sys.argv[1:]))
 
 

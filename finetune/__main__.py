@@ -9,7 +9,7 @@ import sys
 from finetune import __version__
 from finetune.argument_parsing import suggest_word
 from finetune.storage.folder_handles import name_paths
-from finetune.terminal import print_diagnostic, print_line
+from finetune.terminal import print_diagnostic, print_line, protect_terminal
 
 VERBS = {
     "train": "fine-tune a model: on one GPU, with --launch fsdp2 on all of them",
@@ -88,6 +88,7 @@ def main(argv: list[str]) -> int:
 
 
 def console() -> int:
+    protect_terminal()
     return main(sys.argv[1:])
 
 

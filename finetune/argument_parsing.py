@@ -38,7 +38,9 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: list[str]) -> argpars
     for name, value in vars(arguments).items():
         for path in value if isinstance(value, list | tuple) else [value]:
             if isinstance(path, Path) and looks_like_url(path):  # as a path, it would be a folder whose name may contain a password
-                raise UserError(f"{name.replace('_', '-')} {path}: expected a path on this machine, not a URL; download it, or correct it")
+                flag = f"--{name.replace('_', '-')}"
+                shown = flag if flag in known else name
+                raise UserError(f"{shown} {path}: expected a path on this machine, not a URL; download it, or correct it")
     return arguments
 
 

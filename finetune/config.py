@@ -55,7 +55,7 @@ def _path_or_url(value: Any) -> Path | RemoteAddress:
 
 def _local_path(value: Path) -> Path:
     if looks_like_url(value):
-        raise ValueError("expected a path on this machine; a URL has two slashes after the colon, and only some keys take one")
+        raise ValueError("expected a path on this machine, not a URL, which has two slashes after the colon where it is allowed")
     return value
 
 

@@ -3,9 +3,14 @@ escaped and secrets are hidden."""
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
+import threading
+import traceback
 import unicodedata
+import warnings
+from types import TracebackType
 from typing import TextIO
 
 from finetune.addresses import hide_secrets
@@ -13,6 +18,24 @@ from finetune.addresses import hide_secrets
 JOINERS = "\u200c\u200d"
 """Format characters that Persian, Indic scripts and emoji need, and that only affect their neighbours."""
 COLOUR = re.compile(r"(\x1b\[(?:0|1|(?:1;)?3[0-7])m)")
+
+
+def protect_terminal() -> None:
+    """Make tracebacks, warnings and log records of this process safe as well: they quote file names, and libraries print them. For the
+    beginning of a program or a worker process, since it changes the interpreter."""
+    sys.excepthook = _print_traceback
+    threading.excepthook = _print_traceback_of_thread
+    warnings.showwarning = _print_warning
+    logging.setLogRecordFactory(SafeLogRecord)
+
+
+class SafeLogRecord(logging.LogRecord):
+    """A log record whose message and traceback are safe to print, whichever handler does."""
+
+    def getMessage(self) -> str:  # noqa: N802 - the name in `logging`
+        if self.exc_info and not self.exc_text:
+            self.exc_text = make_safe("".join(traceback.format_exception(*self.exc_info)).rstrip("\n"))  # a formatter would write its own
+        return make_safe(super().getMessage())
 
 
 def print_line(text: object = "") -> None:
@@ -54,6 +77,23 @@ def printable(text: str) -> str:
     """The text with control characters as escape sequences, except line breaks and tabs: also C1 controls, lone surrogates, and format
     characters such as those that reverse the order of a text."""
     return text if text.isprintable() else "".join(map(_escape, text))
+
+
+def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    print_diagnostic("".join(traceback.format_exception(kind, error, trace)).rstrip("\n"))
+
+
+def _print_traceback_of_thread(failed: threading.ExceptHookArgs) -> None:
+    if failed.exc_value is not None and not isinstance(failed.exc_value, SystemExit):
+        print_diagnostic(f"in thread {failed.thread.name if failed.thread else None}:")
+        _print_traceback(failed.exc_type, failed.exc_value, failed.exc_traceback)
+
+
+def _print_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
+) -> None:
+    text = warnings.formatwarning(message, category, filename, lineno, line).rstrip("\n")
+    print_diagnostic(text) if file is None else _write(make_safe(text), file)
 
 
 def _escape(character: str) -> str:

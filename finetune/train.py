@@ -20,7 +20,7 @@ import os
 from typing import NoReturn
 
 from finetune import launcher
-from finetune.addresses import HIDDEN, RemoteAddress
+from finetune.addresses import RemoteAddress
 from finetune.config import Config, describe_overlay, help_text, read_sources, resolve
 from finetune.config_diff import flatten
 from finetune.config_sources import Arguments, parse_arguments, read_config_file
@@ -31,7 +31,7 @@ from finetune.monitoring.run_records import SAMPLED
 from finetune.recipe import Recipe, built_in_recipes, find_recipe, load_data_advice, load_data_form, load_options, load_recipe
 from finetune.storage import remote
 from finetune.storage.model_resolver import is_hub_name
-from finetune.terminal import print_line
+from finetune.terminal import print_line, protect_terminal
 from finetune.training import generation_during_training
 
 EXAMPLES = """
@@ -193,8 +193,8 @@ def require_secrets(key: str, address: RemoteAddress) -> None:
     """Raises `UserError` for an address from a saved config, which has no secrets."""
     if address.lacks_secrets:
         raise UserError(
-            f"{key}: {address}: a user, a password or a query such as a signature is not saved with a run; give the whole address again: "
-            f"--{key} '{address.replace(HIDDEN, '…')}'"
+            f"{key}: {address}: a user, a password or a query such as a signature is not saved with a run; give --{key} "
+            "with the whole address"
         )
 
 
@@ -207,4 +207,5 @@ def end_process(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
+    protect_terminal()
     end_process(main(sys.argv[1:]))

@@ -87,6 +87,10 @@ ALLOWED_DANGERS: dict[tuple[str, str], str] = {
     ("data_prep/audio/librosa_import.py", "importlib.import_module"): "an installed package by its fixed name",
 }
 """(file, call) → why it may stand there."""
+PRINTER = "finetune/terminal.py"
+RAW_OUTPUT = re.compile(
+    r"sys\.(?:__)?std(?:out|err)(?:__)?\.(?:write|writelines)|traceback\.print_\w+|logging\.(?:basicConfig|StreamHandler)|click\.echo"
+)
 STRICT_READERS = ("finetune/storage/strict_json.py", "finetune/config_sources.py")
 LENIENT = re.compile(r"json\.loads?|json\.JSONDecoder|yaml\.(safe_load|safe_load_all|compose|compose_all|parse|scan)")
 
@@ -473,6 +477,17 @@ def undeclared_imports(house: House, declared: frozenset[str]) -> list[str]:
                 names = [node.module or ""]
             complaints += [f"{path}:{node.lineno}: {name} is not declared" for name in names if name.partition(".")[0] not in known]
     return complaints
+
+
+def raw_output(house: House) -> list[str]:
+    """Output that does not pass through `finetune/terminal.py`, which escapes control characters; ruff finds calls of `print`."""
+    return [
+        f"{path}:{node.lineno}: {_dotted(node)}; use {PRINTER}"
+        for path, source in house.items()
+        if path != PRINTER
+        for node in ast.walk(parse(source))
+        if isinstance(node, ast.Attribute) and RAW_OUTPUT.fullmatch(_dotted(node))
+    ]
 
 
 def uncounted_listings(tests: House) -> list[str]:

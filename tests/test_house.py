@@ -368,6 +368,16 @@ def test_what_only_looks_like_a_write_is_left_alone() -> None:
     assert house.disk_writes({"finetune/a.py": harmless}) == []
 
 
+def test_output_passes_through_the_printer() -> None:
+    assert house.raw_output(HOUSE) == []
+    assert "print(" in HOUSE[house.PRINTER]
+
+
+@pytest.mark.parametrize("call", ["sys.stdout.write(a)", "sys.__stderr__.writelines(a)", "traceback.print_exc()", "logging.basicConfig()"])
+def test_output_past_the_printer_is_seen(call: str) -> None:
+    assert len(house.raw_output({"finetune/a.py": call})) == 1 and house.raw_output({house.PRINTER: call}) == []
+
+
 def test_every_import_is_declared() -> None:
     assert (
         house.undeclared_imports(

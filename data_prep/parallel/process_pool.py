@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any, Generic, TypeVar
 
 from finetune.errors import UserError
-from finetune.terminal import print_diagnostic
+from finetune.terminal import print_diagnostic, protect_terminal
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -267,6 +267,7 @@ class _WorkerProcess:
 
 def _serve_items(line: connection.Connection, make: Make[Any, Any], number: int) -> None:
     """Main loop of the worker: process items until the parent closes the pipe."""
+    protect_terminal()
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     with contextlib.ExitStack() as opened:
         do = open_worker(make, number, opened)

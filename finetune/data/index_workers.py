@@ -26,7 +26,7 @@ import torch
 from finetune.data.index_building import Block, Measure, ScanAll, Scanned, scan_block
 from finetune.errors import UserError
 from finetune.recipe import load_recipe
-from finetune.terminal import print_diagnostic
+from finetune.terminal import print_diagnostic, protect_terminal
 
 WORTH_BYTES = 2**23
 """Minimum size of the data file per process: tokenizing it takes seconds, as does importing torch in a new process."""
@@ -176,6 +176,7 @@ def _rows_of(block: Block) -> Iterator[Block]:
 def _serve(line: Connection) -> None:
     """Main loop of the process: handles blocks until the parent closes the connection, or ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes; this one ends when the parent does
+    protect_terminal()
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError, ConnectionError):
         try:

@@ -27,6 +27,7 @@ from finetune.hardware import cuda_allocator
 from finetune.recipe import Answer, MeasuredAnswers, PreparedMetrics, Recipe, find_recipe, load_recipe
 from finetune.storage import files
 from finetune.storage.text_lines import split_lines
+from finetune.terminal import protect_terminal
 from finetune.training.sample_metrics_preparation import parse_prepared
 
 ANSWERS, KINDS = "answers.json", ("flac", "png")
@@ -177,4 +178,5 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
+    protect_terminal()
     sys.exit(exit_code(main, []))

@@ -11,6 +11,7 @@ from typing import TypedDict
 
 from pydantic import BaseModel
 
+from finetune.addresses import hide_word
 from finetune.config import AUTO, Config, read_sources
 from finetune.config_sources import Arguments, ConfigSource
 from finetune.errors import UserError, format_count
@@ -109,7 +110,7 @@ def make_plan(options: StudyOptions, arguments: Arguments) -> StudyPlan:
     words = list_words(replace(arguments, overrides=[(key, value) for key, value in arguments.overrides if key != "run.dir"]))
     definition = StudyDefinition(
         recipe=checked.recipe,
-        arguments=words[2:],  # after --recipe NAME
+        arguments=[hide_word(word) for word in words[2:]],  # after --recipe NAME
         space={each.key: {each.distribution: list(each.values)} for each in checked.space},
         metric=metric.text,
         seed=options.seed,

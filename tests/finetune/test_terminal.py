@@ -111,3 +111,38 @@ def test_every_verb_says_that_it_loads_torch_before_it_does(tmp_path: Path) -> N
     announced = re.findall(r"^loading torch and .* …\nimports torch: (.+)$", done.stderr, re.MULTILINE)
     assert announced == [words[0] for words in calls if words[0] != "train"], done.stderr
     assert re.search(r"^loading torch and the recipe llm_sft …$", done.stdout, re.MULTILINE), "train prints it among its other lines"
+
+
+PROGRAM = """
+import logging, sys, threading, warnings
+from finetune.terminal import protect_terminal
+protect_terminal()
+bad = "\\x1b[2J https://me:s3cr3t@host/a?s3cr3t"
+logging.getLogger("library").warning("log %s", bad)
+try:
+    raise OSError(bad)
+except OSError:
+    logging.exception("logged")
+warnings.warn("warned " + bad)
+thread = threading.Thread(target=lambda: 1 / len([bad].remove(bad) or []), name="worker")
+thread.start()
+thread.join()
+raise ValueError(bad)
+"""
+
+
+def test_what_python_and_libraries_print_is_safe_as_well() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stdout == ""
+    assert "\x1b" not in done.stderr and "s3cr3t" not in done.stderr
+    safe = "\\x1b[2J https://***@host/a?***"
+    errors = ("in thread worker:", "ZeroDivisionError", f"ValueError: {safe}")
+    for text in (f"log {safe}", f"OSError: {safe}", f"UserWarning: warned {safe}", *errors):
+        assert text in done.stderr, text
+
+
+def test_the_secrets_of_addresses_are_hidden(capsys: pytest.CaptureFixture[str]) -> None:
+    print_line("https://me:s3cr3t@host/a")
+    print_diagnostic("https://host/a?s3cr3t")
+    print_coloured("https://host/b?s3cr3t")
+    assert capsys.readouterr() == ("https://***@host/a\nhttps://host/b?***\n", "https://host/a?***\n")

@@ -1070,7 +1070,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/training/loop.py",
-        "return any(step % every == 0 for every in (config.checkpoint.every, config.sample.every) if every)",
+        "return any(step % every == 0 for every in (require_number(config.checkpoint.every), config.sample.every) if every)",
         "return step % config.checkpoint.every == 0",
         "tests/finetune/training/test_generation_during_training.py::test_a_checkpoint_is_saved_where_answers_are_due",
         "no checkpoint exists for generation during training",
@@ -2865,5 +2865,26 @@ MUTANTS: tuple[Mutant, ...] = (
         "sum(any(of_word)",
         "tests/recipes/voice_clone/studio/test_measure_demo.py::test_only_words_that_all_recognizers_have_wrong_count_as_wrong_for_both",
         "a word that one recognizer misheard counts as spoken wrong",
+    ),
+    Mutant(
+        "finetune/addresses.py",
+        "super().__new__(cls, hide_address(given))",
+        "super().__new__(cls, given)",
+        "tests/finetune/test_addresses.py::test_an_address_has_no_secrets_as_text",
+        "the password of an address is saved in each checkpoint",
+    ),
+    Mutant(
+        "finetune/storage/remote.py",
+        "trace.on_request_redirect.append(check_redirect)",
+        "trace",
+        "tests/finetune/storage/test_remote.py::test_a_redirect_is_followed_unless_it_leads_to_the_local_link",
+        "a server redirects a download to the credentials of a cloud machine",
+    ),
+    Mutant(
+        "finetune/terminal.py",
+        "_write(make_safe(str(text)), sys.stderr)",
+        "_write(str(text), sys.stderr)",
+        "tests/finetune/test_terminal.py::test_control_characters_are_escaped",
+        "a file name clears the terminal",
     ),
 )

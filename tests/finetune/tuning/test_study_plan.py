@@ -11,7 +11,8 @@ from finetune.config_sources import parse_arguments
 from finetune.errors import UserError
 from finetune.tuning import study_record
 from finetune.tuning.study_plan import StudyOptions, StudyPlan, list_preparations, make_orders, make_plan
-from tests.finetune import tiny
+from tests.finetune import loopback_files, tiny
+from tests.finetune.loopback_files import FileServer
 
 
 def plan_of(tmp_path: Path, space: str, *argv: str, val: bool = True, **options: object) -> StudyPlan:
@@ -38,6 +39,17 @@ def test_trials_have_their_values_folders_and_seeds(tmp_path: Path) -> None:
     assert "--run.dir" not in orders[1]["arguments"] and plan.definition.arguments == plan.arguments[2:-1]
     chosen = plan_of(tmp_path, RATES, "--checkpoint.best_by", "next min")
     assert not any(word.startswith("--checkpoint.best_by=") for word in chosen.arguments), "the user's own choice stays"
+
+
+def test_a_secret_reaches_the_workers_and_not_the_record(tmp_path: Path) -> None:
+    content = tiny.config_in(tmp_path / "made").data.train.read_bytes()
+    with loopback_files.opened(FileServer({"rows.jsonl": content}, etag="strong", query="sig=s3cr3t")) as server:
+        plan = plan_of(tmp_path, RATES, "--data.train", f"http://{server.place}/rows.jsonl?sig=s3cr3t", samples=2)
+        again = plan_of(tmp_path, RATES, "--data.train", f"http://{server.place}/rows.jsonl?sig=s3cr3t", samples=2)
+    plan.save(plan.trials)
+    assert f"http://{server.place}/rows.jsonl?sig=s3cr3t" in make_orders(plan)[0]["arguments"]
+    saved = (plan.folder / study_record.RECORD).read_text()
+    assert "s3cr3t" not in saved and f"http://{server.place}/rows.jsonl?***" in saved and again.definition == plan.definition
 
 
 def test_the_default_number_of_trials(tmp_path: Path) -> None:
