@@ -40,7 +40,47 @@ def inject_adapters(model: nn.Module, lora: Lora, targets: str, excluded: Collec
     chosen = [name for name in chosen if name not in excluded]
     if not all(isinstance(model.get_submodule(name), nn.Linear) for name in chosen) or not chosen:
         raise UserError(f"model.lora.targets {pattern!r} must match linear layers only, and at least one; check the model's module names")
-    inject_adapter_in_model(peft_config(lora, chosen), model, low_cpu_mem_usage=True)
+    # Without the model's config, by which peft would rename the targets of architectures that transformers 5 has changed, and expects a
+    # class of transformers: the targets here are exact names.
+    config = model.__dict__.pop("config", None)
+    try:
+        inject_adapter_in_model(peft_config(lora, chosen), model, low_cpu_mem_usage=True)
+    finally:
+        if config is not None:
+            model.__dict__["config"] = config
+
+
+def describe_reach(model: nn.Module) -> str | None:
+    """For the log: how many of the weights of linear layers, the output head not counted, have an adapter, and which cannot have one; None
+    for a model without adapters. Experts that are one parameter (gpt-oss; grouped experts of transformers 5) are such weights, too."""
+    adapted, linear, fused = 0, 0, dict[str, int]()
+    for name, module in model.named_modules():
+        if hasattr(module, "lora_A"):
+            adapted += module.in_features * module.out_features
+        elif isinstance(module, nn.Linear) and not is_adapter(f"{name}.") and not name.endswith(".base_layer"):
+            linear += module.weight.numel()
+        elif not isinstance(module, LAYERS):
+            own = {f"{name}.{key}": parameter for key, parameter in module.named_parameters(recurse=False)}
+            fused |= {key: parameter.numel() for key, parameter in own.items() if _is_fused(key, parameter)}
+    if not adapted:
+        return None
+    total = adapted + linear + sum(fused.values())
+    said = f"LoRA adapts layers with {adapted:,} of the {total:,} weights of linear layers ({adapted / total:.1%})"
+    if not fused:
+        return said
+    return (
+        f"{said}; {sum(fused.values()):,} are in experts that are one parameter ({next(iter(fused))}, …) and stay frozen: to train those, "
+        "train all weights (without model.lora)"
+    )
+
+
+LAYERS = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+"""Modules whose weights are no fused experts, whatever their shape."""
+
+
+def _is_fused(name: str, parameter: Tensor) -> bool:
+    """Whether a parameter stands for the weights of several linear layers: [experts, in, out], or two dimensions of them in one."""
+    return not name.endswith("bias") and (parameter.dim() == 3 or (parameter.dim() == 2 and "experts." in name))
 
 
 def match_names(pattern: str, names: Iterable[str]) -> list[str]:

@@ -12,7 +12,7 @@ from finetune.config import Config, on_disk
 from finetune.data import dataset_opening, row_measurement
 from finetune.distributed import sharding, tensor_parallel
 from finetune.errors import UserError
-from finetune.modeling import base_kl_loss, loading
+from finetune.modeling import base_kl_loss, loading, lora_adapters
 from finetune.modeling.trained_parameters import choose_trained
 from finetune.planning.activation_memory import Activations, Recomputing, trace_step, trim_stacks
 from finetune.planning.data_preview import read_some_samples
@@ -46,7 +46,7 @@ class RunEstimate:
     unit: str = POSITIONS
     """`Recipe.unit`."""
     remarks: tuple[str, ...] = ()
-    """How the base is stored, and `Loaded.remarks`; training prints them at its start."""
+    """How the base is stored, what the adapters reach, and `Loaded.remarks`; training prints them at its start."""
 
 
 def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
@@ -67,6 +67,8 @@ def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
     check = partial(tensor_parallel.check_model, loaded.model, loaded.blocks, plans=loaded.tensor_plans)
     refusals = {size: find_refusal(config, size, check) for size in TENSOR_SIZES}
     misfits = find_misfits(loaded) if has_weights(loaded.base) else ()
+    about_base = (loading.describe_storage(loaded.base, dtype), lora_adapters.describe_reach(loaded.model))  # before blocks are removed
+    remarks = tuple(filter(None, [*about_base, *loaded.remarks]))
     counts = trim_stacks(loaded.model, loaded.blocks)
 
     @cache
@@ -90,7 +92,6 @@ def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
         recomputing=train.activation_checkpointing,
         refuses_tensor=refusals.get,
     )
-    remarks = tuple(filter(None, [loading.describe_storage(loaded.base, dtype), *loaded.remarks]))
     return RunEstimate(config, counted, work, activations, misfits, sketched.processor, recipe.unit, remarks)
 
 

@@ -25,7 +25,7 @@ from finetune.data.run_sizes import RunSizes, settle_sizes
 from finetune.distributed import activation_checkpointing, sharding, tensor_parallel
 from finetune.distributed.process_group import World, run_on_all, run_on_main
 from finetune.errors import UserError, format_count
-from finetune.modeling import base_kl_loss, loading, optimizers, quantization
+from finetune.modeling import base_kl_loss, loading, lora_adapters, optimizers, quantization
 from finetune.modeling.compilation import compile_blocks, decide_compilation, fixed_positions
 from finetune.modeling.trained_parameters import choose_trained
 from finetune.monitoring.killed_rank_diagnosis import describe_killed_launch
@@ -281,6 +281,7 @@ def report_start(training: Training, progress: Progress, events: Events) -> None
         None,
         (
             loading.describe_storage(training.loaded.base, sharding.compute_dtype(config)),
+            lora_adapters.describe_reach(training.model),
             *training.loaded.remarks,
             describe_added(training.loaded),
             optimizers.describe_rules(training.optimizer),

@@ -118,3 +118,36 @@ def test_targets_match_whole_module_names() -> None:
     model = nn.ModuleDict({"head": nn.Linear(4, 4), "overhead": nn.Linear(4, 4), "head_2": nn.Linear(4, 4)})
     lora_adapters.inject_adapters(model, Lora(rank=2, targets="head"), "")
     assert {lora_adapters.layer_of(name) for name in adapted_names(model)} == {"head"}
+
+
+class Experts(nn.Module):
+    """Experts as one parameter, as in gpt-oss, with a router that is no linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate_up_proj = nn.Parameter(torch.empty(4, 8, 16))
+        self.gate_up_proj_bias = nn.Parameter(torch.empty(4, 16))
+
+
+def test_the_share_of_the_weights_that_adapters_reach_is_said() -> None:
+    with torch.device("meta"):
+        layers = {"embed": nn.Embedding(50, 8), "q_proj": nn.Linear(8, 8), "o_proj": nn.Linear(8, 24), "conv": nn.Conv1d(8, 8, 3)}
+        plain, fused = nn.ModuleDict(layers), nn.ModuleDict({"q_proj": nn.Linear(8, 8), "experts": Experts()})
+    assert lora_adapters.describe_reach(plain) is None
+    lora_adapters.inject_adapters(plain, Lora(rank=2, targets="q_proj"), "all-linear")
+    assert lora_adapters.describe_reach(plain) == "LoRA adapts layers with 64 of the 256 weights of linear layers (25.0%)"
+    lora_adapters.inject_adapters(fused, Lora(rank=2), "all-linear")
+    said = lora_adapters.describe_reach(fused)
+    assert said is not None and said.startswith(
+        "LoRA adapts layers with 64 of the 576 weights of linear layers (11.1%); 512 are in experts"
+    )
+    assert "(experts.gate_up_proj, …) and stay frozen" in said and "without model.lora" in said
+
+
+def test_the_model_keeps_its_config_without_which_peft_adds_the_adapters() -> None:
+    """peft of transformers 5 renames targets by a config's model_type, and expects a class of transformers."""
+    with torch.device("meta"):
+        model = nn.ModuleDict({"q_proj": nn.Linear(8, 8)})
+    model.config = type("Config", (), {"model_type": "qwen3_moe"})()
+    lora_adapters.inject_adapters(model, Lora(rank=2), "all-linear")
+    assert model.config.model_type == "qwen3_moe" and len(adapted_names(model)) == 2
