@@ -380,7 +380,7 @@ def resolve_sources(recipe: str, options: type[OptionsT], sources: list[ConfigSo
     """As `resolve`, of sources that are read already, the lowest precedence first."""
     model = make_config_class(options)
     config = _validate(model, recipe, choose_sources(sources))
-    name_paths([str(config.run.dir)])
+    name_paths([str(config.run.dir), config.checkpoint.copy_to or ""])
     if config.model.lora is None and any(source.overlay for source in sources):
         _validate(model, recipe, sources)  # a mistake in a `lora:` section is reported before somebody needs the section
     return cast("Config[OptionsT]", config)

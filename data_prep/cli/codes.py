@@ -104,6 +104,7 @@ def _run(argv: list[str]) -> int:
     codec = open_codec(options.model)
     owner = files.lock_folder(folder)
     try:
+        files.make_folder(folder / STORE)  # refuses a link, before the first clip is encoded
         with worker_options.open_workers(options, folder, [folder, codec.folder]) as hands, StopSignal() as stop:
             return _add_codes(rows, folder, clip_encoding.EncodingSetup(folder / STORE, codec, options.batch_seconds, hands), options, stop)
     except KeyboardInterrupt:

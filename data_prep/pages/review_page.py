@@ -74,9 +74,9 @@ class ReviewSession:
 
         try:
             decision = make_decision(self.queue.clips[id], self.decisions.get(id), action, text or "", note or "")
+            review_decisions.append_decision(self.dataset.folder, decision)
         except (KeyError, UserError) as error:
             raise Error(f"decision not saved: {error}", print_exception=False) from error
-        review_decisions.append_decision(self.dataset.folder, decision)
         self.decisions.pop(id, None)
         if action != "undo":
             self.decisions[id] = decision

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from data_prep.parallel.process_pool import Failure, ItemResult, Make, StopSignal, attempt_twice, open_worker, unwrap_result
 from finetune.ray_cluster import cluster_checks, cluster_connection
-from finetune.storage import files
+from finetune.storage import files, folder_handles
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -82,7 +82,7 @@ def _run_indices(
     rows = ray.data.from_items([{"index": index} for index in indices], override_num_blocks=len(indices))  # one task per item
     done = rows.map(
         RayWorker,
-        fn_constructor_args=(make, list(items), remote.attempts, str(Path.cwd())),
+        fn_constructor_args=(make, list(items), remote.attempts, str(Path.cwd()), folder_handles.list_named_paths()),
         # Idle workers may be removed: a worker whose machine is lost needs free resources to restart.
         compute=ray.data.ActorPoolStrategy(min_size=1, max_size=workers, initial_size=workers, max_tasks_in_flight_per_actor=1),
         num_cpus=1,
@@ -98,8 +98,9 @@ def _run_indices(
 class RayWorker:
     """One Ray actor: enters the context of `make` once, then processes one item after the other."""
 
-    def __init__(self, make: Make[Any, Any], items: list[Any], attempts: Path, folder: str) -> None:
+    def __init__(self, make: Make[Any, Any], items: list[Any], attempts: Path, folder: str, named: list[str]) -> None:
         os.chdir(folder)  # relative paths of the command line resolve as in the driver
+        folder_handles.name_paths(named)  # Ray does not hand the driver's environment on
         self._items, self._attempts = items, attempts
         self._open = ExitStack()
         self._do = open_worker(make, 0, self._open)

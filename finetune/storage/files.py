@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from finetune.errors import UserError
-from finetune.storage.folder_handles import open_file, open_folder, stat_without_following
+from finetune.storage.folder_handles import open_file, open_folder, refuse_irregular, stat_without_following
 from finetune.terminal import print_diagnostic
 
 TEMPORARY = ".tmp-"
@@ -213,6 +213,13 @@ def append_line(path: Path, line: str) -> None:
         if file.seek(0, os.SEEK_END) and file.seek(-1, os.SEEK_END) and file.read(1) != b"\n":
             data = b"\n" + data
         file.write(data)
+
+
+def check_log(path: Path) -> None:
+    """Raise `UserError` if `append_line` would refuse a file that is there already, such as a link. For checks before long work."""
+    found = stat_without_following(path)
+    if found is not None:
+        refuse_irregular(path, found.st_mode)
 
 
 def fresh_folder(parent: Path, name: str, mode: int = 0o777) -> Path:

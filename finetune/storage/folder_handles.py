@@ -33,10 +33,15 @@ def name_paths(words: Iterable[str]) -> None:
     """
     known = _read_named()
     for word in words:
-        path = Path(word.partition("=")[2] if word.startswith("--") else word)
+        path = Path((word.partition("=")[2] if word.startswith("--") else word).removeprefix("file://"))
         if _find_link(path) is not None:
             known.setdefault(str(path.absolute()), False)
     _keep_named(known)
+
+
+def list_named_paths() -> list[str]:
+    """The paths with links that `name_paths` has accepted, for a process that does not inherit this one's environment."""
+    return [*_read_named()]
 
 
 def cache_home() -> Path:

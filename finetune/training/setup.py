@@ -31,7 +31,7 @@ from finetune.modeling.trained_parameters import choose_trained
 from finetune.monitoring.killed_rank_diagnosis import describe_killed_launch
 from finetune.monitoring.rank_status_records import FOLDER as SIGNS
 from finetune.monitoring.run_logger import TRACKER_FOLDERS, Events
-from finetune.monitoring.run_records import EXIT_RECORD
+from finetune.monitoring.run_records import EXIT_RECORD, LOG
 from finetune.recipe import BASE_DISTANCE, Loaded, Recipe
 from finetune.storage import files
 from finetune.storage.hub_download import commit_of
@@ -217,6 +217,7 @@ def claim_folder(run_dir: Path, trackers: Sequence[str]) -> FolderClaim:
     """Lock the run's folder for this run, and remove the unfinished files of a killed launch and the exit record, which is absent while a
     launch is running. The folders of `trackers` are made here, which refuses a link: their libraries would follow it."""
     files.lock_folder(run_dir)
+    files.check_log(run_dir / LOG)
     with files.explain_write_errors(run_dir):
         record = (run_dir / EXIT_RECORD).read_text("utf-8", "replace") if (run_dir / EXIT_RECORD).exists() else None
         account = describe_killed_launch(run_dir) if record is None else None

@@ -21,9 +21,11 @@ from data_prep.dataset.clip_encoding import (
     locate_codes,
     make_batches,
     make_key,
+    read_codes,
 )
 from data_prep.parallel.process_pool import Failure, StopSignal
 from data_prep.parallel.worker_options import WorkerOptions
+from finetune.errors import UserError
 
 
 def clip(name: str, seconds: float) -> ClipToEncode:
@@ -78,3 +80,17 @@ def test_batches_have_little_padding() -> None:
     padded = sum(len(batch) * max(one.samples for one in batch) for batch in grouped)
     assert sum(lengths) * MASTER_RATE / padded > 0.95
     assert np.median([len(batch) for batch in grouped]) >= 6
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no array", b"\x80\x04N.", b"PK\x05\x06" + bytes(18), np.zeros(3), np.zeros((3, 2)), np.zeros((0, 2, 2), np.uint16)]
+)
+def test_a_file_of_the_store_without_codes_is_named(tmp_path: Path, content: bytes | np.ndarray) -> None:
+    path = locate_codes(tmp_path, "a" * 64)
+    path.parent.mkdir()
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        np.save(path, content)
+    with pytest.raises(UserError, match=rf"{path} does not contain the codes of a clip \(.+\); delete it, and the same command"):
+        read_codes(tmp_path, "a" * 64)

@@ -49,7 +49,7 @@ def do(item: str) -> str:
 
 @pytest.fixture
 def worker(tmp_path: Path) -> RayWorker:
-    return RayWorker(make, ["a", "refuse", "b"], tmp_path, str(Path.cwd()))
+    return RayWorker(make, ["a", "refuse", "b"], tmp_path, str(Path.cwd()), [])
 
 
 def test_a_worker_returns_the_result_and_removes_the_record_of_attempts(worker: RayWorker, tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_folder_is_not_entered_through_a_link(tmp_path: Path, precious: Path, 
 
 def test_every_operation_of_the_module_is_tried() -> None:
     internal = {"watch", "explain_write_errors", "explain_full_disk"}
-    readers = {"list_unfinished", "digest", "resolve_under", "require_space", "free_bytes", "has_inodes", "json_bytes"}
+    readers = {"list_unfinished", "digest", "resolve_under", "require_space", "free_bytes", "has_inodes", "json_bytes", "check_log"}
     by_others = {"commit_folder": "new_folder", "write_text": "write_bytes", "write_json": "write_bytes"}
     public = {name for name, value in vars(files).items() if getattr(value, "__module__", "") == files.__name__ and name[0].islower()}
     assert public == {*INSIDE, *internal, *readers, *by_others, "temporary_folder"}
@@ -211,6 +211,7 @@ def test_a_child_process_knows_the_named_links(tmp_path: Path, monkeypatch: pyte
     child = [sys.executable, "-c", script, link]
     assert subprocess.run(child, cwd=ROOT, capture_output=True, check=False).returncode == 1
     folder_handles.name_paths([str(link)])
+    assert folder_handles.list_named_paths() == [str(link)]
     subprocess.run(child, cwd=ROOT, check=True)
     assert (tmp_path / "disk" / "log").read_text() == "new\n"
 
@@ -220,6 +221,8 @@ def test_folders_above_the_named_one_may_be_links(tmp_path: Path, monkeypatch: p
     (tmp_path / "disk").mkdir()
     (tmp_path / "home").symlink_to("disk")
     out = tmp_path / "home" / "data" / "me"
+    folder_handles.name_paths([f"--checkpoint.copy_to=file://{tmp_path}/home/copies"])
+    assert folder_handles.list_named_paths() == [f"{tmp_path}/home/copies"]
     folder_handles.name_paths(["--out", str(out)])
     files.write_text(out.with_name("me.recordings") / "part", "new")
     files.write_text(out / "train.jsonl", "new")
