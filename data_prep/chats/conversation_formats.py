@@ -51,7 +51,11 @@ def detect_shape(row: ChatRow) -> str:
     if len(found) == 1:
         return found[0]
     known = "; ".join(f"{name}: {' and '.join(sorted(shape.keys))}" for name, shape in SHAPES.items())
-    what = f"more than one known shape ({', '.join(found)}), so choose one with --shape" if found else f"no known shape ({known})"
+    what = (
+        f"more than one known shape ({', '.join(found)}), so choose one with --shape"
+        if found
+        else f"no known shape ({known}), so name its columns with --columns"
+    )
     raise ShapeError(f"{what}; its keys are {format_keys(row)}")
 
 

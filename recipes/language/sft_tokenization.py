@@ -12,6 +12,7 @@ ids before each answer must be the ids that generation would be given there; oth
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,7 +66,8 @@ def list_unused(row: dict[str, Any], tokenizer: Any, allow_dropped: Sequence[str
         return []
     messages, _ = read_messages(row)
     template = find_template(tokenizer, None)
-    unused = [f"key {key} of messages" for key in list_unread_keys(messages) if key not in template]
+    unread = (key for key in list_unread_keys(messages) if not re.search(rf"""(\.|['"]){re.escape(key)}\b""", template))
+    unused = [f"key {key} of messages" for key in unread]
     if allow_dropped:
         chat = make_chat(messages, read_tools(row), tokenizer)
         unused += [f"{dropped.option}, which the chat template drops" for dropped in find_dropped(chat, chat.render(), learns=True)]

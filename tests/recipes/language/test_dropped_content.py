@@ -137,7 +137,8 @@ def test_a_row_is_refused_unless_the_loss_is_accepted() -> None:
     assert tokenize_row(row, of, "assistant", ["system"]) == tokenize_row({"messages": [ASKED, SAID]}, of, "assistant")
     assert list_unused(row, of, ["system"]) == ["key mood of messages", "system, which the chat template drops"]
     assert list_unused(row, of, ()) == ["key mood of messages"] and list_unused({"messages": [ASKED, SAID]}, of, ["system"]) == []
-    assert list_unused(row, with_template("{{ m.mood }}"), ()) == [], "this template reads the key"
+    assert list_unused(row, with_template("{{ m.mood }} {{ m['mood'] }}"), ()) == [], "this template reads the key"
+    assert list_unused(row, with_template("moody {{ m.moods }}"), ()) == ["key mood of messages"]
 
 
 words = st.text(st.sampled_from("ab c\n\"'\\<>&é漢{}:.\u2028"), max_size=12)
