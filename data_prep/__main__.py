@@ -11,7 +11,7 @@ from finetune.terminal import print_diagnostic, print_line, protect_terminal
 VERBS = {
     "voice": "turn recordings into clips with transcripts (train.jsonl, val.jsonl, rejects.jsonl)",
     "codes": "encode the clips with the speech tokenizer; codes are added to the same files",
-    "report": "write an HTML report about a dataset (report.html)",
+    "report": "write an HTML report about a dataset of a voice or of chats (report.html)",
     "review": "serve a page to listen to clips, correct texts, keep and reject (review.jsonl)",
     "check": "check every line and every clip of a voice dataset, also of one that another program made",
     "export": "export a voice dataset as LJSpeech, as an AudioFolder, or for the official Qwen3-TTS script",

@@ -1,8 +1,11 @@
-"""Write an HTML report about a voice dataset: durations kept and rejected, histograms, quality rules, clips to listen to.
+"""Write an HTML report about a dataset of voice clips or of chats.
 
   python -m data_prep report data/me
+  python -m data_prep report data/chats --tokenizer Qwen/Qwen3-1.7B
 
-The report is one self-contained file without network access; open it in any browser.
+Of a voice: durations kept and rejected, histograms, quality rules, clips to listen to. Of chats: lengths, turns, the share of the text that
+is learned, languages, repetitions, the longest and shortest rows. The report is one self-contained file without network access; open it in
+any browser.
 """
 
 from __future__ import annotations
@@ -10,13 +13,18 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from data_prep.pages import voice_dataset_loader
+from data_prep.images.image_dataset_writer import MADE_BY as MADE_BY_IMAGES
+from data_prep.manifest import SUMMARY
+from data_prep.pages import chat_report, voice_dataset_loader
+from data_prep.pages.chat_report import CountTokens
 from finetune.argument_parsing import parse_arguments
-from finetune.errors import exit_code
-from finetune.storage import files
+from finetune.errors import UserError, exit_code
+from finetune.storage import files, input_files, strict_json
 from finetune.terminal import print_diagnostic, print_line
 
 PAGE = "report.html"
+GENERATOR = b'<meta name="generator" content="overtone">'
+"""What the head of every report contains."""
 
 
 def main(argv: list[str]) -> int:
@@ -27,21 +35,70 @@ def main(argv: list[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     """The argument parser."""
     options = argparse.ArgumentParser(prog="data_prep report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("folder", type=Path, help="dataset folder of data_prep voice")
+    options.add_argument("folder", type=Path, help="dataset folder of data_prep voice or data_prep text")
     options.add_argument("--out", type=Path, metavar="FILE.html", help=f"output file (default: {PAGE} in the dataset)")
+    options.add_argument("--tokenizer", metavar="MODEL", help="for chats: folder or hub name of a model whose tokens are counted")
     return options
 
 
 def _run(argv: list[str]) -> int:
     options = parse_arguments(parser(), argv)
-    dataset = voice_dataset_loader.read_dataset(options.folder)
-    from data_prep.pages import report_page  # imports matplotlib: too slow for --help or a wrong folder
-
-    page = report_page.render_page(dataset)
     out = options.out or options.folder / PAGE
+    _check_out(out)
+    page = (
+        _render_chats(options.folder, options.tokenizer) if _is_chats(options.folder) else _render_voice(options.folder, options.tokenizer)
+    )
     files.write_text(out, page)
-    drift = report_page.compute_drift(dataset)
-    if abs(drift) > report_page.TOLERANCE:
-        print_diagnostic(f"warning: the manifests of {options.folder} and its summary differ by {drift:.2f} s; run data_prep voice again")
     print_line(f"{out}: {len(page.encode()) / 1e6:.1f} MB")
     return 0
+
+
+def _check_out(out: Path) -> None:
+    """Raise `UserError` for a file that is not a report, which would be lost."""
+    if not out.exists():
+        return
+    try:
+        with input_files.open_file(out) as file:
+            is_report = GENERATOR in file.read(2**12)
+    except OSError as error:
+        raise UserError(f"{out} cannot be replaced ({strict_json.one_line(error)}); give another --out FILE.html") from None
+    if not is_report:
+        raise UserError(f"{out} exists and is not a report, so it would be lost; give another --out FILE.html, or remove it")
+
+
+def _is_chats(folder: Path) -> bool:
+    if (folder / SUMMARY).is_file() and strict_json.read_object(folder / SUMMARY).get("made_by") == MADE_BY_IMAGES:
+        raise UserError(f"{folder} is a dataset of images, whose report data_prep images has written: {folder / PAGE}")
+    return chat_report.is_chat_dataset(folder)
+
+
+def _render_voice(folder: Path, tokenizer: str | None) -> str:
+    if tokenizer is not None:
+        raise UserError(f"--tokenizer {tokenizer}: {folder} is a dataset of a voice; remove --tokenizer")
+    dataset = voice_dataset_loader.read_dataset(folder)
+    from data_prep.pages import report_page  # imports matplotlib: too slow for --help or a wrong folder
+
+    drift = report_page.compute_drift(dataset)
+    if abs(drift) > report_page.TOLERANCE:
+        print_diagnostic(f"warning: the manifests of {folder} and its summary differ by {drift:.2f} s; run data_prep voice again")
+    return report_page.render_page(dataset)
+
+
+def _render_chats(folder: Path, tokenizer: str | None) -> str:
+    count_tokens = None if tokenizer is None else _load_token_counter(tokenizer)
+    figures = chat_report.read_figures(folder, count_tokens)
+    return chat_report.render_page(folder, figures, None if tokenizer is None else Path(tokenizer).name)
+
+
+def _load_token_counter(model: str) -> CountTokens:
+    """Counts the tokens of a text. Raises `UserError` for a model without a tokenizer.json, which is all that is read of it."""
+    from tokenizers import Tokenizer
+
+    from finetune.storage.model_resolver import resolve_model
+
+    path = resolve_model("--tokenizer", model, ["tokenizer.json"]) / "tokenizer.json"
+    try:
+        tokenizer = Tokenizer.from_str(input_files.read_text(path))
+    except Exception as error:  # the Rust library raises bare exceptions
+        raise UserError(f"--tokenizer {model}: {path} cannot be used ({strict_json.first_line(error)})") from None
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
