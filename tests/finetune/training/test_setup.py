@@ -245,7 +245,7 @@ def test_the_start_message_describes_the_run(tmp_path: Path, world: World, capsy
     events = Events(tmp_path / "run", world.accelerator, training.total, 0, {})
     setup.report_start(training, Progress(), events)
     setup.report_start(training, progress, events)
-    first, remark, second, _ = capsys.readouterr().out.splitlines()
+    first, reach, remark, second, *_ = capsys.readouterr().out.splitlines()
     assert "2,166 of 16,148 parameters train, ddp on 1 × cpu, fp32; 20 rows, 6 steps; a fresh start in" in first, first
-    assert remark == "Bytes are learned." and second.endswith("resuming from step 6")
+    assert reach.startswith("LoRA adapts layers with ") and remark == "Bytes are learned." and second.endswith("resuming from step 6")
     assert [(event["event"], event["step"]) for event in read_log(tmp_path / "run" / "log.jsonl")][-2:] == [("started", 0), ("resumed", 6)]
