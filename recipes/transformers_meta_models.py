@@ -45,7 +45,7 @@ def build_on_meta(make: Callable[[], Any], base: Path) -> Any:
 
     from finetune.storage.construction_limits import limit_construction
 
-    with init_empty_weights(include_buffers=False), limit_construction(base):
+    with init_empty_weights(include_buffers=False), without_initialization(), limit_construction(base):
         try:
             return make()
         except UserError:
@@ -53,6 +53,22 @@ def build_on_meta(make: Callable[[], Any], base: Path) -> Any:
         except Exception as error:  # sizes that do not fit together fail in many ways
             problem = f"{type(error).__name__}: {one_line(error):.200}"
             raise UserError(f"{base}: the model in config.json cannot be built ({problem}); download it again, or give another") from error
+
+
+@contextmanager
+def without_initialization() -> Iterator[None]:
+    """While open, transformers 4 sets no initial weights: on the meta device there are none, and its rules for mixers of Mamba 2 (Bamba)
+    fail there. In transformers 5 these rules also fill buffers, and skip what is on the meta device."""
+    import transformers
+    from transformers import PreTrainedModel
+
+    initialize = PreTrainedModel.initialize_weights
+    if transformers.__version__.startswith("4."):
+        PreTrainedModel.initialize_weights = lambda _: None
+    try:
+        yield
+    finally:
+        PreTrainedModel.initialize_weights = initialize
 
 
 @contextmanager

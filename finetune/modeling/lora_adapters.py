@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from finetune.config import Lora
 from finetune.errors import UserError
 from finetune.modeling.added_parameters import make_generator
+from finetune.storage.strict_json import one_line
 
 ALL_LINEAR = "all-linear"
 """Value of `model.lora.targets` for all linear layers inside and between the blocks, without the output head."""
@@ -34,17 +35,19 @@ def inject_adapters(model: nn.Module, lora: Lora, targets: str, excluded: Collec
     from peft import inject_adapter_in_model
 
     pattern = lora.targets or targets
-    chosen = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    chosen = [name for name, module in model.named_modules() if takes_adapter(module)]
     if pattern != ALL_LINEAR:
         chosen = match_names(pattern, [name for name, _ in model.named_modules()])
     chosen = [name for name in chosen if name not in excluded]
-    if not all(isinstance(model.get_submodule(name), nn.Linear) for name in chosen) or not chosen:
+    if not all(takes_adapter(model.get_submodule(name)) for name in chosen) or not chosen:
         raise UserError(f"model.lora.targets {pattern!r} must match linear layers only, and at least one; check the model's module names")
     # Without the model's config, by which peft would rename the targets of architectures that transformers 5 has changed, and expects a
     # class of transformers: the targets here are exact names.
     config = model.__dict__.pop("config", None)
     try:
         inject_adapter_in_model(peft_config(lora, chosen), model, low_cpu_mem_usage=True)
+    except ValueError as error:  # such as layers of Mamba mixers, whose weights are read without calling the layer
+        raise UserError(f"model.lora.targets {pattern!r}: {one_line(error)}; name other layers") from error
     finally:
         if config is not None:
             model.__dict__["config"] = config
@@ -81,6 +84,13 @@ LAYERS = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def _is_fused(name: str, parameter: Tensor) -> bool:
     """Whether a parameter stands for the weights of several linear layers: [experts, in, out], or two dimensions of them in one."""
     return not name.endswith("bias") and (parameter.dim() == 3 or (parameter.dim() == 2 and "experts." in name))
+
+
+def takes_adapter(module: nn.Module) -> bool:
+    """Whether an adapter can be added to a module: to a linear layer, but not to a class of transformers that returns something else (the
+    router of Llama 4 returns scores and logits)."""
+    own = type(module).__module__.startswith("transformers.") and type(module).forward is not nn.Linear.forward
+    return isinstance(module, nn.Linear) and not own
 
 
 def match_names(pattern: str, names: Iterable[str]) -> list[str]:

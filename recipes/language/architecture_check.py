@@ -2,7 +2,8 @@
 same alone, padded and packed.
 
 It is decided on a model of the same class with small widths and random weights, in fp64, so that rounding cannot be taken for a difference,
-or hide one. Samples are tried on both sides of each length at which the config says that something changes (`shrunk_config`).
+or hide one; in fp32 where layers of the architecture cannot compute in fp64. Samples are tried on both sides of each length at which the
+config says that something changes (`shrunk_config`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from finetune.storage.strict_json import one_line
 from recipes.language import collation
 from recipes.language.causal_model import CausalModel, find_block_classes
 from recipes.language.shrunk_config import ShrunkConfig, shrink
+from recipes.transformers_meta_models import without_initialization
 
 MOST_PARAMETERS = 3 * 10**7
 """Of a shrunk model: 0.25 GB in fp64."""
@@ -31,6 +33,8 @@ BOUND = 1e-4
 (norms, softmax), which makes 1e-6 at most; another mask or another rotary table makes 1e-2 and more with weights of this size."""
 LOSS_BOUND = 1e-5
 """The same of a sample's loss, which the head computes in fp32."""
+IN_FP32 = 10
+"""By how much both are wider in fp32: rounding makes 1e-5 at most there."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +73,14 @@ def _check(model: CausalModel, attention: str, packing: bool, sample: int, row: 
     except Exception as error:  # a config with values of other kinds than those of known architectures
         candidates, problem = [], _describe(error)
     for candidate in candidates:
-        try:
-            stock = _randomize(_build(candidate.config, "eager"))
-            expected = _run_stock(stock, candidate)
-        except Exception as error:  # widths that do not fit together fail in many ways
-            problem = problem or _describe(error)
-            continue
-        return _compare(candidate.config, stock, expected, attention, packing)
+        for dtype in (torch.float64, torch.float32):
+            try:
+                stock = _randomize(_build(candidate.config, "eager", dtype))
+                expected = _run_stock(stock, candidate)
+            except Exception as error:  # widths that do not fit together fail in many ways
+                problem = problem or _describe(error)
+                continue
+            return _compare(candidate.config, stock, expected, attention, packing)
     return ArchitectureCheck(unchecked=problem)
 
 
@@ -87,8 +92,8 @@ def _buildable(config: Any) -> Any:
     return text if type(text) in MODEL_FOR_CAUSAL_LM_MAPPING else config
 
 
-def _build(config: Any, attention: str) -> Any:
-    """A model of transformers in fp64. Raises ValueError for one that is not small."""
+def _build(config: Any, attention: str, dtype: torch.dtype) -> Any:
+    """A model of transformers. Raises ValueError for one that is not small."""
     from accelerate import init_empty_weights
     from transformers import AutoModelForCausalLM
 
@@ -97,11 +102,11 @@ def _build(config: Any, attention: str) -> Any:
         copied._experts_implementation = "eager"  # transformers 5 groups experts in a kernel that has no fp64
         return AutoModelForCausalLM.from_config(copied, attn_implementation=attention, dtype=torch.float32)
 
-    with init_empty_weights(include_buffers=False):
+    with init_empty_weights(include_buffers=False), without_initialization():
         size = sum(parameter.numel() for parameter in make().parameters())
     if size > MOST_PARAMETERS:
         raise ValueError(f"{size:,} parameters are left")
-    return make().double().eval()
+    return make().to(dtype).eval()
 
 
 def _randomize(whole: Any) -> Any:
@@ -134,23 +139,31 @@ def _run_stock(stock: Any, candidate: ShrunkConfig) -> list[tuple[Sample, float]
 def _compare(config: Any, stock: Any, expected: list[tuple[Sample, float]], attention: str, packing: bool) -> ArchitectureCheck:
     samples, alone = [sample for sample, _ in expected], list[Tensor]()
     try:
-        whole = _build(config, attention)
+        dtype = next(stock.parameters()).dtype
+        rounding = 1 if dtype == torch.float64 else IN_FP32
+        whole = _build(config, attention, dtype)
         whole.load_state_dict(stock.state_dict())
         own = CausalModel(whole)
         for sample, loss in expected:
             alone.append(states := _compute_states(own, collation.collate([sample])))
             nll = float(own.get_submodule(own.head_path)(states, sample["ids"][1:])[0])
-            if not abs(nll - loss) <= LOSS_BOUND * abs(loss):
+            if not abs(nll - loss) <= LOSS_BOUND * rounding * abs(loss):
                 return ArchitectureCheck(loss=f"{nll:.8g} instead of {loss:.8g} nats for a sample of {len(sample['ids'])} tokens")
     except Exception as error:  # what an attention does not support fails in its own way
         return ArchitectureCheck(loss=_describe(error))
     # The shortest between the longest: what a row remembers from a sample must not reach the next.
     order = sorted(range(len(samples)), key=lambda number: (number % 2, -number))
-    return ArchitectureCheck(together=_compare_together(own, samples, alone, order, collation.pack if packing else collation.collate))
+    make_batch = collation.pack if packing else collation.collate
+    return ArchitectureCheck(together=_compare_together(own, samples, alone, order, make_batch, BOUND * rounding))
 
 
 def _compare_together(
-    own: CausalModel, samples: list[Sample], alone: list[Tensor], order: list[int], make_batch: Callable[[list[Sample]], Batch]
+    own: CausalModel,
+    samples: list[Sample],
+    alone: list[Tensor],
+    order: list[int],
+    make_batch: Callable[[list[Sample]], Batch],
+    bound: float,
 ) -> str | None:
     for numbers in (order, order[::-1]):
         try:
@@ -159,7 +172,7 @@ def _compare_together(
             return _describe(error)
         for number, found in zip(numbers, states.split([len(alone[number]) for number in numbers]), strict=True):
             difference = float((found - alone[number]).abs().max() / alone[number].square().mean().sqrt())
-            if not difference <= BOUND:
+            if not difference <= bound:
                 return f"the states of a sample of {len(samples[number]['ids'])} tokens differ by {difference:.1e} from those alone"
     return None
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.storage.model_security import CONFIG, cleaned
+from recipes import transformers_meta_models
 from recipes.language.causal_model import find_path, read_config
 
 GENERATION = "generation_config.json"
@@ -21,16 +22,12 @@ COPIED = (
 
 def find_tied_head(base: Path) -> str | None:
     """Name of the output head's weight if it is tied to the embedding; otherwise None. A copy that the base stores would be untrained."""
-    from accelerate import init_empty_weights
     from transformers import AutoModelForCausalLM
-
-    from finetune.storage.construction_limits import limit_construction
 
     config = read_config(base)
     if not config.get_text_config().tie_word_embeddings:
         return None
-    with init_empty_weights(), limit_construction(base):
-        whole = AutoModelForCausalLM.from_config(config)
+    whole = transformers_meta_models.build_on_meta(lambda: AutoModelForCausalLM.from_config(config), base)
     return find_path(whole.get_output_embeddings(), whole) + ".weight"
 
 

@@ -151,3 +151,24 @@ def test_the_model_keeps_its_config_without_which_peft_adds_the_adapters() -> No
     model.config = type("Config", (), {"model_type": "qwen3_moe"})()
     lora_adapters.inject_adapters(model, Lora(rank=2), "all-linear")
     assert model.config.model_type == "qwen3_moe" and len(adapted_names(model)) == 2
+
+
+def test_a_linear_class_of_transformers_that_returns_something_else_gets_no_adapter() -> None:
+    from transformers.models.llama4.modeling_llama4 import Llama4Router, Llama4TextConfig
+
+    router = Llama4Router(Llama4TextConfig(hidden_size=8, num_local_experts=2, num_experts_per_tok=1))
+    assert isinstance(router, nn.Linear) and not lora_adapters.takes_adapter(router)
+    model = nn.ModuleDict({"router": router, "up": nn.Linear(8, 8)})
+    lora_adapters.inject_adapters(model, Lora(rank=2), "all-linear")
+    assert {lora_adapters.layer_of(name) for name in adapted_names(model)} == {"up"}
+    with pytest.raises(UserError, match="must match linear layers only"):
+        lora_adapters.inject_adapters(model, Lora(rank=2, targets="router"), "all-linear")
+
+
+def test_layers_that_peft_refuses_are_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ValueError("Module 'out_proj' is incompatible\nwith Mamba-based models")
+
+    monkeypatch.setattr("peft.inject_adapter_in_model", refuse)
+    with pytest.raises(UserError, match="model.lora.targets 'all-linear': Module 'out_proj' is incompatible with Mamba-based models"):
+        lora_adapters.inject_adapters(nn.ModuleDict({"out_proj": nn.Linear(2, 2)}), Lora(rank=2), "all-linear")
