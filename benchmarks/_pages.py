@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +46,17 @@ training on an fp8 base with training on its dequantized weights.
 """
 
 
+HEAD_OF_SWEEP = """
+## Architectures
+
+`python -m tests.model_sweep` tries each verb on a tiny random model of an architecture, and compares it with stock transformers, which
+computes the rows one by one. Where the installed versions of transformers differ, a cell names them. `no estimate`: `plan` gives the reason
+instead. Every refusal is one sentence, given before training; the last column has the one of packing, or else the first. –: not tried yet.
+
+"""
+VERBS = ("full", "LoRA", "packing", "plan", "export", "generate")
+
+
 def results() -> list[Path]:
     return sorted((HERE / "results").glob("*.md"))
 
@@ -63,8 +75,34 @@ def page() -> str:
 
 
 def models_page() -> str:
-    """docs/models.md: the table of the released models, and which quantized bases can be trained."""
-    return f"{HEAD_OF_MODELS}\n{(HERE / 'results' / 'models_table.md').read_text(encoding='utf-8').strip()}\n{QUANTIZED_BASES}"
+    """docs/models.md: the table of the released models, which quantized bases can be trained, and what works for which architecture."""
+    table = (HERE / "results" / "models_table.md").read_text(encoding="utf-8").strip()
+    return f"{HEAD_OF_MODELS}\n{table}\n{QUANTIZED_BASES}{sweep_section()}"
+
+
+def sweep_section() -> str:
+    """What `tests/model_sweep` found for each architecture, with each version of transformers."""
+    files_of = {path.stem.rpartition("_")[2]: path for path in sorted((HERE / "results").glob("model_sweep_*.json"))}
+    tables = {version: json.loads(path.read_text(encoding="utf-8")) for version, path in files_of.items()}
+    names = list(dict.fromkeys(name for table in tables.values() for name in table))
+    lines = [[f"architecture (transformers {', '.join(tables)})", *VERBS, "reason"], ["---"] * (len(VERBS) + 2)]
+    for name in names:
+        found = {version: table[name] for version, table in tables.items() if name in table}
+        lines.append([f"`{name}`", *(describe_verdicts(verb, found, set(tables)) for verb in VERBS), find_reason(found)])
+    return HEAD_OF_SWEEP + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def describe_verdicts(verb: str, found: dict[str, dict[str, list[str]]], versions: set[str]) -> str:
+    """The verdicts of a verb in the versions; one word if they agree."""
+    kinds = {version: found[version][verb][0] if version in found else "–" for version in sorted(versions)}
+    return (
+        next(iter(kinds.values())) if len(set(kinds.values())) == 1 else "; ".join(f"{version}: {kind}" for version, kind in kinds.items())
+    )
+
+
+def find_reason(found: dict[str, dict[str, list[str]]]) -> str:
+    reasons = [table[verb][1] for table in found.values() for verb in ("packing", *VERBS) if table[verb][1]]
+    return reasons[0].partition(": ")[2].replace("|", "\\|") if reasons else ""
 
 
 def with_trials(guide: str) -> str:

@@ -141,6 +141,9 @@ def plan(home: Path) -> Verdict:
     )  # fmt: skip
     if code == 2:
         return refusal(output)
+    if code == 1:
+        problems = output.partition("problems to fix before training")[2].split("\n")[1:2]
+        return Verdict("refused", problems[0].strip("# ")) if problems else Verdict("WRONG", output[-300:])
     unknown = [line for line in output.split("\n") if line.startswith("# no estimate")]
     if unknown:
         return Verdict("no estimate", unknown[0])

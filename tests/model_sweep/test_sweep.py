@@ -55,6 +55,7 @@ def test_nothing_was_wrong_when_the_tables_were_written(path: Path) -> None:
 
 
 def test_both_lines_of_transformers_have_a_table() -> None:
+    assert len(TABLES) == 2
     assert [path.stem.removeprefix("model_sweep_")[0] for path in TABLES] == ["4", "5"]
 
 
