@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from data_prep.language_codes import find_language_name
 from finetune.errors import UserError
-from finetune.storage import files, strict_json
+from finetune.storage import files, input_files, strict_json
 
 LANGUAGES = {
     "de": "german",
@@ -218,10 +218,9 @@ def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise UserError(
             f"{path} does not exist; create it with: python -m data_prep voice RECORDINGS --out {shlex.quote(str(path.parent))}"
         )
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                yield number, _parse_object(path, number, line)
+    for number, line in enumerate(input_files.read_lines(path), start=1):
+        if line.strip():
+            yield number, _parse_object(path, number, line)
 
 
 def resolve_clip(manifest: Path, row: ManifestRow) -> Path:

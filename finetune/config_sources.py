@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import yaml
 
 from finetune.errors import UserError
+from finetune.storage import input_files
 from finetune.storage.folder_handles import name_paths
 from finetune.storage.strict_json import DEEPEST, TOO_DEEP, one_line
 
@@ -127,7 +128,7 @@ def read_config_file(path: Path) -> ConfigSource:
     """Read a YAML file with the line of each key. Raises `UserError` for invalid syntax, duplicate keys, or a top level that is not a
     mapping."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = input_files.read_argument(path).decode()
     except FileNotFoundError:
         raise UserError(f"--config {path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:

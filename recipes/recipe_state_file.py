@@ -7,7 +7,7 @@ from typing import Any
 
 from finetune.config import Config
 from finetune.errors import UserError
-from finetune.storage import files
+from finetune.storage import files, input_files
 from finetune.storage.strict_json import loads_object
 
 
@@ -20,7 +20,7 @@ def load_state(config: Config) -> dict[str, Any]:
     """The recipe state that `store_state` wrote for this run. Raises `UserError` if it is missing."""
     path = _cache_path(config)
     try:
-        return loads_object(path.read_bytes())
+        return loads_object(input_files.read_bytes(path))
     except (OSError, UserError) as error:
         raise UserError(f"{path} is missing or damaged; training writes it when it starts, so start the training again") from error
 

@@ -74,6 +74,24 @@ LIBRARIES = frozenset(
 EMPTY_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "misc", "tools", "stuff"})
 PICKLERS = frozenset({"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"})
 DISK_OWNERS = ("finetune/storage/files.py", "finetune/storage/folder_handles.py")
+INPUT_OWNER = "finetune/storage/input_files.py"
+STUDIO = "recipes/voice_clone/studio/"
+"""How the demo models were made: its files are its own."""
+OWN_READERS: dict[str, str] = {
+    "finetune/cli/copy_recipe.py": "the code of a recipe, which is run anyway",
+    "finetune/command_lines.py": "/proc",
+    "finetune/hardware/host_memory.py": "/proc and /sys",
+    "finetune/monitoring/peer_processes.py": "/proc",
+    "finetune/storage/demo_models.py": "archives of this package, and a folder that the studio has made",
+    "finetune/training/sampling_process.py": "a temporary folder of this process",
+    "data_prep/audio/sandboxed_decoder.py": "a temporary folder of this process",
+    "data_prep/parallel/ray_pool.py": "a mark that another worker of this command writes",
+    "recipes/language/template_render_watchdog.py": "/proc",
+    "recipes/llm_sft/tiny_checkpoint.py": "a tokenizer of this package",
+    "recipes/voice_clone/demo/comparison_clips.py": "data of the demo",
+    "recipes/voice_clone/demo/demo_metrics.py": "data of the demo",
+}
+"""File → what it reads that no user and no download can have put there."""
 GATE = "finetune/storage/model_security.py"
 ALLOWED_DANGERS: dict[tuple[str, str], str] = {
     (GATE, "torch.load"): "the one reader of pickled weights, with weights_only=True",
@@ -413,6 +431,34 @@ def _changes_disk(call: ast.Call, buffers: set[str]) -> bool:
         return any(re.fullmatch(r"[rbt]*[wax+][rwabtx+]*", text) for text in _texts(call))
     into_memory = bool(call.args) and isinstance(call.args[0], ast.Name) and call.args[0].id in buffers
     return SAVERS.fullmatch(name) is not None and not into_memory
+
+
+def bare_reads(house: House) -> list[str]:
+    """Files that are opened past `finetune.storage.input_files`, which refuses pipes and devices, and files without an end. The package's
+    own resources are named by constants (`PAGE.read_text()`)."""
+    return [
+        f"{path}:{line}: {call}"
+        for path, source in house.items()
+        if path not in (*DISK_OWNERS, INPUT_OWNER, *OWN_READERS) and not path.startswith(STUDIO)
+        for line, call in _reads(parse(source))
+    ]
+
+
+def _reads(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        receiver, _, method = name.rpartition(".")
+        if receiver and method in ("read_bytes", "read_text"):
+            opens = receiver != "input_files" and not receiver.lstrip("(").split(" ")[0].split(".")[0].isupper()
+        elif receiver and method == "open":  # the mode is its first argument, unlike that of fsspec
+            modes = [each.value for each in node.args[:1] if isinstance(each, ast.Constant)]
+            opens = bool({"r", "rb", "rt"}.intersection(modes)) or any(keyword.arg == "encoding" for keyword in node.keywords)
+        else:
+            opens = name == "open" or (name in ("gzip.GzipFile", "gzip.open") and bool(node.args))
+        if opens:
+            yield node.lineno, name
 
 
 def lenient_readers(house: House) -> list[str]:

@@ -298,6 +298,27 @@ def test_the_disk_is_changed_in_one_place() -> None:
     assert house.disk_writes({"elsewhere.py": HOUSE[house.DISK_OWNERS[0]]}), "the owner does write, so the rule sees real code"
 
 
+def test_files_of_users_are_opened_in_one_place() -> None:
+    assert house.bare_reads(HOUSE) == [], "use finetune/storage/input_files.py"
+    unguarded = {f"finetune/own/{path}": HOUSE[path] for path in house.OWN_READERS}
+    seen = {line.partition(":")[0].removeprefix("finetune/own/") for line in house.bare_reads(unguarded)}
+    assert seen == set(house.OWN_READERS), "an exception that reads nothing can go"
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ("path.read_bytes()\n(a / b).read_text(encoding='utf-8')\nopen(path)\npath.open('rb')\npath.open(encoding='utf-8')", 5),
+        ("gzip.GzipFile(path)\nplace(path).read_text()", 2),
+        ("input_files.read_text(path)\n(FOLDER / 'page.js').read_text()\nPAGE.read_text()\nvoice.open()\npath.open('wb')", 0),
+        ("gzip.GzipFile(fileobj=file)\nsystem.open(place, mode='wb')", 0),
+    ],
+)
+def test_a_bare_read_is_seen(source: str, count: int) -> None:
+    assert len(house.bare_reads({"finetune/a.py": source})) == count
+    assert house.bare_reads({house.INPUT_OWNER: source}) == []
+
+
 def test_what_people_wrote_is_parsed_by_the_strict_readers() -> None:
     found = house.lenient_readers(HOUSE)
     assert [each for each in found if each.partition(": ")[0] not in ALLOWED_JSON or "yaml" in each] == []

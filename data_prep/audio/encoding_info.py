@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import soundfile
 
+from finetune.storage import input_files
+
 LOSSLESS = ("PCM_", "FLOAT", "DOUBLE", "ALAC_")
 """Beginnings of libsndfile's names of lossless encodings; 8-bit PCM and the others lose."""
 COARSE = ("PCM_S8", "PCM_U8")
@@ -24,7 +26,8 @@ def read_encoding(path: Path, seconds: float) -> Encoding:
     """The encoding of a recording of known duration. What libsndfile cannot open (m4a, webm, wma) counts as lossy."""
     kilobits = path.stat().st_size * 8 / 1000 / max(seconds, 0.001) if path.is_file() else 0.0
     try:
+        input_files.require_regular(path)
         subtype = soundfile.info(os.fsencode(path)).subtype
-    except soundfile.LibsndfileError:
+    except (OSError, soundfile.LibsndfileError):
         return Encoding(False, kilobits)
     return Encoding(subtype.startswith(LOSSLESS) and subtype not in COARSE, kilobits)

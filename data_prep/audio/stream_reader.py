@@ -17,6 +17,8 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
+from finetune.storage import input_files
+
 if TYPE_CHECKING:
     from av import AudioFrame
     from av.audio.stream import AudioStream
@@ -115,7 +117,7 @@ def holds_sound(path: Path) -> bool:
 
 def _require_content(path: Path) -> None:
     try:
-        with path.open("rb") as file:
+        with input_files.open_file(path) as file:
             if not file.read(1):
                 raise AudioError("unreadable", "the file is empty: 0 bytes")
     except OSError as error:
@@ -252,7 +254,7 @@ def _read_aiff_frames(path: Path) -> int | None:
 
 def _read_chunks(path: Path, magic: bytes, order: Literal["little", "big"]) -> Iterator[tuple[bytes, int, bytes]]:
     """Yield (name, size, first bytes) of each chunk of an IFF or RIFF file."""
-    with path.open("rb") as file:
+    with input_files.open_file(path) as file:
         if file.read(4) != magic:
             return
         file.seek(12)
@@ -266,7 +268,7 @@ def _ends_midway(path: Path, info: Any) -> bool:
     """Whether an Ogg file lacks its end-of-stream page; libsndfile takes the last existing page for the end."""
     if info.format != "OGG":
         return False
-    with path.open("rb") as file:
+    with input_files.open_file(path) as file:
         file.seek(max(0, path.stat().st_size - 2 * OGG_PAGE))
         tail = file.read()
     page = tail[tail.rfind(b"OggS") :]

@@ -11,6 +11,7 @@ from data_prep.chats.chat_file_search import ChatSource, FoundRow, is_plain_name
 from data_prep.chats.chat_messages import ROW_MARKS
 from data_prep.chats.conversation_formats import LABELS, SHAPES
 from finetune.errors import UserError
+from finetune.storage import input_files
 from finetune.storage.strict_json import one_line, read_object
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def read_parquet(source: ChatSource, columns: frozenset[str] = frozenset()) -> I
     with _explain_errors(source):
         from pyarrow import parquet
 
-        with parquet.ParquetFile(source.path) as file:
+        with input_files.open_file(source.path) as opened, parquet.ParquetFile(opened) as file:
             yield from _convert_batches(source, file.iter_batches(), columns)
 
 
@@ -63,9 +64,11 @@ def list_data_files(folder: Path) -> list[Path]:
 
 
 def read_streams(paths: Sequence[Path]) -> Iterator[pyarrow.RecordBatch]:
+    """The batches of Arrow streams. Raises `OSError`, also for a pipe, a device or a socket, and the errors of pyarrow."""
     import pyarrow
 
     for path in paths:
+        input_files.require_regular(path)
         with pyarrow.memory_map(str(path)) as mapped:
             yield from pyarrow.ipc.open_stream(mapped)
 

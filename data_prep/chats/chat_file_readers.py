@@ -6,7 +6,6 @@ import codecs
 import csv
 import gzip
 import io
-import sys
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,8 +18,12 @@ from data_prep.chats.chat_file_search import COMMAS, DATASET, DOCUMENT, GZIP, LI
 from data_prep.chats.conversation_formats import SHAPES
 from data_prep.chats.whatsapp_export import DEFAULT_PAUSE_HOURS
 from finetune.errors import UserError
+from finetune.storage import input_files
 from finetune.storage.strict_json import loads, one_line
 
+LARGEST_DOCUMENT = 2**30
+"""Bytes of a JSON document, after decompression, 1 GiB: the largest published collections of chats have 0.7 GB. The rows of other files are
+read one after the other."""
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -61,13 +64,13 @@ def _read_exported_chat(source: ChatSource, options: ReaderOptions) -> Iterator[
 def _open_source(source: ChatSource) -> io.BufferedReader:
     """The file opened for reading, decompressed if needed."""
     if source.path.suffix.lower() == GZIP:
-        return io.BufferedReader(gzip.GzipFile(source.path))
-    return source.path.open("rb")
+        return io.BufferedReader(gzip.GzipFile(fileobj=input_files.open_file(source.path)))
+    return input_files.open_file(source.path)
 
 
 def _read_jsonl(source: ChatSource) -> Iterator[FoundRow]:
     with _open_source(source) as file:
-        for number, raw in enumerate(file, start=1):
+        for number, raw in enumerate(input_files.split_lines(file, source.path), start=1):
             if number == 1 and raw.startswith(UTF_16):
                 raise UserError(f"{source.path} is in UTF-16; save it in UTF-8")
             if raw.strip():
@@ -91,7 +94,9 @@ def _make_row(place: str, value: Any) -> FoundRow:
 def _read_json(source: ChatSource) -> Iterator[FoundRow]:
     """Read a JSON document in memory. Many `.json` files have one object per line instead, which is read too."""
     with _open_source(source) as file:
-        raw = file.read()
+        raw = file.read(LARGEST_DOCUMENT + 1)
+    if len(raw) > LARGEST_DOCUMENT:
+        raise UserError(f"{source.path} is one document of more than {LARGEST_DOCUMENT:,} bytes; write it with one row per line (.jsonl)")
     try:
         found = _find_row_array(loads(raw))
     except ValueError as error:
@@ -121,14 +126,34 @@ def _is_row(value: Any) -> bool:
 
 
 def _read_table(source: ChatSource) -> Iterator[FoundRow]:
-    csv.field_size_limit(sys.maxsize)
+    csv.field_size_limit(input_files.LONGEST_LINE)
     with _open_source(source) as binary, io.TextIOWrapper(binary, encoding="utf-8-sig", newline="") as file:
         try:
-            first = file.readline()
+            length = RecordLength()
+            lines = _measure_lines(source, file, length)
+            first = next(lines, "")
             mark = "\t" if source.kind == TABS else _detect_delimiter(first)
-            yield from _read_records(source, csv.reader(chain([first], file), delimiter=mark, strict=True))
+            yield from _read_records(source, csv.reader(chain([first], lines), delimiter=mark, strict=True), length)
         except (csv.Error, UnicodeDecodeError) as error:
             raise UserError(f"{source.path} is not a table of text in UTF-8 ({one_line(error)})") from None
+
+
+@dataclass
+class RecordLength:
+    """Of the record that is being read, which may have many lines."""
+
+    characters: int = 0
+
+
+def _measure_lines(source: ChatSource, file: io.TextIOWrapper, record: RecordLength) -> Iterator[str]:
+    """The lines of a table. Raises `UserError` for a record that is longer than a line of another file may be."""
+    number, most = 1, input_files.LONGEST_LINE
+    while line := file.readline(most + 1):
+        record.characters += len(line)
+        if record.characters > most:
+            raise UserError(f"{source.name}:{number}: the record has more than {most:,} characters; is a quotation mark missing?")
+        yield line
+        number += 1
 
 
 def _detect_delimiter(first: str) -> str:
@@ -136,12 +161,14 @@ def _detect_delimiter(first: str) -> str:
     return max(",;\t", key=lambda mark: len(next(csv.reader([first], delimiter=mark), [])))
 
 
-def _read_records(source: ChatSource, reader: Any) -> Iterator[FoundRow]:
+def _read_records(source: ChatSource, reader: Any, length: RecordLength) -> Iterator[FoundRow]:
     header: list[str] = next(reader, [])
+    length.characters = 0
     if len(set(header)) < len(header):
         raise UserError(f"{source.path}: its first line names a column twice ({', '.join(header):.200})")
     begins = reader.line_num + 1
     for record in reader:
+        length.characters = 0
         place, begins = f"{source.name}:{begins}", reader.line_num + 1
         if len(record) == len(header):
             yield FoundRow(place, dict(zip(header, record, strict=True)))

@@ -28,7 +28,7 @@ from data_prep.images.image_sources import find_images
 from data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code
-from finetune.storage import files, strict_json
+from finetune.storage import files, input_files, strict_json
 from finetune.terminal import print_line
 
 REPORTED = 1000
@@ -97,7 +97,7 @@ def _is_own_output(out: Path) -> bool:
     try:
         if all(path.name == files.OWNER for path in out.iterdir()):
             return True
-        return bool(strict_json.loads_object((out / SUMMARY).read_bytes())["made_by"] == MADE_BY)
+        return bool(strict_json.loads_object(input_files.read_bytes(out / SUMMARY))["made_by"] == MADE_BY)
     except (OSError, KeyError, UserError):
         return False
 

@@ -33,7 +33,7 @@ from data_prep.chats.whatsapp_export import DEFAULT_PAUSE_HOURS
 from data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code
-from finetune.storage import files, strict_json
+from finetune.storage import files, input_files, strict_json
 from finetune.storage.strict_json import one_line
 from finetune.terminal import print_line
 
@@ -169,7 +169,7 @@ def _check_target(out: Path, sources: list[Path]) -> None:
 def _is_own_output(out: Path) -> bool:
     """Whether the folder was created by this verb, or is empty."""
     try:
-        return not any(out.iterdir()) or bool(strict_json.loads((out / SUMMARY).read_bytes())["made_by"] == MADE_BY)
+        return not any(out.iterdir()) or bool(strict_json.loads(input_files.read_bytes(out / SUMMARY))["made_by"] == MADE_BY)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

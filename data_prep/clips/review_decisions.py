@@ -11,7 +11,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from finetune.errors import UserError
-from finetune.storage import files, strict_json
+from finetune.storage import files, input_files, strict_json
 from finetune.terminal import print_diagnostic
 
 REVIEW = "review.jsonl"
@@ -64,7 +64,7 @@ def _read_lines(path: Path) -> tuple[list[bytes], bytes]:
     """The complete lines, and an incomplete last line or b""."""
     if not path.exists():
         return [], b""
-    *whole, last = path.read_bytes().split(b"\n")
+    *whole, last = input_files.read_bytes(path).split(b"\n")
     return (whole, last) if last and not _is_json(last) else ([*whole, last], b"")
 
 

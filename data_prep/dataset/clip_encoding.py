@@ -26,7 +26,7 @@ from data_prep.parallel.torch_settings import use_one_thread
 from data_prep.parallel.worker_options import WorkerOptions
 from data_prep.pipeline.progress import Pace, format_progress
 from finetune.errors import UserError
-from finetune.storage import files
+from finetune.storage import files, input_files
 from finetune.storage.strict_json import one_line
 from finetune.terminal import print_line
 
@@ -71,7 +71,8 @@ def read_codes(store: Path, key: str) -> Codes:
     """The codes of a key, [frames, codebooks]. Raises `UserError` for a file that does not contain any."""
     path, problem = locate_codes(store, key), "it is not a table of uint16"
     try:
-        codes = np.load(path, allow_pickle=False)
+        with input_files.open_file(path) as file:
+            codes = np.load(file, allow_pickle=False)
         if isinstance(codes, np.ndarray) and codes.ndim == 2 and codes.dtype == np.uint16:
             return codes
     except (OSError, ValueError, EOFError) as error:

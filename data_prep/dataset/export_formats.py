@@ -19,7 +19,7 @@ from data_prep.audio.waveform import MASTER_RATE, convert_to_int16, encode_pcm_f
 from data_prep.audio_codecs.selection import DEFAULT_MODEL
 from data_prep.manifest import AUTO, TRAIN, VAL, ManifestRow
 from finetune.errors import UserError
-from finetune.storage import files
+from finetune.storage import files, input_files
 from finetune.storage.synthetic_audio_mark import make_comment_of_copy
 
 AUDIO_FOLDER_READS = (".flac", ".mp3", ".ogg", ".opus", ".wav")
@@ -172,6 +172,7 @@ def _choose_reference(items: list[ExportItem]) -> Path:
 
 def _write_clip(clip: Path, target: Path, layout: str = "WAV") -> None:
     """Write a clip at 24 kHz, mono, 16 bits. Matching samples are kept bit-exactly; a matching file is hard-linked."""
+    input_files.require_regular(clip)
     try:
         info = soundfile.info(clip)
         found = info.format if (info.samplerate, info.channels, info.subtype) == (MASTER_RATE, 1, "PCM_16") else ""

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from data_prep.manifest import REJECTS, TRAIN, VAL, ManifestRow
 from data_prep.recordings.ljspeech_metadata import NAMES
 from finetune.errors import UserError
-from finetune.storage import strict_json
+from finetune.storage import input_files, strict_json
 
 DATASET = f"folder with {TRAIN} and optionally {VAL}; or a JSONL file of {{audio, text, …}}"
 ROOT = "folder that contains all clips; relative paths start here (default: the folder of the manifest)"
@@ -59,10 +59,9 @@ def _suggest_input(folder: Path) -> str:
 
 def read_manifest_lines(manifest: Path) -> Iterator[ManifestLine]:
     """Yield every non-blank line. Raises `UserError` for chat rows, which the verb `text` reads."""
-    with manifest.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                yield _parse_line(manifest, number, line)
+    for number, line in enumerate(input_files.read_lines(manifest), start=1):
+        if line.strip():
+            yield _parse_line(manifest, number, line)
 
 
 def _parse_line(manifest: Path, number: int, line: bytes) -> ManifestLine:

@@ -12,7 +12,7 @@ import numpy as np
 
 from data_prep.audio.waveform import MASTER_RATE, Audio, convert_to_int16, encode_pcm_file, fade_edges, read_audio
 from data_prep.manifest import ManifestRow
-from finetune.storage import files
+from finetune.storage import files, input_files
 from finetune.storage.synthetic_audio_mark import make_comment_of_copy
 
 SECONDS = 6.0
@@ -66,7 +66,7 @@ def make_reference_wav(clips: list[Audio], comment: str = "") -> bytes:
 
 
 def _write_unless_same(path: Path, data: bytes) -> None:
-    if not path.is_file() or path.read_bytes() != data:
+    if not path.is_file() or input_files.read_bytes(path) != data:
         files.write_bytes(path, data)
 
 

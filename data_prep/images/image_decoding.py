@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.errors import UserError
+from finetune.storage import input_files
 from finetune.storage.strict_json import one_line
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ def decode_image(source: Path | bytes) -> DecodedImage:
     from PIL import Image, ImageOps
 
     try:
+        if isinstance(source, Path):
+            input_files.require_regular(source)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's own warning of large images, whose limit is not ours
             with Image.open(BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as opened:

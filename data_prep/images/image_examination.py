@@ -16,7 +16,7 @@ from data_prep.images.image_decoding import DecodedImage, decode_image
 from data_prep.images.image_sources import FoundImage
 from data_prep.images.perceptual_hash import compute_hash, make_gray_copy
 from finetune.errors import UserError
-from finetune.storage import files, strict_json
+from finetune.storage import files, input_files, strict_json
 from finetune.storage.strict_json import one_line
 
 IMAGES, STAGES = "images", ".stages"
@@ -97,7 +97,7 @@ def read_file(path: Path) -> bytes:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise UserError(f"the file has {path.stat().st_size:,} bytes, more than {MOST_BYTES:,}")
-        return path.read_bytes()
+        return input_files.read_bytes(path, MOST_BYTES)
     except OSError as error:
         raise UserError(f"cannot be read ({one_line(error.strerror or error)})") from None
 
@@ -124,7 +124,7 @@ def measure_image(content: bytes) -> dict[str, Any]:
 def _read_stage(path: Path) -> dict[str, Any] | None:
     """What an earlier run found; None without a file of this version."""
     try:
-        found = strict_json.loads_object(path.read_bytes())
+        found = strict_json.loads_object(input_files.read_bytes(path))
     except (OSError, UserError):
         return None
     return found if found.get("version") == VERSION else None

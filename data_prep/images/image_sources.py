@@ -12,7 +12,7 @@ from data_prep.dataset_split_selection import choose_splits
 from data_prep.hub_dataset_download import download_dataset_files
 from data_prep.images.image_decoding import SUFFIXES
 from finetune.errors import UserError
-from finetune.storage import strict_json
+from finetune.storage import input_files, strict_json
 from finetune.storage.files import resolve_under
 from finetune.storage.model_resolver import is_hub_name
 from finetune.storage.strict_json import one_line
@@ -106,10 +106,9 @@ def has_split_folders(folder: Path) -> bool:
 
 def read_rows(path: Path) -> Iterator[FoundImage]:
     """The rows of a JSONL file with `image` and `label`; paths are relative to the file, and must stay in its folder."""
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield _read_row(f"{path.name}:{number}", line, path.parent)
+    for number, line in enumerate(input_files.read_lines(path), start=1):
+        if line.strip():
+            yield _read_row(f"{path.name}:{number}", line, path.parent)
 
 
 def _read_row(place: str, line: bytes, folder: Path) -> FoundImage:
@@ -160,7 +159,7 @@ def _read_table(path: Path, split: str, name: str) -> Iterator[FoundImage]:
     except ImportError:
         raise UserError(f"{path} needs pyarrow: pip install 'overtone[text]'") from None
     try:
-        with parquet.ParquetFile(path) as file:
+        with input_files.open_file(path) as source, parquet.ParquetFile(source) as file:
             yield from _read_batches(file.iter_batches(batch_size=ROWS_AT_ONCE), path.parent, split, name)
     except (OSError, ValueError) as error:  # pyarrow's exceptions are subclasses
         raise UserError(f"{path} is broken ({one_line(error):.200})") from None

@@ -12,7 +12,7 @@ from data_prep.audio.waveform import AudioError, read_audio
 from data_prep.pages.quality_rule_effects import Weakness
 from data_prep.pages.spectrogram_images import RATE, draw_spectrogram
 from data_prep.pages.voice_dataset_loader import ReportClip
-from finetune.storage import files
+from finetune.storage import files, input_files
 
 SHOWN = 20
 """Clips per group."""
@@ -72,7 +72,7 @@ def _render_clip(folder: Path, clip: ReportClip, room: int) -> ClipMedia:
     except (AudioError, OSError) as error:
         return ClipMedia(clip, "", "", f"cannot be read: {error}")
     picture = make_data_uri("image/png", draw_spectrogram(samples)) if len(samples) else ""
-    player = make_data_uri(TYPES.get(path.suffix.lower(), "audio/flac"), path.read_bytes())
+    player = make_data_uri(TYPES.get(path.suffix.lower(), "audio/flac"), input_files.read_bytes(path))
     if len(player) > room:
         return ClipMedia(clip, "", picture, "the size limit for embedded audio is reached")
     return ClipMedia(clip, player, picture, "")

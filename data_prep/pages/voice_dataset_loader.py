@@ -13,7 +13,7 @@ from data_prep import manifest
 from data_prep.dataset.duration_accounting import Summary
 from data_prep.manifest import AUTO, ManifestRow, Quality, Reject
 from finetune.errors import UserError
-from finetune.storage import files, strict_json
+from finetune.storage import files, input_files, strict_json
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def resolve_clip(dataset: Dataset, clip: ReportClip) -> Path:
 
 def _read_summary(path: Path) -> Summary:
     try:
-        return Summary.model_validate(strict_json.loads(path.read_bytes()))
+        return Summary.model_validate(strict_json.loads(input_files.read_bytes(path)))
     except FileNotFoundError:
         command = f"python -m data_prep voice RECORDINGS --out {shlex.quote(str(path.parent))}"
         raise UserError(

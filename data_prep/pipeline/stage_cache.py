@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from finetune.storage import files
+from finetune.storage import files, input_files
 
 T = TypeVar("T")
 
@@ -70,6 +70,6 @@ class StoredStages(Stages):
 def _read_result(path: Path, kind: TypeAdapter[T]) -> T | None:
     """The stored result; None if missing, damaged, or written by an incompatible version."""
     try:
-        return kind.validate_json(path.read_bytes())
+        return kind.validate_json(input_files.read_bytes(path))
     except (FileNotFoundError, ValidationError):
         return None

@@ -20,7 +20,7 @@ from data_prep.hub_dataset_download import download_dataset_files
 from data_prep.recordings.named_column_tables import TEXT_COLUMNS, find_columns
 from data_prep.recordings.recording_files import SOUND_ENDINGS
 from finetune.errors import UserError, format_count
-from finetune.storage import files, strict_json
+from finetune.storage import files, input_files, strict_json
 from finetune.storage.model_resolver import is_hub_name
 from finetune.terminal import print_line
 
@@ -38,6 +38,8 @@ NO_SPLITS = ("data", "default", "parquet")
 """Names of folders of Parquet files that are no splits."""
 NO_CLASS = -1
 """A row without a class in a ClassLabel column."""
+LARGEST_SOUND = 2**31
+"""Bytes of a sound file that a row names, 2 GiB: three hours of WAV."""
 ROWS_AT_ONCE = 32
 """Rows of a Parquet file in memory."""
 MAGIC = {b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg", b"ID3": ".mp3", b"\xff\xfb": ".mp3", b"\xff\xf3": ".mp3", b"FORM": ".aiff"}
@@ -198,7 +200,7 @@ def _read_rows(part: DatasetPart) -> Iterator[dict[str, Any]]:
         if part.path.is_dir():
             yield from _convert(part, read_streams(list_data_files(part.path)))
             return
-        with parquet.ParquetFile(part.path) as file:
+        with input_files.open_file(part.path) as opened, parquet.ParquetFile(opened) as file:
             yield from _convert(part, file.iter_batches(ROWS_AT_ONCE))
     except (pyarrow.ArrowException, ValueError, ArithmeticError, OSError) as error:
         raise UserError(f"{part.path} is broken ({strict_json.one_line(error):.200})") from None
@@ -268,7 +270,7 @@ def _read_sound(part: DatasetPart, value: Any) -> tuple[bytes | None, str]:
             beside = files.resolve_under(part.root, path)
         except UserError:
             return None, ""
-        content = beside.read_bytes() if beside.is_file() else None
+        content = input_files.read_bytes(beside, LARGEST_SOUND) if beside.is_file() else None
     if not isinstance(content, bytes) or not content:
         return None, ""
     ending = next((ending for magic, ending in MAGIC.items() if content.startswith(magic)), Path(path or "").suffix.lower())

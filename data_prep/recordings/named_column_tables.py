@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from data_prep.recordings.ljspeech_metadata import MetadataLine
 from data_prep.recordings.text_encoding import decode_head
 from finetune.errors import UserError
-from finetune.storage import strict_json
+from finetune.storage import input_files, strict_json
 
 ENDINGS = (".csv", ".tsv", ".jsonl")
 FILE_COLUMNS = ("file_name", "path", "audio", "audio_filepath", "audio_path", "audio_file", "filename", "file", "wav")
@@ -56,7 +56,7 @@ def is_column_table(path: Path) -> bool:
     if path.suffix.lower() not in ENDINGS or path.name.lower() in UNCHECKED:
         return False
     try:
-        with path.open("rb") as file:
+        with input_files.open_file(path) as file:
             head = next((line for line in decode_head(file.read(HEAD_BYTES)).split("\n") if line.strip()), "")
     except OSError:  # a folder, or not readable
         return False

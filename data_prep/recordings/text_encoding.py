@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from finetune.errors import UserError
+from finetune.storage import input_files
 
 MARKED = (
     (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
@@ -22,6 +23,10 @@ WINDOWS_ONLY = re.compile(rb"[\x80-\x9f]")
 """Control characters in Latin-1; quotation marks, dashes and the euro sign in Windows-1252."""
 
 
+LARGEST = 2**28
+"""Bytes of a text, 256 MiB: a table with the transcripts of a million clips has about 150 MB."""
+
+
 class DecodedText(NamedTuple):
     """Text with normal line breaks, and what the user has to know about how it was read."""
 
@@ -33,7 +38,7 @@ class DecodedText(NamedTuple):
 def read_text(path: Path) -> DecodedText:
     """The text of a file. Raises `UserError` for bytes that are neither Unicode nor plausible Western European text."""
     try:
-        raw = path.read_bytes()
+        raw = input_files.read_bytes(path, LARGEST)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); correct its permissions or remove it") from error
     encoding = _find_marked_encoding(raw)

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from data_prep.transcription.whisper_languages import WHISPER_OPTION
 from finetune.errors import UserError
-from finetune.storage import demo_models, files
+from finetune.storage import demo_models, files, input_files
 
 NAME = "whisper-demo-en"
 WEIGHTS, ABOUT = "weights.safetensors", "about.json"
@@ -50,7 +50,7 @@ def is_demo_name(name: str) -> bool:
 
 def load_description(option: str = WHISPER_OPTION) -> DemoWhisperDescription:
     """Load the description and print what the model is to stderr. Raises `UserError` if the model file is missing."""
-    return DemoWhisperDescription.model_validate_json((_unpack_model(digest_archive(option)) / ABOUT).read_bytes())
+    return DemoWhisperDescription.model_validate_json(input_files.read_bytes(_unpack_model(digest_archive(option)) / ABOUT))
 
 
 def digest_archive(option: str = WHISPER_OPTION) -> str:

@@ -23,7 +23,7 @@ from data_prep.transcription import packed_transcription
 from data_prep.transcription.packed_transcription import Pack
 from data_prep.transcription.whisper_languages import WHISPER_OPTION
 from finetune.errors import UserError
-from finetune.storage import files
+from finetune.storage import files, input_files
 
 FORM = 1
 """Version of the text units, part of the cache key: increase it when the code gives other results for the same settings."""
@@ -72,11 +72,24 @@ def load_model(name: str, device: str, option: str = WHISPER_OPTION) -> Any:
     check_device(name, device, option)
     folder = fetch_weights(name, option).parent
     kind, _, number = device.partition(":")  # torch's `cuda:1`
+    require_readable(folder, f"{option} {name}")
     threads = torch.get_num_threads()  # workers share the cores through torch's thread count
     try:
         return WhisperModel(str(folder), device=kind, device_index=int(number or 0), cpu_threads=threads)
     except Exception as error:  # an invalid file
         raise UserError(f"{option} {name}: not a CTranslate2 Whisper model ({type(error).__name__}: {error})") from error
+
+
+def require_readable(folder: Path, option: str) -> None:
+    """Raises `UserError` for a pipe, a device or a socket in a folder, and for a settings or vocabulary file that is too large for one:
+    CTranslate2 and faster-whisper open the files themselves."""
+    for path in sorted(folder.iterdir()):
+        try:
+            input_files.require_regular(path)
+            if path.name != WEIGHTS and path.is_file() and path.stat().st_size > input_files.LARGEST_TEXT:
+                raise UserError(f"{option}: {path} has more than {input_files.LARGEST_TEXT:,} bytes; download the model again")
+        except OSError as error:
+            raise UserError(f"{option}: {path} cannot be used ({error.strerror}); download the model again") from error
 
 
 def check_device(name: str, device: str, option: str = WHISPER_OPTION) -> None:

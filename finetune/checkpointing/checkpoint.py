@@ -33,7 +33,7 @@ from finetune.modeling import optimizers
 from finetune.modeling.loading import local_slices
 from finetune.monitoring.loss_spikes import check_checkpoint_tensors
 from finetune.monitoring.run_records import CHECKPOINTS
-from finetune.storage import files
+from finetune.storage import files, input_files
 from finetune.storage.hub_download import COMMIT
 
 STEP_FOLDER = re.compile(r"step-(\d{8})")
@@ -376,7 +376,7 @@ def read_state(path: Path) -> dict[str, Any]:
     Raises `UserError` with the first invalid key.
     """
     try:
-        data = (path / "state.json").read_bytes()
+        data = input_files.read_bytes(path / "state.json")
         found = parse_json(data)
     except (OSError, ValueError) as error:
         raise UserError(
@@ -400,7 +400,7 @@ def format_error(path: Path, found: Any) -> UserError:
 def find_problem(path: Path) -> str | None:
     """Why a checkpoint must not be used, or None if every file matches the manifest and is valid."""
     try:
-        content = unseal((path / "manifest.json").read_bytes())
+        content = unseal(input_files.read_bytes(path / "manifest.json"))
         if content.get("format") != FORMAT:
             return f"format {shorten_value(content.get('format'))}, but this version reads format {FORMAT}"
         manifest = parse_manifest(content)
@@ -419,7 +419,7 @@ def find_problem(path: Path) -> str | None:
         except OSError as error:
             return f"{name} cannot be read ({error})"
     try:
-        if (step := parse_state((path / "state.json").read_bytes())["step"]) != step_of(path):
+        if (step := parse_state(input_files.read_bytes(path / "state.json"))["step"]) != step_of(path):
             return f"state.json belongs to step {step}"
     except (OSError, ValueError) as error:
         return f"state.json cannot be read ({error})"
@@ -429,7 +429,7 @@ def find_problem(path: Path) -> str | None:
 def refuse_newer(path: Path) -> None:
     """Raises `UserError` for a complete checkpoint of a later format: skipping it would silently repeat its training."""
     with contextlib.suppress(OSError, ValueError):  # damaged: skipped with a message
-        found = unseal((path / "manifest.json").read_bytes()).get("format")
+        found = unseal(input_files.read_bytes(path / "manifest.json")).get("format")
         if isinstance(found, int) and found > FORMAT:
             raise format_error(path, found)
 

@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from finetune.distributed.sharding import local_shard
 from finetune.errors import UserError
 from finetune.modeling.loading import Reader, local_slices
-from finetune.storage import files
+from finetune.storage import files, input_files
 
 OFFSETS_KEY = "DCP_SHARDING_INFO"
 DTYPES = {
@@ -140,6 +140,7 @@ def open_shards(folder: Path) -> Iterator[tuple[Reader, dict[str, tuple[int, ...
         pieces: dict[str, list[_Piece]] = {}
         for path in sorted(folder.glob("*.safetensors")):
             try:
+                input_files.require_regular(path)
                 handles[path] = stack.enter_context(safe_open(path, framework="pt"))
                 for name, piece in _pieces_in(path, handles[path]).items():
                     pieces.setdefault(name, []).append(piece)

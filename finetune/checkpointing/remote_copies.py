@@ -22,7 +22,7 @@ from finetune.checkpointing.retention import Keep
 from finetune.config import Config
 from finetune.errors import UserError
 from finetune.monitoring.run_logger import Events
-from finetune.storage import files, remote
+from finetune.storage import files, input_files, remote
 from finetune.storage.remote import RemoteFile
 from finetune.terminal import print_line
 
@@ -159,7 +159,7 @@ def has_complete_copy(committed: Path, url: RemoteAddress) -> bool:
     target = url.child(committed.name)
     if MANIFEST not in remote.list_files(target):
         return False
-    if remote.read(target.child(MANIFEST)) == (committed / MANIFEST).read_bytes():
+    if remote.read(target.child(MANIFEST)) == input_files.read_bytes(committed / MANIFEST):
         return True
     state = _read_remote_state(url, committed.name)
     if state is not None and checkpoint.find_differences(state, checkpoint.read_state(committed)):

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.errors import UserError
-from finetune.storage import strict_json
+from finetune.storage import input_files, strict_json
 
 Ids = NDArray[np.int64]
 COLUMNS = 8
@@ -32,6 +32,7 @@ class SamplesFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        input_files.require_regular(path)
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._size = os.fstat(self._descriptor).st_size
         self._bytes = mmap.mmap(self._descriptor, self._size, access=mmap.ACCESS_READ) if self._size else b""
@@ -155,7 +156,7 @@ def files_path(index: Path) -> Path:
 
 def read_head(place: Path) -> tuple[dict[str, Any], int]:
     """The JSON header of an index, and the offset of the numbers after it. Raises `ValueError` for an invalid header."""
-    with place.open("rb") as file:
+    with input_files.open_file(place) as file:
         head = strict_json.loads(file.readline())
         if not isinstance(head, dict):
             raise ValueError("its first line is not a JSON object")

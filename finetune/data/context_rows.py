@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from finetune.errors import UserError
 from finetune.recipe import ContextLimits, ContextRows, Recipe, RowPlace, Sample
-from finetune.storage import strict_json
+from finetune.storage import input_files, strict_json
 
 REMEMBERED = 64
 """Samples to keep: rows of a series mostly follow each other in a file, so one is context of the next ones."""
@@ -52,13 +52,12 @@ class EarlierRows:
         """Read the places of all rows of a file. Rows without a place are no context of others: they are reported as invalid when they are
         read themselves."""
         found, offset = dict[str, list[EarlierRow]](), 0
-        with path.open("rb") as file:
-            for line, raw in enumerate(file, start=1):
-                with suppress(UserError):
-                    if raw.strip():
-                        place = locate(strict_json.loads_object(raw))
-                        found.setdefault(place.series, []).append(EarlierRow(place.end, place.begin, offset, len(raw), line))
-                offset += len(raw)
+        for line, raw in enumerate(input_files.read_lines(path), start=1):
+            with suppress(UserError):
+                if raw.strip():
+                    place = locate(strict_json.loads_object(raw))
+                    found.setdefault(place.series, []).append(EarlierRow(place.end, place.begin, offset, len(raw), line))
+            offset += len(raw)
         return cls(path, limits, {series: sorted(rows) for series, rows in found.items()})
 
     def find(self, place: RowPlace) -> list[EarlierRow]:
@@ -78,7 +77,7 @@ class EarlierRows:
 
     def _read_earlier(self, recipe: Recipe, processor: Any, row: EarlierRow, folder: Path) -> Sample:
         if row.offset not in self._samples:
-            with self.path.open("rb") as file:
+            with input_files.open_file(self.path) as file:
                 file.seek(row.offset)
                 raw = file.read(row.bytes)
             try:

@@ -28,13 +28,15 @@ from finetune.data import referenced_file_changes
 from finetune.data.cached_samples import COLUMNS, compute_checksum, files_path, index_path, read_head, samples_path
 from finetune.data.row_problems import RowProblem, format_row_problems
 from finetune.errors import UserError
-from finetune.storage import files, strict_json
+from finetune.storage import files, input_files, strict_json
 from finetune.terminal import print_diagnostic
 
 FORMAT = 5
 """Version of the index format. 1 had no checksums, 2 no cached samples, 3 no files that rows name, 4 no counts of what is not used."""
 DIGESTED_BYTES = 2 * 2**30
 """Largest file that is hashed completely at each start: about two seconds with SHA-256 at 1 GB/s."""
+LARGEST_LIST = 2**30
+"""Bytes of the list of the files that all rows name, 1 GiB: ten million names."""
 BLOCK_BYTES = 2**18
 SCANNED_BYTES = 2**20
 """Size of the blocks of rows that are indexed at a time, each by one process."""
@@ -95,8 +97,8 @@ def _build(path: Path, place: Path, facts: dict[str, Any], scan_all: ScanAll) ->
     """Write the samples first, then the index with their digest: if the process is killed, no index refers to incomplete samples."""
     files.make_private(place.parent)  # the samples contain the data, which other users may not be allowed to read
     whole = _Whole(path, place.parent)
-    with path.open("rb") as file:
-        samples = files.write_stream(samples_path(place), whole.samples(scan_all(blocks_of(file))))
+    with input_files.open_file(path) as file:
+        samples = files.write_stream(samples_path(place), whole.samples(scan_all(blocks_of(file, path))))
     if whole.files:
         files.write_bytes(files_path(place), bytes(whole.files))
     numbers = memoryview(whole.entries).cast("B")
@@ -132,7 +134,7 @@ def _explain_staleness(place: Path, of: dict[str, Any], times: dict[str, Any], p
         if head.get("format") != FORMAT:
             return "its index has the format of another program version"
         stored = head.pop("index_digest")
-        with place.open("rb") as file:
+        with input_files.open_file(place) as file:
             file.seek(begins)
             damaged = stored != _digest_of_index(head, iter(lambda: file.read(BLOCK_BYTES), b""))
         size, digest = head["samples"]["bytes"], head["samples"]["digest"]
@@ -157,7 +159,7 @@ def _explain_staleness(place: Path, of: dict[str, Any], times: dict[str, Any], p
 def _find_changed_file(place: Path, head: dict[str, Any], folder: Path) -> str | None:
     """Which file that a row names is not as it was when the rows were read; None if all are."""
     try:
-        listed = files_path(place).read_bytes() if files_path(place).exists() else b""
+        listed = input_files.read_bytes(files_path(place), LARGEST_LIST) if files_path(place).exists() else b""
         if hashlib.sha256(listed).hexdigest() != head.get("files"):
             return f"its list of files {files_path(place)} is missing or damaged"
         return referenced_file_changes.find_change(listed.decode().split("\n")[:-1], folder)
@@ -214,10 +216,11 @@ ScanAll = Callable[[Iterable[Block]], Iterator[Scanned]]
 """One result for each block, in order."""
 
 
-def blocks_of(file: IO[bytes]) -> Iterator[Block]:
-    """The blocks of a file, of about `SCANNED_BYTES` each."""
+def blocks_of(file: IO[bytes], path: Path) -> Iterator[Block]:
+    """The blocks of a file, of about `SCANNED_BYTES` each. Raises `UserError` with the line's number for a line that is too long."""
     offset, line = 0, 1
-    while raw := file.read(SCANNED_BYTES) + file.readline():
+    while begin := file.read(SCANNED_BYTES):
+        raw = begin + input_files.read_line(file, path, line + begin.count(b"\n"))
         yield Block(raw, offset, line)
         offset += len(raw)
         line += raw.count(b"\n")

@@ -29,7 +29,7 @@ from finetune.exporting.model_card_metadata import README, describe_target, name
 from finetune.modeling import added_parameters, loading, lora_adapters, quantization
 from finetune.modeling.loading import Reader
 from finetune.recipe import ExportPlan, Recipe, choose_recipe, find_recipe, load_recipe
-from finetune.storage import files
+from finetune.storage import files, input_files
 from finetune.storage.base_quantization import drop_declarations
 from finetune.storage.hub_download import commit_of
 from finetune.storage.model_security import copy_for_export
@@ -190,7 +190,7 @@ def add_readme(plan: ExportPlan, chosen: Path, state: dict[str, Any], name: str,
     if strange := [name for name in ("model", "data", "train", "options") if not isinstance(settings.get(name), dict)]:
         raise UserError(f"{chosen / 'config.yaml'} has no section {', '.join(strange)}; choose another checkpoint")
     make_text = plan.readme or partial(render, metadata=plan.metadata)
-    text = make_text(state, (chosen / "config.yaml").read_text(encoding="utf-8"))
+    text = make_text(state, input_files.read_text(chosen / "config.yaml"))
     return replace(plan, files={**plan.files, README: name_model(text.encode(), name)})
 
 

@@ -11,6 +11,7 @@ import yaml
 
 from finetune.config_sources import load_yaml
 from finetune.errors import UserError
+from finetune.storage import input_files
 
 README = "README.md"
 THIS_MODEL = "path/of/this/folder"
@@ -23,7 +24,7 @@ KEPT_KEYS = ("license", "license_name", "license_link", "language")
 def read_base_metadata(base: Path) -> dict[str, Any]:
     """The `KEPT_KEYS` in the header of the base's model card; empty if there is none, or it cannot be read."""
     try:
-        found, _ = split_card((base / README).read_text(encoding="utf-8"))
+        found, _ = split_card(input_files.read_text(base / README))
     except (OSError, ValueError, UserError):
         return {}
     return {key: value for key in KEPT_KEYS if _is_text(value := found.get(key))}

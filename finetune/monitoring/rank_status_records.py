@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from finetune.storage import files
+from finetune.storage import files, input_files
 
 FOLDER = Path("cache") / "ranks"
 """In the run's folder."""
@@ -62,7 +62,7 @@ def status_path(run_dir: Path, rank: int) -> Path:
 def read_status(run_dir: Path, rank: int) -> RankStatus | None:
     """Last record of a rank; None if it is missing or cannot be read."""
     with contextlib.suppress(OSError, ValidationError):
-        return RankStatus.model_validate_json(status_path(run_dir, rank).read_bytes())
+        return RankStatus.model_validate_json(input_files.read_bytes(status_path(run_dir, rank)))
     return None
 
 
@@ -74,6 +74,6 @@ def read_all_statuses(run_dir: Path) -> list[RankStatus]:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text()
+        return input_files.read_text(path)
     except OSError:
         return ""

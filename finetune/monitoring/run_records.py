@@ -14,7 +14,7 @@ from typing import Any
 
 from finetune.config import LAST_STEP
 from finetune.errors import UserError
-from finetune.storage import strict_json
+from finetune.storage import input_files, strict_json
 
 LOG, EXIT_RECORD, CHECKPOINTS = "log.jsonl", "exit.json", "checkpoints"
 MEASURED, SAMPLED = "measured", "sample/"
@@ -52,7 +52,7 @@ def read_log(log: Path) -> list[dict[str, Any]]:
 def iterate_events(log: Path, longest_line: int = -1) -> Iterator[dict[str, Any]]:
     """Events in the order in which they were logged. A partial last line is dropped, and so are lines that are not events, and those of
     more than `longest_line` bytes. Raises `OSError`."""
-    with log.open("rb") as stream:
+    with input_files.open_file(log) as stream:
         while line := stream.readline(longest_line):
             event = _parse_event(line)
             if event is not None:

@@ -17,7 +17,7 @@ from finetune.data.context_rows import EarlierRows, find_earlier_rows, read_with
 from finetune.data.mixture import compute_shares, describe_equal_files, describe_share, name_sources
 from finetune.errors import UserError
 from finetune.recipe import Recipe, Sample
-from finetune.storage import files, strict_json
+from finetune.storage import files, input_files, strict_json
 from finetune.storage.strict_json import loads_object
 
 LOOKED_AT = 64
@@ -101,8 +101,7 @@ def preview_file(path: Path, config: Config, recipe: Recipe, processor: Any) -> 
         lengths.append(positions)
         if sample is not None and not any(recipe.collate([sample]).targets.values()):
             problems.append(f"{path}:{line}: this row has no training targets")
-    with path.open("rb") as file:
-        rows = sum(1 for raw in file if raw.strip())
+    rows = sum(1 for raw in input_files.read_lines(path) if raw.strip())
     return DataPreview(rows, seen, rows * sum(lengths) / max(len(lengths), 1), tuple(lengths), tuple(problems))
 
 
@@ -144,11 +143,11 @@ def read_some_rows(path: Path | None) -> Iterator[tuple[int, dict[str, Any]]]:
     Raises `UserError` for invalid JSON."""
     if path is None or not path.is_file():
         return
-    with path.open("rb") as file:
-        lines = sum(1 for _ in file)
+    with input_files.open_file(path) as file:
+        lines = sum(1 for _ in input_files.split_lines(file, path))
         file.seek(0)
         stride = 1 if lines <= ALL_ROWS else lines // LOOKED_AT
-        for number, raw in enumerate(file, start=1):
+        for number, raw in enumerate(input_files.split_lines(file, path), start=1):
             if (number - 1) % stride == 0 and raw.strip():
                 try:
                     row = loads_object(raw)

@@ -16,6 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from finetune.errors import UserError
+from finetune.storage import input_files
 
 PICKLED = ("*.bin", "*.pt")
 PER_STORED_BYTE = 16
@@ -62,7 +63,7 @@ class ConstructionLimits:
 
 def _read_header_length(path: Path) -> int:
     """Bytes of the header of a safetensors file; at most the file's own."""
-    with path.open("rb") as file:
+    with input_files.open_file(path) as file:
         return min(int.from_bytes(file.read(8), "little"), path.stat().st_size)
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from finetune.errors import UserError
+from finetune.storage import input_files
 from finetune.storage.folder_handles import open_file, open_folder, refuse_irregular, stat_without_following
 from finetune.terminal import print_diagnostic
 
@@ -156,7 +157,7 @@ def _write_all(file: IO[bytes], blocks: Iterable[bytes | memoryview]) -> Written
 def copy_into(source: Path, target: Path) -> None:
     """Copy a file into a temporary folder, streamed and synced."""
     make_folder(target.parent)
-    with source.open("rb") as file:
+    with input_files.open_file(source) as file:
         write_blocks(target, iter(lambda: file.read(2**22), b""))
 
 
@@ -408,8 +409,8 @@ def list_unfinished(parent: Path, name: str = "") -> list[Path]:
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file's content, as hex."""
-    with path.open("rb") as file:
+    """SHA-256 of a file's content, as hex. Raises `OSError`, also for a pipe, a device or a socket."""
+    with input_files.open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -7,11 +7,12 @@ before they are opened. Reading has limits, since a sparse file of many gigabyte
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from finetune.errors import UserError
 
@@ -30,12 +31,23 @@ PIPES = "/dev/"
 """Where a shell puts the pipes of `<(…)`, and where standard input is."""
 
 
+class UnusableFileError(OSError, UserError):
+    """A file of a kind or a size that is not read. Whoever handles files that cannot be read handles it, too; otherwise it ends the command
+    with its message."""
+
+    def __init__(self, number: int, problem: str, path: str) -> None:
+        OSError.__init__(self, number, problem, path)
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}; give a regular file of the usual size"
+
+
 def require_regular(path: Path) -> None:
     """For files that a library opens. Raises `OSError` for a pipe, a device or a socket, and for a path that cannot be examined."""
     _refuse_special(path.stat().st_mode, path)
 
 
-def open_file(path: Path) -> BinaryIO:
+def open_file(path: Path) -> io.BufferedReader:
     """Open a file for reading. Raises `OSError`, also for a pipe, a device or a socket."""
     require_regular(path)
     return open(path, "rb", opener=_open_without_waiting)
@@ -52,15 +64,15 @@ def read_text(path: Path, most: int = LARGEST_TEXT, encoding: str = "utf-8") -> 
     return _decode(read_bytes(path, most), encoding)
 
 
-def read_argument(path: Path, encoding: str = "utf-8") -> str:
-    """The text of a file that was named on the command line, where it may be a pipe of the shell: `--text-file <(…)`, `/dev/stdin`.
+def read_argument(path: Path) -> bytes:
+    """The content of a text file that was named on the command line, where it may be a pipe of the shell: `--text-file <(…)`, `/dev/stdin`.
 
-    Raises as `read_text`. A path in a file is never read with this function.
+    Raises as `read_bytes`. A path in a file is never read with this function.
     """
     if path.as_posix().startswith(PIPES) and stat.S_ISFIFO(path.stat().st_mode):
         with path.open("rb") as file:
-            return _decode(_read_all(file, path, LARGEST_TEXT), encoding)
-    return read_text(path, encoding=encoding)
+            return _read_all(file, path, LARGEST_TEXT)
+    return read_bytes(path)
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
@@ -69,15 +81,24 @@ def read_lines(path: Path) -> Iterator[bytes]:
         yield from split_lines(file, path)
 
 
-def split_lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
+def split_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
     """The lines of an open file with their line breaks. Raises `UserError` with the line's number for one of more than `LONGEST_LINE`
     bytes."""
     number = 1
-    while line := file.readline(LONGEST_LINE + 1):
-        if len(line) > LONGEST_LINE:
-            raise UserError(f"{path}:{number}: the line has more than {LONGEST_LINE:,} bytes; remove or shorten it")
+    while line := read_line(file, path, number):
         yield line
         number += 1
+
+
+def read_line(file: IO[bytes], path: Path, number: int) -> bytes:
+    """The next line of an open file, or its rest, with the line break; empty at its end. `number`: that of the line, from 1.
+
+    Raises `UserError` for a line of more than `LONGEST_LINE` bytes.
+    """
+    line = file.readline(LONGEST_LINE + 1)
+    if len(line) > LONGEST_LINE:
+        raise UserError(f"{path}:{number}: the line has more than {LONGEST_LINE:,} bytes; remove or shorten it")
+    return line
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
@@ -93,14 +114,14 @@ def _open_without_waiting(path: str, flags: int) -> int:
 
 def _refuse_special(mode: int, path: Path) -> None:
     if (kind := SPECIAL.get(stat.S_IFMT(mode))) is not None:
-        raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
+        raise UnusableFileError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
 
 
-def _read_all(file: BinaryIO, path: Path, most: int) -> bytes:
+def _read_all(file: IO[bytes], path: Path, most: int) -> bytes:
     size = os.fstat(file.fileno()).st_size
     if size <= most and len(content := file.read(most + 1)) <= most:  # a pipe has size 0, and a file may grow
         return content
-    raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
+    raise UnusableFileError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
 
 
 def _decode(content: bytes, encoding: str) -> str:

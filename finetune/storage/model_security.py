@@ -192,7 +192,7 @@ def read_limited(path: Path) -> bytes:
     most, brackets = next((most, brackets) for names, most, brackets in LARGEST if names.fullmatch(path.name))
     content = input_files.read_bytes(path, most)
     if path.suffix == ".json" and content.count(b"[") + content.count(b"{") > brackets:
-        raise OSError(errno.EFBIG, f"it has more than {brackets:,} brackets, as no model has", str(path))
+        raise input_files.UnusableFileError(errno.EFBIG, f"it has more than {brackets:,} brackets, as no model has", str(path))
     return content
 
 
@@ -345,10 +345,7 @@ def copy_for_export(path: Path, base: Path, target: Path) -> None:
     if path.name not in SETTINGS and not DATA.fullmatch(path.name) and not DOCUMENTS.fullmatch(path.name):
         report(path, ["the file, which is not model data"])
         return
-    try:
-        input_files.require_regular(path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be exported ({error.strerror or error}); download the base again") from error
+    _require_file(path)
     homes = [base.resolve(), *([base.parent.parent / "blobs"] if commit_of(base) else [])]  # the hub's cache links to its blobs
     if not any(path.resolve().is_relative_to(home) for home in homes):
         raise UserError(f"{path} is a link to {path.resolve()}, outside of the base, and would be exported; replace it by the file itself")
@@ -365,7 +362,9 @@ def copy_for_export(path: Path, base: Path, target: Path) -> None:
 def require_safetensors(folder: Path, option: str) -> None:
     """Raises `UserError` for a folder without safetensors weights, with a command that converts pickled ones, and for quantized weights,
     whose stored values a library would take for the weights."""
-    if any(folder.glob("*.safetensors")):
+    if found := sorted(folder.glob("*.safetensors")):
+        for path in found:
+            _require_file(path, f"{option} {folder}: ")
         check_plain(folder, read_object(folder / CONFIG) if (folder / CONFIG).is_file() else {}, read_types(folder), option)
         return
     pickled = next((path for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for path in sorted(folder.glob(pattern))), None)
@@ -390,6 +389,14 @@ CONVERTING = (
     "Convert them: python -c \"import torch; from safetensors.torch import save_file; w = torch.load('{pickled}', weights_only=True); "
     "save_file({{k: v.clone().contiguous() for k, v in w.items()}}, 'model.safetensors', {{'format': 'pt'}})\", started in {folder}"
 )
+
+
+def _require_file(path: Path, before: str = "") -> None:
+    """Raises `UserError` for a pipe, a device or a socket."""
+    try:
+        input_files.require_regular(path)
+    except OSError as error:
+        raise UserError(f"{before}{path} cannot be used ({error.strerror or error}); download the model again") from error
 
 
 def require_weights(missing: Iterable[str], unneeded: Sequence[str]) -> None:

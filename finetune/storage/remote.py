@@ -22,7 +22,7 @@ from urllib.parse import urljoin, urlsplit
 
 from finetune.addresses import CHAIN, RemoteAddress, is_url
 from finetune.errors import UserError
-from finetune.storage import files
+from finetune.storage import files, input_files
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -158,7 +158,7 @@ def fetch_missing(fetched: Path, named: Iterable[Path]) -> None:
     kept = fetched.absolute().parent.parent  # absolute: also for a bare file name
     if not (kept / ORIGIN).is_file():
         return
-    above, root = (_origins.get(kept) or RemoteAddress((kept / ORIGIN).read_text(encoding="utf-8"))).parent, fetched.parent.resolve()
+    above, root = (_origins.get(kept) or RemoteAddress(input_files.read_text(kept / ORIGIN))).parent, fetched.parent.resolve()
     for path in named:
         if not path.exists():
             address = above.child(path.relative_to(root).as_posix())

@@ -10,6 +10,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from finetune.errors import UserError
+from finetune.storage import input_files
 
 
 @contextmanager
@@ -17,6 +18,7 @@ def open_weights(path: Path) -> Iterator[Any]:
     """A safetensors file whose tensors torch gets. Raises `UserError` if it is damaged, also when a tensor is read while it is open."""
     damaged = f"{path} cannot be read ({{}}); download the model again"
     try:
+        input_files.require_regular(path)
         opened = safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
         raise UserError(damaged.format(error)) from error

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.errors import UserError
+from finetune.storage import input_files
 
 DEEPEST = 100
 """Maximum nesting. Code that visits all values is recursive, as are chat templates; conversations have about eight levels."""
@@ -62,7 +63,7 @@ def loads_object(raw: str | bytes) -> dict[str, Any]:
 def read_object(path: Path) -> dict[str, Any]:
     """Read a small file with one JSON object. Raises `UserError` naming the file."""
     try:
-        value = loads(path.read_bytes())
+        value = loads(input_files.read_bytes(path))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({one_line(error)})") from None
     if not isinstance(value, dict):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from finetune import __version__
+from finetune.storage import input_files
 
 SEARCHED_BYTES = 1 << 18
 """At each end of a file."""
@@ -68,7 +69,7 @@ def make_comment_of_copy(path: Path) -> str:
 
 def _read_ends(path: Path) -> list[bytes]:
     """The first and the last bytes of a file, which do not overlap."""
-    with path.open("rb") as file:
+    with input_files.open_file(path) as file:
         ends = [file.read(SEARCHED_BYTES)]
         size = file.seek(0, 2)
         file.seek(max(SEARCHED_BYTES, size - SEARCHED_BYTES))

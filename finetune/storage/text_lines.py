@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from finetune.storage import input_files
+
 
 def split_lines(text: str) -> list[str]:
     """The lines of a text, without their ends."""
@@ -17,4 +19,4 @@ def split_lines(text: str) -> list[str]:
 
 def read_lines(path: Path) -> list[str]:
     """The lines of a UTF-8 file, without a byte order mark. Raises `OSError` and `UnicodeDecodeError`."""
-    return split_lines(path.read_bytes().decode("utf-8-sig"))
+    return split_lines(input_files.read_argument(path).decode("utf-8-sig"))

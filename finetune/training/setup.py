@@ -33,7 +33,7 @@ from finetune.monitoring.rank_status_records import FOLDER as SIGNS
 from finetune.monitoring.run_logger import TRACKER_FOLDERS, Events
 from finetune.monitoring.run_records import EXIT_RECORD, LOG
 from finetune.recipe import BASE_DISTANCE, Loaded, Recipe
-from finetune.storage import files
+from finetune.storage import files, input_files
 from finetune.storage.hub_download import commit_of
 from finetune.terminal import print_line
 from finetune.training.loop import Progress, find_newest, resume
@@ -219,7 +219,7 @@ def claim_folder(run_dir: Path, trackers: Sequence[str]) -> FolderClaim:
     files.lock_folder(run_dir)
     files.check_log(run_dir / LOG)
     with files.explain_write_errors(run_dir):
-        record = (run_dir / EXIT_RECORD).read_text("utf-8", "replace") if (run_dir / EXIT_RECORD).exists() else None
+        record = input_files.read_bytes(run_dir / EXIT_RECORD).decode("utf-8", "replace") if (run_dir / EXIT_RECORD).exists() else None
         account = describe_killed_launch(run_dir) if record is None else None
         files.discard(run_dir / SIGNS)  # before the record: signs without a record mean a killed launch
         files.discard(run_dir / EXIT_RECORD)

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 
 from finetune.config import Section
 from finetune.errors import UserError
-from finetune.storage import files, strict_json
+from finetune.storage import files, input_files, strict_json
 
 RECORD, RESULTS = "study.json", "results.jsonl"
 FORMAT = 1
@@ -141,7 +141,7 @@ def read_results(folder: Path) -> Iterator[Result]:
     """The reported values in the order in which they were decided on. A partial last line, left by a killed driver, is dropped. Raises
     `UserError` for any other line that is no result."""
     place = folder / RESULTS
-    lines = place.read_bytes().split(b"\n") if place.exists() else []
+    lines = input_files.read_bytes(place).split(b"\n") if place.exists() else []
     for number, line in enumerate(lines, 1):
         if not line:
             continue

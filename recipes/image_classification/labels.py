@@ -6,7 +6,7 @@ from typing import Any
 
 from finetune.config import Config, on_disk
 from finetune.errors import UserError
-from finetune.storage import strict_json
+from finetune.storage import input_files, strict_json
 
 from .options import Options
 
@@ -30,12 +30,11 @@ def collect_labels(config: Config[Options]) -> list[str]:
         assert path is not None  # the config has data.train or data.mix
         if not path.is_file():
             raise UserError(f"{path}: no such file; give data.train the path of a JSONL file")
-        with path.open("rb") as lines:
-            for line in filter(None, map(bytes.strip, lines)):
-                try:
-                    found.add(read_label(strict_json.loads_object(line)))
-                except UserError:
-                    continue
+        for line in filter(None, map(bytes.strip, input_files.read_lines(path))):
+            try:
+                found.add(read_label(strict_json.loads_object(line)))
+            except UserError:
+                continue
     if not 2 <= len(found) <= MOST_LABELS:
         raise UserError(
             f'{config.data.name_training_data()} has {len(found):,} different values of "label"; a classifier needs 2 to {MOST_LABELS:,}'

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.errors import UserError
+from finetune.storage import input_files
 from finetune.storage.model_security import admit
 from finetune.storage.strict_json import first_line
 from recipes.language.causal_model import causal_language_model
@@ -45,6 +46,6 @@ def check_vocabulary(tokenizer: Any, embeddings: int, base: Path) -> None:
 def read_template(path: Path) -> str:
     """A chat template's text. Raises `UserError`."""
     try:
-        return path.read_text(encoding="utf-8")
+        return input_files.read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"options.chat_template: {path} cannot be read ({error})") from None

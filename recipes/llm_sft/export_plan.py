@@ -9,6 +9,7 @@ from typing import Any, Literal
 from finetune.checkpointing.checkpoint_metadata import JsonPart, check_recipe_state
 from finetune.exporting.model_card_metadata import read_base_metadata
 from finetune.recipe import ExportPlan
+from finetune.storage import input_files
 from finetune.storage.model_security import CONFIG, cleaned
 from recipes.language.causal_lm_export_files import GENERATION, config_without_code, encode_json, find_tied_head, list_copied_files
 from recipes.language.stop_tokens import find_stop_ids
@@ -35,7 +36,7 @@ def plan_export(base: Path, state: dict[str, Any]) -> ExportPlan:
         tokenizer.chat_template = template
     copied = list_copied_files(base, ("chat_template",) if template is not None else ())
     written = {
-        CONFIG: (base / CONFIG).read_bytes(),
+        CONFIG: input_files.read_bytes(base / CONFIG),
         **config_without_code(base),
         **generation_config(base, tokenizer),
         **({} if template is None else template_files(base, template)),

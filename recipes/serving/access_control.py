@@ -16,6 +16,7 @@ from pathlib import Path
 from data_prep.pages.client_addresses import NO_PROXIES, TrustedProxies, group_address, parse_proxies
 from data_prep.pages.request_validation import Caller, RequestError, is_loopback, require_own_site
 from finetune.errors import UserError
+from finetune.storage import input_files
 
 TOKEN = "OVERTONE_TOKEN"
 """Environment variable with the token. There is no command-line option for it, because all users of a machine can read command lines."""
@@ -63,7 +64,7 @@ def _read_configured_token(file: Path | None, environment: Mapping[str, str]) ->
     given, place = environment.get(TOKEN), TOKEN
     if file is not None:
         try:
-            given, place = file.read_text(encoding="utf-8"), f"--token-file {file}"
+            given, place = input_files.read_argument(file).decode(), f"--token-file {file}"
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"--token-file {file} cannot be read ({error})") from error
     if given is None:

@@ -18,7 +18,7 @@ from finetune.checkpointing.checkpoint_metadata import JsonPart, check_recipe_st
 from finetune.errors import UserError
 from finetune.exporting.model_card_metadata import read_base_metadata
 from finetune.recipe import ExportPlan
-from finetune.storage import files
+from finetune.storage import files, input_files
 from finetune.storage.model_security import CONFIG, cleaned
 from recipes.language.causal_lm_export_files import GENERATION, config_without_code, find_tied_head, list_copied_files
 from recipes.language.tokenizer import load_tokenizer
@@ -58,7 +58,7 @@ def plan_export(base: Path, state: dict[str, Any]) -> ExportPlan:
     check_recipe_state(CodecLmState, state)
     family = Family.model_validate(state["family"])
     written = {
-        CONFIG: (base / CONFIG).read_bytes(),
+        CONFIG: input_files.read_bytes(base / CONFIG),
         **config_without_code(base),
         GENERATION: files.json_bytes(make_generation_config(base, family)),
         VOICES: files.json_bytes({name: state[name] for name in ("family", "speakers", "data", "base")}),

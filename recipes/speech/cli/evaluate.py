@@ -15,7 +15,7 @@ from data_prep.audio_codecs.interface import SpeakerEncoder
 from data_prep.speakers import resemblyzer_encoder
 from finetune.errors import UserError
 from finetune.exporting.model_card_metadata import README, add_metadata
-from finetune.storage import files
+from finetune.storage import files, input_files
 from finetune.storage.hub_download import commit_of
 from finetune.storage.model_resolver import resolve_model
 from finetune.terminal import print_line
@@ -94,7 +94,7 @@ def check_card(model: Path) -> None:
     if commit_of(model) is not None:
         raise UserError(f"--card: {model} was downloaded from the hub; give the folder of the export to --model")
     try:
-        add_metadata((model / README).read_text(encoding="utf-8"), {})
+        add_metadata(input_files.read_text(model / README), {})
     except (OSError, ValueError, UserError) as error:
         raise UserError(f"--card: {model / README} cannot be used ({error}); remove --card") from None
 
@@ -157,7 +157,7 @@ def write_results_into_card(evaluation: Evaluation, plan: Plan) -> None:
     """Add the results to the header of the export's README.md; an earlier evaluation's are replaced."""
     card = plan.model / README
     index = result_rendering.build_model_index(evaluation, plan.args.data.name)
-    files.write_text(card, add_metadata(card.read_text(encoding="utf-8"), {"model-index": index}))
+    files.write_text(card, add_metadata(input_files.read_text(card), {"model-index": index}))
     print_line(f"{card}: has the results in the hub's form (model-index)")
 
 

@@ -11,7 +11,7 @@ from data_prep import manifest
 from data_prep.clips.measurements import WORD
 from finetune.data.row_problems import RowProblem, format_row_problems
 from finetune.errors import UserError
-from finetune.storage import files
+from finetune.storage import files, input_files
 from finetune.storage.strict_json import loads_object
 
 SEEN, UNSEEN, ALL = "seen", "unseen", "all"
@@ -64,11 +64,11 @@ def visit_rows(path: Path, visit: Callable[[dict[str, Any]], None]) -> None:
     """Call `visit` with each row of a JSONL file. Raises one `UserError` with the file and line of each row for which `visit` does."""
     problems, rows = list[RowProblem](), 0
     try:
-        lines = path.open("rb")
+        file = input_files.open_file(path)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; `python -m data_prep voice RECORDINGS --out FOLDER` makes such a file") from None
-    with lines:
-        for number, line in enumerate(lines, start=1):
+    with file:
+        for number, line in enumerate(input_files.split_lines(file, path), start=1):
             if not line.strip():
                 continue
             rows += 1

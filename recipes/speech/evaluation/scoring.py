@@ -12,6 +12,7 @@ import soundfile
 from data_prep.audio.waveform import MASTER_RATE, AudioError, Samples, read_audio
 from data_prep.audio_codecs.interface import SpeakerEncoder
 from finetune.errors import UserError
+from finetune.storage import input_files
 from recipes.speech.evaluation import audio_measures, intelligibility, speaker_similarity
 from recipes.speech.evaluation.evaluation_items import Item
 from recipes.speech.evaluation.intelligibility import AlignedWord, Recognizer
@@ -145,6 +146,7 @@ def read_clip(path: Path) -> Samples:
 
 def _silence_of(path: Path) -> Samples:
     """Zeros [n] at 24 kHz, as long as the clip. `read` refuses silence because it is for training data, but a model may generate it."""
+    input_files.require_regular(path)
     samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
     return np.zeros(round(len(samples) * MASTER_RATE / rate), np.float32)
 

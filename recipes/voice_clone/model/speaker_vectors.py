@@ -27,7 +27,7 @@ from finetune.config import Config
 from finetune.data.row_problems import SHOWN_PROBLEMS
 from finetune.errors import UserError
 from finetune.modeling.loading import resolve_source
-from finetune.storage import files, remote
+from finetune.storage import files, input_files, remote
 from finetune.terminal import print_diagnostic
 from recipes.speech.training_files import list_training_files
 
@@ -175,6 +175,7 @@ def _read_cache(config: Config) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
+        input_files.require_regular(path)
         with safe_open(path, framework="pt") as file:
             return json.loads(file.metadata()["overtone"])
     except (SafetensorError, KeyError, TypeError, ValueError):

@@ -20,7 +20,7 @@ from finetune.data import cached_samples, index_building
 from finetune.data.cached_samples import Rows
 from finetune.data.index_building import Measured
 from finetune.errors import UserError
-from finetune.storage import files
+from finetune.storage import files, input_files
 from tests.finetune import tiny
 
 
@@ -217,6 +217,15 @@ def test_damaged_samples_are_made_again_and_that_is_reported(name: str, tmp_path
     assert capsys.readouterr().err == f"indexing {path} again: its cached samples {cached} are missing or damaged\n"
 
 
+def test_a_line_without_an_end_is_refused_with_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"text": "a"}\n' * 4 + b'{"text": "' + b"b" * 300)
+    monkeypatch.setattr(index_building, "SCANNED_BYTES", 20)
+    monkeypatch.setattr(input_files, "LONGEST_LINE", 100)
+    with pytest.raises(UserError, match=r"rows\.jsonl:5: the line has more than 100 bytes"):
+        opened(path, tmp_path / "cache")
+
+
 def test_indexing_by_blocks_equals_indexing_the_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "rows.jsonl"
     ends = [b"\n", b"\r\n", b"\n\n"]
@@ -224,7 +233,7 @@ def test_indexing_by_blocks_equals_indexing_the_whole_file(tmp_path: Path, monke
     whole = [opened(path, tmp_path / "whole"), cached_samples.index_path(path, tmp_path / "whole").read_bytes()]
     monkeypatch.setattr(index_building, "SCANNED_BYTES", 50)
     parts = [opened(path, tmp_path / "parts"), cached_samples.index_path(path, tmp_path / "parts").read_bytes()]
-    assert len([*index_building.blocks_of(path.open("rb"))]) > 10 and parts[1] == whole[1]
+    assert len([*index_building.blocks_of(path.open("rb"), path)]) > 10 and parts[1] == whole[1]
     assert [parts[0].sample(row) for row in range(40)] == [whole[0].sample(row) for row in range(40)]
     assert [text_of(parts[0], row) for row in range(40)] == tiny.texts(40)
 

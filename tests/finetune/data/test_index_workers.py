@@ -58,7 +58,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_processes_make_the_same_bytes_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tiny.write_rows(tmp_path / "rows.jsonl", tiny.texts(60))
-    assert len([*index_building.blocks_of(path.open("rb"))]) > 8
+    assert len([*index_building.blocks_of(path.open("rb"), path)]) > 8
     assert made(path, tmp_path / "many", 3) == made(path, tmp_path / "one", 0)
     assert capsys.readouterr().err.startswith(f"indexing {path} in 3 processes\n")
 

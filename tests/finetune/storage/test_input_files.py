@@ -91,7 +91,7 @@ def test_a_pipe_of_the_shell_is_an_argument(monkeypatch: pytest.MonkeyPatch, tmp
         writer.start()
         path = Path(f"/dev/fd/{end}")
         if len(content) <= most:
-            assert input_files.read_argument(path) == "one\ntwo"
+            assert input_files.read_argument(path) == b"one\r\ntwo"
         else:
             with pytest.raises(OSError, match="more than 4 bytes"):
                 input_files.read_argument(path)
@@ -101,7 +101,7 @@ def test_a_pipe_of_the_shell_is_an_argument(monkeypatch: pytest.MonkeyPatch, tmp
         os.close(end)
     (tmp_path / "text").write_text("plain")
     monkeypatch.setattr(input_files, "LARGEST_TEXT", 100)
-    assert input_files.read_argument(tmp_path / "text") == "plain"
+    assert input_files.read_argument(tmp_path / "text") == b"plain"
 
 
 def test_a_line_without_an_end_is_refused_with_its_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def index(path: Path) -> list[str]:
         return Measured(1)
 
     with path.open("rb") as file:
-        assert not any(scan_block(measure, path, block).problems for block in blocks_of(file))
+        assert not any(scan_block(measure, path, block).problems for block in blocks_of(file, path))
     return found
 
 

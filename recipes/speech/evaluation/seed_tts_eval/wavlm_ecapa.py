@@ -24,7 +24,7 @@ from data_prep.audio.waveform import SPEECH_RATE
 from data_prep.parallel.devices import choose_device
 from data_prep.parallel.torch_settings import disable_tf32
 from finetune.errors import UserError
-from finetune.storage import files
+from finetune.storage import files, input_files
 from finetune.storage.model_security import load_pickled_weights
 
 OPTION = "--protocol-similarity"
@@ -100,6 +100,7 @@ def find_similarity_model(path: Path) -> SimilarityModel:
 def read_clip(path: Path) -> Tensor:
     """The first channel of a clip at 16 kHz, as float32 [1, n]."""
     try:
+        input_files.require_regular(path)
         wave, rate = soundfile.read(path, dtype="float32", always_2d=True)
     except (OSError, soundfile.LibsndfileError) as error:
         raise UserError(f"{path} cannot be read ({error}); restore the clip") from error
@@ -135,8 +136,9 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
         from safetensors.torch import load_file
 
         try:
+            input_files.require_regular(path)
             return load_file(path)
-        except SafetensorError as error:
+        except (SafetensorError, OSError) as error:
             raise UserError(f"{OPTION} {path}: not a safetensors file ({error}); download it again") from error
     found = load_pickled_weights(path).get("model")
     if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):

@@ -19,7 +19,7 @@ from data_prep.parallel.devices import choose_device
 from data_prep.parallel.torch_settings import disable_tf32
 from data_prep.transcription.whisper_conversion import KIND, WEIGHTS
 from finetune.errors import UserError
-from finetune.storage import files
+from finetune.storage import files, input_files
 from finetune.storage.hub_download import commit_of
 from finetune.storage.model_resolver import resolve_model
 from finetune.storage.model_security import admit, require_safetensors, require_weights
@@ -95,6 +95,7 @@ def read_resampled(path: Path) -> NDArray[np.float64]:
     """The samples [n] of a mono clip at 16 kHz, resampled in the frequency domain over the whole clip. Raises `UserError`."""
     from scipy import signal
 
+    input_files.require_regular(path)
     wave, rate = soundfile.read(path)
     if wave.ndim != 1 or not len(wave):
         raise UserError(f"{path}: the protocol transcribes mono clips with sound; this one has the shape {wave.shape}")
