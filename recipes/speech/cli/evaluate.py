@@ -75,6 +75,8 @@ def make_plan(recipe: SpeechRecipe, model: Path, args: argparse.Namespace) -> Pl
     encoder, notes = find_encoder(recipe, speaking)
     if args.asr is None:
         notes.append("Intelligibility was not measured: no --asr was given.")
+    else:
+        notes.append(f"WER and CER are by the transcripts of {intelligibility.describe_recognizer(args.asr)}.")
     if args.speaker_model == resemblyzer_encoder.NAME and resemblyzer_encoder.find_weights() is None:
         raise UserError(f"--speaker-model {args.speaker_model}: it is not installed; run: {resemblyzer_encoder.INSTALL}")
     if args.speaker_model is None and resemblyzer_encoder.find_weights() is not None:
@@ -156,7 +158,8 @@ def speak_all(system: System, plan: Plan, out: Path, remote: RayWorkers | None =
 def write_results_into_card(evaluation: Evaluation, plan: Plan) -> None:
     """Add the results to the header of the export's README.md; an earlier evaluation's are replaced."""
     card = plan.model / README
-    index = result_rendering.build_model_index(evaluation, plan.args.data.name)
+    judge = "" if plan.args.asr is None else f", transcribed by {intelligibility.describe_recognizer(plan.args.asr)}"
+    index = result_rendering.build_model_index(evaluation, f"{plan.args.data.name}{judge}")
     files.write_text(card, add_metadata(input_files.read_text(card), {"model-index": index}))
     print_line(f"{card}: has the results in the hub's form (model-index)")
 

@@ -272,7 +272,7 @@ def make_result(
     plan: SelectionPlan, clips: Mapping[str, Sequence[ComparedClip]], real: Sequence[ComparedClip], weights: Mapping[str, float]
 ) -> SelectionResult:
     """Compare the candidates. A pace is measured if every speaker has recordings."""
-    args, notes = plan.args, list(plan.notes)
+    args, notes = plan.args, [*plan.notes, f"The WER is by the transcripts of {intelligibility.describe_recognizer(plan.args.asr)}."]
     expected = candidate_measures.expect_seconds(plan.texts.items, plan.recordings)
     if len(expected) < len(plan.texts.items):
         notes.append(f"Pace was measured on {len(expected)} of {len(plan.texts.items)} texts: the others' speakers have no recordings.")

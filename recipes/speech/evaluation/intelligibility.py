@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,11 @@ def load_whisper(name: str) -> Recognizer:
     """Load a Whisper model by its published name or from a .pt file."""
     model = whisper_engine.load_whisper(name, choose_device(None))
     return Recognizer(model, demo_whisper.RETRY_BELOW) if demo_whisper.is_demo_name(name) else Recognizer(model)
+
+
+def describe_recognizer(name: str) -> str:
+    """Whose transcripts the figures are, for readers: the name without its folder, and the origin of the demo's Whisper."""
+    return f"{name}, {demo_whisper.ORIGIN}" if demo_whisper.is_demo_name(name) else Path(name).name
 
 
 def describe_retry(name: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class ComparisonClip:
 
     text: str
     heard: str
-    """Whisper's transcript; empty if the clip has none."""
+    """The transcript; empty if the clip has none."""
     path: Path
     real: Path
     """The recording of the same text by the voice itself."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from data_prep.transcription import demo_whisper
 from finetune.monitoring.run_records import LOG, read_log
 from recipes.speech.evaluation import intelligibility, speaker_similarity
 from recipes.speech.evaluation.scoring import read_clip
@@ -23,6 +24,8 @@ from recipes.speech.evaluation.scoring import read_clip
 from . import comparison_clips
 from .comparison_clips import AFTER, BEFORE, ComparisonClip
 
+JUDGE = intelligibility.describe_recognizer(demo_whisper.NAME)
+"""Whose transcripts the WERs are. A released Whisper has higher ones: docs/demos.md has them, and the command."""
 WER_CEILING, WER_OF_OTHERS = 0.5, 0.8
 """A run succeeds if the WER of the held-out sentences is at most the first, and the WER against other texts at least the second."""
 NEW_VOICE_CLIPS = 12
@@ -53,7 +56,7 @@ class Outcome:
 
     systems: Mapping[str, Figures]
     preparation_wer: float
-    """WER of Whisper's transcripts of the kept clips."""
+    """WER of the transcripts of the kept clips."""
     preparation: Mapping[str, Any]
     """From the summary.json of data_prep."""
     loss: tuple[float, float]
@@ -62,6 +65,7 @@ class Outcome:
     def to_json(self) -> dict[str, Any]:
         """The content of summary.json."""
         return {
+            "judge": JUDGE,
             "preparation": {**self.preparation, "wer": self.preparation_wer},
             "loss": {"first": self.loss[0], "last": self.loss[1]},
             "systems": {name: asdict(figures) for name, figures in self.systems.items()},
@@ -74,7 +78,8 @@ class Outcome:
             f"{name:<18}{one.wer:>12.1%}{one.wer_of_others:>15.1%}{one.new_voice:>12.3f}{f'{one.nearest:.3f} ({one.nearest_name})':>26}"
             for name, one in self.systems.items()
         ]
-        return "\n".join([f"WER of Whisper on the recordings: {self.preparation_wer:.1%}. Similarities are cosines.", head, *rows])
+        judge = f"WERs are by {JUDGE}: {self.preparation_wer:.1%} on the noisy recordings."
+        return "\n".join([judge, "Similarities are cosines of spectral statistics.", head, *rows])
 
     def list_failures(self) -> list[str]:
         """Promises of the README that this run did not keep."""

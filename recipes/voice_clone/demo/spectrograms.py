@@ -11,6 +11,7 @@ from matplotlib.image import imread
 
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.pages.spectrogram_images import draw_spectrogram
+from data_prep.transcription import demo_whisper
 from recipes.speech.evaluation.scoring import read_clip
 
 from .comparison_clips import ComparisonClip
@@ -20,7 +21,7 @@ LINE = 100
 
 
 def draw_spectrograms(clips_of_systems: Mapping[str, Sequence[ComparisonClip]]) -> bytes:
-    """PNG with one row per system: the spectrogram of its longest sentence under Whisper's transcript, on a common time axis."""
+    """PNG with one row per system: the spectrogram of its longest sentence under its transcript, on a common time axis."""
     chosen = {title: max(clips, key=lambda clip: len(clip.text)) for title, clips in clips_of_systems.items()}
     figure = Figure(figsize=(8, 1.7 * len(chosen)), layout="constrained")
     rows = figure.subplots(len(chosen), 1, sharex=True)
@@ -34,7 +35,7 @@ def draw_spectrograms(clips_of_systems: Mapping[str, Sequence[ComparisonClip]]) 
         axes.set_yticks([])
     rows[0].set_xlim(0, longest)  # each imshow sets the limit to the length of its own image
     text = next(iter(chosen.values())).text
-    rows[-1].set_xlabel(textwrap.fill(f"seconds of {text!r}; after the colons: Whisper's transcript", LINE), fontsize=8)
+    rows[-1].set_xlabel(textwrap.fill(f"seconds of {text!r}; after the colons: the transcript of {demo_whisper.NAME}", LINE), fontsize=8)
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=110, format="png")
     return buffer.getvalue()

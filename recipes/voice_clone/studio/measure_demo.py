@@ -1,12 +1,14 @@
 """Measure the WER of a finished demo with several speech recognizers, and on clips in which no word was read wrong.
 
-    python -m recipes.voice_clone.studio.measure_demo [runs/demo]… [--asr RECOGNIZER]… [--others 120] [--given CODEBOOKS]…
+    python -m recipes.voice_clone.studio.measure_demo [runs/demo]… [--asr RECOGNIZER]… [--speaker-model MODEL] [--others 120]
+                                                      [--given CODEBOOKS]…
 
 Prints one line of JSON for each demo: WERs in percent of the reported sentences as recordings, as these through the codec, by the base
 before training and after it, and as clips with the recordings' codes in the first codebooks and the trained model's in the others
 (`generation_with_given_codebooks.py`): --given says in how many, by default in 1 and in 3. `both_wrong`: percent of the words after
 training that all recognizers have wrong; these are probably spoken wrong. `other sentences`: so many held-out sentences that are not
-reported, by the trained model; the reported ones are few, and their WER differs by points from run to run.
+reported, by the trained model; the reported ones are few, and their WER differs by points from run to run. `similarity`, with
+--speaker-model: mean cosine to the mean vector of the voice's recordings of the other reported sentences.
 
 Needs pocketsphinx unless --asr names other recognizers: pip install 'overtone[studio]'.
 """
@@ -16,16 +18,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from data_prep.audio.waveform import MASTER_RATE, Samples, read_audio
 from data_prep.audio_codecs.qwen3_tts_codec import CODEBOOKS
 from finetune.errors import UserError, exit_code
 from finetune.terminal import print_line
+from recipes.speech.evaluation import speaker_similarity
 from recipes.speech.evaluation.intelligibility import align_words, transcripts_wer
 from recipes.speech.evaluation.scoring import read_clip
+from recipes.speech.evaluation.speaker_similarity import SimilarityEncoder, Vector
 from recipes.speech.evaluation.systems import RECORDINGS
 from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.voice_clone.demo import comparison_clips
@@ -55,24 +61,34 @@ def main(argv: list[str]) -> int:
         action="append",
         default=[],
         metavar="CODEBOOKS",
-        help=f"how many codebooks have the recordings' codes; may be given more than once (default {' and '.join(map(str, GIVEN))})",
+        help=f"how many codebooks have the recordings' codes; may be repeated (default {' and '.join(map(str, GIVEN))}; 0: none)",
     )
+    parser.add_argument("--speaker-model", metavar="MODEL", help="speaker encoder: a folder or name as for eval-voice, or resemblyzer")
     options = parser.parse_args(argv)
     if options.others < 0:
         raise UserError(f"--others {options.others}: must be at least 0")
-    if wrong := [count for count in options.given if not 1 <= count <= CODEBOOKS]:
-        raise UserError(f"--given {wrong[0]}: must be from 1 to {CODEBOOKS}")
+    if wrong := [count for count in options.given if not 0 <= count <= CODEBOOKS]:
+        raise UserError(f"--given {wrong[0]}: must be from 0 to {CODEBOOKS}")
     for demo in options.demos:
         if not all((demo / part).is_dir() for part in ("export", "evaluation", RECONSTRUCTED)):
             raise UserError(f"{demo} is not a finished demo; run it first: make demo")
     transcribers = recognizers.load_transcribers(options.asr or pack_base.RECOGNIZERS)
+    encoder = speaker_similarity.load_independent_encoder(options.speaker_model) if options.speaker_model else None
+    given = [count for count in options.given or GIVEN if count]
     for demo in options.demos:
-        print_line(json.dumps({"demo": str(demo), **measure_demo(demo, transcribers, options.others, options.given or GIVEN)}))
+        print_line(json.dumps({"demo": str(demo), **measure_demo(demo, transcribers, options.others, given, encoder)}))
     return 0
 
 
-def measure_demo(demo: Path, transcribers: dict[str, Transcriber], others: int = OTHERS, given: Sequence[int] = GIVEN) -> dict[str, Any]:
-    """WERs in percent by recognizer, for each kind of clip, and of the words after training that all recognizers have wrong."""
+def measure_demo(
+    demo: Path,
+    transcribers: dict[str, Transcriber],
+    others: int = OTHERS,
+    given: Sequence[int] = GIVEN,
+    encoder: SimilarityEncoder | None = None,
+) -> dict[str, Any]:
+    """WERs in percent by recognizer, for each kind of clip, and of the words after training that all recognizers have wrong; with an
+    encoder, similarities, too."""
     clips = comparison_clips.read_clips(demo / "evaluation", NEW_VOICE)
     spoken: dict[str, Spoken] = {title: [(clip.text, read_clip(clip.path)) for clip in clips[title]] for title in SPOKEN}
     spoken[THROUGH_CODEC] = [(clip.text, read_clip(demo / RECONSTRUCTED / f"{clip.real.stem}.flac")) for clip in clips[RECORDINGS]]
@@ -87,7 +103,26 @@ def measure_demo(demo: Path, transcribers: dict[str, Transcriber], others: int =
         name: {title: round(100 * transcripts_wer(pairs, "english"), 1) for title, pairs in own.items()}
         for name, own in transcripts.items()
     }
-    return {**wers, "both_wrong": find_both_wrong([own[AFTER] for own in transcripts.values()])}
+    similarity = {} if encoder is None else {"similarity": measure_similarity(encoder, spoken)}
+    return {**wers, **similarity, "both_wrong": find_both_wrong([own[AFTER] for own in transcripts.values()])}
+
+
+def measure_similarity(encoder: SimilarityEncoder, spoken: Mapping[str, Spoken]) -> dict[str, float]:
+    """Kind of clip → mean cosine to the mean direction of the recordings of other texts; a clip without a vector counts as 0."""
+    recordings = {text: find_direction(encoder, wave) for text, wave in spoken[RECORDINGS]}
+
+    def compare(text: str, wave: Samples) -> float:
+        direction = find_direction(encoder, wave)
+        middle = np.sum([other for own, other in recordings.items() if own != text and other is not None], axis=0)
+        return 0.0 if direction is None else float(direction @ middle / np.linalg.norm(middle))
+
+    return {title: round(float(np.mean([compare(*pair) for pair in pairs])), 3) for title, pairs in spoken.items()}
+
+
+def find_direction(encoder: SimilarityEncoder, wave: Samples) -> Vector | None:
+    """The speaker vector [H] of length 1; None for a clip that is too short or silent."""
+    vector = speaker_similarity.embed(encoder, wave)
+    return None if vector is None else vector / max(float(np.linalg.norm(vector)), 1e-12)
 
 
 def speak_from_given_codes(export: Path, codebooks: int) -> Spoken:

@@ -219,4 +219,5 @@ def test_transcripts_and_an_independent_encoder_are_used(voice: Voice, babbler: 
     wrong, words = (sum(clip["errors"][key] for clip in clips) for key in ("wrong_words", "words"))
     assert words == 8 and found["figures"]["me"]["all"]["wer"] == pytest.approx(100 * wrong / words)
     assert found["figures"][RECORDINGS]["all"]["wer"] > 0
+    assert f"WER and CER are by the transcripts of {babbler.name}." in found["notes"]
     assert "tiny-sv" in found["similarity"] and not [note for note in found["notes"] if "independent encoder" in note]

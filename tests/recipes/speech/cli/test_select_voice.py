@@ -144,6 +144,7 @@ def test_candidates_are_compared_and_a_killed_selection_continues(
         clip["transcribed_again"] = True
     file.write_text(json.dumps(measures))
     assert choose(run, small.train) == 0
+    assert "The WER is by the transcripts of stand-in." in record_of(run)["notes"]
     assert any(note.startswith("All candidates: 2 of 24 first transcripts were unsure") for note in record_of(run)["notes"])
     lock = files.lock_folder(run / "selection")
     assert choose(run, small.train) == 2 and "is in use by a running process" in capsys.readouterr().err

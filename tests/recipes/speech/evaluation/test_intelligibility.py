@@ -141,3 +141,8 @@ def test_words_are_aligned_as_the_word_error_rate_counts_them() -> None:
     assert errors is not None and sum(one.wrong for one in aligned) == errors.wrong_words == 3
     assert intelligibility.align_words("?!", "hello", "english") == []
     assert [one.transcribed for one in intelligibility.align_words("One.", "", "english")] == [""]
+
+
+def test_a_recognizer_is_named_without_its_folder_and_the_demo_s_with_its_origin() -> None:
+    assert [intelligibility.describe_recognizer(name) for name in ("small", "/home/me/tiny.en.pt")] == ["small", "tiny.en.pt"]
+    assert intelligibility.describe_recognizer("whisper-demo-en").endswith("that we trained on the voices of the demo")

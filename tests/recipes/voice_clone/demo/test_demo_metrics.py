@@ -105,7 +105,9 @@ def outcome(**after: float) -> Outcome:
 def test_a_successful_run_reports_all_results() -> None:
     assert outcome().list_failures() == []
     assert all(word in outcome().format_table() for word in ("before", "after", "real recordings", "0.900", "10.0%", "2.0%"))
+    judge = "whisper-demo-en, a small recognizer that we trained on the voices of the demo"
     record = outcome().to_json()
+    assert record["judge"] == judge and judge in outcome().format_table()
     assert record["systems"]["after"]["wer"] == 0.1
     assert record["preparation"]["wer"] == 0.02 and record["preparation"]["rejected_by_reason"] == {"low_snr": 3}
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from finetune.errors import UserError
+from recipes.speech.evaluation.speaker_similarity import SimilarityEncoder
+from recipes.speech.evaluation.systems import RECORDINGS
 from recipes.voice_clone.demo import comparison_clips
+from recipes.voice_clone.demo.comparison_clips import AFTER
 from recipes.voice_clone.studio import measure_demo, recognizers
 from recipes.voice_clone.studio.corpus import make_new_voice
 
@@ -32,7 +36,7 @@ def test_a_folder_without_a_finished_demo_is_refused_before_models_are_loaded(tm
         measure_demo.main([str(tmp_path), "--asr", "nobody.pt"])
     with pytest.raises(UserError, match="--others -1: must be at least 0"):
         measure_demo.main([str(tmp_path), "--others", "-1"])
-    with pytest.raises(UserError, match="--given 17: must be from 1 to 16"):
+    with pytest.raises(UserError, match="--given 17: must be from 0 to 16"):
         measure_demo.main([str(tmp_path), "--given", "1", "--given", "17"])
 
 
@@ -41,3 +45,17 @@ def test_the_other_sentences_start_with_those_for_choosing_and_none_is_reported(
     assert others[: make_new_voice.CHOOSING] == make_new_voice.list_choosing_sentences()
     reported = {row["text"] for row in comparison_clips.read_rows(make_new_voice.FOLDER / "held_out.jsonl")}
     assert len(set(others)) == measure_demo.OTHERS and not reported & set(others)
+
+
+def test_similarity_is_that_to_the_recordings_of_other_texts() -> None:
+    """The encoder reads a direction from the first sample: the recordings are at 0, 90 and 90 degrees, the clips at 90."""
+    encoder = SimilarityEncoder("first sample", lambda wave: np.array([np.cos(wave[0]), np.sin(wave[0])], np.float32))
+
+    def spoken(**angles: float) -> list[tuple[str, np.ndarray]]:
+        return [(text, np.full(24_000, angle, np.float32)) for text, angle in angles.items()]
+
+    recordings = spoken(one=2 * np.pi, two=np.pi / 2, three=np.pi / 2)
+    found = measure_demo.measure_similarity(encoder, {RECORDINGS: recordings, AFTER: spoken(one=np.pi / 2, three=np.pi / 2)})
+    assert found == {RECORDINGS: 0.471, AFTER: 0.854}
+    silence = measure_demo.measure_similarity(encoder, {RECORDINGS: recordings, AFTER: [("one", np.zeros(24_000, np.float32))]})
+    assert silence[AFTER] == 0.0
