@@ -315,7 +315,17 @@ def test_a_server_with_a_token_admits_other_machines(exports: dict[str, Path], t
 
     say = {"model": "tuned", "voice": "anna", "input": HELLO}
     with server(
-        [exports["tuned"]], tmp_path / "tmp", "--host", "0.0.0.0", "--queue", "0", "--max-seconds", "20", OVERTONE_TOKEN=SECRET
+        [exports["tuned"]],
+        tmp_path / "tmp",
+        "--host",
+        "0.0.0.0",
+        "--batch",
+        "1",
+        "--queue",
+        "0",
+        "--max-seconds",
+        "20",
+        OVERTONE_TOKEN=SECRET,
     ) as served:
         assert served.ask("/health")[0] == 200, "probes send no token"
         for path in ("/", "/theme.css", "/v1/models", "/metrics"):
