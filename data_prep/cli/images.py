@@ -93,9 +93,9 @@ def _check_target(out: Path, source: str) -> None:
 
 
 def _is_own_output(out: Path) -> bool:
-    """Whether the folder was created by this verb, or is empty except for a lock."""
+    """Whether the folder was created by this verb, or is empty except for a lock and what a killed run has not finished."""
     try:
-        if all(path.name == files.OWNER for path in out.iterdir()):
+        if all(path.name == files.OWNER or files.TEMPORARY in path.name for path in out.iterdir()):
             return True
         return bool(strict_json.loads_object(input_files.read_bytes(out / SUMMARY))["made_by"] == MADE_BY)
     except (OSError, KeyError, UserError):

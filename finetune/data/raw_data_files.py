@@ -6,6 +6,7 @@ Only the beginning of a file is read. Imports no torch: the message with the com
 from __future__ import annotations
 
 import codecs
+import re
 import shlex
 import zipfile
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ SIGNATURES = {
     codecs.BOM_UTF16_BE: "a text in UTF-16",
 }
 TABLES = {".csv": "a table", ".tsv": "a table", ".xlsx": "a spreadsheet", ".xls": "a spreadsheet", ".txt": "a plain text"}
+JSON_ARRAY = re.compile(rb"\[\s*[\[{\]\"\d-]")
+"""The beginning of a JSON array, but not that of a section such as [project]."""
 SHOWN_KEYS = 12
 
 
@@ -87,7 +90,7 @@ def _recognize_file(path: Path, row_keys: Sequence[frozenset[str]]) -> str | Non
     start = head.removeprefix(codecs.BOM_UTF8).lstrip()
     if not start:
         return None
-    if start.startswith(b"["):
+    if JSON_ARRAY.match(start):
         return "one JSON array"
     if not start.startswith(b"{"):
         return TABLES.get(path.suffix.lower(), "not JSON")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from types import MappingProxyType
 from typing import Generic
 
 from .continuous_batch_scheduler import BatchScheduler
@@ -21,7 +22,7 @@ class RequestQueue(Generic[Request, Piece, ModelMetrics]):
         metrics: type[ModelMetrics],
         room: int,
         deadline_seconds: float,
-        typed: Mapping[str, str],
+        typed: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """`lanes`: the running batch of each model. `metrics`: class of each model's counters. `room`: maximum number of waiting requests
         of each model. `deadline_seconds`: longest time from a request to the end of its result. `typed`: other names of the models."""

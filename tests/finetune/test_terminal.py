@@ -99,7 +99,7 @@ def test_every_verb_says_that_it_loads_torch_before_it_does(tmp_path: Path) -> N
     (tmp_path / "export" / CARD).write_text(json.dumps({"recipe": "llm_sft", "format": "transformers"}))
     (tmp_path / "export" / "config.json").write_text("{}")
     (tmp_path / "run" / CHECKPOINTS / "step-00000001").mkdir(parents=True)
-    (tmp_path / "rows.jsonl").write_text("{}\n")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
     of_a_model = ("generate", "chat", "serve", "eval-voice")
     calls = [[verb, "--model", model] for verb in of_a_model for model in ("export", "run")]
     calls += [["select", "run"], ["export", "run", "--to", "new"], ["plan", "--recipe", "llm_sft"]]

@@ -154,8 +154,9 @@ for argv in (["--help"], {voice} + ["--help"], {voice} + ["--train.lrr", "1"], {
 def test_help_shows_the_defaults_of_the_recipe_by_section_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert train.main(["--recipe", "voice_clone", "--help"]) == 0
     printed = capsys.readouterr().out
-    (epochs,) = [line for line in printed.splitlines() if line.startswith("  --train.epochs ")]
-    assert epochs.endswith("(int, default of this recipe 10)")
+    words = " ".join(printed.split())
+    assert "--train.epochs Passes over the data. (int, default of this recipe 10) --train.steps " in words
+    assert all(line.startswith(" " * 29) for line in printed.splitlines() if line.startswith("   ")), "texts keep their column"
     assert "\n\ntrain: Optimization.\n  --train.epochs " in printed and "\n\noptions: " in printed
     assert "python -m finetune train --recipe voice_clone --data.train" in printed
 

@@ -104,12 +104,12 @@ def overrides(argv: list[str]) -> list[tuple[str, str]]:
 
 def test_an_export_killed_at_any_disk_operation_can_be_repeated(whole: Path, tmp_path: Path) -> None:
     run, before = whole / "run", content(whole / "run")
-    exported = content(export.export(run, tmp_path / "exports" / "model"))
+    exported = content(export.export(run, tmp_path / "whole" / "exports" / "model"))
     tried = 0
 
     def victim(fault: Fault, number: int) -> tuple[Path, victims.ForkServerProcess]:
         folder = tmp_path / str(number)
-        shutil.copytree(tmp_path / "exports" / "model", folder / "exports" / "older")
+        shutil.copytree(tmp_path / "whole" / "exports" / "model", folder / "exports" / "older")
         return folder, victims.begin(victims.export_once, folder, run, folder / "exports" / "model", fault)
 
     folder, process = victim(Fault(within="exports"), 0)

@@ -8,9 +8,9 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -103,29 +103,33 @@ def test_names_that_are_not_utf_8_reach_the_child(tmp_path, railway, write_sound
         assert decoder.load(path, decoder.probe(path))[0].seconds == pytest.approx(1.0, abs=0.1)
 
 
-def test_a_stalled_file_is_refused_and_the_next_one_decoded(tmp_path, sample) -> None:
-    os.mkfifo(tmp_path / "pipe.wav")
+def signal_during_request(decoder: AudioDecoder, number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send a signal to the child when the next request is sent to it."""
+    child = decoder._child
+    ask = child.request
+
+    def request(*given: Any) -> Any:
+        child.process.send_signal(number)
+        return ask(*given)
+
+    monkeypatch.setattr(child, "request", request)
+
+
+def test_a_stalled_file_is_refused_and_the_next_one_decoded(sample, tmp_path, monkeypatch) -> None:
     with AudioDecoder(tmp_path / "samples", stall=1.5) as decoder:
+        decoder.probe(sample / "rms/railway.ogg")
+        signal_during_request(decoder, signal.SIGSTOP, monkeypatch)
         with pytest.raises(AudioError, match="no progress for 1.5 s") as caught:
-            decoder.probe(tmp_path / "pipe.wav")
+            decoder.probe(sample / "rms/railway.ogg")
         assert caught.value.reason == "decoder_stalled"
         assert decoder.probe(sample / "rms/railway.ogg").frames > 0
 
 
-def test_a_crashed_decoder_fails_one_file_and_is_restarted(tmp_path, sample, decoder) -> None:
+def test_a_crashed_decoder_fails_one_file_and_is_restarted(sample, decoder, monkeypatch) -> None:
     decoder.probe(sample / "rms/railway.ogg")
-    (child,) = [one for one in psutil.Process().children() if "data_prep.audio.sandboxed_decoder" in " ".join(one.cmdline())]
-    os.mkfifo(tmp_path / "pipe.wav")
-
-    def crash() -> None:
-        with (tmp_path / "pipe.wav").open("wb"):  # waits until the child reads it
-            child.send_signal(signal.SIGSEGV)
-
-    killer = threading.Thread(target=crash, daemon=True)
-    killer.start()
+    signal_during_request(decoder, signal.SIGSEGV, monkeypatch)
     with pytest.raises(AudioError, match="the decoder died .SIGSEGV.: no error output") as caught:
-        decoder.probe(tmp_path / "pipe.wav")
-    killer.join(60)
+        decoder.probe(sample / "rms/railway.ogg")
     assert caught.value.reason == "decoder_crashed"
     assert decoder.probe(sample / "rms/railway.ogg").frames > 0
 
@@ -163,8 +167,15 @@ def test_a_disk_that_fills_up_during_decoding_raises_enospc(sample, decoder) -> 
 
 def test_the_child_has_its_own_process_group(sample, decoder) -> None:
     decoder.probe(sample / "rms/railway.ogg")
-    (child,) = [one for one in psutil.Process().children() if "data_prep.audio.sandboxed_decoder" in " ".join(one.cmdline())]
-    assert os.getpgid(child.pid) == child.pid
+    child = decoder._child.process.pid
+    assert os.getpgid(child) == child
+
+
+BLOCKING = """
+import data_prep.audio.sandboxed_decoder as decoder
+decoder.probe_recording = lambda path, *_: open(path, "rb").read()
+"""
+"""A named pipe would be refused; like this it blocks as a file on a broken disk does."""
 
 
 @pytest.mark.slow
@@ -176,7 +187,10 @@ def test_the_child_exits_when_its_parent_is_killed(tmp_path) -> None:
         "import sys; from pathlib import Path; from data_prep.audio.sandboxed_decoder import AudioDecoder\n"
         "AudioDecoder(Path(sys.argv[1]), stall=2.0).probe(Path(sys.argv[2]))"
     )
-    parent = subprocess.Popen([sys.executable, "-c", code, tmp_path / "samples", tmp_path / "pipe.wav"], cwd=Path(__file__).parents[3])
+    (tmp_path / "sitecustomize.py").write_text(BLOCKING)
+    command = [sys.executable, "-c", code, tmp_path / "samples", tmp_path / "pipe.wav"]
+    root = Path(__file__).parents[3]
+    parent = subprocess.Popen(command, cwd=root, env={**os.environ, "PYTHONPATH": f"{tmp_path}:{root}"})
     writer = open_for_writing(tmp_path / "pipe.wav", parent)
     (child,) = psutil.Process(parent.pid).children()
     parent.kill()

@@ -100,7 +100,7 @@ def test_a_folder_without_a_supported_codec_is_refused(tmp_path) -> None:
 def test_a_damaged_tokenizer_is_refused(nano, tmp_path) -> None:
     copy = shutil.copytree(nano / "speech_tokenizer", tmp_path / "copy")
     (copy / "model.safetensors").write_bytes(b"damaged")
-    with pytest.raises(UserError, match="cannot be loaded"):
+    with pytest.raises(UserError, match="model.safetensors cannot be read"):
         load_codec(copy, "cpu")
 
 

@@ -98,6 +98,7 @@ RECIPE = Recipe(Options, *[None] * 6, ("plain",), Inference(print))
 def test_training_sets_the_allocator_before_torch_reads_its_settings(tmp_path: Path) -> None:
     """Up to where the ranks would join; there, torch's own parser says what it has read."""
     (tmp_path / "recipe.py").write_text(RECIPE)
+    (tmp_path / "rows.jsonl").write_text("{}\n")
     (tmp_path / "options.py").write_text("from finetune.config import Section\n\n\nclass Options(Section):\n    pass\n")
     (tmp_path / "config.yaml").write_text("train: {steps: 3}\n")
     script = f"""
@@ -112,7 +113,7 @@ def no_join(*_):
 run = types.ModuleType("finetune.training.run")
 run.process_group, run.train = no_join, None
 sys.modules["finetune.training.run"] = run
-train.main(["--recipe", {str(tmp_path)!r}, "--data.train", "pyproject.toml"])
+train.main(["--recipe", {str(tmp_path)!r}, "--data.train", {str(tmp_path / "rows.jsonl")!r}])
 """
     own = {name: value for name, value in os.environ.items() if name not in (VARIABLE, *OLDER)}
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=own, capture_output=True, text=True, timeout=100, check=False)

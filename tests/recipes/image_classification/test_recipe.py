@@ -63,7 +63,7 @@ def test_show_batch_prints_labels_and_sizes(tmp_path: Path, capsys: pytest.Captu
     config = make_config(tmp_path)
     assert plan.main(["--recipe", "image_classification", "--show-batch", *words_of(tmp_path), "--run.dir", str(config.run.dir)]) == 0
     printed = capsys.readouterr().out
-    assert "the first micro-batch: 6 of 12 rows, 6 images" in printed and "label 'red'; 16 × 16 pixels, crops from" in printed
+    assert "the first micro-batch: 4 of 12 rows, 4 images" in printed and "label 'red'; 16 × 16 pixels, crops from" in printed
 
 
 def words_of(folder: Path) -> list[str]:

@@ -111,7 +111,7 @@ def tone_folder(folder: Path) -> Path:
 TONES = SpeechRecipe("tones", ToneFolder.inspect, trained_speakers=lambda state: state["speakers"])
 
 if __name__ == "__main__":
-    code = serve(TONES.inspect, [Path(folder) for folder in sys.argv[2:]], ["--port", sys.argv[1], "--max-seconds", "1"])
+    code = serve(TONES.inspect, {folder: Path(folder) for folder in sys.argv[2:]}, ["--port", sys.argv[1], "--max-seconds", "1"])
     # Few enough for the pipe, which is read only after this process has ended.
     print("modules:", *(name for name in sorted(sys.modules) if name in ("qwen_tts", "torch") or name.startswith("recipes.")), flush=True)
     sys.exit(code)
