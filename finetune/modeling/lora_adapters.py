@@ -87,10 +87,15 @@ def _is_fused(name: str, parameter: Tensor) -> bool:
 
 
 def takes_adapter(module: nn.Module) -> bool:
-    """Whether an adapter can be added to a module: to a linear layer, but not to a class of transformers that returns something else (the
-    router of Llama 4 returns scores and logits)."""
-    own = type(module).__module__.startswith("transformers.") and type(module).forward is not nn.Linear.forward
-    return isinstance(module, nn.Linear) and not own
+    """Whether an adapter can be added to a module: to a linear layer, but not to a class of transformers that returns something else than
+    one tensor (the router of Llama 4 returns scores and logits)."""
+    if not isinstance(module, nn.Linear):
+        return False
+    if not type(module).__module__.startswith("transformers.") or type(module).forward is nn.Linear.forward:
+        return True
+    states = torch.empty(1, module.in_features, dtype=module.weight.dtype, device=module.weight.device)
+    with torch.no_grad():
+        return isinstance(module(states), Tensor)
 
 
 def match_names(pattern: str, names: Iterable[str]) -> list[str]:

@@ -18,6 +18,8 @@ SHAPE: dict[str, Any] = {
 """Of every architecture, unless its own changes say otherwise; None removes a key."""
 OWN_HEAD: dict[str, Any] = {"head_dim": None}
 """For configs that derive the size of a head."""
+NO_DROPOUT: dict[str, Any] = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+"""Training applies a model's own dropout, so that its loss is not that of the rows."""
 ORIGINAL = 64
 """Positions of the original model of rotary types that change above: half of the rows are longer."""
 MIXER: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 16}
@@ -81,9 +83,9 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "ernie4_5": {"model_type": "ernie4_5"},
     "exaone4": {"model_type": "exaone4", "sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]},
     "gpt_neox": {**OWN_HEAD, "model_type": "gpt_neox", "num_key_value_heads": None, "tie_word_embeddings": False},
-    "gpt2": {**OWN_HEAD, "model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2},
+    "gpt2": {**OWN_HEAD, "model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2, **NO_DROPOUT},
     "gptj": {**OWN_HEAD, "model_type": "gptj", "n_embd": 64, "n_head": 4, "n_layer": 2, "rotary_dim": 8, "tie_word_embeddings": False},
-    "opt": {**OWN_HEAD, "model_type": "opt", "ffn_dim": 128, "word_embed_proj_dim": 64},
+    "opt": {**OWN_HEAD, "model_type": "opt", "ffn_dim": 128, "word_embed_proj_dim": 64, "dropout": 0.0},
     "falcon": {**OWN_HEAD, "model_type": "falcon", "num_kv_heads": 2, "new_decoder_architecture": True},
     "bloom": {**OWN_HEAD, "model_type": "bloom", "n_head": 4, "n_layer": 2},
     "mpt": {**OWN_HEAD, "model_type": "mpt", "d_model": 64, "n_heads": 4, "n_layers": 2},

@@ -154,13 +154,14 @@ def test_the_model_keeps_its_config_without_which_peft_adds_the_adapters() -> No
 
 
 def test_a_linear_class_of_transformers_that_returns_something_else_gets_no_adapter() -> None:
+    from transformers.models.falcon.modeling_falcon import FalconLinear
     from transformers.models.llama4.modeling_llama4 import Llama4Router, Llama4TextConfig
 
     router = Llama4Router(Llama4TextConfig(hidden_size=8, num_local_experts=2, num_experts_per_tok=1))
     assert isinstance(router, nn.Linear) and not lora_adapters.takes_adapter(router)
-    model = nn.ModuleDict({"router": router, "up": nn.Linear(8, 8)})
+    model = nn.ModuleDict({"router": router, "up": nn.Linear(8, 8), "own": FalconLinear(8, 8)})
     lora_adapters.inject_adapters(model, Lora(rank=2), "all-linear")
-    assert {lora_adapters.layer_of(name) for name in adapted_names(model)} == {"up"}
+    assert {lora_adapters.layer_of(name) for name in adapted_names(model)} == {"up", "own"}
     with pytest.raises(UserError, match="must match linear layers only"):
         lora_adapters.inject_adapters(model, Lora(rank=2, targets="router"), "all-linear")
 
