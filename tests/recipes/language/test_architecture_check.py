@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -15,6 +16,9 @@ from recipes.language.causal_model import CausalModel
 from tests.recipes.language.tiny_models import SHAPE
 
 RIGHT = ArchitectureCheck()
+UP_TO_4 = pytest.mark.skipif(
+    int(transformers.__version__.partition(".")[0]) >= 5, reason="transformers 5 keeps the samples of a row apart in this model"
+)
 CHUNKED = {
     "attention_chunk_size": 32,
     "num_local_experts": 2,
@@ -57,7 +61,7 @@ def test_a_right_architecture_passes_packed_and_padded(kind: str, changes: dict[
     assert check(kind, changes, attention, packing=False) == RIGHT
 
 
-@pytest.mark.parametrize("kind", ["lfm2", "bloom"])
+@pytest.mark.parametrize("kind", ["lfm2", pytest.param("bloom", marks=UP_TO_4)])
 def test_an_architecture_that_mixes_samples_is_found_only_with_packing(kind: str) -> None:
     changes = CONVOLUTION if kind == "lfm2" else {"n_head": 4, "n_layer": 2}
     assert check(kind, changes, "eager").together is not None
