@@ -23,6 +23,7 @@ from finetune import ray_train
 from finetune.checkpointing.checkpoint import find_newest_valid
 from finetune.errors import UserError
 from finetune.ray_cluster import cluster_checks, cluster_connection
+from finetune.storage import folder_handles
 from tests.launch import ray_nodes
 from tests.launch.launching import ALONE, ROOT, byte_data, command, series
 from tests.recipes.image_classification import tiny_images
@@ -138,6 +139,8 @@ def test_requests_beyond_the_cluster_are_refused_before_anything_is_loaded(
         cluster_checks.check_same_files(tmp_path / "run", [tmp_path])
         assert list((tmp_path / "run").iterdir()) == []
         each_its_own = Path("/proc/self/cwd/run")  # another folder for each process
+        monkeypatch.setenv(folder_handles.VARIABLE, "")  # restored afterwards
+        folder_handles.name_paths([str(each_its_own)])  # as --run.dir does
         with pytest.raises(
             UserError, match=r"does not see the files that .* writes to /proc/self/cwd/run; choose a folder that all machines share"
         ):
