@@ -31,7 +31,7 @@ from data_prep.parallel.worker_options import WorkerOptions
 from data_prep.pipeline import clip_selection, rule_removal_table, transcript_examples, transcript_plausibility
 from data_prep.pipeline.all_recordings import RecordingTask, StoppedError, WorkerSetup, process_recordings
 from data_prep.pipeline.clip_selection import SelectionCriteria
-from data_prep.pipeline.one_recording import Job
+from data_prep.pipeline.recording_results import Job
 from data_prep.recordings import (
     named_column_tables,
     remote_recordings,

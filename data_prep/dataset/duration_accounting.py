@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.manifest import ManifestRow, Reject
-from data_prep.pipeline.one_recording import PreparedRecording
+from data_prep.pipeline.recording_results import PreparedRecording
 from data_prep.segmentation.vad import Region
 from finetune.errors import format_count
 

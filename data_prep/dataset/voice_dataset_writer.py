@@ -13,7 +13,7 @@ from data_prep.dataset.train_val_split import GUARD_SECONDS, assign_splits
 from data_prep.manifest import ManifestRow, Reject
 from data_prep.pipeline import clip_selection
 from data_prep.pipeline.clip_selection import JudgedClip
-from data_prep.pipeline.one_recording import PreparedRecording
+from data_prep.pipeline.recording_results import PreparedRecording
 from finetune.storage import files
 
 STAGES = ".stages"

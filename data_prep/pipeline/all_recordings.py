@@ -19,25 +19,18 @@ from data_prep.parallel.torch_settings import use_one_thread
 from data_prep.parallel.worker_options import WorkerOptions
 from data_prep.pipeline import clip_selection
 from data_prep.pipeline.clip_selection import SelectionCriteria
-from data_prep.pipeline.one_recording import (
-    SAMPLES,
+from data_prep.pipeline.one_recording import begin_part, examine_recording, join_parts, prepare_part, prepare_recording, store_samples
+from data_prep.pipeline.progress import RecordingProgress
+from data_prep.pipeline.recording_results import (
     DecodedPart,
     DetectedSpeech,
     DividedRecording,
     Job,
     PreparedPart,
     PreparedRecording,
-    begin_part,
-    examine_recording,
-    join_parts,
-    load_stored_speech,
-    locate_samples,
-    prepare_part,
-    prepare_recording,
     refuse_recording,
-    store_samples,
 )
-from data_prep.pipeline.progress import RecordingProgress
+from data_prep.pipeline.speech_detection import SAMPLES, load_stored_speech, locate_samples
 from data_prep.pipeline.stage_cache import NotStoredError, Stages, StoredStages
 from data_prep.pipeline.worker_activity import Activity
 from data_prep.pipeline.worker_models import Models

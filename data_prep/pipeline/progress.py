@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.pipeline.one_recording import DividedRecording, PreparedRecording
+from data_prep.pipeline.recording_results import DividedRecording, PreparedRecording
 from data_prep.pipeline.worker_activity import Activity, format_time
 from finetune.errors import format_count
 from finetune.storage.text_lines import split_lines

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from data_prep.clips import whole_transcript_misfit
 from data_prep.clips.extraction import MeasuredClip
-from data_prep.pipeline.one_recording import PreparedRecording
+from data_prep.pipeline.recording_results import PreparedRecording
 from data_prep.segmentation.subtitle_sync import FEW_CUES, LEAST_CUES
 
 MISTIMED, MISFIT, REPEATED = "mistimed_text", "misfit_text", "same_text"

@@ -22,7 +22,8 @@ from data_prep.audio import sandboxed_decoder
 from data_prep.audio.waveform import MASTER_RATE, Audio
 from data_prep.cli import voice
 from data_prep.pipeline import all_recordings, one_recording
-from data_prep.pipeline.one_recording import DecodedPart, DividedRecording, Job, begin_part
+from data_prep.pipeline.one_recording import begin_part
+from data_prep.pipeline.recording_results import DecodedPart, DividedRecording, Job
 from data_prep.pipeline.stage_cache import Stages
 from data_prep.pipeline.worker_models import Models
 from data_prep.recordings.recording_files import RecordingSource

@@ -635,17 +635,17 @@ MUTANTS: tuple[Mutant, ...] = (
         "short subtitle files of other recordings are trusted as easily as long ones",
     ),
     Mutant(
-        "data_prep/pipeline/one_recording.py",
+        "data_prep/pipeline/transcript_timing.py",
         "units = [unit for unit in units if unit not in unspoken]",
         "units = list(units)",
-        "tests/data_prep/pipeline/test_one_recording.py::test_a_cue_in_whose_time_nobody_speaks_is_left_out",
+        "tests/data_prep/pipeline/test_transcript_timing.py::test_a_cue_in_whose_time_nobody_speaks_is_left_out",
         "a sentence that nobody speaks is in the text of the clip beside it",
     ),
     Mutant(
-        "data_prep/pipeline/one_recording.py",
+        "data_prep/pipeline/transcript_timing.py",
         "unspoken = subtitle_sync.find_unspoken(units, speech.regions) if fits else []",
         "unspoken = subtitle_sync.find_unspoken(units, speech.regions)",
-        "tests/data_prep/pipeline/test_one_recording.py::test_few_cues_of_another_recording_are_not_trusted",
+        "tests/data_prep/pipeline/test_transcript_timing.py::test_few_cues_of_another_recording_are_not_trusted",
         "cues are left out of a transcript whose times are wrong",
     ),
     Mutant(
@@ -747,7 +747,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "the clips of a long recording are numbered from the start of their part, and overwrite each other",
     ),
     Mutant(
-        "data_prep/pipeline/one_recording.py",
+        "data_prep/pipeline/part_stages.py",
         "levels = part.levels or extraction.measure_levels(master, regions)",
         "levels = extraction.measure_levels(master, regions)",
         "tests/data_prep/test_long_recording.py::test_the_parts_give_the_files_of_the_whole_recording",

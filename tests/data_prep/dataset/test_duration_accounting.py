@@ -18,7 +18,7 @@ from data_prep.dataset.duration_accounting import (
     make_summary,
 )
 from data_prep.manifest import ManifestRow, Reject
-from data_prep.pipeline.one_recording import PreparedRecording
+from data_prep.pipeline.recording_results import PreparedRecording
 from data_prep.recordings.recording_files import RecordingSource
 from data_prep.segmentation.vad import Region
 

@@ -14,7 +14,7 @@ import pytest
 from data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
 from data_prep.dataset import voice_dataset_writer
 from data_prep.pipeline import clip_selection
-from data_prep.pipeline.one_recording import PreparedRecording
+from data_prep.pipeline.recording_results import PreparedRecording
 from data_prep.segmentation.vad import Region
 from finetune.errors import UserError
 from finetune.storage import files

@@ -14,7 +14,7 @@ from data_prep.parallel.ray_pool import RayWorkers
 from data_prep.parallel.worker_options import WorkerOptions
 from data_prep.pipeline import all_recordings
 from data_prep.pipeline.all_recordings import RecordingTask, StoppedError, WorkerSetup, list_batches, process_recordings
-from data_prep.pipeline.one_recording import Job
+from data_prep.pipeline.recording_results import Job
 from data_prep.recordings.recording_files import RecordingSource, find_recordings
 from data_prep.recordings.user_transcripts import UserTranscript
 from data_prep.segmentation.clip_segmentation import Lengths

@@ -17,7 +17,7 @@ from data_prep.clips.review_decisions import Decision
 from data_prep.manifest import Quality
 from data_prep.pipeline import clip_selection
 from data_prep.pipeline.clip_selection import SelectionCriteria
-from data_prep.pipeline.one_recording import PreparedRecording, refuse_recording
+from data_prep.pipeline.recording_results import PreparedRecording, refuse_recording
 from data_prep.recordings.recording_files import RecordingSource
 from data_prep.segmentation.clip_segmentation import Lengths
 from data_prep.speakers.windowed_speaker_vectors import VoiceWindows

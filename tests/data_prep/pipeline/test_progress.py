@@ -12,8 +12,8 @@ from pathlib import Path
 from data_prep.audio.waveform import MASTER_RATE, Track
 from data_prep.clips.extraction import RecordingLevels
 from data_prep.pipeline import progress as progress_module
-from data_prep.pipeline.one_recording import DetectedSpeech, DividedRecording, TimedText, refuse_recording
 from data_prep.pipeline.progress import Pace, RecordingProgress, describe_result, format_progress
+from data_prep.pipeline.recording_results import DetectedSpeech, DividedRecording, TimedText, refuse_recording
 from data_prep.pipeline.worker_activity import Activity
 from data_prep.recordings.recording_files import RecordingSource
 from data_prep.segmentation.vad import Region

@@ -1,0 +1,241 @@
+"""The stages after speech detection, for one part of a recording or a short one: get the text, cut and measure clips. Optional: embed
+speakers, rate the sound, align the texts with the sound, check them with a Whisper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from pydantic import Base64Bytes, TypeAdapter
+
+from data_prep.alignment import clip_alignment, recording_alignment
+from data_prep.alignment.interface import TextAlignment
+from data_prep.alignment.recording_alignment import DividedText
+from data_prep.audio.waveform import MASTER_RATE
+from data_prep.clips import dnsmos, extraction, speaker_similarity
+from data_prep.clips.dnsmos import SoundRatings
+from data_prep.clips.extraction import MeasuredClip, RecordingLevels
+from data_prep.pipeline.lazy_audio import LazyAudio, PartAudio
+from data_prep.pipeline.recording_results import Job, PreparedPart, TimedText
+from data_prep.pipeline.speech_detection import make_speech_inputs
+from data_prep.pipeline.stage_cache import Stages, make_key
+from data_prep.pipeline.transcript_timing import find_language
+from data_prep.pipeline.worker_activity import format_time, report_activity
+from data_prep.pipeline.worker_models import Models
+from data_prep.recordings.recording_files import RecordingSource
+from data_prep.recordings.user_transcripts import UserTranscript
+from data_prep.segmentation import vad
+from data_prep.segmentation.clip_segmentation import TextUnit
+from data_prep.segmentation.vad import Region
+from data_prep.speakers.voice_changes import find_voice_changes
+from data_prep.speakers.windowed_speaker_vectors import (
+    StoredVoiceWindows,
+    VoiceWindows,
+    describe_windows,
+    embed_windows,
+    read_windows,
+)
+from data_prep.transcription import whisper_engine, word_errors
+
+FORM = 1
+"""Version of the results of the slow stages: increase it when their results change. The cutting stage uses its code digest."""
+UNITS: TypeAdapter[list[TextUnit]] = TypeAdapter(list[TextUnit])
+CLIPS: TypeAdapter[list[MeasuredClip]] = TypeAdapter(list[MeasuredClip])
+DIVIDED: TypeAdapter[DividedText] = TypeAdapter(DividedText)
+WINDOWS: TypeAdapter[StoredVoiceWindows] = TypeAdapter(StoredVoiceWindows)
+RATINGS: TypeAdapter[dict[str, SoundRatings]] = TypeAdapter(dict[str, SoundRatings])
+ALIGNMENTS: TypeAdapter[dict[str, TextAlignment]] = TypeAdapter(dict[str, TextAlignment])
+VOICES: TypeAdapter[dict[str, bytes]] = TypeAdapter(dict[str, Base64Bytes])
+
+
+@dataclass(frozen=True)
+class RecordingPart:
+    """What the stages after speech detection work on: a whole recording, or a part of a long one. Positions are relative to its start."""
+
+    sound: LazyAudio | PartAudio
+    place: Region
+    """In the recording."""
+    is_whole: bool
+    """Whether this is all of the recording."""
+    levels: RecordingLevels | None
+    """Of the whole recording; None: to be measured when clips are written, or not known yet."""
+    text: TimedText
+    """Of the user's transcript."""
+    regions: list[Region]
+    """Speech."""
+
+    def describe_place(self) -> dict[str, Any]:
+        """Cache key inputs of a part of a recording; none for a whole one."""
+        return {} if self.is_whole else {"part": list(self.place)}
+
+
+def cut_clips(
+    source: RecordingSource, transcript: UserTranscript | None, part: RecordingPart, job: Job, stages: Stages, models: Models
+) -> PreparedPart:
+    """Clips of a part, with what the checks found in them."""
+    language, text = find_language(transcript, job), part.text
+    units = list(text.units) if transcript is not None else transcribe_part(source, part, job.whisper_settings, job, stages, models)
+    windows = embed_part_windows(source, part, job, stages, models)
+    changes = find_voice_changes(windows, part.regions)
+    units, ends = _divide_at_changes(source, units, part, changes, job, stages, models)
+    inputs = {
+        "speech": make_key(make_speech_inputs(source)),
+        "units": make_key({"units": [unit.model_dump() for unit in units]}),
+        "aligned_ends": ends,
+        "whole": bool(transcript and transcript.text),
+        "words": bool(transcript and transcript.words),
+        "lengths": vars(job.lengths),
+        "language": language,
+        "voice_changes": changes,
+        "code": extraction.compute_code_digests(),
+        **part.describe_place(),
+    }
+
+    def cut() -> list[MeasuredClip]:
+        master, regions = part.sound.master, part.regions
+        levels = part.levels or extraction.measure_levels(master, regions)
+        pieces = extraction.divide_recording(transcript, units, regions, master, job.lengths, changes, ends)
+        return extraction.write_clips(job.out, source, pieces, regions, master, language, levels, part.place.start)
+
+    made = stages.run("clips", inputs, CLIPS, cut, extraction.make_existence_check(job.out))
+    checked = _rate_clips(_align_clips(made, inputs, job, stages, models), inputs, job, stages, models)
+    checked = _check_texts(checked, source, part, job, stages, models)
+    windows = windows.move(part.place.start)
+    return PreparedPart(checked, _embed_clips(made, inputs, windows, job, stages, models), windows)
+
+
+def _divide_at_changes(
+    source: RecordingSource, units: list[TextUnit], part: RecordingPart, changes: list[int], job: Job, stages: Stages, models: Models
+) -> tuple[list[TextUnit], tuple[int, ...] | None]:
+    """The units, with utterances over a change of the voice as words, and `TimedText.ends` of these."""
+    ends = part.text.ends
+    if job.aligner is None or ends is None or not changes:
+        return units, ends
+    inputs = {
+        "form": FORM,
+        "speech": make_key(make_speech_inputs(source)),
+        "units": make_key({"units": [unit.model_dump() for unit in units]}),
+        "ends": ends,
+        "changes": changes,
+        "aligner": job.aligner.digest,
+        "code": recording_alignment.compute_code_digest(),
+        **part.describe_place(),
+    }
+
+    def divide() -> DividedText:
+        return recording_alignment.divide_at_changes(models.aligner, part.sound.speech_audio, units, ends, changes)
+
+    found = stages.run("divided_at_voices", inputs, DIVIDED, divide)
+    return found.units, tuple(found.ends)
+
+
+def transcribe_part(
+    source: RecordingSource, part: RecordingPart, settings: dict[str, Any] | None, job: Job, stages: Stages, models: Models
+) -> list[TextUnit]:
+    """The text by the Whisper with these settings, positions relative to the part."""
+    assert settings is not None  # a recording without a transcript was refused otherwise
+    longest = settings.get("longest_window")
+    inputs = {"form": FORM, "speech": make_key(make_speech_inputs(source)), "hearing": settings, **part.describe_place()}
+
+    def transcribe() -> list[TextUnit]:
+        windows = vad.make_windows(part.regions, part.sound.master, longest)
+        step = "transcribing" if part.is_whole else f"transcribing the part from {format_time(part.place.start / MASTER_RATE)}"
+        report = partial(report_activity, step)
+        return whisper_engine.transcribe_recording(models.whisper, part.sound.speech_audio, windows, job.language, longest, report)
+
+    return stages.run(
+        "words",
+        inputs,
+        UNITS,
+        transcribe,
+        lambda units: not any(unit.error for unit in units),  # windows that Whisper failed on are retried
+    )
+
+
+def _embed_clips(
+    made: list[MeasuredClip], inputs: dict[str, Any], windows: VoiceWindows, job: Job, stages: Stages, models: Models
+) -> dict[str, speaker_similarity.Vector]:
+    """Speaker vector [H] of each clip file by id; {} without a speaker check. It is the mean over the clip's `windows` (of the recording),
+    so no speech passes the encoder twice; only a clip without one, whose words are too short for a window, is encoded itself.
+
+    `inputs`: cache key inputs of the clips.
+    """
+    if job.encoder is None:
+        return {}
+    means = {clip.id: windows.average(clip.start, clip.stop) for clip in made if clip.audio}
+    found = {identity: mean for identity, mean in means.items() if mean is not None}
+    paths = {clip.id: job.out / clip.audio for clip in made if clip.audio and clip.id not in found}
+    if not paths:
+        return found
+    inputs = {
+        "form": FORM,
+        "clips": make_key(inputs),
+        "encoder": job.encoder.digest,
+        "without_windows": sorted(paths),
+        "products": "fp32",
+    }  # older results used TF32 on a GPU
+    encoded = stages.run("voices", inputs, VOICES, lambda: speaker_similarity.embed_clips(models.encoder, paths))
+    return found | {identity: np.frombuffer(vector, "<f4") for identity, vector in encoded.items()}
+
+
+def embed_part_windows(source: RecordingSource, part: RecordingPart, job: Job, stages: Stages, models: Models) -> VoiceWindows:
+    """Speaker vectors of the windows of a part, relative to its start; none without a speaker check."""
+    if job.encoder is None:
+        return VoiceWindows()
+    inputs = {
+        "speech": make_key(make_speech_inputs(source)),
+        "encoder": job.encoder.digest,
+        "windows": describe_windows(),
+        **part.describe_place(),
+    }
+
+    def embed() -> StoredVoiceWindows:
+        return embed_windows(models.encoder, part.sound.master, part.sound.speech_audio, part.regions)
+
+    return read_windows(stages.run("voice_windows", inputs, WINDOWS, embed))
+
+
+def _align_clips(made: list[MeasuredClip], inputs: dict[str, Any], job: Job, stages: Stages, models: Models) -> list[MeasuredClip]:
+    """The clips with their alignment scores; unchanged without an aligner. `inputs`: cache key inputs of the clips, texts included."""
+    if job.aligner is None:
+        return made
+    inputs = {"form": FORM, "clips": make_key(inputs), "aligner": job.aligner.digest}
+    clips = {clip.id: (job.out / clip.audio, clip.text) for clip in made if clip.audio}
+    found = stages.run("alignment", inputs, ALIGNMENTS, lambda: clip_alignment.align_clips(models.aligner, clips))
+    return [
+        _add_measures(clip, {"alignment_score": one.score, "unaligned_words": one.unknown}) if (one := found.get(clip.id)) else clip
+        for clip in made
+    ]
+
+
+def _rate_clips(made: list[MeasuredClip], inputs: dict[str, Any], job: Job, stages: Stages, models: Models) -> list[MeasuredClip]:
+    """The clips with ratings of their files' sound; unchanged without a scorer. `inputs`: cache key inputs of the clips."""
+    if job.scorer is None:
+        return made
+    paths = {clip.id: job.out / clip.audio for clip in made if clip.audio}
+    inputs = {"form": FORM, "clips": make_key(inputs), "networks": job.scorer.digest}
+    found = stages.run("sound_quality", inputs, RATINGS, lambda: dnsmos.rate_clips(models.scorer, paths))
+    return [_add_measures(clip, found[clip.id].model_dump()) if clip.id in found else clip for clip in made]
+
+
+def _check_texts(
+    made: list[MeasuredClip], source: RecordingSource, part: RecordingPart, job: Job, stages: Stages, models: Models
+) -> list[MeasuredClip]:
+    """The clips with the word error rate between their text and a transcript by Whisper; unchanged if that is not requested."""
+    if job.check_settings is None:
+        return made
+    transcribed, begin = transcribe_part(source, part, job.check_settings, job, stages, models), part.place.start
+    rates = {
+        clip.id: word_errors.measure_clip_errors(clip.text, clip.start - begin, clip.stop - begin, transcribed, clip.language)
+        for clip in made
+        if clip.audio
+    }
+    return [_add_measures(clip, {"check_wer": rate}) if (rate := rates.get(clip.id)) is not None else clip for clip in made]
+
+
+def _add_measures(clip: MeasuredClip, measures: Mapping[str, Any]) -> MeasuredClip:
+    return clip.model_copy(update={"quality": clip.quality.model_copy(update=dict(measures))})

@@ -1,0 +1,144 @@
+"""What the stages of one recording get, and what they return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from data_prep.alignment.interface import Aligner
+from data_prep.audio.waveform import Track
+from data_prep.audio_codecs.interface import SpeakerEncoder
+from data_prep.clips import speaker_similarity
+from data_prep.clips.dnsmos import SoundScorer
+from data_prep.clips.extraction import MeasuredClip, RecordingLevels
+from data_prep.recordings.recording_files import RecordingSource
+from data_prep.segmentation import recording_parts
+from data_prep.segmentation.clip_segmentation import Lengths, TextUnit
+from data_prep.segmentation.subtitle_sync import TranscriptTiming
+from data_prep.segmentation.vad import Region
+from data_prep.speakers.windowed_speaker_vectors import (
+    VoiceWindows,
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Settings of a run, the same for all recordings."""
+
+    out: Path
+    lengths: Lengths
+    language: str | None
+    """Full name, or None: Whisper detects it, a transcript leaves it open."""
+    whisper_settings: dict[str, Any] | None
+    """`whisper_engine.describe_settings`, or None with transcripts."""
+    encoder: SpeakerEncoder | None = None
+    """Of the speaker check, if there is to be one."""
+    scorer: SoundScorer | None = None
+    """Of the sound quality, if it is to be rated."""
+    aligner: Aligner | None = None
+    """Checks the texts against the sound, if that is requested."""
+    check_settings: dict[str, Any] | None = None
+    """`whisper_engine.describe_settings` of the Whisper that checks the user's transcripts, if that is requested."""
+    part_seconds: float = field(default_factory=lambda: recording_parts.PART_SECONDS)
+    """Target duration of the parts of a long recording."""
+
+
+class DetectedSpeech(BaseModel):
+    """Result of the speech detection stage for a usable recording."""
+
+    model_config = ConfigDict(frozen=True)
+
+    track: Track
+    regions: list[Region]
+
+
+class UnusableRecording(BaseModel):
+    """Result of the speech detection stage for an unusable recording, with the reason."""
+
+    model_config = ConfigDict(frozen=True)
+
+    reason: str
+    detail: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class PreparedRecording:
+    """Result of all stages for one recording."""
+
+    source: RecordingSource
+    total: int
+    """Samples at `MASTER_RATE`; 0: unknown."""
+    regions: tuple[Region, ...] = ()
+    """Speech regions; `clips` cover all of them unless the recording is rejected."""
+    clips: tuple[MeasuredClip, ...] = ()
+    warning: str = ""
+    damage: str = ""
+    """What is missing of a damaged file; part of `warning`."""
+    refused: str = ""
+    """Reason if the recording is rejected as a whole; otherwise empty."""
+    detail: str = ""
+    """Details of `refused`."""
+    voices: Mapping[str, speaker_similarity.Vector] = field(default_factory=dict, compare=False)
+    """Speaker embedding by clip id; empty without a speaker check."""
+    windows: VoiceWindows = field(default_factory=VoiceWindows, compare=False)
+    """Speaker vectors of short windows; none without a speaker check."""
+    delay: float = 0.0
+    """Seconds by which the user's transcript was late (negative: early); its times were moved by as much."""
+    timings: tuple[TranscriptTiming, ...] = ()
+    """Whether the cues of the user's transcript begin where speech begins, block by block; empty without cues, or with too few."""
+    has_unchecked_times: bool = False
+    """Whether the user's transcript has too few cues for `timings`, and no model checks its clips."""
+
+
+@dataclass(frozen=True)
+class TimedText:
+    """The user's transcript with repaired times; empty if Whisper transcribes."""
+
+    units: tuple[TextUnit, ...] = ()
+    ends: tuple[int, ...] | None = None
+    """`stop` of the units that end an utterance; None: the times are those of the transcript, not of an aligner."""
+    note: str = ""
+    """What was left out, and what the aligner changed."""
+    delay: float = 0.0
+    timings: tuple[TranscriptTiming, ...] = ()
+    has_unchecked_times: bool = False
+
+
+@dataclass(frozen=True)
+class DividedRecording:
+    """A long recording after the stages that need all of it; its parts are independent of each other."""
+
+    speech: DetectedSpeech
+    levels: RecordingLevels
+    parts: list[Region]
+    text: TimedText
+
+
+@dataclass(frozen=True)
+class DecodedPart:
+    """A part of a long recording that is still being decoded; its samples are complete."""
+
+    place: Region
+    regions: list[Region]
+    """Speech, relative to the start of the part."""
+    folder: Path
+    """Of the samples, until the recording is decoded."""
+
+
+@dataclass(frozen=True)
+class PreparedPart:
+    """Result of all stages for one part of a recording; positions are those of the recording."""
+
+    clips: list[MeasuredClip]
+    voices: Mapping[str, speaker_similarity.Vector]
+    windows: VoiceWindows
+
+
+def refuse_recording(source: RecordingSource, reason: str, detail: str, total: int) -> PreparedRecording:
+    """A recording rejected as a whole, with all its `total` samples."""
+    return PreparedRecording(source, total, (Region(0, total),), refused=reason, detail=detail)

@@ -1,0 +1,95 @@
+"""The first stage of a recording: decode it, check that the audio is usable, and detect speech."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from data_prep.audio import sandboxed_decoder
+from data_prep.audio.stream_reader import AudioError
+from data_prep.audio.waveform import SPEECH_RATE
+from data_prep.parallel import process_pool
+from data_prep.pipeline.lazy_audio import LazyAudio
+from data_prep.pipeline.recording_results import DecodedPart, DetectedSpeech, UnusableRecording
+from data_prep.pipeline.stage_cache import NotStoredError, StoredStages
+from data_prep.pipeline.worker_activity import report_activity
+from data_prep.pipeline.worker_models import Models
+from data_prep.recordings.recording_files import RecordingSource
+from data_prep.segmentation import recording_parts, vad
+from data_prep.segmentation.vad import Region, SpeechScan
+
+FORM = 1
+"""Version of the results: increase it when they change."""
+SAMPLES = "samples"
+"""Folder for the samples of recordings that are divided into parts, 576 MB an hour, until all parts are finished."""
+OF_THE_MACHINE = ("decoder_crashed", "decoder_stalled")
+"""Reasons that may be caused by the machine and are not stored."""
+FindUtterances = Callable[[int], list[Region]]
+"""The utterances of a user's transcript, sorted by start, for a recording of so many samples."""
+SPEECH: TypeAdapter[DetectedSpeech | UnusableRecording] = TypeAdapter(DetectedSpeech | UnusableRecording)
+
+
+def locate_samples(source: RecordingSource, stages: Path) -> Path:
+    """The folder of the decoded samples of a divided recording."""
+    return stages / SAMPLES / source.digest
+
+
+def load_stored_speech(source: RecordingSource, stages: StoredStages) -> DetectedSpeech | UnusableRecording | None:
+    """Stored result of the speech detection stage, or None."""
+    try:
+        return stages.run("speech", make_speech_inputs(source), SPEECH, lambda: UnusableRecording(reason="", detail="", seconds=0.0))
+    except NotStoredError:
+        return None
+
+
+def make_speech_inputs(source: RecordingSource) -> dict[str, Any]:
+    """Cache key inputs of the speech detection stage."""
+    return {"form": FORM, "recording": source.digest, "vad": vad.describe_settings()}
+
+
+def detect_speech(
+    sound: LazyAudio, models: Models, part_seconds: float, early: FindUtterances | None
+) -> DetectedSpeech | UnusableRecording:
+    """Decode, check that the audio is usable, detect speech; in a long recording while it is decoded. `early`: send each part of it to the
+    parent process as a `DecodedPart` as soon as it is known; None: do not."""
+
+    def report(done: int) -> None:
+        report_activity("detecting speech", done / SPEECH_RATE)
+
+    try:
+        scan = None
+        if sound.is_divided and models.vad.network is not None:
+            scan = SpeechScan(models.vad.network)
+            utterances = None if early is None else early(sound.track.length)
+            sound.store(sound.track, _PartFinder(scan, sound.track.length, part_seconds, utterances).follow)
+        regions = vad.find_speech(models.vad, sound.speech_audio, len(sound.master.samples), report, scan)
+        return DetectedSpeech(track=sound.track, regions=regions)
+    except AudioError as error:
+        if error.reason in OF_THE_MACHINE:
+            raise
+        return UnusableRecording(reason=error.reason, detail=error.detail, seconds=error.seconds)
+
+
+class _PartFinder:
+    """Detects speech in the samples of a recording that is being decoded, and finds its parts."""
+
+    def __init__(self, scan: SpeechScan, length: int, part_seconds: float, utterances: list[Region] | None) -> None:
+        """`utterances`: of the user's transcript, inside of which no part should end; None: send no part."""
+        self._scan, self._length, self._seconds, self._utterances = scan, length, part_seconds, utterances
+        self._start = 0
+
+    def follow(self, folder: Path) -> None:
+        """Process what is new in the temporary `folder` of the samples."""
+        master, speech = sandboxed_decoder.map_growing(folder)
+        if not self._scan.advance(speech.samples, False) or self._utterances is None:
+            return
+        while True:
+            regions = self._scan.find_regions(self._start, self._length)
+            part = recording_parts.find_next_part(regions, self._start, self._length, self._seconds, self._utterances)
+            if part is None or part.stop > len(master.samples):
+                return
+            process_pool.send_progress(DecodedPart(part, recording_parts.select_regions(regions, part), folder))
+            self._start = part.stop

@@ -1,0 +1,75 @@
+"""The user's transcript of one recording with times that fit its sound."""
+
+from __future__ import annotations
+
+from pydantic import TypeAdapter
+
+from data_prep import manifest
+from data_prep.alignment import recording_alignment
+from data_prep.alignment.recording_alignment import LocatedText
+from data_prep.manifest import AUTO
+from data_prep.pipeline.lazy_audio import LazyAudio
+from data_prep.pipeline.recording_results import DetectedSpeech, Job, TimedText
+from data_prep.pipeline.speech_detection import make_speech_inputs
+from data_prep.pipeline.stage_cache import Stages, make_key
+from data_prep.pipeline.worker_models import Models
+from data_prep.recordings.recording_files import RecordingSource
+from data_prep.recordings.user_transcripts import UserTranscript
+from data_prep.segmentation import subtitle_sync, vad
+from data_prep.segmentation.vad import Region
+
+FORM = 1
+"""Version of the results: increase it when they change. The code of the alignment is part of the key."""
+LOCATED: TypeAdapter[LocatedText] = TypeAdapter(LocatedText)
+
+
+def find_language(transcript: UserTranscript | None, job: Job) -> str | None:
+    """Full name of the language, if it is given: by the user, or by the table that the transcript comes from."""
+    return job.language or (manifest.parse_locale(transcript.language) if transcript and transcript.language else None)
+
+
+def time_transcript(
+    source: RecordingSource,
+    transcript: UserTranscript,
+    speech: DetectedSpeech,
+    sound: LazyAudio,
+    job: Job,
+    stages: Stages,
+    models: Models,
+) -> TimedText:
+    """The user's transcript, moved if all of it is late, without cues in whose time nobody speaks if the others fit the speech, and with
+    the times of its words where an aligner can find them."""
+    units = transcript.make_units(speech.track.length, find_language(transcript, job) or AUTO)
+    has_cues = bool(transcript.utterances) and not transcript.words  # words do not begin after pauses
+    delay = subtitle_sync.measure_delay(units, speech.regions) if has_cues else 0.0
+    units = subtitle_sync.shift_units(units, delay) if delay else units
+    is_checked = job.aligner is not None or job.check_settings is not None  # a model decides on each clip; few cues would decide worse
+    timings = tuple(subtitle_sync.check_timing(units, speech.regions)) if has_cues else ()
+    timings = () if is_checked and len(units) < subtitle_sync.FEW_CUES else timings
+    fits = bool(timings) and all(timing.is_trusted for timing in timings)
+    unspoken = subtitle_sync.find_unspoken(units, speech.regions) if fits else []
+    units = [unit for unit in units if unit not in unspoken]
+    note = recording_alignment.describe_unspoken([unit.text.strip() for unit in unspoken])
+    unchecked = has_cues and not timings and not is_checked
+    short = Region(speech.regions[0].start, speech.regions[-1].stop).seconds <= job.lengths.longest
+    if job.aligner is None or (transcript.text and short):  # a text that is short enough for one clip has nothing to locate
+        return TimedText(tuple(units), None, note, delay, timings, unchecked)
+    known: recording_alignment.Times = "right" if fits else "approximate"
+    times: recording_alignment.Times = "unknown" if transcript.text else known
+    inputs = {
+        "form": FORM,
+        "speech": make_key(make_speech_inputs(source)),
+        "units": make_key({"units": [unit.model_dump() for unit in units]}),
+        "aligner": job.aligner.digest,
+        "longest": job.lengths.longest,
+        "times": times,
+        "code": recording_alignment.compute_code_digest(),
+    }
+
+    def locate() -> LocatedText:
+        windows = vad.make_windows(speech.regions, sound.master)
+        return recording_alignment.locate_utterances(models.aligner, sound.speech_audio, windows, units, job.lengths.longest, times)
+
+    located = stages.run("located", inputs, LOCATED, locate)
+    notes = "; ".join(filter(None, [note, located.note]))
+    return TimedText(tuple(located.units), tuple(located.ends), notes, delay, timings, unchecked)
