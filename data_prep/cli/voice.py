@@ -13,6 +13,7 @@ import argparse
 import shlex
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +32,9 @@ from data_prep.parallel.worker_options import WorkerOptions
 from data_prep.pipeline import clip_selection, rule_removal_table, transcript_examples, transcript_plausibility
 from data_prep.pipeline.all_recordings import RecordingTask, StoppedError, WorkerSetup, process_recordings
 from data_prep.pipeline.clip_selection import SelectionCriteria
+from data_prep.pipeline.notices import Notice, print_notices
 from data_prep.pipeline.recording_results import Job
+from data_prep.pipeline.text_verification import TextChecks, describe_texts
 from data_prep.recordings import (
     named_column_tables,
     remote_recordings,
@@ -52,7 +55,7 @@ from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code, format_count
 from finetune.storage import files, remote
 from finetune.storage.synthetic_audio_mark import find_synthetic_mark
-from finetune.terminal import print_diagnostic, print_line
+from finetune.terminal import print_line
 
 CHECK_OPTION = "--check-with"
 SHOWN = 5
@@ -158,7 +161,7 @@ def _run(argv: list[str]) -> int:
 
 def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: WorkerOptions) -> int:
     started = time.monotonic()
-    tasks = _list_tasks(options)
+    tasks, notices = _list_tasks(options)
     job = _make_job(options)
     least_sure = (job.whisper_settings or {}).get("least_sure")
     rules, decisions = make_presets(least_sure)[options.preset], review_decisions.read_decisions(job.out)
@@ -169,28 +172,30 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
         hands = hands if whisper or options.align else replace(hands, device="cpu")
         setup = WorkerSetup(job, job.out / voice_dataset_writer.STAGES, whisper, hands, _name_whisper_option(options))
         recordings, work = process_recordings(tasks, setup, standard, stop)
-        _warn_of_stale_decisions(clip_selection.find_stale_decisions(recordings, standard.decisions))
         doubts = transcript_plausibility.find_doubts(recordings)
-        for warning in doubts.warnings:
-            print_diagnostic(f"warning: {warning}")
-        if doubts.note:
-            models = "--align MODEL or --check-with NAME" if options.transcripts else "--align MODEL"
-            advice = "" if options.align or options.check_with else f"; listen to some clips, or use {models}"
-            print_diagnostic(f"note: {doubts.note}{advice}")
+        found = [
+            *_describe_stale_decisions(clip_selection.find_stale_decisions(recordings, standard.decisions)),
+            *(Notice(text=one.warning, recordings=(one.source.name,)) for one in recordings if one.warning),
+            *doubts.notices,
+        ]
+        print_notices(found)
         if options.dry_run:
             print_line(rule_removal_table.format_removals(recordings, options.preset, standard, least_sure, doubts))
             return 0
         judged = clip_selection.judge_clips(recordings, standard, doubts)
         voices = clip_selection.describe_voices(judged)
         settings = _describe_settings(options, job, standard) | {"voices": voices}
-        summary = voice_dataset_writer.write_dataset(job.out, recordings, judged, options.val_share, settings)
+        last = [*_list_unchecked(options, job), *(_describe_voice(line, options.diarize) for line in voices)]
+        checks = TextChecks(options.whisper, options.align, options.check_with)
+        texts = {one.source.name: describe_texts(one, checks, doubts.unchecked_lengths) for one in recordings}
+        summary = voice_dataset_writer.write_dataset(
+            job.out, recordings, judged, options.val_share, settings, [*notices, *found, *last], texts
+        )
         run = vars(work) | {"seconds": round(time.monotonic() - started, 1)}
         files.write_json(job.out / manifest.RUN, run)
     print_line(duration_accounting.format_summary(summary))
     print_line(transcript_examples.format_examples([one for one in judged if not one.reasons]))
-    _print_unchecked(options, job)
-    for line in voices:
-        print_diagnostic(line if options.diarize else f"warning: {line}; listen, and see --diarize")
+    print_notices(last)
     return _print_next_steps(summary, job.out)
 
 
@@ -222,8 +227,8 @@ def _name_whisper_option(options: argparse.Namespace) -> str:
     return CHECK_OPTION if options.check_with else WHISPER_OPTION
 
 
-def _list_tasks(options: argparse.Namespace) -> list[RecordingTask]:
-    """The recordings with their speakers and, with --transcripts, their transcripts."""
+def _list_tasks(options: argparse.Namespace) -> tuple[list[RecordingTask], list[Notice]]:
+    """The recordings with their speakers and, with --transcripts, their transcripts; and what was said about these."""
     speaker = None if options.speaker_from == "folder" else options.speaker or _name_speaker(options.recordings)
     if options.speaker is not None and (name := manifest.parse_speaker(options.speaker)) != options.speaker:
         print_line(f"--speaker {options.speaker}: the rows name this speaker {name!r}, since names of speakers are in lower case")
@@ -231,17 +236,19 @@ def _list_tasks(options: argparse.Namespace) -> list[RecordingTask]:
     if not options.allow_synthetic:
         sources = [source if source.problem else replace(source, synthetic=find_synthetic_mark(source.path)) for source in sources]
     if not options.transcripts:
-        return [RecordingTask(source, None) for source in sources]
-    texts = _read_transcripts(sources, options.recordings)
-    if not options.language:
-        _print_unknown_languages([text.language for text in texts.values() if text and text.language])
+        return [RecordingTask(source, None) for source in sources], []
+    texts, notices = _read_transcripts(sources, options.recordings)
+    notices += [] if options.language else _note_unknown_languages({name: text.language for name, text in texts.items() if text})
+    print_notices(notices)
     if options.speaker_from == "transcript":
         sources = speakers_from_transcripts.assign_speakers(sources, texts)
     elif not options.speaker and not options.speaker_from:
         named = speakers_from_transcripts.require_one_speaker(texts)
         if named is not None and speaker is not None and manifest.parse_speaker(named) != manifest.parse_speaker(speaker):
-            print_diagnostic(f"note: the speaker is {speaker}; --speaker-from transcript uses {named}, whom the transcripts name")
-    return [RecordingTask(source, texts[source.name]) for source in sources]
+            note = f"the speaker is {speaker}; --speaker-from transcript uses {named}, whom the transcripts name"
+            notices.append(Notice(text=note, is_warning=False))
+            print_notices(notices[-1:])
+    return [RecordingTask(source, texts[source.name]) for source in sources], notices
 
 
 def _name_speaker(recordings: Path) -> str:
@@ -249,30 +256,37 @@ def _name_speaker(recordings: Path) -> str:
     return recordings.resolve().stem if recordings.is_file() else recordings.resolve().name
 
 
-def _read_transcripts(sources: list[RecordingSource], root: Path) -> dict[str, UserTranscript | None]:
+def _read_transcripts(sources: list[RecordingSource], root: Path) -> tuple[dict[str, UserTranscript | None], list[Notice]]:
     """Read all transcripts before any audio work, so that an error in one of them shows up at once."""
     found = user_transcripts.find_transcripts([source.path for source in sources], root if root.is_dir() else None)
     near = [path.name for path in found.near_misses]
     shown = f"; found {', '.join([*near[:SHOWN], *['…'] * (len(near) > SHOWN)])}" if near else ""
     if not any(found.by_recording.values()):
         raise UserError(f"--transcripts: no recording has a transcript{shown}; expected {FORMS} (or use --whisper NAME)")
-    without = sum(text is None for text in found.by_recording.values())
-    if without:
-        print_diagnostic(f"note: {format_count(without, 'recording')} without a transcript{shown}")
-    for note in [*found.notes, *(found.unused if root.is_dir() else [])]:
-        print_diagnostic(f"note: {note}")
-    return {source.name: found.by_recording[source.path] for source in sources}
+    texts = {source.name: found.by_recording[source.path] for source in sources}
+    without = tuple(name for name, text in texts.items() if text is None)
+    notices = [Notice(text=f"{format_count(len(without), 'recording')} without a transcript{shown}", recordings=without)] if without else []
+    notices += [Notice(text=text.note, recordings=(name,)) for name, text in texts.items() if text and text.note]
+    of_recordings = {text.note for text in texts.values() if text}
+    notices += [Notice(text=note) for note in found.notes if note not in of_recordings]
+    notices += [Notice(text=note) for note in found.unused] if root.is_dir() else []
+    # Without the address of the folder: the files of a dataset do not depend on where its recordings are.
+    shown = [notice.text.replace(f"{root}/", "").replace(f"{root}: ", "") for notice in notices]
+    return texts, [notice.model_copy(update={"text": text, "is_warning": False}) for notice, text in zip(notices, shown, strict=True)]
 
 
-def _print_unknown_languages(codes: list[str]) -> None:
-    unknown = Counter(code for code in codes if manifest.parse_locale(code) == manifest.AUTO and code.strip().lower() != manifest.AUTO)
-    if unknown:
-        shown = ", ".join(f"{code!r} ({format_count(count, 'recording')})" for code, count in unknown.most_common(SHOWN))
-        more = ", …" * (len(unknown) > SHOWN)
-        print_diagnostic(
-            f"note: the transcripts name unknown languages: {shown}{more}; the rows have the language {manifest.AUTO!r}; "
-            "if all are in one language, give it: --language NAME"
-        )
+def _note_unknown_languages(codes: Mapping[str, str | None]) -> list[Notice]:
+    """`codes`: recording → its language as a table names it."""
+    unknown = {name: code for name, code in codes.items() if code and manifest.parse_locale(code) == manifest.AUTO != code.strip().lower()}
+    if not unknown:
+        return []
+    counts = Counter(unknown.values())
+    shown = ", ".join(f"{code!r} ({format_count(count, 'recording')})" for code, count in counts.most_common(SHOWN))
+    note = (
+        f"the transcripts name unknown languages: {shown}{', …' * (len(counts) > SHOWN)}; the rows have the language {manifest.AUTO!r}; "
+        "if all are in one language, give it: --language NAME"
+    )
+    return [Notice(text=note, recordings=tuple(unknown), is_warning=False)]
 
 
 def _make_job(options: argparse.Namespace) -> Job:
@@ -298,12 +312,18 @@ def _open_encoder(options: argparse.Namespace) -> SpeakerEncoder | None:
     return encoder
 
 
-def _print_unchecked(options: argparse.Namespace, job: Job) -> None:
-    """Say which checks were not made, and what they need."""
+def _list_unchecked(options: argparse.Namespace, job: Job) -> list[Notice]:
+    """Which checks were not made, and what they need."""
+    texts = []
     if job.encoder is None and options.speaker_check != "none":
-        print_line(f"speaker not checked: run `{resemblyzer_encoder.INSTALL}` (16 MB), or give --speaker-check MODEL")
+        texts.append(f"speaker not checked: run `{resemblyzer_encoder.INSTALL}` (16 MB), or give --speaker-check MODEL")
     if job.scorer is None:
-        print_line(f"sound quality not rated: run `{dnsmos.INSTALL}` (9 MB)")
+        texts.append(f"sound quality not rated: run `{dnsmos.INSTALL}` (9 MB)")
+    return [Notice(text=text, is_warning=False) for text in texts]
+
+
+def _describe_voice(line: str, is_diarized: bool) -> Notice:
+    return Notice(text=line if is_diarized else f"{line}; listen, and see --diarize", is_warning=not is_diarized)
 
 
 def _describe_settings(options: argparse.Namespace, job: Job, standard: SelectionCriteria) -> dict[str, object]:
@@ -337,24 +357,16 @@ def _print_ignored(options: argparse.Namespace, sources: list[RecordingSource]) 
         print_line("a Parquet file with sound, beside recordings, is read if it is given itself: python -m data_prep voice FILE.parquet …")
 
 
-def _warn_of_stale_decisions(stale: list[str]) -> None:
-    if stale:
-        first = ", ".join(stale[:3])
-        print_diagnostic(f"warning: {len(stale)} review decisions refer to clips that no longer exist or have no text: {first}")
+def _describe_stale_decisions(stale: list[str]) -> list[Notice]:
+    text = f"{len(stale)} review decisions refer to clips that no longer exist or have no text: {', '.join(stale[:3])}"
+    return [Notice(text=text)] if stale else []
 
 
 def _print_next_steps(summary: duration_accounting.Summary, out: Path) -> int:
     reasons = sorted(summary.rejected_by_reason, key=lambda reason: -summary.rejected_by_reason[reason])
     if not summary.clips:
         raise UserError(f"no clip was kept; most frequent reasons: {', '.join(reasons[:3]) or 'none'}; see {out / manifest.REJECTS}")
-    if summary.rejected_seconds > summary.kept_seconds:
-        print_diagnostic(
-            f"warning: more speech was rejected than kept; main reasons: {', '.join(reasons[:3])}; see {out / manifest.REJECTS}"
-        )
-    if summary.settings.get("val_share") and not summary.val:
-        print_diagnostic(
-            "warning: no validation clips: all clips share a text or a sound, or there is only one; give other recordings for validation"
-        )
+    print_notices(duration_accounting.list_result_notices(summary))
     quoted = shlex.quote(str(out))
     print_line(f"report: python -m data_prep report {quoted}")
     print_line(f"next: python -m data_prep codes {quoted} --model {DEFAULT_MODEL}")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import bisect
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
+from data_prep import manifest
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.manifest import ManifestRow, Reject
+from data_prep.pipeline.notices import Notice, join_all_texts
 from data_prep.pipeline.recording_results import PreparedRecording
 from data_prep.segmentation.vad import Region
 from finetune.errors import format_count
@@ -28,6 +30,9 @@ class RecordingDurations(BaseModel):
     non_speech: int
     clips: int
     warning: str = ""
+    """Every warning and note about this recording."""
+    texts: str = ""
+    """Where its texts come from, and how they were verified."""
 
 
 class Summary(BaseModel):
@@ -51,12 +56,22 @@ class Summary(BaseModel):
     """Kept seconds per speaker."""
     languages: dict[str, float]
     settings: dict[str, object]
+    notices: list[Notice] = []
+    """Warnings and notes about the dataset, or about several recordings."""
     sources: list[RecordingDurations]
 
 
-def compute_all_durations(recordings: list[PreparedRecording], rows: list[ManifestRow], rejects: list[Reject]) -> list[RecordingDurations]:
-    """The durations of each recording, checked by `compute_durations`."""
+def compute_all_durations(
+    recordings: list[PreparedRecording],
+    rows: list[ManifestRow],
+    rejects: list[Reject],
+    notices: Sequence[Notice],
+    texts: Mapping[str, str],
+) -> list[RecordingDurations]:
+    """The durations of each recording, checked by `compute_durations`, with what the `notices` say about it. `texts`: recording → how its
+    texts were verified."""
     kept, rejected = _group_spans(rows), _group_spans(rejects)
+    warnings = join_all_texts(notices)
     return [
         compute_durations(
             one.source.name,
@@ -65,14 +80,13 @@ def compute_all_durations(recordings: list[PreparedRecording], rows: list[Manife
             list(one.regions),
             kept[one.source.name],
             rejected[one.source.name],
-            one.warning,
-        )
+        ).model_copy(update={"warning": warnings.get(one.source.name, ""), "texts": texts.get(one.source.name, "")})
         for one in recordings
     ]
 
 
 def compute_durations(
-    source: str, speaker: str, total: int, regions: list[Region], kept: list[Region], rejected: list[Region], warning: str
+    source: str, speaker: str, total: int, regions: list[Region], kept: list[Region], rejected: list[Region]
 ) -> RecordingDurations:
     """The durations of one recording. Raises RuntimeError, which means a bug, if clips overlap or speech is in no clip."""
     spans = sorted([*kept, *rejected])
@@ -95,18 +109,21 @@ def compute_durations(
         rejected=sum(span.stop - span.start for span in rejected),
         non_speech=sum(gap.stop - gap.start for gap in outside),
         clips=len(kept),
-        warning=warning,
     )
 
 
 def make_summary(
-    accounts: list[RecordingDurations], rows: list[ManifestRow], rejects: list[Reject], settings: dict[str, object]
+    accounts: list[RecordingDurations],
+    rows: list[ManifestRow],
+    rejects: list[Reject],
+    settings: dict[str, object],
+    notices: Sequence[Notice],
 ) -> Summary:
     """The summary of all recordings. Raises RuntimeError if the durations do not add up exactly."""
     total, kept, rejected, rest = (sum(getattr(one, field) for one in accounts) for field in ("total", "kept", "rejected", "non_speech"))
     if kept + rejected + rest != total:
         raise RuntimeError(f"{kept} kept + {rejected} rejected + {rest} without speech are not {total} samples")
-    return Summary(
+    summary = Summary(
         recordings=len(accounts),
         input_seconds=_convert_to_seconds(total),
         kept_seconds=_convert_to_seconds(kept),
@@ -121,8 +138,23 @@ def make_summary(
         speakers=_sum_by_name((row.speaker or "", row.duration or 0.0) for row in rows),
         languages=_sum_by_name((row.language, row.duration or 0.0) for row in rows),
         settings=settings,
+        notices=[notice for notice in notices if len(notice.recordings) != 1],
         sources=accounts,
     )
+    return summary.model_copy(update={"notices": [*summary.notices, *list_result_notices(summary)]})
+
+
+def list_result_notices(summary: Summary) -> list[Notice]:
+    """What the durations and the split of a dataset say to its owner."""
+    notices = []
+    if summary.rejected_seconds > summary.kept_seconds:
+        reasons = sorted(summary.rejected_by_reason, key=lambda reason: -summary.rejected_by_reason[reason])
+        text = f"more speech was rejected than kept; main reasons: {', '.join(reasons[:3])}; see {manifest.REJECTS}"
+        notices.append(Notice(text=text))
+    if summary.clips and summary.settings.get("val_share") and not summary.val:
+        text = "no validation clips: all clips share a text or a sound, or there is only one; give other recordings for validation"
+        notices.append(Notice(text=text))
+    return notices
 
 
 def format_summary(summary: Summary) -> str:
@@ -138,7 +170,6 @@ def format_summary(summary: Summary) -> str:
         lines.append(_format_line(f"  {reason}", summary.rejected_seconds_by_reason[reason], format_count(count, "piece"), summary))
     lines.append(_format_line("no speech", summary.non_speech_seconds, "", summary))
     lines += [_format_line(f"speaker {name}", seconds, "", summary) for name, seconds in summary.speakers.items()]
-    lines += [f"warning: {one.source}: {one.warning}" for one in summary.sources if one.warning]
     return "\n".join(lines)
 
 

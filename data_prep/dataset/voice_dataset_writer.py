@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from data_prep import manifest
@@ -13,6 +13,7 @@ from data_prep.dataset.train_val_split import GUARD_SECONDS, assign_splits
 from data_prep.manifest import ManifestRow, Reject
 from data_prep.pipeline import clip_selection
 from data_prep.pipeline.clip_selection import JudgedClip
+from data_prep.pipeline.notices import Notice
 from data_prep.pipeline.recording_results import PreparedRecording
 from finetune.storage import files
 
@@ -33,16 +34,25 @@ def lock_dataset(out: Path) -> Iterator[None]:
 
 
 def write_dataset(
-    out: Path, recordings: list[PreparedRecording], judged: list[JudgedClip], val_share: float, settings: dict[str, object]
+    out: Path,
+    recordings: list[PreparedRecording],
+    judged: list[JudgedClip],
+    val_share: float,
+    settings: dict[str, object],
+    notices: Sequence[Notice],
+    texts: Mapping[str, str],
 ) -> duration_accounting.Summary:
-    """Write references, manifests and summary, after checking that every sample is accounted for; then remove stale clip files."""
+    """Write references, manifests and summary, after checking that every sample is accounted for; then remove stale clip files.
+
+    `texts`: recording → how its texts were verified.
+    """
     takes = {one.clip.id: one.take for one in judged if one.take}
     damaged = {one.source.name for one in recordings if one.damage}
     rows, between = assign_splits(clip_selection.make_rows(judged), val_share, takes, damaged)
     rejects = sorted([*clip_selection.make_rejects(judged, recordings), *(_make_guard_reject(row) for row in between)], key=_make_sort_key)
     rows = [row.model_copy(update={"asr": _describe_demo_whisper(settings)}) for row in sorted(rows, key=_make_sort_key)]
     summary = duration_accounting.make_summary(
-        duration_accounting.compute_all_durations(recordings, rows, rejects), rows, rejects, settings
+        duration_accounting.compute_all_durations(recordings, rows, rejects, notices, texts), rows, rejects, settings, notices
     )
     reference_clips.write_references(out, rows)
     manifest.write_entries(out / manifest.REJECTS, rejects)

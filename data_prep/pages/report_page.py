@@ -30,6 +30,7 @@ from data_prep.pages.rejection_advice import ADVICE, explain_reason
 from data_prep.pages.report_charts import STEPS, Curve, Histogram, choose_ticks, format_number, make_curve, make_histogram
 from data_prep.pages.report_clips import AUDIO_BYTES, ClipSelection, choose_clips, render_clips
 from data_prep.pages.voice_dataset_loader import Dataset, ReportClip
+from data_prep.pipeline.notices import format_notice
 
 FOLDER = Path(__file__).parent
 MOST_RECORDINGS = 2000
@@ -102,6 +103,8 @@ def render_page(dataset: Dataset) -> str:
     return page.render(
         name=dataset.folder.resolve().name,
         summary=dataset.summary,
+        format_notice=format_notice,
+        warned=sum(bool(one.warning) for one in dataset.summary.sources),
         steps=make_funnel(dataset),
         drift=compute_drift(dataset),
         tolerance=TOLERANCE,
@@ -215,10 +218,11 @@ def _make_recording_view(account: RecordingDurations, clips: Sequence[ReportClip
 
 
 def _describe_recording(account: RecordingDurations, clips: Sequence[ReportClip]) -> str:
-    """Notes on a recording: why all of it was rejected, else its most frequent rejection reasons and the decoder's warning."""
+    """Notes on a recording: why all of it was rejected, else its most frequent rejection reasons and its warnings."""
     whole = [clip for clip in clips if clip.stage == "recording"]
     if whole:
-        return f"{format_identifier(whole[0].reasons[0])}: {whole[0].detail}" if whole[0].detail else format_identifier(whole[0].reasons[0])
+        why = format_identifier(whole[0].reasons[0])
+        return "; ".join(filter(None, [f"{why}: {whole[0].detail}" if whole[0].detail else why, account.warning]))
     reasons = Counter(reason for clip in clips for reason in clip.reasons)
     losses = ", ".join(
         f"{format_identifier(reason)} ({count})" for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:3]

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from data_prep.clips import whole_transcript_misfit
 from data_prep.clips.extraction import MeasuredClip
+from data_prep.pipeline.notices import Notice
 from data_prep.pipeline.recording_results import PreparedRecording
 from data_prep.segmentation.subtitle_sync import FEW_CUES, LEAST_CUES
 
 MISTIMED, MISFIT, REPEATED = "mistimed_text", "misfit_text", "same_text"
 """Reasons for rejected clips."""
-SHOWN = 3
 
 
 class Doubt(NamedTuple):
@@ -33,10 +33,10 @@ class TranscriptDoubts:
     """What the texts of a dataset as a whole say about themselves."""
 
     by_clip: dict[str, Doubt] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-    """For the terminal: what is not trusted, what was moved, and what to do."""
-    note: str = ""
-    """What was not checked."""
+    notices: list[Notice] = field(default_factory=list)
+    """What is not trusted, what was moved, what was not checked, and what to do."""
+    unchecked_lengths: frozenset[str] = frozenset()
+    """Names of recordings whose texts' lengths were not compared with the speech."""
 
 
 def find_doubts(recordings: Sequence[PreparedRecording]) -> TranscriptDoubts:
@@ -44,43 +44,45 @@ def find_doubts(recordings: Sequence[PreparedRecording]) -> TranscriptDoubts:
     per speaker and language.
     """
     doubts: dict[str, Doubt] = {}
-    warnings = [_describe_delay(one) for one in recordings if one.delay]
+    notices = [_describe_delay(one) for one in recordings if one.delay]
     mistimed = [one for one in recordings if any(not timing.is_trusted for timing in one.timings)]
     for recording in mistimed:
         doubts |= _doubt_times(recording)
     if mistimed:
-        warnings.append(
-            f"the times of {_list_names(mistimed)} do not fit the speech: do the subtitles belong to other recordings? Their clips are "
+        text = (
+            "the times of the transcript do not fit the speech: do the subtitles belong to other recordings? The clips are "
             f"{MISTIMED}, which only --preset keep-all keeps; give the right file, or use --whisper"
         )
+        notices.append(Notice(text=text, recordings=_list_names(mistimed)))
     few = [one for one in mistimed if any(timing.cues < FEW_CUES and not timing.is_trusted for timing in one.timings)]
     if few:
-        warnings.append(
-            f"{_list_names(few)}: fewer than {FEW_CUES} cues are weak evidence; if the subtitles are right, use --align MODEL or "
-            "--check-with NAME, which check each clip instead"
+        text = (
+            f"fewer than {FEW_CUES} cues are weak evidence; if the subtitles are right, use --align MODEL or --check-with NAME, which "
+            "check each clip instead"
         )
+        notices.append(Notice(text=text, recordings=_list_names(few)))
     misfits, unchecked = _doubt_lengths(recordings, doubts)
     for names, found in misfits:
         doubts = found | doubts
         detail = next(iter(found.values())).detail
-        warnings.append(
-            f"the texts of {names} do not fit the length of the speech ({detail}): a Whisper that does not know the language, or texts of "
-            f"other recordings? Their clips are {MISFIT}, which only --preset keep-all keeps; listen to some, then try a larger Whisper or "
-            "the right transcripts"
+        text = (
+            f"the texts do not fit the length of the speech ({detail}): a Whisper that does not know the language, or texts of other "
+            f"recordings? The clips are {MISFIT}, which only --preset keep-all keeps; listen to some, then try a larger Whisper or the "
+            "right transcripts"
         )
+        notices.append(Notice(text=text, recordings=names))
     spoken = [(clip.id, _measure_speech(clip), clip.text) for one in recordings for clip in one.clips if clip.text]
     repeats = whole_transcript_misfit.find_unlikely_repeats(spoken)
     doubts = {clip: Doubt(REPEATED, "five or more clips of very different lengths have this sentence") for clip in sorted(repeats)} | doubts
-    return TranscriptDoubts(doubts, warnings, _describe_unchecked([one for one in recordings if one.has_unchecked_times], unchecked))
+    notices += _describe_unchecked([one for one in recordings if one.has_unchecked_times], unchecked)
+    return TranscriptDoubts(doubts, notices, frozenset(_list_names(unchecked)))
 
 
-def _describe_unchecked(times: Sequence[PreparedRecording], lengths: Sequence[PreparedRecording]) -> str:
-    """What was not checked: the `times` of transcripts with few cues, the `lengths` of the texts of few clips. "" if everything was."""
-    parts = [f"the times of {_list_names(times)} (fewer than {LEAST_CUES} cues)"] if times else []
-    if lengths:
-        few = f"fewer than {whole_transcript_misfit.LEAST_CLIPS} clips of a second or more"
-        parts.append(f"the lengths of the texts of {_list_names(lengths)} ({few})")
-    return f"not checked: {'; '.join(parts)}" if parts else ""
+def _describe_unchecked(times: Sequence[PreparedRecording], lengths: Sequence[PreparedRecording]) -> list[Notice]:
+    """What was not checked: the `times` of transcripts with few cues, the `lengths` of the texts of few clips."""
+    few = f"fewer than {whole_transcript_misfit.LEAST_CLIPS} clips of a second or more"
+    texts = ((times, f"times not checked: fewer than {LEAST_CUES} cues"), (lengths, f"lengths of the texts not checked: {few}"))
+    return [Notice(text=text, recordings=_list_names(group), is_warning=False) for group, text in texts if group]
 
 
 def _doubt_times(recording: PreparedRecording) -> dict[str, Doubt]:
@@ -100,10 +102,10 @@ def _doubt_times(recording: PreparedRecording) -> dict[str, Doubt]:
 
 def _doubt_lengths(
     recordings: Sequence[PreparedRecording], known: Mapping[str, Doubt]
-) -> tuple[list[tuple[str, dict[str, Doubt]]], list[PreparedRecording]]:
+) -> tuple[list[tuple[tuple[str, ...], dict[str, Doubt]]], list[PreparedRecording]]:
     """(names, doubts) of recordings whose texts do not fit, and recordings with too few clips to tell. Clips with a `known` doubt do not
     count: the wrong texts of one recording would make those of the others doubtful."""
-    found: list[tuple[str, dict[str, Doubt]]] = []
+    found: list[tuple[tuple[str, ...], dict[str, Doubt]]] = []
     small: dict[tuple[str, str], list[PreparedRecording]] = defaultdict(list)
     for recording in recordings:
         clips = [clip for clip in recording.clips if clip.text and clip.id not in known]
@@ -113,7 +115,7 @@ def _doubt_lengths(
         if misfit is None:
             small[recording.source.speaker, clips[0].language].append(recording)
         elif misfit > whole_transcript_misfit.MOST_MISFIT:
-            found.append((recording.source.name, _doubt_misfit(clips, misfit)))
+            found.append(((recording.source.name,), _doubt_misfit(clips, misfit)))
     unchecked = []
     for group in small.values():
         clips = [clip for one in group for clip in one.clips if clip.text and clip.id not in known]
@@ -140,14 +142,14 @@ def _doubt_misfit(clips: Sequence[MeasuredClip], misfit: float) -> dict[str, Dou
     return {clip.id: Doubt(MISFIT, detail) for clip in clips}
 
 
-def _describe_delay(recording: PreparedRecording) -> str:
+def _describe_delay(recording: PreparedRecording) -> Notice:
     how = "late" if recording.delay > 0 else "early"
-    return (
-        f"the transcript of {recording.source.name} was {abs(recording.delay):.2f} s {how}: its times were moved by that much; "
-        "correct the file if another program uses it"
+    text = (
+        f"the transcript was {abs(recording.delay):.2f} s {how}: its times were moved by that much; correct the file if another program "
+        "uses it"
     )
+    return Notice(text=text, recordings=_list_names([recording]))
 
 
-def _list_names(recordings: Sequence[PreparedRecording]) -> str:
-    names = [one.source.name for one in recordings]
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+def _list_names(recordings: Sequence[PreparedRecording]) -> tuple[str, ...]:
+    return tuple(one.source.name for one in recordings)

@@ -150,6 +150,7 @@ def test_a_second_run_computes_nothing_and_a_new_recording_only_itself(prepared,
     assert len(clips(out)) == SENTENCES, "it is a piece of a recording that is there already"
     assert read_output(out, "summary.json")["rejected_by_reason"] == {"duplicate": 1}
     (recordings / "slt" / "more.wav").unlink()
+    (recordings / "slt" / "more.txt").unlink()
     assert run(*options) == 0
     assert contents(out) == before
 
@@ -244,9 +245,13 @@ def test_bad_recordings_are_rejected_and_the_others_processed(one_sentence, rail
         "twin.wav": ["duplicate"],
         "untold.wav": ["no_transcript"],
     }
-    printed = capsys.readouterr().out
+    printed, said = capsys.readouterr()
     assert "nan.wav: rejected, nan: a sample that is not a number at 0.004 s" in printed
-    assert f"warning: cut.wav: truncated: the file declares {2 * len(third) / MASTER_RATE:.2f} s" in printed
+    damage = f"truncated: the file declares {2 * len(third) / MASTER_RATE:.2f} s"
+    assert f"warning: cut.wav: {damage}" in said and "note: untold.wav: 1 recording without a transcript" in said
+    sources = {one["source"]: one for one in json.loads((out / "summary.json").read_text())["sources"]}
+    assert damage in sources["cut.wav"]["warning"] and "without a transcript" in sources["untold.wav"]["warning"]
+    assert sources["apple.m4a"]["texts"] == "transcript; words not checked" and sources["untold.wav"]["texts"] == ""
 
 
 def test_whisper_provides_the_text(one_sentence, whisper_that_says, tmp_path) -> None:
@@ -362,8 +367,9 @@ def test_flags_that_do_not_fit_are_refused_by_their_own_name(sample, tmp_path, c
     assert f"--check-with {tmp_path / 'notes.pt'}: not a Whisper checkpoint" in printed and "--whisper" not in printed
 
 
-def test_unknown_languages_of_transcripts_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    voice._print_unknown_languages(["JP", "xx", "sv-SE", "xx", "auto", "q"])
-    assert "unknown languages: 'xx' (2 recordings), 'q' (1 recording); the rows have the language 'auto'" in capsys.readouterr().err
-    voice._print_unknown_languages(["de", "JP"])
-    assert not capsys.readouterr().err
+def test_unknown_languages_of_transcripts_are_counted() -> None:
+    codes = dict(zip("abcdef", ["JP", "xx", "sv-SE", "xx", "auto", "q"], strict=True))
+    (notice,) = voice._note_unknown_languages(codes)
+    assert "unknown languages: 'xx' (2 recordings), 'q' (1 recording); the rows have the language 'auto'" in notice.text
+    assert notice.recordings == ("b", "d", "f")
+    assert voice._note_unknown_languages({"a": "de", "b": "JP", "c": None}) == []

@@ -18,6 +18,7 @@ from data_prep.dataset.duration_accounting import (
     make_summary,
 )
 from data_prep.manifest import ManifestRow, Reject
+from data_prep.pipeline.notices import Notice
 from data_prep.pipeline.recording_results import PreparedRecording
 from data_prep.recordings.recording_files import RecordingSource
 from data_prep.segmentation.vad import Region
@@ -27,9 +28,7 @@ SPEECH = [Region(1 * SECOND, 4 * SECOND), Region(6 * SECOND, 8 * SECOND)]
 
 
 def test_kept_rejected_and_silent_seconds_add_up_to_the_whole() -> None:
-    one = compute_durations(
-        "a.wav", "me", 10 * SECOND + 7, SPEECH, [Region(SECOND - 5, 4 * SECOND + 5)], [Region(6 * SECOND, 8 * SECOND)], ""
-    )
+    one = compute_durations("a.wav", "me", 10 * SECOND + 7, SPEECH, [Region(SECOND - 5, 4 * SECOND + 5)], [Region(6 * SECOND, 8 * SECOND)])
     assert (one.kept, one.rejected, one.non_speech) == (3 * SECOND + 10, 2 * SECOND, 5 * SECOND - 3)
     assert one.kept + one.rejected + one.non_speech == one.total
     assert one.clips == 1
@@ -47,12 +46,12 @@ def test_kept_rejected_and_silent_seconds_add_up_to_the_whole() -> None:
 )
 def test_lost_or_doubled_speech_raises(kept, rejected, complaint) -> None:
     with pytest.raises(RuntimeError, match=complaint):
-        compute_durations("a.wav", "me", 10 * SECOND, SPEECH, kept, rejected, "")
+        compute_durations("a.wav", "me", 10 * SECOND, SPEECH, kept, rejected)
 
 
 def entry(**changes: int) -> RecordingDurations:
     values = {"total": 10 * SECOND, "kept": 4 * SECOND, "rejected": 3 * SECOND, "non_speech": 3 * SECOND} | changes
-    return RecordingDurations(source="a.wav", speaker="me", clips=1, warning="half of it is missing", **values)
+    return RecordingDurations(source="a.wav", speaker="me", clips=1, **values)
 
 
 ROWS = [ManifestRow(id="1", audio="1.flac", text="a", speaker="me", language="english", duration=4.0, split="train")]
@@ -62,26 +61,44 @@ REJECTS = [
 ]
 
 
+ABOUT_TWO = Notice(text="their texts are short", recordings=("a.wav", "b.wav"))
+NO_VALIDATION = "no validation clips: all clips share a text or a sound, or there is only one; give other recordings for validation"
+
+
+def test_more_speech_rejected_than_kept_is_a_notice() -> None:
+    (notice,) = make_summary([entry(kept=2 * SECOND, non_speech=5 * SECOND)], ROWS, REJECTS, {}, []).notices
+    assert notice.text == "more speech was rejected than kept; main reasons: noisy, clipped; see rejects.jsonl"
+
+
+def test_the_durations_of_a_recording_have_its_notices_and_how_its_texts_were_verified() -> None:
+    notices = [ABOUT_TWO, Notice(text="damaged", recordings=("a.wav",)), Notice(text="of all"), ABOUT_TWO]
+    source = RecordingSource(Path("a.wav"), "a.wav", "", "me")
+    (one,) = compute_all_durations([PreparedRecording(source, SECOND)], [], [], notices, {"a.wav": "words not checked"})
+    assert (one.warning, one.texts) == ("their texts are short; damaged", "words not checked")
+
+
 def test_the_summary_counts_reasons_and_seconds() -> None:
-    summary = make_summary([entry()], ROWS, REJECTS, {"val_share": 0.05})
+    summary = make_summary(
+        [entry()], ROWS, REJECTS, {"val_share": 0.05}, [ABOUT_TWO, Notice(text="half of it is missing", recordings=("a.wav",))]
+    )
     assert (summary.input_seconds, summary.kept_seconds, summary.rejected_seconds, summary.non_speech_seconds) == (10, 4, 3, 3)
     assert summary.rejected_by_reason == {"clipped": 1, "noisy": 2}
     assert summary.rejected_seconds_by_reason == {"clipped": 2, "noisy": 3}
+    assert [notice.text for notice in summary.notices] == ["their texts are short", NO_VALIDATION], "one recording's is with its durations"
     assert (summary.train, summary.val, summary.speakers, summary.languages) == (1, 0, {"me": 4}, {"english": 4})
 
 
 def test_a_sum_that_is_off_by_one_sample_is_refused() -> None:
     with pytest.raises(RuntimeError, match="are not 240000 samples"):
-        make_summary([entry(kept=4 * SECOND - 1)], ROWS, REJECTS, {})
+        make_summary([entry(kept=4 * SECOND - 1)], ROWS, REJECTS, {}, [])
 
 
 def test_the_table_shows_the_seconds_per_reason() -> None:
-    lines = format_summary(make_summary([entry()], ROWS, REJECTS, {})).splitlines()
-    assert [line.split()[0] for line in lines] == ["input", "kept", "rejected", "noisy", "clipped", "no", "speaker", "warning:"]
+    lines = format_summary(make_summary([entry()], ROWS, REJECTS, {}, [])).splitlines()
+    assert [line.split()[0] for line in lines] == ["input", "kept", "rejected", "noisy", "clipped", "no", "speaker"]
     assert "0:00:04.0" in lines[1]
     assert "40.0%" in lines[1]
-    assert "half of it is missing" in lines[-1]
-    assert format_summary(make_summary([], [], [], {}))
+    assert format_summary(make_summary([], [], [], {}, []))
 
 
 def test_the_clock_never_shows_sixty_seconds() -> None:
@@ -109,6 +126,6 @@ def test_an_account_from_manifest_seconds_is_exact_to_the_sample(stretches, tail
         speech.append(Region(start, stop))
         position = stop
     recording = PreparedRecording(RecordingSource(Path("a.wav"), "a.wav", "aa", "me"), position + tail, tuple(speech))
-    (one,) = compute_all_durations([recording], rows, rejects)
+    (one,) = compute_all_durations([recording], rows, rejects, [], {})
     assert one.kept == kept
     assert one.kept + one.rejected + one.non_speech == one.total == position + tail

@@ -11,6 +11,7 @@ import pytest
 
 from data_prep.pages import report_page
 from data_prep.pages.report_page import make_funnel, render_page
+from data_prep.pipeline.notices import Notice
 from tests.data_prep.example_clips import clip, dataset, whole
 from tests.data_prep.page import Page
 
@@ -99,6 +100,22 @@ def test_the_report_lists_the_settings_of_the_run(tmp_path) -> None:
     lines = Page(render_page(made)).text().splitlines()
     for key, value in (("lengths target", "6.0"), ("text model", "small"), ("decisions", "3"), ("preset", "default")):
         assert lines[lines.index(key) + 1] == value
+
+
+def test_the_report_shows_every_notice_and_how_texts_were_verified(tmp_path) -> None:
+    made = some(tmp_path)
+    rejected, used = (
+        one.model_copy(update={"warning": f"note on {one.source}", "texts": "words not checked" if one.clips else ""})
+        for source in ("c.wav", "1.wav")
+        for one in made.summary.sources
+        if one.source == source
+    )
+    notices = [Notice(text="the texts are short", recordings=("0.wav", "1.wav"))]
+    summary = made.summary.model_copy(update={"notices": notices, "sources": [rejected, used]})
+    text = Page(render_page(replace(made, summary=summary))).text()
+    assert "warning: 0.wav, 1.wav: the texts are short" in text and "2 of 2 recordings have notes of their own" in text
+    assert "duplicate: the same bytes as 1.wav; note on c.wav" in text, "also of a recording that is rejected as a whole"
+    assert "note on 1.wav; clipped (1)" in text and text.count("words not checked") == 1
 
 
 def test_a_long_table_is_shortened_with_a_note(tmp_path, monkeypatch) -> None:

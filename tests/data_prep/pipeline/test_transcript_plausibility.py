@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.pipeline.transcript_plausibility import find_doubts
+from data_prep.pipeline.notices import format_notice
+from data_prep.pipeline.transcript_plausibility import TranscriptDoubts, find_doubts
 from data_prep.segmentation.subtitle_sync import TranscriptTiming
 from tests.data_prep.pipeline.test_clip_selection import clip, recording
 
@@ -16,31 +17,35 @@ def timing(start: float, stop: float, strength: tuple[float, float]) -> Transcri
     return TranscriptTiming(round(start * MASTER_RATE), round(stop * MASTER_RATE), 24, 0.0, *strength)
 
 
+def list_warnings(doubts: TranscriptDoubts) -> list[str]:
+    return [format_notice(one) for one in doubts.notices if one.is_warning]
+
+
 def test_clips_in_a_block_of_cues_that_do_not_fit_are_doubted() -> None:
     clips = [clip(number, text=f"Sentence {number} of some length.") for number in range(4)]  # at 0, 6, 12 and 18 s
     both = replace(recording(*clips), timings=(timing(0, 11, RIGHT), timing(12, 24, WRONG)))
     found = find_doubts([both])
     assert {identity: doubt.reason for identity, doubt in found.by_clip.items()} == {"aa_2": "mistimed_text", "aa_3": "mistimed_text"}
     assert "by 0.10; at least 0.4" in found.by_clip["aa_2"].detail
-    assert "a.wav do not fit the speech" in found.warnings[0]
+    assert found.notices[0].recordings == ("a.wav",) and "do the subtitles belong to other recordings?" in found.notices[0].text
 
 
 def test_few_cues_that_do_not_fit_are_doubted_and_the_models_that_decide_are_named() -> None:
     few = replace(recording(clip()), timings=(timing(0, 6, (0.5, 3.0))._replace(cues=8),))
     found = find_doubts([few])
     assert "of 8 cues correlate with the starts of speech by 0.50; at least 0.6" in found.by_clip["aa_0"].detail
-    assert "weak evidence" in found.warnings[1] and "--align MODEL or --check-with NAME" in found.warnings[1]
+    assert "weak evidence" in found.notices[1].text and "--align MODEL or --check-with NAME" in found.notices[1].text
     many = find_doubts([replace(few, timings=(timing(0, 6, (0.5, 3.0)),))])
-    assert not many.by_clip and not many.warnings, "of twelve cues and more, 0.4 is enough"
-    assert len(find_doubts([replace(few, timings=(timing(0, 6, WRONG),))]).warnings) == 1
+    assert not many.by_clip and list_warnings(many) == [], "of twelve cues and more, 0.4 is enough"
+    assert len(list_warnings(find_doubts([replace(few, timings=(timing(0, 6, WRONG),))]))) == 1
 
 
 def test_a_delay_is_reported_with_its_direction() -> None:
     late = replace(recording(clip()), delay=0.98, timings=(timing(0, 6, RIGHT),))
-    assert find_doubts([late]).warnings == [
-        "the transcript of a.wav was 0.98 s late: its times were moved by that much; correct the file if another program uses it"
+    assert list_warnings(find_doubts([late])) == [
+        "warning: a.wav: the transcript was 0.98 s late: its times were moved by that much; correct the file if another program uses it"
     ]
-    assert "0.98 s early" in find_doubts([replace(late, delay=-0.98)]).warnings[0]
+    assert "0.98 s early" in find_doubts([replace(late, delay=-0.98)]).notices[0].text
 
 
 def test_small_recordings_of_a_speaker_are_checked_together() -> None:
@@ -49,8 +54,11 @@ def test_small_recordings_of_a_speaker_are_checked_together() -> None:
 
     assert len(find_doubts(make(20)).by_clip) == 20
     few = find_doubts(make(19))
-    assert not few.by_clip and not few.warnings
-    assert few.note == "not checked: the lengths of the texts of a.wav, a.wav, a.wav and 16 more (fewer than 20 clips of a second or more)"
+    assert not few.by_clip
+    assert [format_notice(one) for one in few.notices] == [
+        "note: a.wav, a.wav, a.wav and 16 more: lengths of the texts not checked: fewer than 20 clips of a second or more"
+    ]
+    assert few.unchecked_lengths == {"a.wav"}
 
 
 def test_clips_with_wrong_times_do_not_make_the_lengths_of_others_doubtful() -> None:
@@ -65,6 +73,8 @@ def test_clips_with_wrong_times_do_not_make_the_lengths_of_others_doubtful() -> 
 
 def test_a_note_says_that_the_times_of_few_cues_were_not_checked() -> None:
     few = replace(recording(clip()), has_unchecked_times=True)
-    assert find_doubts([few]).note.startswith("not checked: the times of a.wav (fewer than 5 cues); the lengths of the texts of a.wav (")
+    found = [format_notice(one) for one in find_doubts([few]).notices]
+    assert found[0] == "note: a.wav: times not checked: fewer than 5 cues"
+    assert found[1].startswith("note: a.wav: lengths of the texts not checked")
     right = replace(recording(*(clip(number, text=f"Sentence {number}.") for number in range(20))), timings=(timing(0, 6, RIGHT),))
-    assert find_doubts([right]).note == ""
+    assert find_doubts([right]).notices == []

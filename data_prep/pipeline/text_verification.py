@@ -1,0 +1,50 @@
+"""How the texts of each recording were verified, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from data_prep.clips.extraction import MeasuredClip
+from data_prep.pipeline.recording_results import PreparedRecording
+from finetune.errors import format_count
+
+
+@dataclass(frozen=True)
+class TextChecks:
+    """Names of the models of a run that have to do with texts; None: there is none."""
+
+    whisper: str | None = None
+    """Wrote the texts."""
+    aligner: str | None = None
+    """Aligned each clip with its text."""
+    check: str | None = None
+    """Transcribed each clip for comparison."""
+
+
+def describe_texts(recording: PreparedRecording, checks: TextChecks, unchecked_lengths: Collection[str]) -> str:
+    """Where the texts of a recording come from and what verified them; "" if it was rejected as a whole. `unchecked_lengths`: recordings
+    whose texts' lengths were not compared with the speech."""
+    clips = [clip for clip in recording.clips if clip.text and clip.audio]
+    if recording.refused:
+        return ""
+    parts = [f"transcribed by {checks.whisper}" if checks.whisper else "transcript"]
+    if checks.aligner:
+        parts.append(f"aligned with the sound by {checks.aligner}{_count_measured(clips, 'alignment_score')}")
+    if checks.check:
+        parts.append(f"compared with what {checks.check} transcribes{_count_measured(clips, 'check_wer')}")
+    weak = _list_weak_checks(recording, unchecked_lengths)
+    parts += [f"{' and '.join(weak)} checked against the speech"] if weak else []
+    if not checks.aligner and not checks.check and not checks.whisper:
+        parts.append("words not checked")
+    return "; ".join(parts)
+
+
+def _count_measured(clips: list[MeasuredClip], measure: str) -> str:
+    missing = sum(getattr(clip.quality, measure) is None for clip in clips)
+    return f" (not {format_count(missing, 'clip')} of {len(clips)})" if missing else ""
+
+
+def _list_weak_checks(recording: PreparedRecording, unchecked_lengths: Collection[str]) -> list[str]:
+    """What was compared without a model: it finds texts of another recording, not single wrong words."""
+    return ["times"] * bool(recording.timings) + ["lengths"] * (recording.source.name not in unchecked_lengths)
