@@ -262,7 +262,10 @@ def _read_transcripts(sources: list[RecordingSource], root: Path) -> tuple[dict[
     near = [path.name for path in found.near_misses]
     shown = f"; found {', '.join([*near[:SHOWN], *['…'] * (len(near) > SHOWN)])}" if near else ""
     if not any(found.by_recording.values()):
-        raise UserError(f"--transcripts: no recording has a transcript{shown}; expected {FORMS} (or use --whisper NAME)")
+        for note in found.notes:
+            print_diagnostic(f"note: {note}")
+        unused = "".join(f"; {note}" for note in found.unused[:SHOWN])
+        raise UserError(f"--transcripts: no recording has a transcript{unused or shown}; expected {FORMS} (or use --whisper NAME)")
     texts = {source.name: found.by_recording[source.path] for source in sources}
     without = tuple(name for name, text in texts.items() if text is None)
     notices = [Notice(text=f"{format_count(len(without), 'recording')} without a transcript{shown}", recordings=without)] if without else []

@@ -1,4 +1,4 @@
-"""Reader for LJSpeech-style metadata.csv: fields separated by `|`, no quotes, no header.
+"""Reader for LJSpeech-style metadata.csv: fields separated by `|`, no header; quotation marks are text.
 
 Three fields mean `id|text|normalised text` (LJSpeech) or `id|speaker|text` (Piper, several speakers). All lines together decide which;
 a file that fits neither is rejected, since a wrong guess would train on names.
@@ -7,10 +7,10 @@ a file that fits neither is rejected, since a wrong guess would train on names.
 from __future__ import annotations
 
 from difflib import SequenceMatcher
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
-from data_prep.audio.stream_reader import EXTENSIONS, FILM_EXTENSIONS
+from data_prep.delimited_records import unquote
 from finetune.errors import UserError
 
 NAMES = ("metadata.csv", "metadata_val.csv")
@@ -29,26 +29,17 @@ class MetadataLine(NamedTuple):
     language: str | None = None
 
 
-def parse_table(path: Path, content: str) -> dict[str, MetadataLine]:
-    """Id → line; an id may also be given as the path of a recording. Raises `UserError` with file and line for invalid lines."""
+def parse_table(path: Path, content: str) -> list[tuple[str, MetadataLine]]:
+    """(Id or path of the recording, its line) of each line. Raises `UserError` with file and line for invalid lines."""
     lines = [(number, line.split("|")) for number, line in enumerate(content.split("\n"), start=1) if line.strip()]
     for number, fields in lines:
         if not 2 <= len(fields) <= 3 or not fields[0].strip() or not fields[-1].strip():
             raise UserError(f"{path}:{number}: expected id|text or id|text|normalised text, found {'|'.join(fields)[:80]!r}")
     by_speaker = _has_speaker_column(path, lines)
-    entries: dict[str, MetadataLine] = {}
-    for number, fields in lines:
-        name = _parse_id(fields[0].strip())
-        if name in entries:
-            raise UserError(f"{path}:{number}: duplicate id {name!r} (also in line {entries[name].line}); remove one of the lines")
-        entries[name] = MetadataLine(path, number, fields[-1].strip(), fields[1].strip() if by_speaker else None)
-    return entries
-
-
-def _parse_id(field: str) -> str:
-    """`wavs/a.wav` → `a`."""
-    path = PurePosixPath(field)
-    return path.stem if path.suffix.lower() in (*EXTENSIONS, *FILM_EXTENSIONS) else field
+    return [
+        (fields[0].strip(), MetadataLine(path, number, unquote(fields[-1].strip()), fields[1].strip() if by_speaker else None))
+        for number, fields in lines
+    ]
 
 
 def _has_speaker_column(path: Path, lines: list[tuple[int, list[str]]]) -> bool:

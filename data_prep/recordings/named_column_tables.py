@@ -1,24 +1,32 @@
 """Tables of recordings and texts whose columns are named: CSV, TSV and JSONL files with a column for the file and one for its text.
 
 AudioFolder's metadata.csv and metadata.jsonl (`file_name`, and `text` or `transcription`), Common Voice's validated.tsv (`path`,
-`sentence`, `client_id`, `locale`), NeMo's manifests (`audio_filepath`, `text`).
+`sentence`, `client_id`, `locale`), NeMo's manifests (`audio_filepath`, `text`), Label Studio's CSV (`audio`, `transcription`).
 """
 
 from __future__ import annotations
 
 import csv
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data_prep.recordings.ljspeech_metadata import MetadataLine
+from data_prep.delimited_records import BrokenRecordError, Record, is_quoted, read_records, unquote
+from data_prep.recordings.ljspeech_metadata import NAMES, MetadataLine
+from data_prep.recordings.recording_names import has_sound_ending
 from data_prep.recordings.text_encoding import decode_head
-from finetune.errors import UserError
+from finetune.errors import UserError, format_count
 from finetune.storage import input_files, strict_json
 
 ENDINGS = (".csv", ".tsv", ".jsonl")
-FILE_COLUMNS = ("file_name", "path", "audio", "audio_filepath", "audio_path", "audio_file", "filename", "file", "wav")
+FILE_COLUMNS = (
+    *("file_name", "path", "audio", "audio_filepath", "audio_path", "audio_file", "filename", "file", "wav"),
+    *("wav_filename", "wav_path", "audio_filename", "clip"),
+)
+METADATA_COLUMNS = ("id", "name")
+"""Further names of the column of the file, in metadata.csv only: other tables number or name anything."""
 TEXT_COLUMNS = ("text", "sentence", "transcription", "transcript", "normalized_text")
 SPEAKER_COLUMNS = ("speaker", "speaker_id", "client_id", "speaker_name")
 LANGUAGE_COLUMNS = ("language", "locale", "lang")
@@ -27,6 +35,9 @@ UNCHECKED = ("other.tsv", "invalidated.tsv", "reported.tsv")
 PART_COLUMNS = ("offset", "start", "start_time", "start_seconds", "start_sec", "begin", "begin_time")
 """Where in the recording the text begins: such a row is not the text of the whole recording."""
 HEAD_BYTES = 1 << 16
+EXCEL_MARK = re.compile(r'"?sep=(.)"?')
+"""First line by which a table names its separator to Excel."""
+SHOWN = 3
 
 
 class TableColumns(NamedTuple):
@@ -38,16 +49,34 @@ class TableColumns(NamedTuple):
     language: str | None
 
 
+class ColumnTable(NamedTuple):
+    """The rows of a table with named columns: (path of the recording as the table has it, its line)."""
+
+    rows: list[tuple[str, MetadataLine]]
+    notes: list[str]
+    """Rows without a text, and texts over several lines, by their lines."""
+
+
+class _Header(NamedTuple):
+    """The line that names the columns."""
+
+    line: int
+    text: str
+    delimiter: str
+    names: list[str]
+
+
 SPEAKER = TableColumns._fields.index("speaker")
 
 
-def find_columns(names: list[str]) -> TableColumns | None:
-    """The columns that are read among all columns of a table; None if there is none for the file, or none for the text."""
+def find_columns(names: Sequence[str], table: str = "") -> TableColumns | None:
+    """The columns that are read among all columns of a table; None if there is none for the file, or none for the text. `table`: its file
+    name."""
 
     def find_first(known: tuple[str, ...]) -> str | None:
         return next((name for wanted in known for name in names if name.strip().lower() == wanted), None)
 
-    file, text = find_first(FILE_COLUMNS), find_first(TEXT_COLUMNS)
+    file, text = find_first((*FILE_COLUMNS, *(METADATA_COLUMNS if table in NAMES else ()))), find_first(TEXT_COLUMNS)
     return TableColumns(file, text, find_first(SPEAKER_COLUMNS), find_first(LANGUAGE_COLUMNS)) if file and text else None
 
 
@@ -57,30 +86,32 @@ def is_column_table(path: Path) -> bool:
         return False
     try:
         with input_files.open_file(path) as file:
-            head = next((line for line in decode_head(file.read(HEAD_BYTES)).split("\n") if line.strip()), "")
+            head = decode_head(file.read(HEAD_BYTES)).split("\n")
     except OSError:  # a folder, or not readable
         return False
     if path.suffix.lower() == ".jsonl":
         try:
-            value = strict_json.loads(head)
+            value = strict_json.loads(next((line for line in head if line.strip()), ""))
         except ValueError:
             return False
         return isinstance(value, dict) and find_columns([key for key, each in value.items() if isinstance(each, str | None)]) is not None
     try:
-        return find_columns(_split_header(path, head)) is not None
+        return find_columns(_split_header(path, head).names, path.name) is not None
     except csv.Error:
         return False
 
 
-def parse_columns(path: Path, content: str) -> Iterator[tuple[str, MetadataLine]]:
-    """Yield (path of the recording as the table has it, its line). Lines without a text are left out.
-
-    Raises `UserError` with file and line for broken lines.
-    """
-    rows = _read_jsonl(path, content) if path.suffix.lower() == ".jsonl" else _read_separated(path, content)
+def parse_columns(path: Path, content: str) -> ColumnTable:
+    """The rows of a table; those without a text are counted. Raises `UserError` with file and line for broken lines."""
+    rows = list(_read_jsonl(path, content) if path.suffix.lower() == ".jsonl" else _read_separated(path, content))
     columns: TableColumns | None = None
+    found: list[tuple[str, MetadataLine]] = []
+    textless, broken = list[int](), list[int]()
     for number, row in rows:
-        columns = columns or find_columns(list(row))
+        columns = columns or find_columns(list(row), path.name)
+        if not any(value.strip() if isinstance(value, str) else value is not None for value in row.values()):
+            textless.append(number)
+            continue
         fields = [] if columns is None else [row.get(column) if column else None for column in columns]
         if len(fields) > SPEAKER and isinstance(fields[SPEAKER], int):
             fields[SPEAKER] = str(fields[SPEAKER])
@@ -88,8 +119,21 @@ def parse_columns(path: Path, content: str) -> Iterator[tuple[str, MetadataLine]
             raise UserError(f"{path}:{number}: expected the file and its text in columns like file_name and text, found {row!r:.80}")
         _require_whole_recording(path, number, row)
         file, text, speaker, language = ((field or "").strip() for field in fields)
+        if "\n" in text:
+            broken.append(number)
+            text = " ".join(text.split())
         if text:
-            yield file, MetadataLine(path, number, text, speaker or None, language or None)
+            found.append((file, MetadataLine(path, number, text, speaker or None, language or None)))
+        else:
+            textless.append(number)
+    notes = [] if rows else [f"{path} has no rows after the names of its columns"]
+    notes += _list_lines(path, "without a text, dropped", textless) + _list_lines(path, "with line breaks in the text, now spaces", broken)
+    return ColumnTable(found, notes)
+
+
+def _list_lines(path: Path, what: str, numbers: list[int]) -> list[str]:
+    shown = ", ".join([*map(str, numbers[:SHOWN]), *["…"] * (len(numbers) > SHOWN)])
+    return [f"{path}: {format_count(len(numbers), 'row')} {what} (line {shown})"] if numbers else []
 
 
 def _require_whole_recording(path: Path, number: int, row: dict[str, Any]) -> None:
@@ -122,41 +166,87 @@ def _read_jsonl(path: Path, content: str) -> Iterator[tuple[int, dict[str, Any]]
 def _read_separated(path: Path, content: str) -> Iterator[tuple[int, dict[str, str]]]:
     csv.field_size_limit(sys.maxsize)
     lines = content.split("\n")
-    first = next((at for at, line in enumerate(lines) if line.strip()), 0)
     try:
-        header = _split_header(path, lines[first])
+        header = _split_header(path, lines)
+        _require_single_columns(path, header)
+        records = list(read_records((f"{line}\n" for line in lines[header.line :]), header.delimiter, header.text, header.line + 1))
+    except BrokenRecordError as error:
+        raise UserError(f"{path}:{error.line}: not a table ({strict_json.one_line(error)}); correct its quotation marks") from None
     except csv.Error as error:
-        raise UserError(f"{path}:{first + 1}: not a table ({strict_json.one_line(error)}); correct the line") from None
-    quoted = path.suffix.lower() != ".tsv"  # Common Voice writes sentences with single quotation marks as they are
-    reader = csv.reader(
-        (f"{line}\n" for line in lines[first + 1 :]),
-        delimiter=_detect_delimiter(path, lines[first]),
-        quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
-        strict=True,
-    )
-    begins = first + 2
-    try:
-        for record in reader:
-            number, begins = begins, reader.line_num + first + 2
-            if any(field.strip() for field in record):
-                if len(record) != len(header):
-                    raise UserError(f"{path}:{number}: {len(record)} columns, but the first line names {len(header)}; correct the line")
-                yield number, dict(zip(header, record if quoted else map(_unquote, record), strict=True))
-    except csv.Error as error:
-        raise UserError(f"{path}:{begins}: not a table ({strict_json.one_line(error)}); correct the line") from None
+        raise UserError(f"{path}: its first line is not that of a table ({strict_json.one_line(error)}); correct the line") from None
+    _require_single_rows(path, lines, header, records)
+    records = _unquote_columns(records, len(header.names))
+    for record in records:
+        fields, more = record.fields[: len(header.names)], record.fields[len(header.names) :]
+        if not record.fields or (len(record.fields) == 1 and not record.fields[0].strip()):
+            continue  # a blank line
+        if len(fields) != len(header.names) or any(field.strip() for field in more):
+            raise UserError(
+                f"{path}:{record.line}: {format_count(len(record.fields), 'column')}, but the first line names {len(header.names)}; "
+                "correct the line"
+            )
+        yield record.line, dict(zip(header.names, fields, strict=True))
 
 
-def _unquote(field: str) -> str:
-    """A field that was quoted because of the quotation marks in it, as some programs write TSV."""
-    inner = field[1:-1]
-    is_quoted = len(field) > 1 and field[0] == field[-1] == '"' and '"' not in inner.replace('""', "")
-    return inner.replace('""', '"') if is_quoted else field
+def _unquote_columns(records: list[Record], columns: int) -> list[Record]:
+    """The records without the quotation marks that a program added: around fields with quotation marks, or around all of a column."""
+    literal = [record.fields for record in records if record.literal and len(record.fields) == columns]
+    whole = [all(is_quoted(fields[at]) or not fields[at] for fields in literal) for at in range(columns)]
+    return [
+        record._replace(fields=[unquote(each, at < columns and whole[at]) for at, each in enumerate(record.fields)])
+        if record.literal
+        else record
+        for record in records
+    ]
 
 
-def _split_header(path: Path, line: str) -> list[str]:
-    return next(csv.reader([line.rstrip("\r\n")], delimiter=_detect_delimiter(path, line)), [])
+def _require_single_columns(path: Path, header: _Header) -> None:
+    """Raises `UserError` if two columns have the name of one that is read."""
+    names = [name.strip().lower() for name in header.names]
+    for column in find_columns(header.names, path.name) or ():
+        if column and names.count(column.strip().lower()) > 1:
+            raise UserError(f"{path}:{header.line}: two columns are named {column!r}; rename one of them")
 
 
-def _detect_delimiter(path: Path, line: str) -> str:
-    """Spreadsheets write a semicolon where the comma is the decimal mark; some tables are separated by `|`."""
-    return "\t" if path.suffix.lower() == ".tsv" else max(",;\t|", key=line.count)
+def _require_single_rows(path: Path, lines: list[str], header: _Header, records: list[Record]) -> None:
+    """Raises `UserError` for a quotation that ends in another line if a line of it reads as a row of its own.
+
+    A line that follows in a text with line breaks rarely has all columns, and something like the names of the other rows in the right one.
+    """
+    columns = find_columns(header.names, path.name)
+    if columns is None or not any(record.lines > 1 for record in records):
+        return
+    at = header.names.index(columns.file)
+    shapes = {_outline(record.fields[at]) for record in records if len(record.fields) > at}
+    for record in records:
+        for number in range(record.line + 1, record.line + record.lines):
+            fields = lines[number - 1].split(header.delimiter)
+            if len(fields) >= len(header.names) and _reads_as_name(fields, at, shapes):
+                raise UserError(
+                    f"{path}:{record.line}: a quotation begins here and includes line {number}, which reads as a row of its own "
+                    f"({lines[number - 1]!r:.60}); write the quotation marks of the text twice, or end the quotation in its line"
+                )
+
+
+def _reads_as_name(fields: list[str], at: int, shapes: set[str]) -> bool:
+    """Whether a field looks like the names of recordings in other rows: in prose, a space follows a word and a comma."""
+    name = fields[at].strip().strip('"')
+    outline = _outline(name)
+    follows = fields[at + 1] if at + 1 < len(fields) else "x"
+    return has_sound_ending(name) or (outline in shapes and (outline != "a" or not follows.startswith(" ")))
+
+
+def _outline(name: str) -> str:
+    """`LJ001-0002` → `a0-0`."""
+    return re.sub(r"[^\W\d_]+", "a", re.sub(r"\d+", "0", name.strip()))
+
+
+def _split_header(path: Path, lines: list[str]) -> _Header:
+    """The first line that is not blank, or the one after Excel's mark. Raises `csv.Error`."""
+    filled = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
+    number, line = next(filled, (1, ""))
+    if mark := EXCEL_MARK.fullmatch(line.strip()):
+        number, line = next(filled, (number, ""))
+    # Spreadsheets write a semicolon where the comma is the decimal mark; some tables are separated by `|`
+    delimiter = mark[1] if mark else "\t" if path.suffix.lower() == ".tsv" else max(",;\t|", key=line.count)
+    return _Header(number, line, delimiter, next(csv.reader([line.rstrip("\r\n")], delimiter=delimiter), []))

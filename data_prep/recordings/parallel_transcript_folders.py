@@ -3,24 +3,43 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from finetune.errors import format_count
+from data_prep.recordings.recording_names import RecordingMatch, RecordingNames
+from finetune.errors import UserError, format_count
 
 TREES = ("txt", "text", "transcripts")
 MICROPHONE = re.compile(r"_mic\d$")
 """VCTK 0.92 has two recordings of each sentence, from two microphones."""
 
 
-def find_text_in_tree(recording: Path) -> Path | None:
-    """The text file of a recording in a tree beside the folder of recordings, or beside that of its speaker's folder; None without one."""
-    folder = recording.parent
-    stem = MICROPHONE.sub("", recording.stem)
-    places = [folder.parent / tree / f"{stem}.txt" for tree in TREES]
-    places += [folder.parent.parent / tree / folder.name / f"{stem}.txt" for tree in TREES]
-    return next((place for place in places if place.parent != folder and place.is_file()), None)
+def find_texts_in_trees(recordings: Sequence[Path]) -> dict[Path, Path]:
+    """Recording of one folder → its text file in a tree beside the folder of recordings, or beside that of its speaker's folder; those
+    without one are left out. Raises `UserError` for a text that names several recordings."""
+    if not recordings:
+        return {}
+    folder = recordings[0].parent
+    places = [folder.parent / tree for tree in TREES] + [folder.parent.parent / tree / folder.name for tree in TREES]
+    by_name: dict[str, list[Path]] = defaultdict(list)
+    for path in recordings:
+        by_name[MICROPHONE.sub("", path.stem)].append(path)
+    names = RecordingNames(folder, [folder / name for name in by_name])
+    found: dict[Path, Path] = {}
+    for place in places:
+        texts = sorted(place.glob("*.txt")) if place != folder and place.is_dir() else []
+        ranked = sorted((match.rank, text, match.recording.name) for text in texts for match in _require_one(text, names.find(text.stem)))
+        for _, text, name in ranked:
+            for path in by_name[name]:
+                found.setdefault(path, text)
+    return found
+
+
+def _require_one(text: Path, matches: list[RecordingMatch]) -> list[RecordingMatch]:
+    if len(matches) > 1:
+        raise UserError(f"{text}: names both {matches[0].recording.name} and {matches[1].recording.name}; name it exactly as one of them")
+    return matches
 
 
 def find_tree_speaker(recording: Path, text: Path) -> str | None:

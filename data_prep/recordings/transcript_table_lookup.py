@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from data_prep.audio.stream_reader import EXTENSIONS, FILM_EXTENSIONS
 from data_prep.recordings import ljspeech_metadata, named_column_tables, transcript_list_parsers
 from data_prep.recordings.ljspeech_metadata import MetadataLine
+from data_prep.recordings.named_column_tables import ColumnTable
+from data_prep.recordings.recording_names import TRIVIAL, NameRank, RecordingNames, format_rules, split_name
 from data_prep.recordings.text_encoding import read_text
 from finetune.errors import UserError
 
 NAMES = (*ljspeech_metadata.NAMES, "metadata.jsonl")
 REPORTED = (".csv", ".jsonl")
 """Endings of files that are named in a note if they are no table; a .tsv may be a transcript of Whisper."""
+SHOWN = 3
 
 
 @dataclass
@@ -23,52 +25,99 @@ class TranscriptTables:
     """All tables of one folder."""
 
     folder: Path
-    by_stem: dict[str, list[tuple[tuple[str, ...], MetadataLine]]] = field(default_factory=lambda: defaultdict(list))
-    """Last part of a recording's name → (all parts of its name, line)."""
+    lines: list[tuple[str, MetadataLine]] = field(default_factory=list)
+    """(Name of a recording, line): those of the first table first."""
     notes: list[str] = field(default_factory=list)
+    matched: dict[Path, list[tuple[MetadataLine, str]]] = field(default_factory=dict)
+    """Recording → (line, rule by which its name was found)."""
+    recordings: RecordingNames | None = None
+    """Those under the folder."""
+
+    def match(self, recordings: RecordingNames) -> None:
+        """Assign each line to the recordings under the folder that its name fits best; `find_lines` finds them then."""
+        self.recordings = recordings
+        fitting: dict[Path, dict[Path, list[tuple[MetadataLine, str, NameRank]]]] = defaultdict(lambda: defaultdict(list))
+        for name, line in self.lines:
+            for found in recordings.find(name):
+                fitting[found.recording][line.path].append((line, found.rule, found.rank))
+        self.matched = {path: [one for lines in tables.values() for one in _choose_lines(path, lines)] for path, tables in fitting.items()}
 
     def find_lines(self, recording: Path) -> list[MetadataLine]:
-        """The lines for a recording under the folder; the table that comes first has the first line.
+        """The lines for a recording; the table that comes first has the first line."""
+        return [line for line, _ in self.matched.get(recording, ())]
 
-        A table may name less of the path than there is (`a`), or more (`output/slices/a.wav`): the parts that both have must be equal.
-        A line with the whole path goes before the others of its table. Raises `UserError` for two lines of a table with different texts.
-        """
-        parts = recording.relative_to(self.folder).with_suffix("").parts
-        fitting = [(name, line) for name, line in self.by_stem.get(parts[-1], ()) if _have_same_tail(name, parts)]
-        exact = {line.path for name, line in fitting if name == parts}
-        lines = [line for name, line in fitting if name == parts or line.path not in exact]
-        first: dict[Path, MetadataLine] = {}
-        for line in lines:
-            if line.text != first.setdefault(line.path, line).text:
-                raise UserError(
-                    f"{line.path}:{line.line}: names {recording}, as line {first[line.path].line} does with another text; "
-                    "write the whole path of the recording in both lines, or remove one"
-                )
-        return lines
+    def find_nearest(self, name: str, among: set[Path]) -> str:
+        """The file name of the recording, one of `among`, that is spelled most like a name; empty without a similar one."""
+        return self.recordings.find_nearest(name, among) if self.recordings else ""
 
-    def list_lines(self) -> Iterator[tuple[str, MetadataLine]]:
-        """All lines with the last part of their names."""
-        return ((stem, line) for stem, lines in self.by_stem.items() for _, line in lines)
+    def list_unused(self) -> list[tuple[str, MetadataLine]]:
+        """The lines that belong to no recording."""
+        used = {(line.path, line.line) for lines in self.matched.values() for line, _ in lines}
+        return [(name, line) for name, line in self.lines if (line.path, line.line) not in used]
+
+    def describe_rules(self, recordings: Iterable[Path]) -> list[str]:
+        """A note for each table on how it names these recordings, if it does not name all of them as their files."""
+        counts: dict[Path, Counter[str]] = defaultdict(Counter)
+        for path in recordings:
+            for line, rule in self.matched.get(path, ()):
+                counts[line.path][rule] += 1
+        return [f"{path}: {format_rules('recording', rules)}" for path, rules in counts.items() if not TRIVIAL.issuperset(rules)]
+
+
+def _choose_lines(recording: Path, lines: list[tuple[MetadataLine, str, NameRank]]) -> list[tuple[MetadataLine, str]]:
+    """The lines of one table whose names fit a recording best. Raises `UserError` if they have different texts."""
+    least = min(rank for *_, rank in lines)
+    best = [(line, rule) for line, rule, rank in lines if rank == least]
+    first = best[0][0]
+    for line, _ in best[1:]:
+        if (line.text, line.speaker) != (first.text, first.speaker):
+            what = "text" if line.text != first.text else "speaker"
+            raise UserError(
+                f"{line.path}:{line.line}: names {recording}, as line {first.line} does with another {what}; "
+                "write the whole path of the recording in both lines, or remove one"
+            )
+    return best
 
 
 def read_tables(folder: Path, more: Sequence[Path] = ()) -> TranscriptTables:
     """Read all tables of a folder, and `more` in folders below it. Raises `UserError` with file and line for broken ones, and for a
-    recording that is named twice."""
+    recording that is named twice with different texts."""
     tables = TranscriptTables(folder)
     for path in [*list_tables(folder), *more]:
         if not _is_table(path):
             tables.notes.append(f"{path} is not read: its first line names no columns like file_name and text")
             continue
         content, note = read_text(path)
-        tables.notes += [note] if note else []
-        seen: dict[tuple[str, ...], int] = {}
-        for name, line in _parse_table(path, content):
-            parts = split_name(name)
-            if parts in seen:
-                raise UserError(f"{path}:{line.line}: {name!r} is also in line {seen[parts]}; remove one of the lines")
-            seen[parts] = line.line
-            tables.by_stem[parts[-1]].append((parts, line))
+        _require_no_zero_bytes(path, content)
+        rows, notes = _parse_table(path, content)
+        lines, repeated = _drop_repeated(path, rows)
+        tables.notes += [*([note] if note else []), *notes, *repeated]
+        tables.lines += lines
     return tables
+
+
+def _require_no_zero_bytes(path: Path, content: str) -> None:
+    """Raises `UserError` for text in UTF-16 without its mark, and for damaged files."""
+    at = content.find("\0")
+    if at >= 0:
+        raise UserError(f"{path}:{content.count(chr(10), 0, at) + 1}: a zero byte, which no text has; save the table in UTF-8")
+
+
+def _drop_repeated(path: Path, rows: list[tuple[str, MetadataLine]]) -> tuple[list[tuple[str, MetadataLine]], list[str]]:
+    """The rows without those that repeat an earlier one, and a note on these. Raises `UserError` for one with another text."""
+    first: dict[tuple[str, ...], MetadataLine] = {}
+    kept, repeated = list[tuple[str, MetadataLine]](), list[str]()
+    for name, line in rows:
+        earlier = first.setdefault(split_name(name), line)
+        if earlier is line:
+            kept.append((name, line))
+        elif (earlier.text, earlier.speaker, earlier.language) == (line.text, line.speaker, line.language):
+            repeated.append(f"line {line.line} repeats {earlier.line}")
+        else:
+            what = "text" if earlier.text != line.text else "speaker" if earlier.speaker != line.speaker else "language"
+            raise UserError(f"{path}:{line.line}: {name!r} is also in line {earlier.line} with another {what}; remove one of the lines")
+    shown = "; ".join([*repeated[:SHOWN], *["…"] * (len(repeated) > SHOWN)])
+    return kept, [f"{path}: repeated rows, dropped: {len(repeated)} ({shown})"] if repeated else []
 
 
 def list_tables(folder: Path) -> list[Path]:
@@ -82,21 +131,9 @@ def _is_table(path: Path) -> bool:
     return path.name in NAMES or transcript_list_parsers.is_transcript_list(path) or named_column_tables.is_column_table(path)
 
 
-def _parse_table(path: Path, content: str) -> Iterator[tuple[str, MetadataLine]]:
+def _parse_table(path: Path, content: str) -> ColumnTable:
     if transcript_list_parsers.is_transcript_list(path):
-        return transcript_list_parsers.parse_list(path, content)
+        return ColumnTable(list(transcript_list_parsers.parse_list(path, content)), [])
     if named_column_tables.is_column_table(path) or path.suffix == ".jsonl":
         return named_column_tables.parse_columns(path, content)
-    return iter(ljspeech_metadata.parse_table(path, content).items())
-
-
-def split_name(name: str) -> tuple[str, ...]:
-    """`./clips/a.wav` → (`clips`, `a`)."""
-    path = PurePosixPath(name.replace("\\", "/"))
-    named = path.with_suffix("") if path.suffix.lower() in (*EXTENSIONS, *FILM_EXTENSIONS) else path
-    return tuple(part for part in named.parts if part not in ("/", ".", "..")) or (name,)
-
-
-def _have_same_tail(name: tuple[str, ...], parts: tuple[str, ...]) -> bool:
-    shared = min(len(name), len(parts))
-    return name[-shared:] == parts[-shared:]
+    return ColumnTable(ljspeech_metadata.parse_table(path, content), [])

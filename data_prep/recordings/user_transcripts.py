@@ -11,13 +11,14 @@ For `talk.wav`, the first of these files that exists is used:
   any .list, .trans.txt                 of GPT-SoVITS and LibriSpeech (`transcript_list_parsers`)
   txt/SPEAKER/talk.txt                  in a tree beside that of the recordings, as in VCTK (`parallel_transcript_folders`)
 A table is looked up in the folder of the recording, then in the folders above it up to the one that was given; and above a folder that is
-named `wavs`, `wav`, `clips` or `audio`.
+named `wavs`, `wav`, `clips` or `audio`. `recording_names` has the rules by which a name finds its recording, also that of a file
+(`talk.mp3.srt`).
 """
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +29,8 @@ from data_prep.audio.waveform import MASTER_RATE
 from data_prep.recordings import named_column_tables, subtitles, timed_transcript, transcript_list_parsers, transcript_table_lookup
 from data_prep.recordings.audio_datasets import ORIGIN
 from data_prep.recordings.ljspeech_metadata import MetadataLine
-from data_prep.recordings.parallel_transcript_folders import describe_trees, find_text_in_tree, find_tree_speaker
+from data_prep.recordings.parallel_transcript_folders import describe_trees, find_texts_in_trees, find_tree_speaker
+from data_prep.recordings.recording_names import TRIVIAL, RecordingMatch, RecordingNames, are_one_name, format_rules, has_sound_ending
 from data_prep.recordings.text_encoding import read_text
 from data_prep.recordings.timed_transcript import TimedUtterance
 from data_prep.recordings.transcript_table_lookup import TranscriptTables
@@ -46,7 +48,7 @@ SUFFIXES = (".transcript.json", ".json", *SUBTITLES, ".tsv", ".lab", ".txt")
 """Suffixes in order of precedence: formats with times first."""
 NEAR_MISSES = (".sbv", ".ass", ".ssa", ".ttml", ".dfxp", ".srv3", ".json3", ".lrc", ".sub", ".textgrid", ".eaf", ".docx", ".doc", ".pdf")
 """Suffixes of files that may hold a transcript and are not read; named where one was expected."""
-IN_A_LANGUAGE = re.compile(r"(.+)\.[a-z]{2,3}(?:-[A-Za-z0-9]+)?")
+IN_A_LANGUAGE = re.compile(r"(.+)\.([a-z]{2,3}(?:-[A-Za-z0-9]+)?)")
 """`talk.en`, `talk.pt-BR`: names of subtitles with a language tag."""
 ORIGINAL = "-orig"
 """End of the language tag of YouTube's captions in the language of the recording."""
@@ -102,22 +104,30 @@ class _Folder:
     """Transcripts found in one folder of recordings."""
 
     path: Path
+    recordings: list[Path]
     own: dict[Path, list[Path]]
     """Recording → the transcripts named after it; the first one is used."""
     alone: list[Path]
     """Transcripts that are named after no recording."""
     near_misses: list[Path]
+    rules: Counter[str]
+    """Rule by which the name of a transcript was found → number of transcripts."""
     tables: list[TranscriptTables] = field(default_factory=list)
     """Nearest first; only if some recording has no transcript of its own, since they may belong to another program."""
+    of_trees: dict[Path, Path] = field(default_factory=dict)
+    """Recording without any other transcript → its file in a tree of texts."""
 
     def find_lines(self, recording: Path) -> list[MetadataLine]:
         """Lines of tables for a recording, in order of precedence; a table that only repeats the text of the first is left out."""
         lines = [line for tables in self.tables for line in tables.find_lines(recording)]
         return lines[:1] + [line for line in lines[1:] if line.text != lines[0].text]
 
-    def find_tree_text(self, recording: Path) -> Path | None:
-        """The file in a tree of texts, for a recording that has no other transcript."""
-        return None if self.own[recording] or self.find_lines(recording) else find_text_in_tree(recording)
+    def is_exact(self, recording: Path, line: MetadataLine) -> bool:
+        """Whether a line of a table names a recording as its file is named."""
+        return any(one is line and rule in TRIVIAL for tables in self.tables for one, rule in tables.matched.get(recording, ()))
+
+    def list_without_own(self) -> list[Path]:
+        return [path for path in self.recordings if not self.own[path]]
 
 
 def find_transcript(recording: Path) -> UserTranscript | None:
@@ -133,39 +143,88 @@ def find_transcripts(recordings: Sequence[Path], root: Path | None = None) -> Fo
         by_folder[path.parent].append(path)
     known: dict[Path, TranscriptTables] = {}
     folders = [_scan_folder(folder, beside, root, known) for folder, beside in by_folder.items()]
-    found = {path: _read_transcript(path, folder) for folder in folders for path in folder.own}
+    present: dict[Path, list[Path]] = defaultdict(list)
+    for folder in folders:
+        for tables in folder.tables:
+            present[tables.folder] += folder.own
+    for place, paths in present.items():
+        known[place].match(RecordingNames(place, paths))
     _require_unambiguous_lines(folders)
-    notes = [text.note for text in found.values() if text and text.note] + [note for tables in known.values() for note in tables.notes]
-    of_trees = [folder.find_tree_text(path) for folder in folders for path in folder.own]
-    notes += describe_trees([text for text in of_trees if text])
-    missing = {path.parent for path, text in found.items() if text is None}
+    for folder in folders:
+        folder.of_trees = find_texts_in_trees([path for path in folder.list_without_own() if not folder.find_lines(path)])
+    found = {path: _read_transcript(path, folder) for folder in folders for path in folder.recordings}
+    without = {path for path, text in found.items() if text is None}
+    incomplete = {path.parent for path in without}
     return FoundTranscripts(
         found,
-        [*notes, *(note for folder in folders for note in _list_several(folder))],
-        _list_unused(folders, known),
-        [path for folder in folders if folder.path in missing for path in [*folder.alone, *folder.near_misses]],
+        [*(text.note for text in found.values() if text and text.note), *_list_notes(folders, known)],
+        _list_unused(folders, known, without),
+        [path for folder in folders if folder.path in incomplete for path in [*folder.alone, *folder.near_misses]],
     )
 
 
+def _list_notes(folders: list[_Folder], known: dict[Path, TranscriptTables]) -> list[str]:
+    """Notes on how transcripts were read and found."""
+    without_own = [path for folder in folders for path in folder.list_without_own()]
+    return [
+        *(note for tables in known.values() for note in [*tables.notes, *tables.describe_rules(without_own)]),
+        *describe_trees([text for folder in folders for text in folder.of_trees.values()]),
+        *(f"{folder.path}: {format_rules('transcript', folder.rules)}" for folder in folders if not TRIVIAL.issuperset(folder.rules)),
+        *(note for folder in folders for note in _list_several(folder)),
+    ]
+
+
 def _scan_folder(folder: Path, recordings: list[Path], root: Path | None, known: dict[Path, TranscriptTables]) -> _Folder:
-    named: dict[str, list[Path]] = defaultdict(list)
-    near: list[Path] = []
-    stems = {path.stem for path in recordings}
-    for path in sorted(folder.iterdir() if folder.is_dir() else ()):
+    files = sorted(folder.iterdir() if folder.is_dir() else ())
+    present = sorted({*recordings, *(path for path in files if has_sound_ending(path.name))})
+    names = RecordingNames(folder, present)
+    near, alone, given = list[Path](), list[Path](), set(recordings)
+    named: dict[Path, list[tuple[Path, RecordingMatch]]] = {path: [] for path in present}
+    for path in files:
         if path.suffix.lower() in NEAR_MISSES:
             near.append(path)
-        elif path.name == ORIGIN and path.with_suffix("").name not in stems:
+        elif path.name == ORIGIN and not names.find(path.stem):
             continue  # of a dataset whose rows were written here
-        elif (suffix := _find_suffix(path)) and (path.name[: -len(suffix)] in stems or not named_column_tables.is_column_table(path)):
-            named[path.name[: -len(suffix)]].append(path)
-    translated = _find_translations(named)
-    own = {
-        path: sorted(named.get(path.stem, []), key=lambda one: SUFFIXES.index(_find_suffix(one))) or _require_one_language(path, translated)
-        for path in recordings
-    }
+        elif (suffix := _find_suffix(path)) and (
+            (matches := _find_named_recordings(path, suffix, names)) or not named_column_tables.is_column_table(path)
+        ):
+            alone += [] if matches else [path]
+            if any(match.recording in given for match in matches):
+                _require_one_recording(path, matches)
+            for match in matches:
+                named[match.recording].append((path, match))
+    own = {path: _choose_own(path, found) for path, found in named.items()}
+    rules = Counter(match.rule for path in recordings for text, match in named[path] if own[path] and text == own[path][0])
     taken = {path for paths in own.values() for path in paths}
-    tables = [] if all(own.values()) else [_read_tables(place, root, known) for place in _list_table_folders(folder, root)]
-    return _Folder(folder, own, [path for paths in named.values() for path in paths if path not in taken], near, tables)
+    alone += dict.fromkeys(text for found in named.values() for text, _ in found if text not in taken)
+    tables = [_read_tables(place, root, known) for place in _list_table_folders(folder, root)] if not all(map(own.get, recordings)) else []
+    return _Folder(folder, recordings, own, sorted(alone), near, rules, tables)
+
+
+def _find_named_recordings(path: Path, suffix: str, names: RecordingNames) -> list[RecordingMatch]:
+    """The recordings that a transcript is named after: `talk.srt`, `talk.mp3.srt`, `talk.en.srt`."""
+    base = path.name[: -len(suffix)]
+    found = names.find(base)
+    if not found and suffix in SUBTITLES and (parts := IN_A_LANGUAGE.fullmatch(base)):
+        found = names.find(parts[1])
+    return found
+
+
+def _require_one_recording(path: Path, matches: list[RecordingMatch]) -> None:
+    """Raises `UserError` for a transcript of several recordings, unless they differ in their endings only and are named as it is."""
+    first = matches[0].recording
+    for match in matches[1:]:
+        if match.rank.changed or not are_one_name(match.recording, first):
+            raise UserError(f"{path}: names both {first.name} and {match.recording.name}; name it exactly as one of them")
+
+
+def _choose_own(recording: Path, named: list[tuple[Path, RecordingMatch]]) -> list[Path]:
+    """The transcripts named after a recording in order of precedence; those with a language in their names only if there are no others.
+    Raises `UserError` for subtitles in several languages."""
+    ranks = {path: match.rank for path, match in named}
+    translated = [path for path in ranks if _find_language(path, recording)]
+    plain = sorted(ranks.keys() - set(translated), key=lambda path: (SUFFIXES.index(_find_suffix(path)), ranks[path], path))
+    return plain or _require_one_language(recording, translated)
 
 
 def _list_table_folders(folder: Path, root: Path | None) -> list[Path]:
@@ -188,19 +247,19 @@ def _read_transcript(recording: Path, folder: _Folder) -> UserTranscript | None:
         return _parse_file(folder.own[recording][0])
     if lines := folder.find_lines(recording):
         return UserTranscript(text=lines[0].text, speaker=lines[0].speaker, language=lines[0].language)
-    if text := folder.find_tree_text(recording):
+    if text := folder.of_trees.get(recording):
         return _parse_file(text).model_copy(update={"speaker": find_tree_speaker(recording, text)})
     return None
 
 
 def _require_unambiguous_lines(folders: list[_Folder]) -> None:
-    """Raises `UserError` for a line that names recordings in several folders; it is the text of only one of them."""
+    """Raises `UserError` for a line that names several recordings; it is the text of only one of them."""
     named: dict[tuple[Path, int], Path] = {}
     for folder in folders:
-        for path in folder.own:
-            if not folder.own[path] and (lines := folder.find_lines(path)):
+        for path in folder.list_without_own():
+            if lines := folder.find_lines(path):
                 first = named.setdefault((lines[0].path, lines[0].line), path)
-                if first.parent != path.parent:
+                if path != first and not (are_one_name(first, path) and folder.is_exact(path, lines[0])):
                     raise UserError(
                         f"{lines[0].path}:{lines[0].line}: names both {first} and {path}; write the path of the recording there"
                     )
@@ -210,21 +269,21 @@ def _list_several(folder: _Folder) -> list[str]:
     """A note on recordings with several transcripts."""
     holders = [
         [path.name for path in own] + [f"{line.path.name}:{line.line}" for line in folder.find_lines(path)]
-        for path, own in folder.own.items()
+        for path, own in ((path, folder.own[path]) for path in folder.recordings)
     ]
     several = [f"{used} is used, not {', '.join(others)}" for used, *others in filter(None, holders) if others]
     return _format_note(folder.path, "recordings with several transcripts", several)
 
 
-def _list_unused(folders: list[_Folder], known: dict[Path, TranscriptTables]) -> list[str]:
-    """A note for each folder on its transcripts without a recording."""
-    used = {
-        (line.path, line.line) for folder in folders for path in folder.own for tables in folder.tables for line in tables.find_lines(path)
-    }
+def _list_unused(folders: list[_Folder], known: dict[Path, TranscriptTables], without: set[Path]) -> list[str]:
+    """A note for each folder on its transcripts without a recording. `without`: recordings without a transcript, some of which may be
+    meant."""
     alone = {folder.path: [path.name for path in folder.alone] for folder in folders}
     for place, tables in known.items():
-        names = [f"{line.path.name}:{line.line} ({name})" for name, line in tables.list_lines() if (line.path, line.line) not in used]
-        alone[place] = [*alone.get(place, []), *names]
+        names = alone.setdefault(place, [])
+        for name, line in tables.list_unused():
+            near = tables.find_nearest(name, without) if len(names) < SHOWN else ""
+            names.append(f"{line.path.name}:{line.line} ({name}{near and '; the nearest file is '}{near})")
     return [note for place, names in alone.items() for note in _format_note(place, "transcripts without a recording", names)]
 
 
@@ -240,21 +299,20 @@ def _find_suffix(path: Path) -> str:
     return next((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), "")
 
 
-def _find_translations(named: dict[str, list[Path]]) -> dict[str, list[Path]]:
-    """`talk` → [`talk.en.srt`, …]."""
-    found: dict[str, list[Path]] = defaultdict(list)
-    for name, paths in named.items():
-        if parts := IN_A_LANGUAGE.fullmatch(name):
-            found[parts[1]] += [path for path in paths if _find_suffix(path) in SUBTITLES]
-    return found
+def _find_language(path: Path, recording: Path) -> str:
+    """The language tag in the name of subtitles, which the name of the recording does not have; empty without one."""
+    suffix = _find_suffix(path)
+    parts = IN_A_LANGUAGE.fullmatch(path.name[: -len(suffix)]) if suffix in SUBTITLES else None
+    if parts is None or has_sound_ending(parts[0]) or RecordingNames(recording.parent, [recording]).find(parts[0]):
+        return ""
+    return parts[2]
 
 
-def _require_one_language(recording: Path, translated: dict[str, list[Path]]) -> list[Path]:
-    paths = translated.get(recording.stem, [])
-    original = [path for path in paths if path.name[: -len(_find_suffix(path))].endswith(ORIGINAL)]
+def _require_one_language(recording: Path, paths: list[Path]) -> list[Path]:
+    original = [path for path in paths if _find_language(path, recording).endswith(ORIGINAL)]
     if original:  # YouTube: the captions in the language of the recording, beside their translations
         return original
-    if len({path.name[: -len(_find_suffix(path))] for path in paths}) > 1:
+    if len({_find_language(path, recording) for path in paths}) > 1:
         names = ", ".join(path.name for path in paths)
         raise UserError(f"{recording}: subtitles in several languages ({names}); keep only the spoken language")
     return paths

@@ -453,11 +453,25 @@ MUTANTS: tuple[Mutant, ...] = (
         "a Russian transcript in Windows-1251 is read as Western European letters",
     ),
     Mutant(
-        "data_prep/recordings/transcript_table_lookup.py",
-        "return name[-shared:] == parts[-shared:]",
-        "return name[-1:] == parts[-1:]",
+        "data_prep/recordings/recording_names.py",
+        "if endings and tuple(map(change, own)) == tuple(map(change, given)):",
+        "if endings:",
         "tests/data_prep/recordings/test_transcript_table_lookup.py::test_parts_that_table_and_path_both_have_must_be_equal",
         "a recording gets the text of one with the same file name in another folder",
+    ),
+    Mutant(
+        "data_prep/delimited_records.py",
+        "if line.count(delimiter) + 1 == columns:",
+        "if False:",
+        "tests/data_prep/test_delimited_records.py::test_a_quotation_over_two_rows_stays_in_its_rows",
+        "a quotation that opens in one row and closes in the next makes one row of both",
+    ),
+    Mutant(
+        "data_prep/recordings/user_transcripts.py",
+        "if path != first and not (are_one_name(first, path) and folder.is_exact(path, lines[0])):",
+        "if path != first and not are_one_name(first, path):",
+        "tests/data_prep/recordings/test_user_transcripts.py::test_a_row_that_fits_two_recordings_after_a_change_is_refused",
+        "a row that names talk.wav is the text of both talk.flac and talk.opus",
     ),
     Mutant(
         "data_prep/recordings/recording_files.py",
@@ -482,7 +496,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "data_prep/recordings/transcript_table_lookup.py",
-        "if line.text != first.setdefault(line.path, line).text:",
+        "if (line.text, line.speaker) != (first.text, first.speaker):",
         "if False:",
         "tests/data_prep/recordings/test_transcript_table_lookup.py::test_two_lines_of_a_table_for_one_recording",
         "of two lines with different texts for one recording, the first is used",

@@ -314,6 +314,12 @@ def test_bad_requests_name_the_thing_and_the_way_out(tmp_path, capsys, one_sente
     assert "does not exist; give the folder" in fails(capsys, tmp_path / "absent", "--out", out, "--transcripts")
     soundfile.write(recordings / "take.wav", one_sentence.samples, MASTER_RATE)
     assert "no recording has a transcript; expected" in fails(capsys, *common, "--transcripts")
+    (recordings / "metadata.csv").write_text("other|One.\ntakes|Two.\n")
+    said = fails(capsys, *common, "--transcripts")
+    assert (
+        "no recording has a transcript; " in said
+        and "metadata.csv:1 (other); metadata.csv:2 (takes; the nearest file is take.wav);" in said
+    )
     assert "take.wav is not in a sub-folder" in fails(capsys, *common, "--transcripts", "--speaker-from", "folder")
     assert "neither a file nor one of" in fails(capsys, *common, "--whisper", "smal")
     assert "--language xx: unknown" in fails(capsys, *common, "--whisper", "small", "--language", "xx")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import unicodedata
 from pathlib import Path
 
-from data_prep.recordings.parallel_transcript_folders import describe_trees, find_text_in_tree, find_tree_speaker
+import pytest
+
+from data_prep.recordings.parallel_transcript_folders import describe_trees, find_texts_in_trees, find_tree_speaker
+from finetune.errors import UserError
 
 
 def test_texts_are_found_in_the_tree_beside_that_of_the_recordings(tmp_path: Path) -> None:
@@ -12,11 +16,12 @@ def test_texts_are_found_in_the_tree_beside_that_of_the_recordings(tmp_path: Pat
     text.parent.mkdir(parents=True)
     text.write_text("Please call Stella.")
     for recording in (tmp_path / "wav48" / "p225" / "p225_001.wav", tmp_path / "wav48_silence_trimmed" / "p225" / "p225_001_mic2.flac"):
-        assert find_text_in_tree(recording) == text
+        assert find_texts_in_trees([recording]) == {recording: text}
         assert find_tree_speaker(recording, text) == "p225"
-    assert find_text_in_tree(tmp_path / "wav48" / "p225" / "p225_002.wav") is None
+    assert find_texts_in_trees([tmp_path / "wav48" / "p225" / "p225_002.wav"]) == {} == find_texts_in_trees([])
     (flat := tmp_path / "txt" / "a.txt").write_text("A.")
-    assert find_text_in_tree(tmp_path / "wavs" / "a.wav") == flat and find_tree_speaker(tmp_path / "wavs" / "a.wav", flat) is None
+    recording = tmp_path / "wavs" / "a.wav"
+    assert find_texts_in_trees([recording]) == {recording: flat} and find_tree_speaker(recording, flat) is None
 
 
 def test_a_tree_that_is_used_is_named(tmp_path: Path) -> None:
@@ -25,3 +30,15 @@ def test_a_tree_that_is_used_is_named(tmp_path: Path) -> None:
         f"1 text of the folder {tmp_path / 'other' / 'text'} used, as in VCTK",
         f"2 texts of the folder {tmp_path / 'txt'} used, as in VCTK",
     ]
+
+
+def test_names_in_a_tree_may_differ_in_their_unicode_form(tmp_path: Path) -> None:
+    (tmp_path / "txt").mkdir()
+    for name in ("fünf.txt", "Eins.txt"):
+        (tmp_path / "txt" / name).write_text("A.")
+    recordings = [tmp_path / "wavs" / name for name in (unicodedata.normalize("NFD", "fünf.wav"), "eins_mic1.flac", "eins_mic2.flac")]
+    assert [find_texts_in_trees(recordings)[path].name for path in recordings] == ["fünf.txt", "Eins.txt", "Eins.txt"]
+    (tmp_path / "txt" / "eins.txt").write_text("B.")
+    assert find_texts_in_trees(recordings)[recordings[1]].name == "eins.txt"
+    with pytest.raises(UserError, match=r"Eins.txt: names both EINS and eiNs; name it exactly as one of them"):
+        find_texts_in_trees([tmp_path / "wavs" / "EINS.wav", tmp_path / "wavs" / "eiNs.wav"])

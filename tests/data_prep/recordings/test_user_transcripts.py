@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,7 @@ def test_timed_transcripts_take_precedence_over_plain_text(tmp_path) -> None:
         ("talk.txt", "\x81 \xfe", "talk.txt is not UTF-8"),
         ("metadata.csv", "talk", "metadata.csv:1: expected id|text"),
         ("metadata.csv", "a|b\ntalk|", "metadata.csv:2"),
-        ("metadata.csv", "a|b\na|c", "metadata.csv:2: duplicate id 'a'"),
+        ("metadata.csv", "a|b\na|c", "metadata.csv:2: 'a' is also in line 1 with another text"),
     ],
 )
 def test_a_broken_transcript_names_its_place(name, content, message, tmp_path) -> None:
@@ -145,7 +146,7 @@ def test_the_used_transcript_and_those_without_a_recording_are_reported(tmp_path
 
 def test_an_unneeded_metadata_csv_is_not_read(tmp_path) -> None:
     (tmp_path / "talk.txt").write_text("Some text.")
-    (tmp_path / "metadata.csv").write_text("name,transcription\n")
+    (tmp_path / "metadata.csv").write_text("title,transcription\n")
     assert texts(tmp_path) == ["Some text."]
     with pytest.raises(UserError, match="metadata.csv:1: expected id"):
         find_transcripts([tmp_path / "talk.wav", tmp_path / "walk.wav"])
@@ -234,3 +235,77 @@ def test_the_mark_of_a_written_dataset_is_no_transcript(tmp_path: Path) -> None:
     (tmp_path / "dataset.json").write_text("{}")
     found = find_transcripts([tmp_path / "a.wav"])
     assert (found.unused, found.near_misses) == ([], [])
+
+
+NAMES = [
+    ("talk.mp3.srt", "talk.mp3", "as written"),
+    ("talk.m4a.vtt", "talk.m4a", "as written"),
+    ("talk.webm.json", "talk.webm", "as written"),
+    ("talk.mp3.txt", "talk.mp3", "as written"),
+    ("talk.mp3.en.srt", "talk.mp3", "as written"),
+    ("talk.mp3.srt", "talk.wav", "with another ending"),
+    ("talk.wav.pt-BR.vtt", "talk.opus", "with another ending"),
+    ("Talk.srt", "talk.wav", "regardless of case"),
+    (unicodedata.normalize("NFD", "fünf.en.srt"), "fünf.wav", "by Unicode form"),
+    ("my%20talk.txt", "my talk.wav", "percent-encoded"),
+]
+
+
+@pytest.mark.parametrize(("name", "recording", "rule"), NAMES)
+def test_transcripts_are_found_by_the_names_that_programs_give_them(name: str, recording: str, rule: str, tmp_path: Path) -> None:
+    contents = {".srt": SRT, ".vtt": f"WEBVTT\n\n{SRT.replace(',', '.')}", ".json": json.dumps(TIMED), ".txt": "First."}
+    (tmp_path / name).write_text(contents[Path(name).suffix])
+    for other in (recording, "other.wav"):
+        (tmp_path / other).touch()
+    found = find_transcripts([tmp_path / recording, tmp_path / "other.wav"], tmp_path)
+    assert found.by_recording[tmp_path / recording].make_units(240_000, "english")[0].text.strip() == "First."
+    assert found.by_recording[tmp_path / "other.wav"] is None and found.unused == []
+    said = f"{tmp_path}: 1 transcript found: 1 {rule}"
+    assert (said in found.notes) == (rule != "as written")
+
+
+def test_a_transcript_of_one_of_two_formats_is_not_that_of_the_other(tmp_path: Path) -> None:
+    for name in ("talk.mp3", "talk.wav"):
+        (tmp_path / name).touch()
+    (tmp_path / "talk.mp3.srt").write_text(SRT)
+    for recordings in (["talk.wav", "talk.mp3"], ["talk.wav"]):  # the other file is there, also if one recording is given
+        found = find_transcripts([tmp_path / name for name in recordings])
+        assert [name for name in recordings if found.by_recording[tmp_path / name]] == [name for name in recordings if name == "talk.mp3"]
+    (tmp_path / "talk.mp3.srt").rename(tmp_path / "talk.m4a.srt")
+    with pytest.raises(UserError, match=r"talk.m4a.srt: names both talk.mp3 and talk.wav; name it exactly as one of them"):
+        find_transcript(tmp_path / "talk.wav")
+    (tmp_path / "talk.m4a.srt").rename(tmp_path / "talk.srt")
+    assert texts(tmp_path) == [" First."], "both are the same sound"
+
+
+@pytest.mark.parametrize(("name", "recordings"), [("TALK.wav", ("Talk.wav", "talk.wav")), ("talk.wav", ("talk.flac", "talk.opus"))])
+def test_a_row_that_fits_two_recordings_after_a_change_is_refused(name: str, recordings: tuple[str, str], tmp_path: Path) -> None:
+    (tmp_path / "texts.csv").write_text(f"file_name,text\n{name},Whose?\n")
+    with pytest.raises(UserError, match=rf"texts.csv:2: names both .*/{recordings[0]} and .*/{recordings[1]}; write the path"):
+        find_below(tmp_path, *recordings)
+
+
+def test_names_of_macos_and_label_studio_find_their_recordings_and_are_counted(tmp_path: Path) -> None:
+    names = ["one", "fünf", "señor"]
+    recordings = [f"wavs/{unicodedata.normalize('NFD', name)}.opus" for name in names]
+    (tmp_path / "metadata.csv").write_text("".join(f"{name}|{name}!\n" for name in names))
+    assert [text for *_, text in find_below(tmp_path, *recordings).values()] == ["one!", "fünf!", "señor!"]
+    notes = find_transcripts([tmp_path / name for name in recordings], tmp_path).notes
+    assert notes == [f"{tmp_path / 'metadata.csv'}: 3 recordings found: 2 by Unicode form; 1 by name without ending"]
+    (tmp_path / "metadata.csv").unlink()
+    (tmp_path / "project-1.csv").write_text(
+        "annotation_id,annotator,audio,created_at,id,transcription\n"
+        '0,1,/data/local-files/?d=wavs/one.opus,2026,0,"One."\n'
+        '1,1,/data/upload/1/0a1b2c3d-f%C3%BCnf.opus,2026,1,"Five."\n'
+    )
+    assert [text for *_, text in find_below(tmp_path, *recordings).values()] == ["One.", "Five."]
+
+
+def test_rows_without_a_recording_are_listed_with_the_nearest_names(tmp_path: Path) -> None:
+    (tmp_path / "metadata.csv").write_text("chapter_1|One.\nrailway|Two.\nchapter_002|Three.\nd|Four.\n")
+    found = find_transcripts([tmp_path / "chapter_01.wav", tmp_path / "chapter_02.wav"], tmp_path)
+    assert not any(found.by_recording.values())
+    assert found.unused == [
+        f"{tmp_path}: 4 transcripts without a recording: metadata.csv:1 (chapter_1; the nearest file is chapter_01.wav); "
+        "metadata.csv:2 (railway); metadata.csv:3 (chapter_002; the nearest file is chapter_02.wav); …"
+    ]
