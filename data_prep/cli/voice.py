@@ -55,7 +55,7 @@ from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code, format_count
 from finetune.storage import files, remote
 from finetune.storage.synthetic_audio_mark import find_synthetic_mark
-from finetune.terminal import print_line
+from finetune.terminal import print_diagnostic, print_line
 
 CHECK_OPTION = "--check-with"
 SHOWN = 5
@@ -274,8 +274,8 @@ def _read_transcripts(sources: list[RecordingSource], root: Path) -> tuple[dict[
     notices += [Notice(text=note) for note in found.notes if note not in of_recordings]
     notices += [Notice(text=note) for note in found.unused] if root.is_dir() else []
     # Without the address of the folder: the files of a dataset do not depend on where its recordings are.
-    shown = [notice.text.replace(f"{root}/", "").replace(f"{root}: ", "") for notice in notices]
-    return texts, [notice.model_copy(update={"text": text, "is_warning": False}) for notice, text in zip(notices, shown, strict=True)]
+    brief = [notice.text.replace(f"{root}/", "").replace(f"{root}: ", "") for notice in notices]
+    return texts, [notice.model_copy(update={"text": text, "is_warning": False}) for notice, text in zip(notices, brief, strict=True)]
 
 
 def _note_unknown_languages(codes: Mapping[str, str | None]) -> list[Notice]:

@@ -320,6 +320,9 @@ def test_bad_requests_name_the_thing_and_the_way_out(tmp_path, capsys, one_sente
         "no recording has a transcript; " in said
         and "metadata.csv:1 (other); metadata.csv:2 (takes; the nearest file is take.wav);" in said
     )
+    (recordings / "metadata.csv").write_text("other|One.\n")
+    (recordings / "texts.csv").write_text("first,second\n")
+    assert "note: " in (said := fails(capsys, *common, "--transcripts")) and "texts.csv is not read: its first line names" in said
     assert "take.wav is not in a sub-folder" in fails(capsys, *common, "--transcripts", "--speaker-from", "folder")
     assert "neither a file nor one of" in fails(capsys, *common, "--whisper", "smal")
     assert "--language xx: unknown" in fails(capsys, *common, "--whisper", "small", "--language", "xx")
