@@ -38,7 +38,8 @@ SKIP_PROBABILITY = 0.01
 """Of leaving out a passage of the text: as that of ending the run."""
 DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 SPOKEN = re.compile(r"[a-z]+(?:'[a-z]+)*|\d")
-FORM = 1
+VARIANT = re.compile(r"\(\d+\)$")
+FORM = 2
 """Version of the results: increase it when the code gives other scores or times."""
 
 
@@ -70,7 +71,7 @@ class LoadedPocketsphinxAligner:
         free = self._score_free_phones(samples)
         self._decoder.set_align_text(" ".join(word for _, word in spoken))
         aligned = self._decode(samples)
-        if free is None or aligned is None or len(aligned.hypstr.split()) != len(spoken):
+        if free is None or aligned is None or [remove_variant(one.word) for one in self._list_words()] != [word for _, word in spoken]:
             return TextAlignment(score=UNALIGNED_SCORE, unknown=unknown)
         frames = self._decoder.n_frames()
         score = (math.log(aligned.score) - free) * SCORE_UNIT / frames - LEAST_SCORE
@@ -92,7 +93,7 @@ class LoadedPocketsphinxAligner:
         found = self._decode(samples)
         if found is None:
             return ()
-        names = [re.sub(r"\(\d+\)$", "", segment.word) for segment in self._list_words()]
+        names = [remove_variant(segment.word) for segment in self._list_words()]
         run = _find_run([word for _, word in spoken], names, dict(itertools.pairwise(begins)))
         return self._time_words([spoken[position] for position in run])
 
@@ -115,8 +116,9 @@ class LoadedPocketsphinxAligner:
         return self._decoder.hyp()
 
     def _list_words(self) -> list[Any]:
-        """Segments of the last hypothesis with a word, and no silence or noise."""
-        return [one for one in self._decoder.seg() if one.word and not one.word.startswith(("<", "+", "("))]
+        """Segments of the last hypothesis with a word of the dictionary. Others are fillers: silence and noise, such as `<sil>`, `[NOISE]`
+        and `+SPN+`; their names depend on the model."""
+        return [one for one in self._decoder.seg() if one.word and SPOKEN.fullmatch(remove_variant(one.word))]
 
     def _find_pronunciations(self, words: Sequence[str]) -> tuple[list[tuple[int, str]], int]:
         """(index of the word, entry of the dictionary), and the number of words that the dictionary lacks."""
@@ -165,6 +167,11 @@ def _make_decoder() -> Any:
     )  # fmt: skip
     decoder.add_allphone_file("phones", get_model_path(PHONE_MODEL))
     return decoder
+
+
+def remove_variant(word: str) -> str:
+    """`read` of `read(2)`, an alternative pronunciation."""
+    return VARIANT.sub("", word)
 
 
 def _find_run(words: Sequence[str], run: Sequence[str], skips: Mapping[int, int]) -> list[int]:

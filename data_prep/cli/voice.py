@@ -30,7 +30,7 @@ from data_prep.parallel.devices import choose_device
 from data_prep.parallel.process_pool import StopSignal, report_stopped
 from data_prep.parallel.worker_options import WorkerOptions
 from data_prep.pipeline import clip_selection, rule_removal_table, transcript_examples, transcript_plausibility
-from data_prep.pipeline.all_recordings import RecordingTask, StoppedError, WorkerSetup, process_recordings
+from data_prep.pipeline.all_recordings import CRASHED, RecordingTask, StoppedError, WorkerSetup, describe_crashes, process_recordings
 from data_prep.pipeline.clip_selection import SelectionCriteria
 from data_prep.pipeline.notices import Notice, print_notices
 from data_prep.pipeline.recording_results import Job
@@ -58,12 +58,14 @@ from finetune.storage.synthetic_audio_mark import find_synthetic_mark
 from finetune.terminal import print_diagnostic, print_line
 
 CHECK_OPTION = "--check-with"
+LOST = 3
+"""Exit code if there is a dataset, but some recordings are lost by a crash."""
 SHOWN = 5
 """Files named in a message."""
 
 
 def main(argv: list[str]) -> int:
-    """Run the verb. Returns 0 if at least one clip was kept, 130 if interrupted."""
+    """Run the verb. Returns 0 if at least one clip was kept, 3 if so but some recordings are lost by a crash, 130 if interrupted."""
     return exit_code(_run, argv)
 
 
@@ -174,6 +176,7 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
         recordings, work = process_recordings(tasks, setup, standard, stop)
         doubts = transcript_plausibility.find_doubts(recordings)
         found = [
+            *describe_crashes(recordings),
             *_describe_stale_decisions(clip_selection.find_stale_decisions(recordings, standard.decisions)),
             *(Notice(text=one.warning, recordings=(one.source.name,)) for one in recordings if one.warning),
             *doubts.notices,
@@ -196,7 +199,8 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
     print_line(duration_accounting.format_summary(summary))
     print_line(transcript_examples.format_examples([one for one in judged if not one.reasons]))
     print_notices(last)
-    return _print_next_steps(summary, job.out)
+    _print_next_steps(summary, job.out)
+    return LOST if any(one.refused == CRASHED for one in recordings) else 0
 
 
 def _check_options(options: argparse.Namespace) -> None:
@@ -274,8 +278,10 @@ def _read_transcripts(sources: list[RecordingSource], root: Path) -> tuple[dict[
     notices += [Notice(text=note) for note in found.notes if note not in of_recordings]
     notices += [Notice(text=note) for note in found.unused] if root.is_dir() else []
     # Without the address of the folder: the files of a dataset do not depend on where its recordings are.
-    brief = [notice.text.replace(f"{root}/", "").replace(f"{root}: ", "") for notice in notices]
-    return texts, [notice.model_copy(update={"text": text, "is_warning": False}) for notice, text in zip(notices, brief, strict=True)]
+    return texts, [
+        Notice(text=one.text.replace(f"{root}/", "").replace(f"{root}: ", ""), recordings=one.recordings, is_warning=False)
+        for one in notices
+    ]
 
 
 def _note_unknown_languages(codes: Mapping[str, str | None]) -> list[Notice]:
@@ -365,7 +371,7 @@ def _describe_stale_decisions(stale: list[str]) -> list[Notice]:
     return [Notice(text=text)] if stale else []
 
 
-def _print_next_steps(summary: duration_accounting.Summary, out: Path) -> int:
+def _print_next_steps(summary: duration_accounting.Summary, out: Path) -> None:
     reasons = sorted(summary.rejected_by_reason, key=lambda reason: -summary.rejected_by_reason[reason])
     if not summary.clips:
         raise UserError(f"no clip was kept; most frequent reasons: {', '.join(reasons[:3]) or 'none'}; see {out / manifest.REJECTS}")
@@ -374,4 +380,3 @@ def _print_next_steps(summary: duration_accounting.Summary, out: Path) -> int:
     print_line(f"report: python -m data_prep report {quoted}")
     print_line(f"next: python -m data_prep codes {quoted} --model {DEFAULT_MODEL}")
     print_line(f"      {suggest_other_models()}")
-    return 0

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import multiprocessing
 import os
+import re
 import signal
 import threading
 import traceback
@@ -33,6 +34,8 @@ OnProgress = Callable[[int, Any], None]
 """Called in the parent with the index of an item and a value that its worker passed to `send_progress`."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SYSTEMATIC = 3
+"""Items at the start of a run whose failure with one error means that all would fail."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells report it."""
 
@@ -131,6 +134,9 @@ class _Waiting:
     """Indices of the items that wait, in order, with new ones first."""
 
     def __init__(self, items: Sequence[Any]) -> None:
+        self.failures: list[str] = []
+        """Failures so far, by `generalize_failure`."""
+        self.has_result = False
         self._items, self._known = items, 0
         self._queue: deque[int] = deque()
 
@@ -139,6 +145,12 @@ class _Waiting:
         self._queue.extendleft(reversed(range(self._known, len(self._items))))
         self._known = len(self._items)
         return self._queue.popleft() if self._queue else None
+
+    def looks_systematic(self) -> bool:
+        """Whether the first items all failed with one error, which is not the machine's. Then these are retried alone before others begin,
+        so that the caller can stop."""
+        same = len(self.failures) >= SYSTEMATIC and len(set(self.failures)) == 1
+        return same and not self.has_result and not is_of_the_machine(self.failures[0])
 
 
 def _run_in_process(items: Sequence[T], make: Make[T, R], stop: StopSignal, on_progress: OnProgress) -> Iterator[tuple[int, R | Failure]]:
@@ -158,12 +170,14 @@ def _run_in_workers(
         yield from _run_waiting(items, waiting, suspects, make, workers, stop, on_progress)
         if not suspects or stop.requested:
             return
-        index = suspects.popleft()
-        with _WorkerProcess(make, 0) as worker:  # alone, with all memory available
-            worker.begin(index, items[index])
-            while isinstance(result := worker.receive(), ItemProgress):
-                on_progress(index, result.value)
-        yield index, unwrap_result(result)
+        for _ in range(len(suspects) if waiting.looks_systematic() else 1):
+            index = suspects.popleft()
+            with _WorkerProcess(make, 0) as worker:  # alone, with all memory available
+                worker.begin(index, items[index])
+                while isinstance(result := worker.receive(), ItemProgress):
+                    on_progress(index, result.value)
+            yield index, unwrap_result(result)
+        waiting.has_result = True  # the caller has seen the failures and goes on
 
 
 def _run_waiting(
@@ -179,7 +193,9 @@ def _run_waiting(
     with contextlib.ExitStack() as stack:
         started, free, busy = 0, list[_WorkerProcess](), list[_WorkerProcess]()
         while True:
-            while (free or started < workers) and not stop.requested and (index := waiting.take()) is not None:
+            while (free or started < workers) and not (stop.requested or waiting.looks_systematic()):
+                if (index := waiting.take()) is None:
+                    break
                 if not free:
                     free, started = [stack.enter_context(_WorkerProcess(make, started))], started + 1
                 busy.append(free.pop(0).begin(index, items[index]))
@@ -192,9 +208,11 @@ def _run_waiting(
                     continue
                 busy.remove(worker)
                 if result.failure:
+                    waiting.failures.append(generalize_failure(result.failure))
                     suspects.append(worker.index)
                     worker.restart()
                 else:
+                    waiting.has_result = True
                     yield worker.index, unwrap_result(result)
                 free.append(worker)
 
@@ -315,4 +333,14 @@ def _attempt_item(do: Callable[[T], R], item: T) -> ItemResult[R]:
         return ItemResult(wrong_request=str(error))
     except Exception as error:
         print_diagnostic(traceback.format_exc())
-        return ItemResult(failure=f"{type(error).__name__}: {error}")
+        return ItemResult(failure=", ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])]))
+
+
+def generalize_failure(why: str) -> str:
+    """The text of a failure without what differs from item to item: quoted names, paths, numbers."""
+    return re.sub(r"'[^']*'|\"[^\"]*\"|\S*/\S*|\d+", "…", why)
+
+
+def is_of_the_machine(why: str) -> bool:
+    """Whether a failure may be caused by other work on the machine: too little memory, or a process that was killed."""
+    return any(sign in why for sign in ("MemoryError", "OutOfMemoryError", "out of memory", "killed by", "workers died"))

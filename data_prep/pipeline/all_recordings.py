@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -14,11 +14,12 @@ from pathlib import Path
 from data_prep.audio.stream_reader import AudioError
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.parallel.item_distribution import distribute_items
-from data_prep.parallel.process_pool import Failure, StopSignal
+from data_prep.parallel.process_pool import SYSTEMATIC, Failure, StopSignal, generalize_failure, is_of_the_machine
 from data_prep.parallel.torch_settings import use_one_thread
 from data_prep.parallel.worker_options import WorkerOptions
 from data_prep.pipeline import clip_selection
 from data_prep.pipeline.clip_selection import SelectionCriteria
+from data_prep.pipeline.notices import Notice
 from data_prep.pipeline.one_recording import begin_part, examine_recording, join_parts, prepare_part, prepare_recording, store_samples
 from data_prep.pipeline.progress import RecordingProgress
 from data_prep.pipeline.recording_results import (
@@ -39,6 +40,7 @@ from data_prep.recordings.user_transcripts import UserTranscript
 from data_prep.segmentation.vad import Region
 from data_prep.transcription import whisper_engine
 from data_prep.transcription.whisper_languages import WHISPER_OPTION
+from finetune.errors import UserError, format_count
 from finetune.storage import files
 from finetune.terminal import print_line
 
@@ -47,6 +49,8 @@ BYTES_PER_SECOND = {".wav": 96_000, ".aif": 96_000, ".aiff": 96_000, ".flac": 50
 COMPRESSED_BYTES_PER_SECOND = 16_000
 WORKER_BYTES = 3 << 29
 """Memory of a worker without Whisper: torch, voice activity detection, working copies of an hour of audio. Samples are memory-mapped."""
+CRASHED = "crashed"
+"""Reason for recordings on which a model or its process failed."""
 LOADED = 3
 """Memory of Whisper, and of an aligner, as a multiple of the file size: 16-bit weights are read and converted to 32 bits."""
 ENCODER_BYTES = 1 << 30
@@ -136,9 +140,13 @@ def process_recordings(
     if finished and left:
         print_line(f"{len(finished)} of {len(wanted)} recordings were processed in earlier runs")
     with RecordingProgress(len(left), sum(task.estimated_seconds for task in left)) as progress:
+        crashes = list[str]()
         of_batches = (_process_tasks(batch, setup, work, stop, progress) for batch in list_batches(left, setup))
-        for task, recording in itertools.chain.from_iterable(of_batches):
+        for done, (task, recording) in enumerate(itertools.chain.from_iterable(of_batches), start=1):
             finished[task.source.name] = recording
+            crashes += [recording.detail] if recording.refused == CRASHED else []
+            if len(crashes) == done == SYSTEMATIC < len(left):
+                _refuse_systematic(crashes)
             reasons = [reason for one in clip_selection.apply_rules([recording], standard) for reason in one.reasons]
             progress.update(recording, task.estimated_seconds, reasons)
     if len(finished) < len(wanted):
@@ -151,6 +159,30 @@ def process_recordings(
             other = finished[first[task.source.digest].source.name]
             prepared.append(refuse_recording(task.source, "duplicate", f"the same bytes as {other.source.name}", other.total))
     return prepared, work
+
+
+def _refuse_systematic(crashes: Sequence[str]) -> None:
+    """Raises `UserError` if the first recordings of a run crashed with one error that is not the machine's."""
+    if len({generalize_failure(why) for why in crashes}) == 1 and not is_of_the_machine(crashes[0]):
+        raise UserError(
+            f"the first {SYSTEMATIC} recordings all failed with one error ({crashes[0]}); the others were not begun. Omit or replace the "
+            "model or option that it names, or report it; finished work is kept, and the same command resumes"
+        )
+
+
+def describe_crashes(recordings: Sequence[PreparedRecording]) -> list[Notice]:
+    """A warning for each error by which recordings are lost."""
+    groups: dict[str, list[PreparedRecording]] = defaultdict(list)
+    for one in recordings:
+        if one.refused == CRASHED:
+            groups[generalize_failure(one.detail)].append(one)
+    return [
+        Notice(
+            text=f"{format_count(len(group), 'recording')} lost by a crash: {group[0].detail}; run again, then omit the model that failed",
+            recordings=tuple(one.source.name for one in group),
+        )
+        for group in groups.values()
+    ]
 
 
 def list_batches(tasks: Sequence[RecordingTask], setup: WorkerSetup) -> list[list[RecordingTask]]:
@@ -341,4 +373,4 @@ def _reject_crashed(task: RecordingTask, setup: WorkerSetup, failure: Failure) -
     speech = load_stored_speech(task.source, StoredStages(setup.stages))
     how = "twice, the second time alone" if setup.workers.remote is None else "repeatedly"
     detail = f"processing failed {how}: {failure.why}"
-    return refuse_recording(task.source, "crashed", detail, speech.track.length if isinstance(speech, DetectedSpeech) else 0)
+    return refuse_recording(task.source, CRASHED, detail, speech.track.length if isinstance(speech, DetectedSpeech) else 0)

@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from string import hexdigits
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -18,6 +19,23 @@ from pydantic import TypeAdapter, ValidationError
 from finetune.storage import files, input_files
 
 T = TypeVar("T")
+
+
+STAGES = {
+    "alignment": "the alignment of clips with their texts",
+    "clips": "the cutting and measuring of clips",
+    "divided_at_voices": "the alignment at changes of the voice",
+    "levels": "the measuring of levels",
+    "located": "the alignment of the recording with its text",
+    "sound_quality": "the rating of sound",
+    "speech": "the detection of speech",
+    "voice_windows": "the speaker encoder",
+    "voices": "the speaker encoder",
+    "words": "the transcription",
+}
+"""Stage → what it does, for messages."""
+MODELS = ("aligner", "encoder", "networks")
+"""Keys of inputs that identify a model."""
 
 
 class NotStoredError(Exception):
@@ -51,7 +69,12 @@ class Stages:
         if stored is not None and still_there(stored):
             self.reused[stage] += 1
             return stored
-        result = self._compute_result(compute)
+        try:
+            result = self._compute_result(compute)
+        except Exception as error:
+            # Which model failed: a message such as "list index out of range" does not say it. Names of the inputs say which one it was.
+            error.add_note(f"in {STAGES.get(stage, stage)}{_name_model(inputs)}")
+            raise
         files.write_bytes(path, kind.dump_json(result))
         self.computed[stage] += 1
         return result
@@ -65,6 +88,14 @@ class StoredStages(Stages):
 
     def _compute_result(self, compute: Callable[[], T]) -> T:  # noqa: ARG002 - never computes
         raise NotStoredError
+
+
+def _name_model(inputs: dict[str, Any]) -> str:
+    """` by pocketsphinx-5.0.4`, as far as the inputs of a stage name a model."""
+    hearing = inputs.get("hearing")
+    name = str(hearing.get("name", "")) if isinstance(hearing, dict) else next((str(inputs[key]) for key in MODELS if key in inputs), "")
+    name = name.partition(",")[0]
+    return f" by {name}" if name and not set(name) <= set(hexdigits) else ""  # some are known by a digest alone
 
 
 def _read_result(path: Path, kind: TypeAdapter[T]) -> T | None:

@@ -17,11 +17,12 @@ import soxr
 
 from data_prep.audio.waveform import MASTER_RATE, load_track, probe_recording
 from data_prep.cli import export, voice
-from data_prep.clips import review_decisions
+from data_prep.clips import dnsmos, review_decisions
 from data_prep.clips.review_decisions import Decision
 from data_prep.parallel.item_distribution import distribute_items
 from data_prep.pipeline import all_recordings
 from tests.data_prep.conftest import peak_frequency
+from tests.data_prep.pipeline.test_all_recordings import FailingScorer
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORDINGS = 4
@@ -252,6 +253,21 @@ def test_bad_recordings_are_rejected_and_the_others_processed(one_sentence, rail
     sources = {one["source"]: one for one in json.loads((out / "summary.json").read_text())["sources"]}
     assert damage in sources["cut.wav"]["warning"] and "without a transcript" in sources["untold.wav"]["warning"]
     assert sources["apple.m4a"]["texts"] == "transcript; words not checked" and sources["untold.wav"]["texts"] == ""
+
+
+def test_a_crash_on_one_recording_is_counted_everywhere_and_gives_exit_code_3(one_sentence, tmp_path, monkeypatch, capsys) -> None:
+    recordings, out = tmp_path / "in", tmp_path / "out"
+    recordings.mkdir()
+    for name, gain in (("a", 1.0), ("b", 0.9)):
+        soundfile.write(recordings / f"{name}.flac", one_sentence.samples * gain, MASTER_RATE)
+        (recordings / f"{name}.txt").write_text(f"The night train to the north leaves from platform {name}.")
+    monkeypatch.setattr(dnsmos, "find_scorer", lambda: FailingScorer(frozenset({0, 1})))
+    assert run(recordings, "--out", out, "--transcripts", "--speaker", "me", "--workers", "0") == voice.LOST == 3
+    lost = "1 recording lost by a crash: processing failed twice, the second time alone: IndexError: clip 1 is out of range, in the rating"
+    assert lost in capsys.readouterr().err
+    summary = read_output(out, "summary.json")
+    assert summary["rejected_by_reason"] == {"crashed": 1} and summary["clips"] == 1
+    assert [lost in one["warning"] for one in summary["sources"]] in ([True, False], [False, True])
 
 
 def test_whisper_provides_the_text(one_sentence, whisper_that_says, tmp_path) -> None:

@@ -56,6 +56,23 @@ def test_an_item_that_crashes_its_worker_fails_and_the_others_complete(tmp_path,
     assert "in process\n" in capfd.readouterr().err, "an unexpected exception keeps its traceback"
 
 
+def test_one_error_of_the_first_items_is_returned_before_others_begin(tmp_path, capfd) -> None:
+    items = ["raise row 1 of '/a/b.wav'", "raise row 2 of '/c.wav'", "raise row 3 of '/d.wav'", *(f"mark {number}" for number in range(9))]
+    with StopSignal() as stop:
+        first = [index for (index, _), _ in zip(process_pool.run_items(items, make, 1, stop), range(4), strict=False)]
+    assert first[:3] == [0, 1, 2] and first[3] == 3, "then it is the caller who stops, or goes on"
+    mixed = results(["raise a", "raise b", "c", "raise d"], 1)
+    assert {index for index, result in mixed.items() if isinstance(result, Failure)} == {0, 1, 3}
+    capfd.readouterr()
+
+
+def test_failures_of_one_kind_have_one_text() -> None:
+    first, second = "KeyError: 'a b' in /x/y.wav, line 3", "KeyError: 'c' in /z.flac, line 17"
+    assert process_pool.generalize_failure(first) == process_pool.generalize_failure(second) == "KeyError: … in … line …"
+    assert process_pool.is_of_the_machine("its process was killed by SIGKILL") and not process_pool.is_of_the_machine(first)
+    assert process_pool.is_of_the_machine("OutOfMemoryError: CUDA out of memory")
+
+
 def test_without_workers_a_failing_item_is_tried_twice_in_this_process(capfd) -> None:
     assert results(["a", "raise x", "b"], 0) == {0: ("a", 0), 1: Failure("ValueError: x"), 2: ("b", 1)}
     assert capfd.readouterr().err.count("in process\n") == 2

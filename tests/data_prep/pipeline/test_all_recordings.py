@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 import soundfile
 
 from data_prep.audio.waveform import MASTER_RATE
+from data_prep.clips.dnsmos import SoundRatings
 from data_prep.parallel.process_pool import Failure, StopSignal
 from data_prep.parallel.ray_pool import RayWorkers
 from data_prep.parallel.worker_options import WorkerOptions
 from data_prep.pipeline import all_recordings
-from data_prep.pipeline.all_recordings import RecordingTask, StoppedError, WorkerSetup, list_batches, process_recordings
+from data_prep.pipeline.all_recordings import RecordingTask, StoppedError, WorkerSetup, describe_crashes, list_batches, process_recordings
 from data_prep.pipeline.recording_results import Job
 from data_prep.recordings.recording_files import RecordingSource, find_recordings
 from data_prep.recordings.user_transcripts import UserTranscript
 from data_prep.segmentation.clip_segmentation import Lengths
+from finetune.errors import UserError
 from tests.data_prep.pipeline.test_clip_selection import STANDARD
 
 TEXT = UserTranscript(text="The night train to the north leaves from platform seven.")
@@ -38,6 +40,54 @@ def tasks(tmp_path, one_sentence) -> list[RecordingTask]:
 @pytest.fixture
 def setup(tmp_path) -> WorkerSetup:
     return WorkerSetup(Job(tmp_path / "out", Lengths(), None, None), tmp_path / "out" / ".stages", None, WorkerOptions(0))
+
+
+def copy_takes(tasks: list[RecordingTask], names: str) -> list[RecordingTask]:
+    """The same sound as recordings with these names, each with other bytes."""
+    folder = tasks[0].source.path.parent.with_name("more")
+    folder.mkdir()
+    samples, rate = soundfile.read(tasks[0].source.path, dtype="float32")
+    for number, name in enumerate(names):
+        soundfile.write(folder / f"{name}.wav", samples * (1 - 0.01 * number), rate)
+    return [RecordingTask(source, TEXT) for source in find_recordings(folder, "me", folder / "out")]
+
+
+@dataclass(frozen=True)
+class FailingScorer:
+    """A rating model, and its own loaded form, that fails on the clips whose number is in `failing`."""
+
+    failing: frozenset[int]
+    digest: str = "judge-2.0"
+    rated: list[int] = field(default_factory=list)
+
+    def load(self, _device: str = "cpu") -> FailingScorer:
+        return self
+
+    def rate(self, *_: object) -> SoundRatings:
+        self.rated.append(len(self.rated))
+        if self.rated[-1] in self.failing:
+            raise IndexError(f"clip {self.rated[-1]} is out of range")
+        return SoundRatings(mos_speech=4.0, mos_overall=4.0, mos_background=4.0, mos_p808=4.0)
+
+
+def test_a_crash_of_a_model_loses_one_recording_with_the_name_of_the_model(tasks, setup, capsys) -> None:
+    setup = replace(setup, job=replace(setup.job, scorer=FailingScorer(frozenset({1, 2}))))
+    with StopSignal() as stop:
+        recordings, _ = process_recordings(copy_takes(tasks, "abc"), setup, STANDARD, stop)
+    assert [one.refused for one in recordings] == ["", "crashed", ""]
+    assert recordings[1].detail.endswith("IndexError: clip 2 is out of range, in the rating of sound by judge-2.0")
+    (notice,) = describe_crashes(recordings)
+    assert notice.recordings == ("b.wav",) and notice.text.startswith("1 recording lost by a crash: processing failed")
+    capsys.readouterr()
+
+
+def test_one_error_on_the_first_recordings_stops_the_run(tasks, setup, capsys) -> None:
+    scorer = FailingScorer(frozenset(range(100)))
+    setup = replace(setup, job=replace(setup.job, scorer=scorer))
+    with pytest.raises(UserError, match="the first 3 recordings all failed with one error .*judge-2.0"), StopSignal() as stop:
+        process_recordings(copy_takes(tasks, "abcde"), setup, STANDARD, stop)
+    assert len(scorer.rated) == 6, "each of three recordings was tried twice"
+    capsys.readouterr()
 
 
 def test_a_duplicate_file_is_processed_once_from_the_copy_with_a_transcript(tasks, setup, capsys) -> None:
