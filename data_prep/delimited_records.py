@@ -8,6 +8,7 @@ its number of lines, so that a caller can account for every line of a file.
 from __future__ import annotations
 
 import csv
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 LITERAL = ("\t", "|")
 """Separators of tables whose quotation marks are text unless the header is quoted."""
+EXCEL_MARK = re.compile(r'"?sep=(.)"?')
 MOST_LINES = 1000
 """Lines of a record in a table with literal quotation marks: a longer search for the end of a quotation finds that of another one."""
 
@@ -45,6 +47,12 @@ def read_records(lines: Iterable[str], delimiter: str, header: str, first: int) 
     if delimiter in LITERAL and not header.lstrip().startswith('"'):
         return _read_literal(iter(lines), delimiter, header.count(delimiter) + 1, first)
     return _read_quoted(lines, delimiter, first)
+
+
+def find_excel_mark(line: str) -> str:
+    """The separator that a first line `sep=;` names to Excel; empty if it is another line."""
+    found = EXCEL_MARK.fullmatch(line.strip("\ufeff \r\n"))
+    return found[1] if found else ""
 
 
 def is_quoted(field: str) -> bool:
@@ -95,10 +103,12 @@ def _is_open(field: str) -> bool:
 
 
 def _take_continuation(taken: list[str], waiting: deque[str], lines: Iterator[str], delimiter: str, columns: int) -> Iterator[str]:
-    """Yield the lines up to the next one that is a record by itself, and append all that were read to `taken`."""
+    """Yield the lines that may continue the one in `taken`, and append all that were read to it: if that line has all columns, up to the
+    next one that has."""
+    is_whole = taken[0].count(delimiter) + 1 == columns
     while len(taken) < MOST_LINES and (line := waiting.popleft() if waiting else next(lines, None)) is not None:
         taken.append(line)
-        if line.count(delimiter) + 1 == columns:
+        if is_whole and line.count(delimiter) + 1 == columns:
             return
         yield line
 

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from data_prep.language_codes import find_language_name
 from finetune.errors import UserError
 from finetune.storage import files, input_files, strict_json
+from finetune.storage.referenced_files import find_file
 
 LANGUAGES = {
     "de": "german",
@@ -225,7 +226,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def resolve_clip(manifest: Path, row: ManifestRow) -> Path:
     """The real path of a row's clip. Raises `UserError` if it is outside the manifest's folder."""
-    return files.resolve_under(manifest.parent, row.audio)
+    return find_file(manifest.parent, row.audio)
 
 
 def write_entries(path: Path, entries: Iterable[ManifestRow | Reject]) -> int:

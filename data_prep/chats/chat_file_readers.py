@@ -7,8 +7,9 @@ import csv
 import gzip
 import io
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -17,6 +18,7 @@ from data_prep.chats.arrow_tables import read_parquet, read_saved_dataset
 from data_prep.chats.chat_file_search import COMMAS, DATASET, DOCUMENT, GZIP, LINES, PARQUET, TABS, WHATSAPP, ChatSource, FoundRow
 from data_prep.chats.conversation_formats import SHAPES
 from data_prep.chats.whatsapp_export import DEFAULT_PAUSE_HOURS
+from data_prep.delimited_records import LITERAL, BrokenRecordError, find_excel_mark, read_records, unquote
 from finetune.errors import UserError
 from finetune.storage import input_files
 from finetune.storage.strict_json import loads, one_line
@@ -129,28 +131,36 @@ def _read_table(source: ChatSource) -> Iterator[FoundRow]:
     csv.field_size_limit(input_files.LONGEST_LINE)
     with _open_source(source) as binary, io.TextIOWrapper(binary, encoding="utf-8-sig", newline="") as file:
         try:
-            length = RecordLength()
-            lines = _measure_lines(source, file, length)
-            first = next(lines, "")
-            mark = "\t" if source.kind == TABS else _detect_delimiter(first)
-            yield from _read_records(source, csv.reader(chain([first], lines), delimiter=mark, strict=True), length)
+            yield from _read_records(source, file)
         except (csv.Error, UnicodeDecodeError) as error:
             raise UserError(f"{source.path} is not a table of text in UTF-8 ({one_line(error)})") from None
+        except BrokenRecordError as error:
+            raise UserError(
+                f"{source.path}:{error.line} is not a row of a table ({one_line(error)}); correct its quotation marks"
+            ) from None
 
 
 @dataclass
-class RecordLength:
-    """Of the record that is being read, which may have many lines."""
+class RecordLines:
+    """Lines that are read and belong to no finished record yet: those of the record that is being read, which may have many."""
 
+    lines: deque[str] = field(default_factory=deque)
     characters: int = 0
 
+    def take(self, count: int) -> list[str]:
+        """Remove and return the lines of a finished record."""
+        taken = [self.lines.popleft() for _ in range(count)]
+        self.characters -= sum(map(len, taken))
+        return taken
 
-def _measure_lines(source: ChatSource, file: io.TextIOWrapper, record: RecordLength) -> Iterator[str]:
+
+def _measure_lines(source: ChatSource, file: io.TextIOWrapper, read: RecordLines) -> Iterator[str]:
     """The lines of a table. Raises `UserError` for a record that is longer than a line of another file may be."""
     number, most = 1, input_files.LONGEST_LINE
     while line := file.readline(most + 1):
-        record.characters += len(line)
-        if record.characters > most:
+        read.lines.append(line)
+        read.characters += len(line)
+        if read.characters > most:
             raise UserError(f"{source.name}:{number}: the record has more than {most:,} characters; is a quotation mark missing?")
         yield line
         number += 1
@@ -161,19 +171,39 @@ def _detect_delimiter(first: str) -> str:
     return max(",;\t", key=lambda mark: len(next(csv.reader([first], delimiter=mark), [])))
 
 
-def _read_records(source: ChatSource, reader: Any, length: RecordLength) -> Iterator[FoundRow]:
+def _read_records(source: ChatSource, file: io.TextIOWrapper) -> Iterator[FoundRow]:
+    read = RecordLines()
+    lines = _measure_lines(source, file, read)
+    first, above = next(lines, ""), 1
+    given = find_excel_mark(first)
+    if given:
+        first, above = next(lines, ""), 2
+    mark = given or ("\t" if source.kind == TABS else _detect_delimiter(first))
+    reader = csv.reader(chain([first], lines), delimiter=mark, strict=True)
     header: list[str] = next(reader, [])
-    length.characters = 0
     if len(set(header)) < len(header):
         raise UserError(f"{source.path}: its first line names a column twice ({', '.join(header):.200})")
-    begins = reader.line_num + 1
-    for record in reader:
-        length.characters = 0
-        place, begins = f"{source.name}:{begins}", reader.line_num + 1
-        if len(record) == len(header):
-            yield FoundRow(place, dict(zip(header, record, strict=True)))
-        elif record:
-            yield FoundRow(place, None, f"it has {len(record)} columns, and the header has {len(header)}")
+    above += reader.line_num - 1
+    read.take(len(read.lines))
+    for record in read_records(lines, mark, first, above + 1):
+        own, place = read.take(record.lines), f"{source.name}:{record.line}"
+        fields = [unquote(each) for each in record.fields] if record.literal else record.fields
+        if not any(fields) and len(fields) < 2:
+            continue  # a blank line
+        if len(fields) != len(header):
+            yield FoundRow(place, None, f"it has {len(fields)} columns, and the header has {len(header)}")
+        elif mark not in LITERAL and _hold_rows(own, mark, len(header)):
+            yield FoundRow(
+                place, None, f"a quotation begins here and includes lines that read as rows of their own: {own[1].strip()!r:.60}"
+            )
+        else:
+            yield FoundRow(place, dict(zip(header, fields, strict=True)))
+
+
+def _hold_rows(lines: list[str], mark: str, columns: int) -> bool:
+    """Whether each of the lines of one record reads as a row: it has all columns, and no space after the separators as in prose."""
+    rows = [line.rstrip("\r\n").split(mark) for line in lines]
+    return columns > 1 and len(rows) > 1 and all(len(row) == columns and not any(each[:1] == " " for each in row[1:]) for row in rows)
 
 
 READERS: dict[str, Callable[[ChatSource], Iterator[FoundRow]]] = {

@@ -30,7 +30,7 @@ from data_prep.dataset.row_checks import NOTES, PROBLEMS, Problem, RowFacts
 from data_prep.manifest import SUMMARY, TRAIN, VAL, ManifestRow
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code, format_count
-from finetune.storage import files
+from finetune.storage.referenced_files import AmbiguousNameError, find_file, is_renamed
 from finetune.terminal import print_line
 
 SHOWN = 3
@@ -133,9 +133,21 @@ def _resolve_clips(line: ManifestLine, root: Path | None) -> list[Path | None]:
 
 def _resolve_inside(root: Path, name: str) -> Path | None:
     try:
-        return files.resolve_under(root, name)
+        return find_file(root, name)
     except UserError:
         return None
+
+
+def _check_path(place: str, root: Path, name: str) -> Iterator[Problem]:
+    try:
+        path = find_file(root, name)
+    except AmbiguousNameError as error:
+        yield Problem("ambiguous", place, str(error))
+    except UserError:
+        yield Problem("outside", place, f"{name} is not under {root}: copy it there, or use --root FOLDER")
+    else:
+        if is_renamed(root, name, path):
+            yield Problem("renamed", place, f"{name}: {path.name}")
 
 
 def _check_row(
@@ -148,9 +160,8 @@ def _check_row(
 ) -> Iterator[Problem]:
     """Problems of one row. `sounds`: in the order of `_resolve_clips`."""
     yield from row_checks.check_fields(line, row, languages)
-    for sound, name in zip(sounds, (row.audio, row.ref_audio), strict=False):
-        if sound is None:
-            yield Problem("outside", line.place, f"{name} is not under {root}: copy it there, or use --root FOLDER")
+    for _, name in zip(sounds, (row.audio, row.ref_audio), strict=False):
+        yield from _check_path(line.place, root, str(name))
     clip, reference = [*sounds, None][:2]
     if clip is not None:
         yield from row_checks.check_clip(line, row, clip, codes)

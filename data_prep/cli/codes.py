@@ -38,6 +38,7 @@ from data_prep.parallel.process_pool import StopSignal, report_stopped
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code, format_count
 from finetune.storage import demo_models, files
+from finetune.storage.referenced_files import is_renamed
 from finetune.terminal import print_diagnostic, print_line
 
 MOST_TIME_SHIFTS = 63
@@ -169,6 +170,9 @@ def _is_own_reject(reject: dict[str, Any], manifests: list[Path]) -> bool:
 def _read_clips(rows: list[tuple[Path, ManifestRow]], codec_rate: int, codec_digest: str) -> list[EncodableRow | RejectedRow]:
     """Decode every clip once, so that a damaged one does not interrupt the encoding."""
     paths = [manifest.resolve_clip(path, row) for path, row in rows]
+    renamed = [row.audio for (path, row), clip in zip(rows, paths, strict=True) if is_renamed(path.parent, row.audio, clip)]
+    if renamed:
+        print_line(f"{format_count(len(renamed), 'clip')} found in another form of the name, such as {renamed[0]}")
     sounds = inspect_clips(paths)
     read: list[EncodableRow | RejectedRow] = []
     for (path, row), clip in zip(rows, paths, strict=True):

@@ -34,6 +34,7 @@ from data_prep.manifest import SUMMARY
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code, format_count
 from finetune.storage import files
+from finetune.storage.referenced_files import find_file
 from finetune.terminal import print_diagnostic, print_line
 
 UNFIT = {"not_json", "bad_row", "outside", "no_file", "unreadable", "empty", "nan", "silent", "truncated"}
@@ -98,8 +99,8 @@ def _collect_items(manifests: list[Path], facts: list[RowFacts], options: argpar
         if options.speaker and known.speaker != options.speaker:
             continue
         root = (options.root or line.manifest.parent).resolve()
-        clip = files.resolve_under(root, line.row.audio)
-        reference = files.resolve_under(root, line.row.ref_audio) if line.row.ref_audio else None
+        clip = find_file(root, line.row.audio)
+        reference = find_file(root, line.row.ref_audio) if line.row.ref_audio else None
         name = _make_file_name(line.row.id or clip.relative_to(root).with_suffix("").as_posix())
         codes = (
             None if line.row.audio_codes is None else np.array(line.row.audio_codes, np.uint16)

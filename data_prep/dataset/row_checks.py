@@ -27,6 +27,7 @@ PROBLEMS = {
     "nan": ("clip", "with NaN or Inf samples"),
     "silent": ("clip", "without any signal"),
     "truncated": ("clip", "shorter than the file declares"),
+    "ambiguous": ("path", "that fits several files"),
     "duration": ("row", "with another duration than the clip"),
     "language": ("language", "that the model does not support"),
     "ref_audio": ("reference clip", "that cannot be used"),
@@ -46,6 +47,7 @@ NOTES = {
     "ref_rate": ("reference clip", f"not at {MASTER_RATE} Hz, rejected by the official script; export --as qwen converts such clips"),
     "assumed_codec": ("dataset", "whose codec is not recorded"),
     "no_speaker": ("row", "without a speaker: use --speaker NAME in later commands"),
+    "renamed": ("path", "found in another Unicode form, in another case or with other separators"),
     "same_recording": ("validation row", "from a recording that also has training rows, from other parts"),
 }
 """Kind of note → (noun, what follows it), with `{sample_rate}` of the codec. Such rows can be used as they are."""

@@ -89,7 +89,7 @@ def examine_image(out: Path, found: FoundImage) -> ExaminedImage:
     if not (out / file).is_file() or (out / file).stat().st_size != len(content):
         files.write_bytes(out / file, content)
     shape, copy = (facts["width"], facts["height"], int(facts["hash"], 16)), base64.b64decode(facts["copy"])
-    return result(digest, file, *shape, copy, tuple(facts["changes"]))
+    return result(digest, file, *shape, copy, (*found.changes, *facts["changes"]))
 
 
 def read_file(path: Path) -> bytes:

@@ -13,8 +13,8 @@ from data_prep.hub_dataset_download import download_dataset_files
 from data_prep.images.image_decoding import SUFFIXES
 from finetune.errors import UserError
 from finetune.storage import input_files, strict_json
-from finetune.storage.files import resolve_under
 from finetune.storage.model_resolver import is_hub_name
+from finetune.storage.referenced_files import find_file, is_renamed
 from finetune.storage.strict_json import one_line
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class FoundImage:
     """train, val or test, if the source says so."""
     problem: str = ""
     """Why it cannot be read; then `content` is empty."""
+    changes: tuple[str, ...] = ()
+    """How the file differs from what the source says."""
 
 
 def find_images(source: str, configs: Sequence[str], splits: Sequence[str]) -> Iterator[FoundImage]:
@@ -117,12 +119,16 @@ def _read_row(place: str, line: bytes, folder: Path) -> FoundImage:
         name = next((row[key] for key in IMAGE_COLUMNS if isinstance(row.get(key), str)), None)
         if name is None:
             raise UserError("no path of an image (key image)")
-        split = row.get("split")
-        return FoundImage(
-            place, resolve_under(folder, name), _name_label(_pick(row, LABEL_COLUMNS), ()), SPLITS.get(str(split).lower(), "")
-        )
+        split = SPLITS.get(str(row.get("split")).lower(), "")
+        return _locate_image(place, folder, name, _name_label(_pick(row, LABEL_COLUMNS), ()), split)
     except UserError as error:
         return FoundImage(place, b"", None, problem=str(error))
+
+
+def _locate_image(place: str, folder: Path, name: str, label: str | None, split: str) -> FoundImage:
+    """The image that a row names by its path. Raises `UserError` for a path outside of the folder."""
+    path = find_file(folder, name)
+    return FoundImage(place, path, label, split, changes=("found in another form of the name",) if is_renamed(folder, name, path) else ())
 
 
 def _pick(row: dict[str, Any], keys: Sequence[str]) -> Any:
@@ -195,7 +201,7 @@ def _read_cell(place: str, value: Any, label: str | None, split: str, folder: Pa
     if not isinstance(name, str):
         return FoundImage(place, b"", label, split, "no image in its column")
     try:
-        return FoundImage(place, resolve_under(folder, name), label, split)
+        return _locate_image(place, folder, name, label, split)
     except UserError as error:
         return FoundImage(place, b"", label, split, str(error))
 

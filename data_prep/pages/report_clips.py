@@ -12,7 +12,8 @@ from data_prep.audio.waveform import AudioError, read_audio
 from data_prep.pages.quality_rule_effects import Weakness
 from data_prep.pages.spectrogram_images import RATE, draw_spectrogram
 from data_prep.pages.voice_dataset_loader import ReportClip
-from finetune.storage import files, input_files
+from finetune.storage import input_files
+from finetune.storage.referenced_files import find_file
 
 SHOWN = 20
 """Clips per group."""
@@ -66,7 +67,7 @@ def render_clips(folder: Path, choice: ClipSelection) -> dict[str, ClipMedia]:
 
 
 def _render_clip(folder: Path, clip: ReportClip, room: int) -> ClipMedia:
-    path = files.resolve_under(folder, clip.audio)
+    path = find_file(folder, clip.audio)
     try:
         samples = read_audio(path, RATE).samples
     except (AudioError, OSError) as error:

@@ -14,6 +14,7 @@ from data_prep.dataset.duration_accounting import Summary
 from data_prep.manifest import AUTO, ManifestRow, Quality, Reject
 from finetune.errors import UserError
 from finetune.storage import files, input_files, strict_json
+from finetune.storage.referenced_files import find_file
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def read_dataset(folder: Path) -> Dataset:
 
 def resolve_clip(dataset: Dataset, clip: ReportClip) -> Path:
     """The real path of a clip's audio file. Raises `UserError` if it is outside the dataset."""
-    return files.resolve_under(dataset.folder, clip.audio)
+    return find_file(dataset.folder, clip.audio)
 
 
 def _read_summary(path: Path) -> Summary:

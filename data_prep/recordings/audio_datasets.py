@@ -22,6 +22,7 @@ from data_prep.recordings.recording_files import SOUND_ENDINGS
 from finetune.errors import UserError, format_count
 from finetune.storage import files, input_files, strict_json
 from finetune.storage.model_resolver import is_hub_name
+from finetune.storage.referenced_files import find_file
 from finetune.terminal import print_line
 
 if TYPE_CHECKING:
@@ -267,7 +268,7 @@ def _read_sound(part: DatasetPart, value: Any) -> tuple[bytes | None, str]:
     content, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (None, None)
     if content is None and isinstance(path, str) and path:
         try:
-            beside = files.resolve_under(part.root, path)
+            beside = find_file(part.root, path)
         except UserError:
             return None, ""
         content = input_files.read_bytes(beside, LARGEST_SOUND) if beside.is_file() else None

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data_prep.delimited_records import BrokenRecordError, Record, is_quoted, read_records, unquote
+from data_prep.delimited_records import BrokenRecordError, Record, find_excel_mark, is_quoted, read_records, unquote
 from data_prep.recordings.ljspeech_metadata import NAMES, MetadataLine
 from data_prep.recordings.recording_names import has_sound_ending
 from data_prep.recordings.text_encoding import decode_head
@@ -35,8 +35,6 @@ UNCHECKED = ("other.tsv", "invalidated.tsv", "reported.tsv")
 PART_COLUMNS = ("offset", "start", "start_time", "start_seconds", "start_sec", "begin", "begin_time")
 """Where in the recording the text begins: such a row is not the text of the whole recording."""
 HEAD_BYTES = 1 << 16
-EXCEL_MARK = re.compile(r'"?sep=(.)"?')
-"""First line by which a table names its separator to Excel."""
 SHOWN = 3
 
 
@@ -245,8 +243,8 @@ def _split_header(path: Path, lines: list[str]) -> _Header:
     """The first line that is not blank, or the one after Excel's mark. Raises `csv.Error`."""
     filled = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
     number, line = next(filled, (1, ""))
-    if mark := EXCEL_MARK.fullmatch(line.strip()):
+    if mark := find_excel_mark(line):
         number, line = next(filled, (number, ""))
     # Spreadsheets write a semicolon where the comma is the decimal mark; some tables are separated by `|`
-    delimiter = mark[1] if mark else "\t" if path.suffix.lower() == ".tsv" else max(",;\t|", key=line.count)
+    delimiter = mark or ("\t" if path.suffix.lower() == ".tsv" else max(",;\t|", key=line.count))
     return _Header(number, line, delimiter, next(csv.reader([line.rstrip("\r\n")], delimiter=delimiter), []))

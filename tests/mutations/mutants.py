@@ -461,7 +461,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "data_prep/delimited_records.py",
-        "if line.count(delimiter) + 1 == columns:",
+        "if is_whole and line.count(delimiter) + 1 == columns:",
         "if False:",
         "tests/data_prep/test_delimited_records.py::test_a_quotation_over_two_rows_stays_in_its_rows",
         "a quotation that opens in one row and closes in the next makes one row of both",
@@ -482,7 +482,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "data_prep/recordings/audio_datasets.py",
-        "beside = files.resolve_under(part.root, path)",
+        "beside = find_file(part.root, path)",
         "beside = part.root / path",
         "tests/data_prep/recordings/test_audio_datasets.py::test_rows_without_sound_are_reported_and_no_path_leads_out",
         "a row of a dataset reads a file outside of its folder",

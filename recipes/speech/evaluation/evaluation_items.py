@@ -11,7 +11,8 @@ from data_prep import manifest
 from data_prep.clips.measurements import WORD
 from finetune.data.row_problems import RowProblem, format_row_problems
 from finetune.errors import UserError
-from finetune.storage import files, input_files
+from finetune.storage import input_files
+from finetune.storage.referenced_files import find_file
 from finetune.storage.strict_json import loads_object
 
 SEEN, UNSEEN, ALL = "seen", "unseen", "all"
@@ -143,7 +144,7 @@ def _find_clip(root: Path, row: dict[str, Any], column: str) -> Path | None:
     name = row.get(column)
     if not name:
         return None
-    path = files.resolve_under(root, str(name))
+    path = find_file(root, str(name))
     if not path.is_file():
         raise UserError(f"{column} {name}: no such file; restore it, or remove the column from the row")
     return path

@@ -30,6 +30,7 @@ from finetune.modeling.loading import resolve_source
 from finetune.monitoring.run_records import SAMPLED
 from finetune.recipe import Answer, MeasuredAnswers, PreparedMetrics
 from finetune.storage import files
+from finetune.storage.referenced_files import find_file
 from recipes.speech.dataset_speakers import visit_speakers
 from recipes.speech.evaluation import intelligibility, samples_during_training, scoring, speaker_similarity
 from recipes.speech.evaluation.evaluation_items import pick_evenly
@@ -141,7 +142,7 @@ def collect_speakers(config: Config[Any]) -> dict[str, _SpeakerRows]:
             return
         speaker = found.setdefault(name, _SpeakerRows())
         speaker.languages[manifest.parse_language(str(row.get("language") or manifest.AUTO))] += 1
-        if row.get("audio") and (path := files.resolve_under(root, str(row["audio"]))).is_file():  # rows may have codes alone
+        if row.get("audio") and (path := find_file(root, str(row["audio"]))).is_file():  # rows may have codes alone
             speaker.clips[path.absolute()] = None
 
     visit_speakers(config, config.recipe, config.options.speaker, add_row)

@@ -10,7 +10,7 @@ from typing import Any
 
 from finetune.config import Config
 from finetune.errors import UserError
-from finetune.storage import files
+from finetune.storage.referenced_files import find_file
 from recipes.speech.dataset_speakers import visit_speakers
 from recipes.speech.voices_json_content import make_voices_state
 
@@ -75,9 +75,9 @@ def _add_clip(speaker: DatasetSpeaker, row: dict[str, Any], root: Path, ids: Tok
         speaker.frames += len(codes)
     speaker.languages[find_language(row, ids) or ""] += 1
     if row.get("ref_audio"):
-        speaker.named_references[files.resolve_under(root, row["ref_audio"])] = None
+        speaker.named_references[find_file(root, row["ref_audio"])] = None
     elif row.get("audio"):
-        speaker.own_clips.append((len(codes) / FRAME_RATE, files.resolve_under(root, row["audio"])))
+        speaker.own_clips.append((len(codes) / FRAME_RATE, find_file(root, row["audio"])))
     else:
         raise UserError("the row has neither audio nor ref_audio, so there is no clip to compute the speaker vector from; add one of them")
 

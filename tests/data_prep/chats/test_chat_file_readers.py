@@ -85,11 +85,29 @@ def test_broken_lines_are_reported_and_the_rest_is_read(tmp_path: Path) -> None:
 def test_csv_files_of_other_programs_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes("\ufeffprompt;completion;id\r\n\r\na,b;ü;1\r\n".encode())
     assert [(each.place, each.row) for each in read(tmp_path / "a.csv")] == [("a.csv:3", {"prompt": "a,b", "completion": "ü", "id": "1"})]
+    (tmp_path / "a.csv").write_bytes('\ufeffsep=;\r\nprompt;completion\r\na,b;"x\r\ny"\r\n'.encode())
+    assert [(each.place, each.row) for each in read(tmp_path / "a.csv")] == [("a.csv:3", {"prompt": "a,b", "completion": "x\r\ny"})]
     (tmp_path / "b.csv").write_text("a,b\n1,2\n3\n4,5,6\n")
     assert [each.problem for each in read(tmp_path / "b.csv")] == [
         "",
         *[f"it has {found} columns, and the header has 2" for found in (1, 3)],
     ]
+
+
+def test_a_quotation_over_two_rows_merges_no_rows(tmp_path: Path) -> None:
+    """With tabs each row keeps its text; with commas the record is rejected, unless its lines are prose."""
+    rows = ["prompt,completion", "q1,a1", 'q2,"He left.', 'q3,Yes."', 'q4,"One,\ntwo, three."', 'q5,"One\ntwo, three."']
+    (tmp_path / "a.csv").write_text("\n".join(rows))
+    found = read(tmp_path / "a.csv")
+    assert [(each.place, each.row["completion"] if each.row else None) for each in found] == [
+        ("a.csv:2", "a1"),
+        ("a.csv:3", None),
+        ("a.csv:5", "One,\ntwo, three."),
+        ("a.csv:7", "One\ntwo, three."),
+    ]
+    assert found[1].problem == "a quotation begins here and includes lines that read as rows of their own: 'q3,Yes.\"'"
+    (tmp_path / "a.tsv").write_text("\n".join(rows[:4]).replace(",", "\t"))
+    assert [(each.row or {})["completion"] for each in read(tmp_path / "a.tsv")] == ["a1", '"He left.', 'Yes."']
 
 
 @pytest.mark.parametrize(
@@ -105,7 +123,7 @@ def test_csv_files_of_other_programs_are_read(tmp_path: Path) -> None:
         ("a.json", b"[" + b"1" * 5000 + b"]", "is not JSON that can be kept .*digits"),
         ("a.jsonl", '{"a": 1}'.encode("utf-16"), "is in UTF-16; save it in UTF-8"),
         ("a.csv", b"a,b\n\xff\xfe,1\n", "is not a table of text in UTF-8"),
-        ("a.csv", b'a,b\n1,"2\n', "is not a table of text in UTF-8 .*unexpected end of data"),
+        ("a.csv", b'a,b\n1,"2\n', r"a.csv:2 is not a row of a table .its quotation has no end.; correct its quotation marks"),
         ("a.csv", b"a,b,a\n1,2,3\n", r"its first line names a column twice \(a, b, a\)"),
         ("a.jsonl.gz", b'{"a": 1}', r"cannot be read \(Not a gzipped file"),
         ("a.jsonl.gz", gzip.compress(b'{"a": 1}' * 99, mtime=0)[:-9], r"cannot be read \(Compressed file ended"),

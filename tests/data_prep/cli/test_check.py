@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +113,18 @@ def test_every_problem_is_counted_and_the_first_places_are_named(data: Path, cap
     ):
         assert line in printed
     assert "next:" not in printed
+
+
+def test_clips_in_another_form_of_their_names_are_found_and_noted(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tone(data / "clips" / unicodedata.normalize("NFD", "fünf.flac"), 5)
+    write(data / "train.jsonl", row("a"), row("fünf"), row("c", audio="clips\\C.flac"))
+    assert run(data) == 0
+    assert "note: 2 paths found in another Unicode form, in another case or with other" in (printed := capsys.readouterr().out)
+    assert "train.jsonl:3: clips\\C.flac: c.flac\n" in printed.replace("\\\\", "\\")
+    tone(data / "clips" / "Fünf.flac", 6)
+    write(data / "train.jsonl", row("a"), row("FÜNF"))
+    assert run(data) == 1
+    assert "1 path that fits several files\n    train.jsonl:2: 'clips/FÜNF.flac' fits both " in capsys.readouterr().out
 
 
 def test_codes_of_another_tokenizer_are_detected(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

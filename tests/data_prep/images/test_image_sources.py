@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,15 @@ def test_rows_have_paths_labels_and_splits(tmp_path: Path) -> None:
     assert [(one.label, one.split) for one in found[:3]] == [("cat", ""), ("3", "val"), (None, "")]
     assert [one.place for one in found] == [f"rows.jsonl:{line}" for line in (1, 2, 3, 4, 5, 7)]
     assert "no path of an image" in found[3].problem and "leads outside" in found[4].problem and found[5].problem
+
+
+def test_a_row_finds_its_image_in_another_form_of_the_name(tmp_path: Path) -> None:
+    put(tmp_path / "cats" / unicodedata.normalize("NFD", "fünf.png"))
+    rows = [{"image": name, "label": "cat"} for name in ("cats/fünf.png", "Cats\\FÜNF.png")]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = found_in(tmp_path / "rows.jsonl")
+    assert [one.changes for one in found] == [("found in another form of the name",)] * 2 and not any(one.problem for one in found)
+    assert all(isinstance(one.content, Path) and one.content.is_file() for one in found)
 
 
 def make_table() -> Any:
