@@ -368,6 +368,14 @@ def test_bad_lines_stop_before_anything_is_changed(line, message, data, nano, ca
     assert not (data / "codes").exists()
 
 
+def test_clips_in_another_form_of_their_names_are_encoded_and_counted(data, nano, capsys) -> None:
+    path = data / "train.jsonl"
+    path.write_text(path.read_text().replace('"audio":"clips/', '"audio":"CLIPS/').replace('"audio": "clips/', '"audio": "CLIPS/'))
+    assert run(data, nano) == 0
+    assert "found in another form of the name, such as CLIPS/" in capsys.readouterr().out
+    assert all(row["audio"].startswith("CLIPS/") and row["audio_codes"] for row in rows(path))
+
+
 def test_bad_requests_name_the_thing(data, nano, tmp_path, capsys) -> None:
     assert run(data, tmp_path / "absent") == 2
     assert "absent: no such folder" in capsys.readouterr().err
