@@ -10,18 +10,16 @@ recordings in progress, then stops. Decisions made in `data_prep review` apply t
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from data_prep import manifest
 from data_prep.alignment.clip_alignment import open_aligner
 from data_prep.alignment.pocketsphinx_aligner import NAME as POCKETSPHINX
-from data_prep.audio.channel_selection import AUTO, LEFT, MIX, RIGHT
 from data_prep.audio_codecs.interface import SpeakerEncoder
 from data_prep.audio_codecs.selection import DEFAULT_MODEL, suggest_other_models
 from data_prep.clips import dnsmos, review_decisions
@@ -36,7 +34,6 @@ from data_prep.pipeline.all_recordings import CRASHED, RecordingTask, StoppedErr
 from data_prep.pipeline.clip_selection import SelectionCriteria
 from data_prep.pipeline.notices import Notice, print_notices
 from data_prep.pipeline.recording_results import Job
-from data_prep.pipeline.speech_detection import PEOPLE_ON_CHANNELS
 from data_prep.pipeline.text_verification import TextChecks, describe_texts
 from data_prep.recordings import (
     named_column_tables,
@@ -46,15 +43,8 @@ from data_prep.recordings import (
     user_transcripts,
 )
 from data_prep.recordings.audio_datasets import is_audio_dataset, unpack_dataset
-from data_prep.recordings.recording_files import (
-    SOUND_ENDINGS,
-    SPLIT,
-    RecordingSource,
-    count_ignored,
-    find_recordings,
-    format_counts,
-    select_channels,
-)
+from data_prep.recordings.recording_files import SOUND_ENDINGS, RecordingSource, count_ignored, find_recordings, format_counts
+from data_prep.recordings.removed_text import RemovedKind, format_removals
 from data_prep.recordings.user_transcripts import FORMS, UserTranscript
 from data_prep.segmentation.clip_segmentation import Lengths
 from data_prep.speakers import resemblyzer_encoder
@@ -141,14 +131,6 @@ def _add_text_options(options: argparse.ArgumentParser) -> None:
 
 def _add_clip_options(options: argparse.ArgumentParser) -> None:
     """Options for the selection and the length of clips."""
-    options.add_argument(
-        "--channels",
-        type=_parse_channels,
-        default=AUTO,
-        metavar="auto|left|right|mix|split|NUMBER",
-        help="which channels of a recording are used. auto: the mean, or the clean one beside noise, silence or the same sound inverted; "
-        "refuses two people on two channels. split: each channel is a speaker, SPEAKER_left and SPEAKER_right (default %(default)s)",
-    )
     options.add_argument("--allow-synthetic", action="store_true", help="use recordings whose tags say that they are synthetic speech")
     options.add_argument("--preset", choices=list(PRESETS), default="default", help="strictness of the quality rules (default %(default)s)")
     options.add_argument(
@@ -182,7 +164,7 @@ def _run(argv: list[str]) -> int:
 
 def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: WorkerOptions) -> int:
     started = time.monotonic()
-    tasks, notices = _list_tasks(options)
+    tasks, notices, removed = _list_tasks(options)
     job = _make_job(options)
     least_sure = (job.whisper_settings or {}).get("least_sure")
     rules, decisions = make_presets(least_sure)[options.preset], review_decisions.read_decisions(job.out)
@@ -198,7 +180,6 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
             *describe_crashes(recordings),
             *_describe_stale_decisions(clip_selection.find_stale_decisions(recordings, standard.decisions)),
             *(Notice(text=one.warning, recordings=(one.source.name,)) for one in recordings if one.warning),
-            *_describe_people_on_channels([one.source.name for one in recordings if one.refused == PEOPLE_ON_CHANNELS]),
             *doubts.notices,
         ]
         print_notices(found)
@@ -212,7 +193,7 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
         checks = TextChecks(options.whisper, options.align, options.check_with)
         texts = {one.source.name: describe_texts(one, checks, doubts.unchecked_lengths) for one in recordings}
         summary = voice_dataset_writer.write_dataset(
-            job.out, recordings, judged, options.val_share, settings, [*notices, *found, *last], texts
+            job.out, recordings, judged, options.val_share, settings, [*notices, *found, *last], texts, removed
         )
         run = vars(work) | {"seconds": round(time.monotonic() - started, 1)}
         files.write_json(job.out / manifest.RUN, run)
@@ -223,20 +204,7 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
     return LOST if any(one.refused == CRASHED for one in recordings) else 0
 
 
-def _parse_channels(given: str) -> str:
-    if given in (AUTO, LEFT, RIGHT, MIX, SPLIT):
-        return given
-    if not re.fullmatch(r"[1-9][0-9]{0,2}", given):
-        raise argparse.ArgumentTypeError(f"expected auto, left, right, mix, split, or the number of a channel from 1, not {given}")
-    return given
-
-
 def _check_options(options: argparse.Namespace) -> None:
-    if options.channels == SPLIT and options.transcripts:
-        raise UserError(
-            "--channels split needs --whisper: a transcript does not say on which channel its words are; prepare each channel with its own "
-            "transcripts, --channels left and --channels right"
-        )
     if options.speaker_from == "transcript" and not options.transcripts:
         raise UserError("--speaker-from transcript needs --transcripts: Whisper does not identify speakers")
     if options.check_with and not options.transcripts:
@@ -264,18 +232,18 @@ def _name_whisper_option(options: argparse.Namespace) -> str:
     return CHECK_OPTION if options.check_with else WHISPER_OPTION
 
 
-def _list_tasks(options: argparse.Namespace) -> tuple[list[RecordingTask], list[Notice]]:
-    """The recordings with their speakers and, with --transcripts, their transcripts; and what was said about these."""
+def _list_tasks(options: argparse.Namespace) -> tuple[list[RecordingTask], list[Notice], dict[str, RemovedKind]]:
+    """The recordings with their speakers and, with --transcripts, their transcripts; what was said about these; and what was left out of
+    their texts."""
     speaker = None if options.speaker_from == "folder" else options.speaker or _name_speaker(options.recordings)
     if options.speaker is not None and (name := manifest.parse_speaker(options.speaker)) != options.speaker:
         print_line(f"--speaker {options.speaker}: the rows name this speaker {name!r}, since names of speakers are in lower case")
     sources = find_recordings(options.recordings, speaker, skip=options.out)
     if not options.allow_synthetic:
         sources = [source if source.problem else replace(source, synthetic=find_synthetic_mark(source.path)) for source in sources]
-    sources = select_channels(sources, options.channels)
     if not options.transcripts:
-        return [RecordingTask(source, None) for source in sources], []
-    texts, notices = _read_transcripts(sources, options.recordings)
+        return [RecordingTask(source, None) for source in sources], [], {}
+    texts, notices, removed = _read_transcripts(sources, options.recordings)
     notices += [] if options.language else _note_unknown_languages({name: text.language for name, text in texts.items() if text})
     print_notices(notices)
     if options.speaker_from == "transcript":
@@ -286,7 +254,7 @@ def _list_tasks(options: argparse.Namespace) -> tuple[list[RecordingTask], list[
             note = f"the speaker is {speaker}; --speaker-from transcript uses {named}, whom the transcripts name"
             notices.append(Notice(text=note, is_warning=False))
             print_notices(notices[-1:])
-    return [RecordingTask(source, texts[source.name]) for source in sources], notices
+    return [RecordingTask(source, texts[source.name]) for source in sources], notices, removed
 
 
 def _name_speaker(recordings: Path) -> str:
@@ -294,7 +262,9 @@ def _name_speaker(recordings: Path) -> str:
     return recordings.resolve().stem if recordings.is_file() else recordings.resolve().name
 
 
-def _read_transcripts(sources: list[RecordingSource], root: Path) -> tuple[dict[str, UserTranscript | None], list[Notice]]:
+def _read_transcripts(
+    sources: list[RecordingSource], root: Path
+) -> tuple[dict[str, UserTranscript | None], list[Notice], dict[str, RemovedKind]]:
     """Read all transcripts before any audio work, so that an error in one of them shows up at once."""
     found = user_transcripts.find_transcripts([source.path for source in sources], root if root.is_dir() else None)
     near = [path.name for path in found.near_misses]
@@ -303,6 +273,8 @@ def _read_transcripts(sources: list[RecordingSource], root: Path) -> tuple[dict[
         for note in found.notes:
             print_diagnostic(f"note: {note}")
         unused = "".join(f"; {note}" for note in found.unused[:SHOWN])
+        if found.removed:
+            shown = f"; {_describe_removed(found.removed)}"
         raise UserError(f"--transcripts: no recording has a transcript{unused or shown}; expected {FORMS} (or use --whisper NAME)")
     texts = {source.name: found.by_recording[source.path] for source in sources}
     without = tuple(name for name, text in texts.items() if text is None)
@@ -310,12 +282,18 @@ def _read_transcripts(sources: list[RecordingSource], root: Path) -> tuple[dict[
     notices += [Notice(text=text.note, recordings=(name,)) for name, text in texts.items() if text and text.note]
     of_recordings = {text.note for text in texts.values() if text}
     notices += [Notice(text=note) for note in found.notes if note not in of_recordings]
+    notices += [Notice(text=_describe_removed(found.removed))] if found.removed else []
     notices += [Notice(text=note) for note in found.unused] if root.is_dir() else []
     # Without the address of the folder: the files of a dataset do not depend on where its recordings are.
-    return texts, [
+    named = [
         Notice(text=one.text.replace(f"{root}/", "").replace(f"{root}: ", ""), recordings=one.recordings, is_warning=False)
         for one in notices
     ]
+    return texts, named, found.removed
+
+
+def _describe_removed(removed: Mapping[str, RemovedKind]) -> str:
+    return f"left out of the texts, since nobody speaks it: {format_removals(removed)}"
 
 
 def _note_unknown_languages(codes: Mapping[str, str | None]) -> list[Notice]:
@@ -378,7 +356,6 @@ def _describe_settings(options: argparse.Namespace, job: Job, standard: Selectio
         "aligner": job.aligner.digest if job.aligner else None,
         "check": job.check_settings,
         "lengths": vars(job.lengths),
-        "channels": options.channels,
         "preset": options.preset,
         "decisions": len(standard.decisions),
         "val_share": options.val_share,
@@ -404,14 +381,6 @@ def _print_ignored(options: argparse.Namespace, sources: list[RecordingSource]) 
 def _describe_stale_decisions(stale: list[str]) -> list[Notice]:
     text = f"{len(stale)} review decisions refer to clips that no longer exist or have no text: {', '.join(stale[:3])}"
     return [Notice(text=text)] if stale else []
-
-
-def _describe_people_on_channels(names: Sequence[str]) -> list[Notice]:
-    text = (
-        "not used: two people on two channels, of whom the mean would make one voice; give --channels split for a speaker of each, left or "
-        "right for one of them, or mix"
-    )
-    return [Notice(text=text, recordings=tuple(names))] if names else []
 
 
 def _print_next_steps(summary: duration_accounting.Summary, out: Path) -> None:

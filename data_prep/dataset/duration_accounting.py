@@ -13,6 +13,7 @@ from data_prep.audio.waveform import MASTER_RATE
 from data_prep.manifest import ManifestRow, Reject
 from data_prep.pipeline.notices import Notice, join_all_texts
 from data_prep.pipeline.recording_results import PreparedRecording
+from data_prep.recordings.removed_text import RemovedKind
 from data_prep.segmentation.vad import Region
 from finetune.errors import format_count
 
@@ -33,8 +34,6 @@ class RecordingDurations(BaseModel):
     """Every warning and note about this recording."""
     texts: str = ""
     """Where its texts come from, and how they were verified."""
-    channels: str = ""
-    """Which channels were used: `mono`, `mix`, or the name of one of several; empty: the recording was rejected."""
 
 
 class Summary(BaseModel):
@@ -57,11 +56,11 @@ class Summary(BaseModel):
     speakers: dict[str, float]
     """Kept seconds per speaker."""
     languages: dict[str, float]
+    removed_text: dict[str, RemovedKind] = {}
+    """What was left out of the transcripts because nobody speaks it, by kind."""
     settings: dict[str, object]
     notices: list[Notice] = []
     """Warnings and notes about the dataset, or about several recordings."""
-    channels: dict[str, int] = {}
-    """Number of recordings by the channels used, those with several alone."""
     sources: list[RecordingDurations]
 
 
@@ -84,20 +83,13 @@ def compute_all_durations(
             list(one.regions),
             kept[one.source.name],
             rejected[one.source.name],
-            one.channels,
         ).model_copy(update={"warning": warnings.get(one.source.name, ""), "texts": texts.get(one.source.name, "")})
         for one in recordings
     ]
 
 
 def compute_durations(
-    source: str,
-    speaker: str,
-    total: int,
-    regions: list[Region],
-    kept: list[Region],
-    rejected: list[Region],
-    channels: str = "",
+    source: str, speaker: str, total: int, regions: list[Region], kept: list[Region], rejected: list[Region]
 ) -> RecordingDurations:
     """The durations of one recording. Raises RuntimeError, which means a bug, if clips overlap or speech is in no clip."""
     spans = sorted([*kept, *rejected])
@@ -120,7 +112,6 @@ def compute_durations(
         rejected=sum(span.stop - span.start for span in rejected),
         non_speech=sum(gap.stop - gap.start for gap in outside),
         clips=len(kept),
-        channels=channels,
     )
 
 
@@ -151,7 +142,6 @@ def make_summary(
         languages=_sum_by_name((row.language, row.duration or 0.0) for row in rows),
         settings=settings,
         notices=[notice for notice in notices if len(notice.recordings) != 1],
-        channels=dict(sorted(Counter(one.channels for one in accounts if one.channels not in ("", "mono")).items())),
         sources=accounts,
     )
     return summary.model_copy(update={"notices": [*summary.notices, *list_result_notices(summary)]})
@@ -183,9 +173,6 @@ def format_summary(summary: Summary) -> str:
         lines.append(_format_line(f"  {reason}", summary.rejected_seconds_by_reason[reason], format_count(count, "piece"), summary))
     lines.append(_format_line("no speech", summary.non_speech_seconds, "", summary))
     lines += [_format_line(f"speaker {name}", seconds, "", summary) for name, seconds in summary.speakers.items()]
-    if summary.channels:
-        of_each = ", ".join(f"{count} {name}" for name, count in summary.channels.items())
-        lines.append(f"channels of recordings with several: {of_each}")
     return "\n".join(lines)
 
 

@@ -15,6 +15,7 @@ from data_prep.pipeline import clip_selection
 from data_prep.pipeline.clip_selection import JudgedClip
 from data_prep.pipeline.notices import Notice
 from data_prep.pipeline.recording_results import PreparedRecording
+from data_prep.recordings.removed_text import RemovedKind
 from finetune.storage import files
 
 STAGES = ".stages"
@@ -41,10 +42,11 @@ def write_dataset(
     settings: dict[str, object],
     notices: Sequence[Notice],
     texts: Mapping[str, str],
+    removed: Mapping[str, RemovedKind],
 ) -> duration_accounting.Summary:
     """Write references, manifests and summary, after checking that every sample is accounted for; then remove stale clip files.
 
-    `texts`: recording → how its texts were verified.
+    `texts`: recording → how its texts were verified. `removed`: what was left out of the transcripts, by kind.
     """
     takes = {one.clip.id: one.take for one in judged if one.take}
     damaged = {one.source.name for one in recordings if one.damage}
@@ -53,7 +55,7 @@ def write_dataset(
     rows = [row.model_copy(update={"asr": _describe_demo_whisper(settings)}) for row in sorted(rows, key=_make_sort_key)]
     summary = duration_accounting.make_summary(
         duration_accounting.compute_all_durations(recordings, rows, rejects, notices, texts), rows, rejects, settings, notices
-    )
+    ).model_copy(update={"removed_text": dict(removed)})
     reference_clips.write_references(out, rows)
     manifest.write_entries(out / manifest.REJECTS, rejects)
     manifest.write_rows_unless_same(out / manifest.VAL, [row for row in rows if row.split == "val"])

@@ -7,8 +7,11 @@ is full and not where the speaker pauses, so only words can be assigned to the p
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+
+from data_prep.recordings.timed_cues import Cue, ParsedCues
+from data_prep.recordings.unspoken_text import strip_markup
 
 WORD_TIME = re.compile(r"<((?:\d+:)?\d{1,2}:\d{1,2}\.\d{1,3})>")
 TAG = re.compile(r"<[^<>]*>")
@@ -17,30 +20,44 @@ SPOKEN_ANEW_SECONDS = 0.5
 SECONDS_BEFORE_LETTERS, SECONDS_PER_LETTER = 0.2, 0.08
 """Assumed duration of a word, that of a slow speaker (12.5 letters a second): captions hold the start of a word and not its end."""
 SHORTEST_WORD_SECONDS = 0.01
-SPEAKER_CHANGE = re.compile(r">>+(?:(\s*[^\W\d_][\w .'-]{0,30}):(?=\s|$))?")
-"""`>>`, and what may be the name of the speaker after it: `>> MODERATOR:`."""
-
-ShownCue = tuple[int, float, float, str]
-"""Line number, start and end in seconds, text with tags and line breaks."""
 
 
-def count_repeating_cues(plain: list[list[str]]) -> int:
-    """Number of cues that show a line of the cue before. `plain`: the lines of each cue, without tags."""
-    return sum(bool({*before} & {*now} - {""}) for before, now in pairwise(plain))
+def merge_rolling_cues(parsed: ParsedCues) -> ParsedCues:
+    """The words of rolling captions, or their lines if the words have no times; other cues are returned as they are."""
+    plain = [[" ".join(strip_markup(line).split()) for line in cue.text.split("\n")] for cue in parsed.cues]
+    if parsed.words or not _are_rolling(parsed.cues, plain):
+        return parsed
+    lines = list(_find_new_lines(parsed.cues, plain))
+    timed = any(WORD_TIME.search(raw) for _, raw in lines)
+    found: list[Cue] = []
+    for cue, raw in lines:
+        for begin, stop, text in split_words(cue.start, cue.end, raw) if timed else [(cue.start, cue.end, raw)]:
+            earliest = max(begin, found[-1].start if found else 0.0)
+            found.append(Cue(cue.place, earliest, max(stop, earliest + SHORTEST_WORD_SECONDS), text, cue.speaker))
+    how = "with the times of their words" if timed else "without times of words, so texts may be off by some words: prefer the .vtt file"
+    note = f"rolling captions, each line read once, {how}"
+    return ParsedCues(tuple(found), parsed.skipped, timed, (*parsed.notes, note))
 
 
-def find_new_lines(cues: list[ShownCue], plain: list[list[str]]) -> Iterator[tuple[ShownCue, str]]:
+def _are_rolling(cues: Sequence[Cue], plain: list[list[str]]) -> bool:
+    """Whether most cues repeat a line of the one before, or any do in a file with word times. `plain`: the lines of each cue, without
+    tags."""
+    repeating = sum(bool({*before} & {*now} - {""}) for before, now in pairwise(plain))
+    return repeating > len(cues) // 2 or (repeating > 0 and any(WORD_TIME.search(cue.text) for cue in cues))
+
+
+def _find_new_lines(cues: Sequence[Cue], plain: list[list[str]]) -> Iterator[tuple[Cue, str]]:
     """Yield (cue, line with its tags) of each line where it is first shown."""
     shown: list[str] = []
     before = 0.0
     for cue, lines in zip(cues, plain, strict=True):
-        marked = [(line, raw) for line, raw in zip(lines, cue[3].split("\n"), strict=True) if line]
+        marked = [(line, raw) for line, raw in zip(lines, cue.text.split("\n"), strict=True) if line]
         known = _count_known(shown, [line for line, _ in marked])
-        if known == len(marked) and cue[1] - before > SPOKEN_ANEW_SECONDS:
+        if known == len(marked) and cue.start - before > SPOKEN_ANEW_SECONDS:
             known = 0
         timed = next((at for at, (_, raw) in enumerate(marked) if WORD_TIME.search(raw)), len(marked))
         yield from ((cue, raw) for _, raw in marked[min(known, timed) :])
-        shown, before = [line for line, _ in marked] or shown, cue[2]
+        shown, before = [line for line, _ in marked] or shown, cue.end
 
 
 def _count_known(shown: list[str], lines: list[str]) -> int:

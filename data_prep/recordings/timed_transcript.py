@@ -1,80 +1,138 @@
-"""Timed transcripts: validated utterances with start, end and text, from JSON or cues."""
+"""Timed transcripts: utterances with start, end and spoken text, from the cues of any format."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from collections import Counter
+from itertools import pairwise
+from typing import NamedTuple
 
-from data_prep.recordings.subtitles import Cues
-from finetune.errors import UserError
-from finetune.storage import strict_json
+from pydantic import BaseModel, ConfigDict, Field
+
+from data_prep.recordings.removed_text import RemovedText
+from data_prep.recordings.rolling_captions import SECONDS_BEFORE_LETTERS, SECONDS_PER_LETTER, merge_rolling_cues
+from data_prep.recordings.speaker_labels import list_speakers, name_speaker
+from data_prep.recordings.timed_cues import Cue, ParsedCues, require_mostly_usable
+from data_prep.recordings.unspoken_text import SpokenText, read_spoken_texts
+from finetune.errors import UserError, format_count
 
 SHOWN_SPEAKERS = 3
+REPEATED = "cues that repeat the cue before"
+INCOMPLETE = "texts that lack words that somebody speaks"
+SOUNDS = "texts without speech"
 
 
 class TimedUtterance(BaseModel):
     """One utterance, times in seconds. Approximate times suffice: they select the pause to cut at, never the position inside it."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True)
 
     start: float = Field(ge=0, allow_inf_nan=False)
     end: float = Field(ge=0, allow_inf_nan=False)
     text: str = Field(min_length=1)
-    speaker: str | None = None
 
 
-def parse_json(content: str, name: str) -> tuple[TimedUtterance, ...]:
-    """Parse `[{start, end, text}, …]` or Whisper's JSON output. Raises `UserError` with `name` and the invalid entry."""
-    try:
-        value = strict_json.loads(content)
-        entries = value["segments"] if isinstance(value, dict) and "segments" in value else value  # as Whisper's command line writes them
-        utterances = TypeAdapter(tuple[TimedUtterance, ...]).validate_python(entries)
-    except strict_json.JsonSyntaxError as error:
-        raise UserError(f"{name}:{error.line}: not JSON ({error.problem}); expected [{{start, end, text}}, …]") from error
-    except ValidationError as error:  # a ValueError too
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "top level"
-        raise UserError(f"{name}: {where}: {first['msg']}; expected [{{start, end, text}}, …] with times in seconds") from error
-    except ValueError as error:
-        raise UserError(f"{name}: unusable JSON ({strict_json.one_line(error)}); expected [{{start, end, text}}, …]") from error
-    return _check_utterances(utterances, [f"{name}: {index}" for index in range(len(utterances))], name)
+class TimedTranscript(NamedTuple):
+    """The utterances of a recording."""
+
+    utterances: tuple[TimedUtterance, ...]
+    words: bool
+    """Whether they are single words."""
+    speaker: str | None
+    """Name of the speaker, if labels give one."""
+    notes: tuple[str, ...]
 
 
-def parse_tsv(content: str, name: str) -> tuple[TimedUtterance, ...]:
-    """Parse the TSV output of Whisper's command line: a header, then start and end in milliseconds and the text. Raises `UserError` with
-    file and line."""
-    lines = [(number, line.split("\t")) for number, line in enumerate(content.split("\n"), start=1) if line.strip()]
-    if not lines or [field.strip().lower() for field in lines[0][1]] != ["start", "end", "text"]:
-        raise UserError(f"{name}:1: expected the columns start, end and text, separated by tabs, as Whisper writes them")
-    utterances, places = [], []
-    for number, fields in lines[1:]:
-        if len(fields) != 3 or not fields[0].strip().isdecimal() or not fields[1].strip().isdecimal():
-            raise UserError(f"{name}:{number}: expected start and end in milliseconds and a text, found {' '.join(fields)[:80]!r}")
-        if fields[2].strip():
-            utterances.append(TimedUtterance(start=int(fields[0]) / 1000, end=int(fields[1]) / 1000, text=fields[2].strip()))
-            places.append(f"{name}:{number}")
-    return _check_utterances(tuple(utterances), places, name)
+def make_transcript(parsed: ParsedCues, name: str, removed: RemovedText) -> TimedTranscript:
+    """The utterances of a file's cues, in order of time, without what nobody speaks; `removed` counts that.
+
+    Cues without usable times are skipped and noted. Raises `UserError` with `name` if they are many, if nothing is left, and if several
+    people speak.
+    """
+    merged = merge_rolling_cues(parsed)
+    cues, skipped = _skip_impossible(merged.cues)
+    skipped = [*merged.skipped, *skipped]
+    notes = [*merged.notes, *require_mostly_usable(skipped, len(parsed.cues) + len(parsed.skipped), name)]
+    cues = _drop_repeated(cues, removed)
+    spoken, decisions = read_spoken_texts([cue.text for cue in cues], removed)
+    speaker = _require_one_speaker(cues, spoken, name)
+    used: list[tuple[Cue, str]] = []
+    for cue, one in zip(cues, spoken, strict=True):
+        if one.is_incomplete and not merged.words:
+            removed.add(INCOMPLETE, cue.text)
+        elif one.text:
+            used.append((cue, one.text))
+        elif cue.text.strip():
+            removed.add(SOUNDS, cue.text)
+    if not used:
+        raise UserError(f"{name} has no utterances: nobody speaks in its {format_count(len(cues), 'cue')}; add some or remove the file")
+    if any(later.start < earlier.start for (earlier, _), (later, _) in pairwise(used)):
+        used.sort(key=lambda one: one[0].start)
+        notes.append("its cues are not in the order of their times, and were sorted")
+    utterances, instant = _make_utterances(used)
+    notes += [f"{format_count(instant, 'cue')} of no duration: read as long as its text takes"] if instant else []
+    changes = sum(one.changes for one in spoken)
+    notes += [f"{format_count(changes, 'change')} of the speaker (>>)"] if changes else []
+    return TimedTranscript(utterances, merged.words, speaker, (*notes, *decisions))
 
 
-def convert_cues(cues: Cues, name: str) -> tuple[TimedUtterance, ...]:
-    """Convert subtitles or labels. Raises `UserError` with file and line."""
-    silent = next((cue for cue in cues.spoken if not cue.text), None)
-    if silent:
-        raise UserError(f"{name}:{silent.line}: times without text; add the text or remove the line")
-    utterances = tuple(TimedUtterance(start=cue.start, end=cue.end, text=cue.text) for cue in cues.spoken)
-    return _check_utterances(utterances, [f"{name}:{cue.line}" for cue in cues.spoken], name)
+def _skip_impossible(cues: tuple[Cue, ...]) -> tuple[list[Cue], list[str]]:
+    """The cues that are in the recording and do not end before they start, and a note on each of the others."""
+    kept, skipped = [], []
+    for cue in cues:
+        if cue.end < cue.start:
+            skipped.append(f"{cue.place}: end {cue.end} is not after start {cue.start}")
+        elif cue.end < 0 or cue.start < 0 == cue.end:
+            skipped.append(f"{cue.place}: from {cue.start} s to {cue.end} s, before the recording")
+        else:
+            kept.append(cue._replace(start=max(0.0, cue.start)))
+    return kept, skipped
 
 
-def _check_utterances(utterances: tuple[TimedUtterance, ...], places: list[str], name: str) -> tuple[TimedUtterance, ...]:
-    """Check order and speakers. `places`: location of each utterance, for error messages."""
-    if not utterances:
-        raise UserError(f"{name} has no utterances; add some or remove the file")
-    for one, place in zip(utterances, places, strict=True):
-        if one.end <= one.start:
-            raise UserError(f"{place}: end {one.end} is not after start {one.start}")
-    for one, following, place in zip(utterances, utterances[1:], places[1:], strict=False):
-        if following.start < one.start:
-            raise UserError(f"{place}: starts at {following.start}, before the previous utterance; sort them by start")
-    speakers = sorted({one.speaker for one in utterances if one.speaker})
+def _drop_repeated(cues: list[Cue], removed: RemovedText) -> list[Cue]:
+    """The cues without those that are there twice, with the same times and the same text."""
+    seen: Counter[tuple[float, float, str]] = Counter()
+    kept = []
+    for cue in cues:
+        key = (cue.start, cue.end, cue.text)
+        if seen[key]:
+            removed.add(REPEATED, cue.text)
+        else:
+            kept.append(cue)
+        seen[key] += 1
+    return kept
+
+
+def _require_one_speaker(cues: list[Cue], spoken: list[SpokenText], name: str) -> str | None:
+    """The name of the one speaker; None without one. Raises `UserError` for several: each recording must have one speaker."""
+    of_cues = [(place, one) for place, one in zip(cues, spoken, strict=True)]
+    named = [(cue, who) for cue, one in of_cues for who in ([cue.speaker] if cue.speaker else []) + list(one.speakers)]
+    speakers = list_speakers(who for _, who in named)
     if len(speakers) > 1:
-        raise UserError(f"{name}: several speakers ({', '.join(speakers[:SHOWN_SPEAKERS])}) in one recording; split it by speaker first")
-    return utterances
+        place = next(cue.place for cue, who in named if list_speakers([speakers[0], who])[1:])
+        refuse_several_speakers(speakers, name, place)
+    return name_speaker(speakers)
+
+
+def refuse_several_speakers(speakers: list[str], name: str, place: str = "") -> None:
+    """Raises `UserError`: each recording must have one speaker."""
+    shown = ", ".join([*speakers[:SHOWN_SPEAKERS], *["…"] * (len(speakers) > SHOWN_SPEAKERS)])
+    where = f" ({speakers[1]!r} speaks at {place})" if place else ""
+    raise UserError(
+        f"{name}: several speakers ({shown}) in one recording; split it by speaker first{where}. If these are no speakers, remove the "
+        "names from the text"
+    )
+
+
+def _make_utterances(used: list[tuple[Cue, str]]) -> tuple[tuple[TimedUtterance, ...], int]:
+    """(utterances, number of those without a duration). Such a one lasts as long as its letters take, or until the next cue begins."""
+    found, instant = [], 0
+    starts = [cue.start for cue, _ in used]
+    for at, (cue, text) in enumerate(used):
+        end = cue.end
+        if end <= cue.start:
+            instant += 1
+            usual = cue.start + SECONDS_BEFORE_LETTERS + SECONDS_PER_LETTER * len(text)
+            following = starts[at + 1] if at + 1 < len(starts) else usual
+            end = min(usual, following) if following > cue.start else usual
+        found.append(TimedUtterance(start=cue.start, end=end, text=text))
+    return tuple(found), instant

@@ -1,52 +1,69 @@
 """Find and read the user's transcripts: files beside the recordings, tables of many recordings, and trees of texts.
 
 For `talk.wav`, the first of these files that exists is used:
-  talk.transcript.json (or talk.json)   [{"start": 0.4, "end": 3.1, "text": "…"}, …], approximate times in seconds; or Whisper's JSON output
-  talk.srt, talk.vtt                    subtitles, also as talk.en.srt; rolling captions are read once
+  talk.transcript.json (or talk.json)   [{"start": 0.4, "end": 3.1, "text": "…"}, …], approximate times in seconds; or the JSON of Whisper,
+                                        whisperX, whisper.cpp or a transformers pipeline
+  talk.srt, talk.vtt, talk.sbv          subtitles, also as talk.en.srt; rolling captions are read once
+  talk.ass, talk.ssa, talk.ttml, .dfxp  subtitles of other programs
   talk.tsv                              Whisper's TSV output: start and end in milliseconds, text
+  talk.TextGrid                         intervals of Praat
   talk.lab, talk.txt                    the text of a short recording: one clip; or a label track of Audacity or HTK
   metadata.csv, metadata_val.csv        lines `talk|text`, `talk|text|normalised text` (the normalised text is used) or `talk|speaker|text`,
                                         as in LJSpeech
   any .csv, .tsv, .jsonl                with named columns for the file and its text (`named_column_tables`); Common Voice, AudioFolder
   any .list, .trans.txt                 of GPT-SoVITS and LibriSpeech (`transcript_list_parsers`)
   txt/SPEAKER/talk.txt                  in a tree beside that of the recordings, as in VCTK (`parallel_transcript_folders`)
-A table is looked up in the folder of the recording, then in the folders above it up to the one that was given; and above a folder that is
-named `wavs`, `wav`, `clips` or `audio`. `recording_names` has the rules by which a name finds its recording, also that of a file
-(`talk.mp3.srt`).
+What nobody speaks is left out of every text, and counted (`unspoken_text`). A table is looked up in the folder of the recording, then in
+the folders above it up to the one that was given; and above a folder that is named `wavs`, `wav`, `clips` or `audio`. `recording_names` has
+the rules by which a name finds its recording, also that of a file (`talk.mp3.srt`).
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
 from data_prep.audio.waveform import MASTER_RATE
-from data_prep.recordings import named_column_tables, subtitles, timed_transcript, transcript_list_parsers, transcript_table_lookup
+from data_prep.recordings import (
+    named_column_tables,
+    styled_subtitles,
+    subtitles,
+    textgrid,
+    timed_transcript,
+    transcript_json,
+    transcript_list_parsers,
+    transcript_table_lookup,
+)
 from data_prep.recordings.audio_datasets import ORIGIN
 from data_prep.recordings.ljspeech_metadata import MetadataLine
 from data_prep.recordings.parallel_transcript_folders import describe_trees, find_texts_in_trees, find_tree_speaker
 from data_prep.recordings.recording_names import TRIVIAL, RecordingMatch, RecordingNames, are_one_name, format_rules, has_sound_ending
+from data_prep.recordings.removed_text import RemovedKind, RemovedText
+from data_prep.recordings.speaker_labels import list_speakers, name_speaker
 from data_prep.recordings.text_encoding import read_text
+from data_prep.recordings.timed_cues import ParsedCues
 from data_prep.recordings.timed_transcript import TimedUtterance
 from data_prep.recordings.transcript_table_lookup import TranscriptTables
+from data_prep.recordings.unspoken_text import SpokenText, read_spoken_texts
 from data_prep.segmentation.clip_segmentation import TextUnit
 from finetune.errors import UserError, format_count
 
 UNSPACED = ("chinese", "japanese")
 FORMS = (
-    "<name>.transcript.json with [{start, end, text}, …], <name>.srt or .vtt, <name>.tsv of Whisper, <name>.txt or .lab for a short "
-    "recording, metadata.csv with id|text, a .csv, .tsv or .jsonl with columns like file_name and text, a .list of GPT-SoVITS, a "
-    ".trans.txt of LibriSpeech, or txt/SPEAKER/<name>.txt"
+    "<name>.transcript.json with [{start, end, text}, …], <name>.json of Whisper or whisper.cpp, <name>.srt, .vtt, .sbv, .ass, .ssa, .ttml "
+    "or .dfxp, <name>.tsv of Whisper, <name>.TextGrid of Praat, <name>.txt or .lab for a short recording, metadata.csv with "
+    "id|text, a .csv, .tsv or .jsonl with columns like file_name and text, a .list of GPT-SoVITS, a .trans.txt of LibriSpeech, "
+    "or txt/SPEAKER/<name>.txt"
 )
-SUBTITLES = (".srt", ".vtt")
-SUFFIXES = (".transcript.json", ".json", *SUBTITLES, ".tsv", ".lab", ".txt")
+SUBTITLES = (".srt", ".vtt", ".sbv", *styled_subtitles.SUFFIXES)
+SUFFIXES = (".transcript.json", ".json", *SUBTITLES, ".tsv", textgrid.SUFFIX, ".lab", ".txt")
 """Suffixes in order of precedence: formats with times first."""
-NEAR_MISSES = (".sbv", ".ass", ".ssa", ".ttml", ".dfxp", ".srv3", ".json3", ".lrc", ".sub", ".textgrid", ".eaf", ".docx", ".doc", ".pdf")
+NEAR_MISSES = (".srv3", ".json3", ".lrc", ".sub", ".smi", ".eaf", ".docx", ".doc", ".pdf")
 """Suffixes of files that may hold a transcript and are not read; named where one was expected."""
 IN_A_LANGUAGE = re.compile(r"(.+)\.([a-z]{2,3}(?:-[A-Za-z0-9]+)?)")
 """`talk.en`, `talk.pt-BR`: names of subtitles with a language tag."""
@@ -67,7 +84,7 @@ class UserTranscript(BaseModel):
     utterances: tuple[TimedUtterance, ...] = ()
     text: str = ""
     speaker: str | None = None
-    """Speaker, if a table or a folder of texts names one."""
+    """Speaker, if a table, a folder of texts or the transcript itself names one."""
     language: str | None = None
     """Language or locale as a table names it, for example `de` or `pt-BR`."""
     words: bool = False
@@ -97,6 +114,22 @@ class FoundTranscripts:
     """Notes about transcripts without a recording."""
     near_misses: list[Path]
     """Files that look like transcripts of recordings without one."""
+    removed: dict[str, RemovedKind]
+    """What was left out of the texts because nobody speaks it."""
+
+
+@dataclass(frozen=True)
+class _WholeText:
+    """The text of a whole recording, as its file has it."""
+
+    place: str
+    """File, or file and line."""
+    text: str
+    table: Path | None = None
+    """The table with its line; None: a file of its own. What is repeated in a table, or in all files, may be a label."""
+    speaker: str | None = None
+    language: str | None = None
+    note: str = ""
 
 
 @dataclass
@@ -152,14 +185,17 @@ def find_transcripts(recordings: Sequence[Path], root: Path | None = None) -> Fo
     _require_unambiguous_lines(folders)
     for folder in folders:
         folder.of_trees = find_texts_in_trees([path for path in folder.list_without_own() if not folder.find_lines(path)])
-    found = {path: _read_transcript(path, folder) for folder in folders for path in folder.recordings}
-    without = {path for path, text in found.items() if text is None}
+    removed = RemovedText()
+    read = {path: _read_transcript(path, folder, removed) for folder in folders for path in folder.recordings}
+    found, decisions = _strip_whole_texts(read, removed)
+    without = {path for path, text in read.items() if text is None}
     incomplete = {path.parent for path in without}
     return FoundTranscripts(
         found,
-        [*(text.note for text in found.values() if text and text.note), *_list_notes(folders, known)],
+        [*(text.note for text in found.values() if text and text.note), *decisions, *_list_notes(folders, known)],
         _list_unused(folders, known, without),
         [path for folder in folders if folder.path in incomplete for path in [*folder.alone, *folder.near_misses]],
+        removed.list_kinds(),
     )
 
 
@@ -242,14 +278,55 @@ def _read_tables(folder: Path, root: Path | None, known: dict[Path, TranscriptTa
     return known[folder]
 
 
-def _read_transcript(recording: Path, folder: _Folder) -> UserTranscript | None:
+def _read_transcript(recording: Path, folder: _Folder, removed: RemovedText) -> UserTranscript | _WholeText | None:
     if folder.own[recording]:
-        return _parse_file(folder.own[recording][0])
+        return _parse_file(folder.own[recording][0], removed)
     if lines := folder.find_lines(recording):
-        return UserTranscript(text=lines[0].text, speaker=lines[0].speaker, language=lines[0].language)
+        first = lines[0]
+        return _WholeText(f"{first.path}:{first.line}", first.text, first.path, first.speaker, first.language)
     if text := folder.of_trees.get(recording):
-        return _parse_file(text).model_copy(update={"speaker": find_tree_speaker(recording, text)})
+        speaker = find_tree_speaker(recording, text)
+        parsed = _parse_file(text, removed)
+        return parsed.model_copy(update={"speaker": speaker}) if isinstance(parsed, UserTranscript) else replace(parsed, speaker=speaker)
     return None
+
+
+def _strip_whole_texts(
+    read: Mapping[Path, UserTranscript | _WholeText | None], removed: RemovedText
+) -> tuple[dict[Path, UserTranscript | None], list[str]]:
+    """(the transcripts without what nobody speaks, what was decided about ambiguous texts). None for a recording in which nobody speaks, or
+    whose text lacks words."""
+    found: dict[Path, UserTranscript | None] = {path: one if isinstance(one, UserTranscript) else None for path, one in read.items()}
+    by_table: dict[Path | None, list[tuple[Path, _WholeText]]] = defaultdict(list)
+    for path, one in read.items():
+        if isinstance(one, _WholeText):
+            by_table[one.table].append((path, one))
+    notes = []
+    for table, texts in by_table.items():
+        spoken, decisions = read_spoken_texts([whole.text for _, whole in texts], removed, by_line=True)
+        notes += [f"{table or 'texts of whole recordings'}: {'; '.join(decisions)}"] if decisions else []
+        for (path, whole), said in zip(texts, spoken, strict=True):
+            found[path] = _make_whole_transcript(whole, said, removed)
+    return found, notes
+
+
+def _make_whole_transcript(whole: _WholeText, spoken: SpokenText, removed: RemovedText) -> UserTranscript | None:
+    speakers = list_speakers(spoken.speakers)
+    if len(speakers) > 1:
+        timed_transcript.refuse_several_speakers(speakers, whole.place)
+    if spoken.is_incomplete and "\n" not in whole.text.strip():
+        removed.add(timed_transcript.INCOMPLETE, whole.text)
+        return None
+    if not spoken.text:
+        removed.add(timed_transcript.SOUNDS, whole.text)
+        return None
+    changes = f"{whole.place}: {format_count(spoken.changes, 'change')} of the speaker (>>)" if spoken.changes else ""
+    return UserTranscript(
+        text=spoken.text,
+        speaker=whole.speaker or name_speaker(speakers),
+        language=whole.language,
+        note="; ".join(filter(None, [whole.note, changes])),
+    )
 
 
 def _require_unambiguous_lines(folders: list[_Folder]) -> None:
@@ -318,32 +395,31 @@ def _require_one_language(recording: Path, paths: list[Path]) -> list[Path]:
     return paths
 
 
-def _parse_file(path: Path) -> UserTranscript:
+def _parse_file(path: Path, removed: RemovedText) -> UserTranscript | _WholeText:
     content, note = read_text(path)
-    parsed = _parse_content(path, content)
-    return parsed.model_copy(update={"note": "; ".join(filter(None, [note, parsed.note]))})
+    parsed = _parse_cues(path, content)
+    if parsed is None:
+        if not content.strip():
+            raise UserError(f"{path} is empty; add the text of the recording or remove the file")
+        return _WholeText(str(path), content, note=note)
+    timed = timed_transcript.make_transcript(parsed, str(path), removed)
+    described = f"{path}: {'; '.join(timed.notes)}" if timed.notes else ""
+    return UserTranscript(
+        utterances=timed.utterances, speaker=timed.speaker, words=timed.words, note="; ".join(filter(None, [note, described]))
+    )
 
 
-def _parse_content(path: Path, content: str) -> UserTranscript:
+def _parse_cues(path: Path, content: str) -> ParsedCues | None:
+    """The cues of a file; None for a text without times."""
     suffix = _find_suffix(path)
     if suffix.endswith(".json"):
-        return UserTranscript(utterances=timed_transcript.parse_json(content, str(path)))
+        return transcript_json.parse_json(content, str(path))
     if suffix == ".tsv":
-        return UserTranscript(utterances=timed_transcript.parse_tsv(content, str(path)))
+        return transcript_json.parse_tsv(content, str(path))
+    if suffix in styled_subtitles.SUFFIXES:
+        return styled_subtitles.parse_styled(content, path)
     if suffix in SUBTITLES:
-        found = subtitles.parse_subtitles(content, path)
-        notes = [f"{found.sounds} cues without speech, such as [music], are ignored"] if found.sounds else []
-        notes += [found.rolling] if found.rolling else []
-        notes += [f"{format_count(found.changes, 'change')} of the speaker (>>)"] if found.changes else []
-        utterances = timed_transcript.convert_cues(found, str(path))
-        return UserTranscript(utterances=utterances, words=found.words, note=f"{path}: {'; '.join(notes)}" if notes else "")
-    if subtitles.is_label_track(content):
-        return UserTranscript(utterances=timed_transcript.convert_cues(subtitles.parse_labels(content, path), str(path)))
-    return _parse_plain_text(path, content)
-
-
-def _parse_plain_text(path: Path, content: str) -> UserTranscript:
-    text = " ".join(content.split())
-    if not text:
-        raise UserError(f"{path} is empty; add the text of the recording or remove the file")
-    return UserTranscript(text=text)
+        return subtitles.parse_subtitles(content, path)
+    if suffix == textgrid.SUFFIX:
+        return textgrid.parse_textgrid(content, path)
+    return subtitles.parse_labels(content, path) if subtitles.is_label_track(content) else None

@@ -37,7 +37,7 @@ def heard(out, *clips) -> PreparedRecording:
 
 def write(out, recording, share):
     judged = clip_selection.judge_clips([recording], STANDARD)
-    return voice_dataset_writer.write_dataset(out, [recording], judged, share, {"preset": "default"}, [], {})
+    return voice_dataset_writer.write_dataset(out, [recording], judged, share, {"preset": "default"}, [], {}, {})
 
 
 def test_every_clip_is_in_one_manifest_and_has_a_file(tmp_path) -> None:
@@ -100,7 +100,7 @@ def test_after_a_kill_before_any_disk_operation_the_next_write_gives_the_same_fi
     judged = clip_selection.judge_clips([recording], STANDARD)
     for moment in itertools.count():
         out = shutil.copytree(tmp_path / "old", tmp_path / str(moment))
-        work = partial(voice_dataset_writer.write_dataset, out, [recording], judged, 0.3, {"preset": "default"}, [], {})
+        work = partial(voice_dataset_writer.write_dataset, out, [recording], judged, 0.3, {"preset": "default"}, [], {}, {})
         if not killed(work, moment):
             break
         for name in MANIFESTS:

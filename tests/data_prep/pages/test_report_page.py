@@ -12,6 +12,7 @@ import pytest
 from data_prep.pages import report_page
 from data_prep.pages.report_page import make_funnel, render_page
 from data_prep.pipeline.notices import Notice
+from data_prep.recordings.removed_text import RemovedKind
 from tests.data_prep.example_clips import clip, dataset, whole
 from tests.data_prep.page import Page
 
@@ -50,13 +51,6 @@ def test_a_dataset_changed_after_its_summary_is_reported(tmp_path) -> None:
     made = some(tmp_path)
     assert "was changed after the summary" not in render_page(made)
     assert "differ by 4.0\u00a0s" in render_page(replace(made, kept=made.kept[1:]))
-
-
-def test_the_channels_of_recordings_are_counted(tmp_path) -> None:
-    made = some(tmp_path)
-    assert "several channels" not in render_page(made)
-    page = render_page(replace(made, summary=made.summary.model_copy(update={"channels": {"left": 2, "mix": 1}})))
-    assert "Recordings with several channels, by what was used: left 2, mix 1." in page
 
 
 def test_an_empty_dataset_has_a_page_too(tmp_path) -> None:
@@ -123,6 +117,14 @@ def test_the_report_shows_every_notice_and_how_texts_were_verified(tmp_path) -> 
     assert "warning: 0.wav, 1.wav: the texts are short" in text and "2 of 2 recordings have notes of their own" in text
     assert "duplicate: the same bytes as 1.wav; note on c.wav" in text, "also of a recording that is rejected as a whole"
     assert "note on 1.wav; clipped (1)" in text and text.count("words not checked") == 1
+
+
+def test_the_report_shows_what_was_left_out_of_the_texts(tmp_path) -> None:
+    made = dataset(tmp_path, [clip("a")], [])
+    assert "Left out of the texts" not in Page(render_page(made)).text()
+    removed = {"sound and mood tags": RemovedKind(count=7, examples=("[music]", "<laughs>"))}
+    shown = Page(render_page(replace(made, summary=made.summary.model_copy(update={"removed_text": removed})))).text()
+    assert all(part in shown for part in ("Left out of the texts", "sound and mood tags", "7", "[music] · <laughs>"))
 
 
 def test_a_long_table_is_shortened_with_a_note(tmp_path, monkeypatch) -> None:

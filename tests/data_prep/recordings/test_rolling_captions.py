@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.recordings.rolling_captions import split_words
+from data_prep.recordings.removed_text import RemovedText
+from data_prep.recordings.rolling_captions import merge_rolling_cues, split_words
 from data_prep.recordings.subtitles import parse_subtitles
+from data_prep.recordings.timed_transcript import make_transcript
 from data_prep.recordings.user_transcripts import find_transcript
 
 BLANK = " "
@@ -52,13 +54,20 @@ yes
 
 
 def test_each_word_of_youtubes_captions_is_read_once_with_its_time() -> None:
-    found = parse_subtitles(YOUTUBE, Path("talk.en.vtt"))
-    assert [cue.text for cue in found.spoken] == ["hello", "and", "welcome", "to", "my", "show", "yes", "yes"]
-    assert [cue.start for cue in found.spoken] == [0.16, 0.48, 0.64, 2.399, 2.6, 4.2, 5.01, 20.0]
-    assert found.words and found.sounds == 1
-    assert found.rolling == "rolling captions, each line read once, with the times of their words" and found.changes == 1
-    my = found.spoken[4]
+    removed = RemovedText()
+    found = make_transcript(parse_subtitles(YOUTUBE, Path("talk.en.vtt")), "talk.en.vtt", removed)
+    assert [one.text for one in found.utterances] == ["hello", "and", "welcome", "to", "my", "show", "yes", "yes"]
+    assert [one.start for one in found.utterances] == [0.16, 0.48, 0.64, 2.399, 2.6, 4.2, 5.01, 20.0]
+    assert found.words and removed.counts["sound and mood tags"] == 1
+    assert found.notes == ("rolling captions, each line read once, with the times of their words", "1 change of the speaker (>>)")
+    my = found.utterances[4]
     assert my.end < 3.2, "a word does not last until the next one if the speaker pauses"
+
+
+def test_a_repeated_sentence_is_no_rolling_caption() -> None:
+    cue = "00:01.000 --> 00:02.000\n"
+    parsed = parse_subtitles(f"{cue}Yes.\n\n{cue}Yes.\n\n{cue}No.\n\n{cue}Well.\n", Path("a.srt"))
+    assert merge_rolling_cues(parsed) == parsed
 
 
 def test_captions_as_srt_are_read_by_lines(tmp_path: Path) -> None:

@@ -1,0 +1,155 @@
+"""Names of speakers before their words: `[SPEAKER_00]: …`, `ANNA: …`, `(speaker 0) …`, `田中：…`, `Anna「…」`.
+
+`Speaker 0` is a label wherever it is. A name before a colon may as well be spoken (`Dr. Who: the film`), so the repetition in the file
+decides: capital letters twice, another name in a fifth of the texts, and at least three times.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+OPENING, CLOSING = r"\[(<{【（［〔＜", r"\])>}】）］〕＞"
+TIME = r"(?:\d{1,2}:)?\d{1,2}:\d{2}(?:[.,]\d{1,3})?"
+GENERIC = re.compile(
+    r"(?:speaker|spk|sprecher(?:in)?|locuteur|locutrice|intervenante?|orador|hablante|locutor|interlocutore?|parlante|voce|falante|mówca|"
+    r"spreker|konuşmacı|спикер|говорящий|диктор|голос|话者|話者|说话人|說話者|講者|讲者|발화자|화자|참석자|المتحدث|דובר|वक्ता)"
+    r"[\s_#-]*(?:\d{1,3}|[a-z]|\?|unknown)",
+    re.IGNORECASE,
+)
+NAME = r"[^\W\d_][^\n:：;!?…\"“”«»<>=|@\[\](){}（）【】「」『』]{0,38}?"
+BRACKETED = re.compile(rf"[{OPENING}]\s*({NAME}|{GENERIC.pattern})\s*[{CLOSING}]\s*([:：]?)\s*(.*)", re.DOTALL | re.IGNORECASE)
+BEFORE_COLON = re.compile(
+    rf"({NAME})(?:\s*[\[(（][^\[\]()（）]{{1,30}}[\])）])?(?:,?\s{{1,3}}{TIME})?\s{{0,2}}(?::(?=\s|$)|：)\s*(.*)", re.DOTALL
+)
+GENERIC_LINE = re.compile(rf"({GENERIC.pattern})\s*(?:[\[(]?{TIME}[\])]?)?\s*(?:[:：]|$)\s*(.*)", re.DOTALL | re.IGNORECASE)
+BEFORE_QUOTE = re.compile(r"([^\W\d_][^\s「」『』、。，,.]{0,11})[「『]([^「」『』]+)[」』]")
+PARTICLES = frozenset(
+    re.findall(
+        r"\S+",
+        """
+    de von van der den del della di da dos du la le el al bin ibn y e und and et of & / the
+    """,
+    )
+)
+HEADINGS = frozenset(
+    re.findall(
+        r"\S+",
+        """
+    note notes warning caution attention important example question answer chapter section part step figure table tip hint
+    remember subject date time result conclusion problem solution summary title number address phone email url http https
+    hinweis achtung warnung wichtig beispiel frage antwort kapitel teil schritt merke tipp ergebnis remarque exemple réponse
+    chapitre partie étape conseil nota aviso atención importante ejemplo pregunta respuesta capítulo parte paso consejo
+    resultado attenzione esempio domanda risposta capitolo passo consiglio esempi atenção exemplo pergunta resposta
+    примечание внимание важно пример вопрос ответ глава часть шаг 注意 注 例 質問 答え 问题 答案 注释 참고 예 질문 대답
+    """,
+    )
+)
+"""Words before a colon that are read aloud."""
+MOST_WORDS = 4
+LEAST_REPEATS = 3
+LEAST_SHARE, DENSE_SHARE = 0.2, 0.5
+"""Share of the texts that begin with names, from which these are labels: where each is repeated, and where some are not."""
+
+
+class Label(NamedTuple):
+    """What may be the label of a line."""
+
+    form: str
+    """`generic`, `bracket_colon`, `bracket`, `colon` or `quote`."""
+    name: str
+    rest: str
+    """The line after it."""
+
+    @property
+    def key(self) -> str:
+        return " ".join(self.name.casefold().split())
+
+    @property
+    def shown(self) -> str:
+        return {"bracket": f"[{self.name}]", "bracket_colon": f"[{self.name}]:", "quote": f"{self.name}「"}.get(self.form, f"{self.name}:")
+
+
+@dataclass(frozen=True)
+class LabelDecision:
+    """Which names are labels of speakers in a file."""
+
+    accepted: frozenset[tuple[str, str]]
+    """(form, key)."""
+    kept: tuple[str, ...]
+    """For the user: names before a colon that stay in the text, with their number."""
+
+    def is_label(self, label: Label) -> bool:
+        return label.form == "generic" or (label.form, label.key) in self.accepted
+
+
+def find_label(line: str) -> Label | None:
+    """What may be the label at the start of a line."""
+    if found := GENERIC_LINE.match(line):
+        return Label("generic", found[1], found[2])
+    if found := BRACKETED.match(line):
+        if GENERIC.fullmatch(found[1].strip()):
+            return Label("generic", found[1].strip(), found[3])
+        return Label("bracket_colon" if found[2] else "bracket", found[1].strip(), found[3]) if _is_name(found[1]) else None
+    if (found := BEFORE_COLON.match(line)) and _is_name(found[1]):
+        return Label("colon", found[1].strip(), found[2])
+    if found := BEFORE_QUOTE.fullmatch(line.strip()):
+        return Label("quote", found[1], found[2])
+    return None
+
+
+def decide_labels(
+    labels: Iterable[Label], texts: int, sounds: frozenset[str] = frozenset(), certain: frozenset[tuple[str, str]] = frozenset()
+) -> LabelDecision:
+    """Which of the possible labels of a file's lines are labels. `texts`: number of its texts; `sounds`: keys that are known as sounds;
+    `certain`: (form, key) of labels that another sign confirms."""
+    labels = list(labels)
+    counts = Counter((one.form, one.key) for one in labels if one.form != "generic" and one.key not in sounds)
+    shown = {(one.form, one.key): one for one in labels}
+    candidates = {one: count for one, count in counts.items() if one[1].split()[0] not in HEADINGS}
+    accepted = {one for one in candidates if one[0] == "bracket_colon"} | certain
+    upper = {one for one in candidates if one[0] == "colon" and _is_upper(shown[one].name)}
+    if any(candidates[one] > 1 for one in upper):
+        accepted |= upper
+    for form in ("colon", "bracket", "quote"):
+        names = {one: count for one, count in candidates.items() if one[0] == form}
+        repeated = {one for one, count in names.items() if count >= LEAST_REPEATS}
+        every = sum(names.values()) >= DENSE_SHARE * texts and (any(n > 1 for n in names.values()) or sum(names.values()) == texts)
+        if texts > 1 and every and (form == "colon" or repeated):
+            accepted |= names.keys()
+        elif sum(names[one] for one in repeated) >= LEAST_SHARE * texts:
+            accepted |= repeated
+    kept = [(shown[one].shown, count) for one, count in counts.items() if one not in accepted and one[0] == "colon"]
+    kept.sort(key=lambda one: -one[1])
+    return LabelDecision(frozenset(accepted), tuple(f"{name!r} ({count} of {texts})" for name, count in kept))
+
+
+def name_speaker(names: Sequence[str]) -> str | None:
+    """The speaker that the labels of a recording name; None if they do not, as `SPEAKER_00`, which is another person in each recording."""
+    real = {name.casefold(): name for name in names if not GENERIC.fullmatch(name.strip())}
+    return next(iter(real.values())) if len(real) == 1 else None
+
+
+def list_speakers(names: Iterable[str]) -> list[str]:
+    """The different names, in order; `Anna` and `ANNA` are one."""
+    found: dict[str, str] = {}
+    for name in names:
+        found.setdefault(" ".join(name.casefold().split()), name)
+    return list(found.values())
+
+
+def _is_name(text: str) -> bool:
+    """Whether a text may be a name: few words, each with a capital letter, in a script without capital letters, or a particle."""
+    words = text.split()
+    if not 0 < len(words) <= MOST_WORDS or text.strip().endswith(","):
+        return False
+    capital = [word for word in words if word.casefold() not in PARTICLES]
+    return bool(capital) and not any(word[0].islower() for word in capital)
+
+
+def _is_upper(name: str) -> bool:
+    letters = [letter for letter in name if letter.isalpha()]
+    return len(letters) > 1 and name.isupper()
