@@ -25,7 +25,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from data_prep.audio.stream_reader import DECODE_ERRORS, AudioError, Samples, format_error, holds_sound
+from data_prep.audio.channel_selection import AUTO
+from data_prep.audio.stream_reader import DECODE_ERRORS, AudioError, Samples, format_error, holds_sound, open_stream
 from data_prep.audio.waveform import (
     MASTER_RATE,
     RECORDING,
@@ -81,11 +82,19 @@ class AudioDecoder:
         self._folder, self._stall, self._memory, self._longest = files.make_folder(folder), stall, memory, longest
         self._child: _DecoderProcess | None = None
 
-    def probe(self, path: Path, bounds: AudioLimits = RECORDING, report: Report = ignore_report) -> Track:
+    def probe(self, path: Path, bounds: AudioLimits = RECORDING, report: Report = ignore_report, channels: str = AUTO) -> Track:
         """Run `waveform.probe_recording` in the child. Messages of a decoder library (libmpg123, for damaged MP3) become a warning."""
-        track = Track.model_validate(self._send_request({"do": "probe", "path": str(path), "bounds": asdict(bounds)}, [], report))
+        answer = self._send_request({"do": "probe", "path": str(path), "bounds": asdict(bounds), "channels": channels}, [], report)
+        track = Track.model_validate(answer)
         lines = self._child.read_error_lines() if self._child else []
         return track if track.warning or not lines else track.model_copy(update={"warning": f"the decoder says: {lines[0]}"})
+
+    def count_channels(self, path: Path) -> int:
+        """Number of channels of a recording; 1 if it cannot be read, which `probe` reports."""
+        try:
+            return int(self._send_request({"do": "count channels", "path": str(path)}, []))
+        except AudioError:
+            return 1
 
     def holds_sound(self, path: Path) -> bool:
         """Run `stream_reader.holds_sound` in the child; False also for a file that crashes or stalls it."""
@@ -254,7 +263,9 @@ def _handle_request(request: dict[str, Any], descriptors: list[int], alive: Repo
     path = Path(request["path"])
     try:
         if request["do"] == "probe":
-            return {"result": probe_recording(path, alive, AudioLimits(**request["bounds"])).model_dump()}
+            return {"result": probe_recording(path, alive, AudioLimits(**request["bounds"]), request["channels"]).model_dump()}
+        if request["do"] == "count channels":
+            return {"result": open_stream(path).channels}
         if request["do"] == "recognise":
             return {"result": holds_sound(path)}
         return _write_samples(path, Track.model_validate(request["track"]), descriptors, alive)

@@ -19,6 +19,7 @@ import soundfile
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from data_prep.audio.channel_selection import AUTO, ChannelLevels, choose_channels, find_channel
 from data_prep.audio.stream_reader import DECODE_ERRORS, EXTENSIONS, MOST_CHANNELS, AudioError, Samples, Stream, format_error, open_stream
 
 __all__ = ["EXTENSIONS", "AudioError", "Samples"]
@@ -29,8 +30,6 @@ SPEECH_RATE = 16_000
 """Hz. Input rate of voice activity detection and Whisper."""
 
 SILENT = 3e-5  # standard deviation of full scale 1.0: -90 dBFS, the last bit of 16
-DEAD_CHANNEL = 1e-4  # power relative to the loudest channel: -40 dB
-CANCELLED = 0.25  # power of the mean relative to the mean power; equal channels give 1, unrelated ones 1/2, opposite ones 0
 SHORTFALL = 0.01  # share of the declared length that may be missing: encoders' padding counts differently
 LARGEST = 1e12
 LONGEST_HOURS = 24
@@ -95,6 +94,14 @@ class Track(BaseModel):
     """Weight of each channel in the mono mix."""
     offset: float
     """Mean (DC offset) of the mix, to be subtracted."""
+    means: tuple[float, ...] = ()
+    """That of each channel."""
+    channel: str = "mono"
+    """Which channel the mix is: `mono`, `mix` (of several), `left`, `right`, or a number."""
+    channel_note: str = ""
+    """Why it is only one of several."""
+    apart: tuple[int, ...] = ()
+    """Channels with a sound of their own (`channel_selection.ChannelChoice`)."""
     warning: str = ""
     """Why less was decoded than the file declares; empty if complete."""
     note: str = ""
@@ -111,20 +118,27 @@ def convert_position(position: int, from_rate: int, rate: int) -> int:
     return (2 * position * rate + from_rate) // (2 * from_rate)
 
 
-def probe_recording(path: Path, alive: Callable[[float], None] = lambda _seconds: None, bounds: AudioLimits = RECORDING) -> Track:
-    """Decode once and validate; `alive` is called after each block with the seconds decoded so far.
+def probe_recording(
+    path: Path, alive: Callable[[float], None] = lambda _seconds: None, bounds: AudioLimits = RECORDING, channels: str = AUTO
+) -> Track:
+    """Decode once and validate; `alive` is called after each block with the seconds decoded so far. `channels`: see `choose_channels`.
 
-    Raises `AudioError` (`unreadable`, `empty`, `nan`, `silent`, `too_long`); a truncated file only gets a warning.
+    Raises `AudioError` (`unreadable`, `empty`, `nan`, `silent`, `too_long`, `missing_channel`); a truncated file only gets a warning.
     """
     stream = open_stream(path)
     bounds.require(stream.declared or 0, stream)
+    if (find_channel(channels) or 0) >= stream.channels:
+        held = "one channel" if stream.channels == 1 else f"{stream.channels} channels"
+        seconds = (stream.declared or 0) / stream.rate
+        raise AudioError("missing_channel", f"--channels {channels} is requested, and the file has {held}", seconds)
     frames, sums, products = 0, np.zeros(stream.channels), np.zeros((stream.channels, stream.channels))
-    broken = ""
+    levels, broken = ChannelLevels(stream.rate, stream.channels), ""
     try:
         for block in stream.blocks:
             _require_finite(block, frames, stream)
             wide = block.astype(np.float64)
             frames, sums, products = frames + len(block), sums + wide.sum(axis=0), products + wide.T @ wide
+            levels.add(block)
             bounds.require(frames, stream)
             alive(frames / stream.rate)
     except DECODE_ERRORS as error:
@@ -133,14 +147,19 @@ def probe_recording(path: Path, alive: Callable[[float], None] = lambda _seconds
         raise AudioError("unreadable" if broken else "empty", broken or "no samples in the file")
     mean = sums / frames
     covariance = products / frames - np.outer(mean, mean)
-    if np.sqrt(max(np.diag(covariance))) < SILENT:
-        raise AudioError("silent", f"{frames / stream.rate:.2f} s without any signal", frames / stream.rate)
-    weights = _choose_mono_weights(covariance)
+    choice = choose_channels(channels, covariance, levels.measure())
+    if choice.weights @ covariance @ choice.weights < SILENT**2:
+        of_channel = "" if stream.channels == 1 or channels == AUTO else f" in --channels {channels}"
+        raise AudioError("silent", f"{frames / stream.rate:.2f} s without any signal{of_channel}", frames / stream.rate)
     return Track(
         rate=stream.rate,
         frames=frames,
-        weights=tuple(weights.tolist()),
-        offset=float(weights @ mean),
+        weights=tuple(choice.weights.tolist()),
+        offset=float(choice.weights @ mean),
+        means=tuple(mean.tolist()),
+        channel=choice.name,
+        channel_note=choice.note,
+        apart=choice.apart,
         warning=broken or _describe_shortfall(stream, frames),
         note=stream.note,
     )
@@ -256,12 +275,3 @@ def _describe_shortfall(stream: Stream, frames: int) -> str:
 
 def _format_declared(stream: Stream) -> str:
     return "" if stream.declared is None else f" of {stream.declared / stream.rate:.2f}"
-
-
-def _choose_mono_weights(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[channels] weights: the mean of all channels, or only the loudest if a channel is silent or channels cancel each other."""
-    power = np.diag(covariance)
-    mean = np.full(len(power), 1 / len(power))
-    if power.min() < DEAD_CHANNEL * power.max() or mean @ covariance @ mean < CANCELLED * power.mean():
-        return np.eye(len(power))[power.argmax()]
-    return mean

@@ -10,16 +10,18 @@ recordings in progress, then stops. Decisions made in `data_prep review` apply t
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from data_prep import manifest
 from data_prep.alignment.clip_alignment import open_aligner
 from data_prep.alignment.pocketsphinx_aligner import NAME as POCKETSPHINX
+from data_prep.audio.channel_selection import AUTO, LEFT, MIX, RIGHT
 from data_prep.audio_codecs.interface import SpeakerEncoder
 from data_prep.audio_codecs.selection import DEFAULT_MODEL, suggest_other_models
 from data_prep.clips import dnsmos, review_decisions
@@ -34,6 +36,7 @@ from data_prep.pipeline.all_recordings import CRASHED, RecordingTask, StoppedErr
 from data_prep.pipeline.clip_selection import SelectionCriteria
 from data_prep.pipeline.notices import Notice, print_notices
 from data_prep.pipeline.recording_results import Job
+from data_prep.pipeline.speech_detection import PEOPLE_ON_CHANNELS
 from data_prep.pipeline.text_verification import TextChecks, describe_texts
 from data_prep.recordings import (
     named_column_tables,
@@ -43,7 +46,15 @@ from data_prep.recordings import (
     user_transcripts,
 )
 from data_prep.recordings.audio_datasets import is_audio_dataset, unpack_dataset
-from data_prep.recordings.recording_files import SOUND_ENDINGS, RecordingSource, count_ignored, find_recordings, format_counts
+from data_prep.recordings.recording_files import (
+    SOUND_ENDINGS,
+    SPLIT,
+    RecordingSource,
+    count_ignored,
+    find_recordings,
+    format_counts,
+    select_channels,
+)
 from data_prep.recordings.removed_text import RemovedKind, format_removals
 from data_prep.recordings.user_transcripts import FORMS, UserTranscript
 from data_prep.segmentation.clip_segmentation import Lengths
@@ -131,6 +142,14 @@ def _add_text_options(options: argparse.ArgumentParser) -> None:
 
 def _add_clip_options(options: argparse.ArgumentParser) -> None:
     """Options for the selection and the length of clips."""
+    options.add_argument(
+        "--channels",
+        type=_parse_channels,
+        default=AUTO,
+        metavar="auto|left|right|mix|split|NUMBER",
+        help="which channels of a recording are used. auto: the mean, or the clean one beside noise, silence or the same sound inverted; "
+        "refuses two people on two channels. split: each channel is a speaker, SPEAKER_left and SPEAKER_right (default %(default)s)",
+    )
     options.add_argument("--allow-synthetic", action="store_true", help="use recordings whose tags say that they are synthetic speech")
     options.add_argument("--preset", choices=list(PRESETS), default="default", help="strictness of the quality rules (default %(default)s)")
     options.add_argument(
@@ -180,6 +199,7 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
             *describe_crashes(recordings),
             *_describe_stale_decisions(clip_selection.find_stale_decisions(recordings, standard.decisions)),
             *(Notice(text=one.warning, recordings=(one.source.name,)) for one in recordings if one.warning),
+            *_describe_people_on_channels([one.source.name for one in recordings if one.refused == PEOPLE_ON_CHANNELS]),
             *doubts.notices,
         ]
         print_notices(found)
@@ -204,7 +224,20 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
     return LOST if any(one.refused == CRASHED for one in recordings) else 0
 
 
+def _parse_channels(given: str) -> str:
+    if given in (AUTO, LEFT, RIGHT, MIX, SPLIT):
+        return given
+    if not re.fullmatch(r"[1-9][0-9]{0,2}", given):
+        raise argparse.ArgumentTypeError(f"expected auto, left, right, mix, split, or the number of a channel from 1, not {given}")
+    return given
+
+
 def _check_options(options: argparse.Namespace) -> None:
+    if options.channels == SPLIT and options.transcripts:
+        raise UserError(
+            "--channels split needs --whisper: a transcript does not say on which channel its words are; prepare each channel with its own "
+            "transcripts, --channels left and --channels right"
+        )
     if options.speaker_from == "transcript" and not options.transcripts:
         raise UserError("--speaker-from transcript needs --transcripts: Whisper does not identify speakers")
     if options.check_with and not options.transcripts:
@@ -241,6 +274,7 @@ def _list_tasks(options: argparse.Namespace) -> tuple[list[RecordingTask], list[
     sources = find_recordings(options.recordings, speaker, skip=options.out)
     if not options.allow_synthetic:
         sources = [source if source.problem else replace(source, synthetic=find_synthetic_mark(source.path)) for source in sources]
+    sources = select_channels(sources, options.channels)
     if not options.transcripts:
         return [RecordingTask(source, None) for source in sources], [], {}
     texts, notices, removed = _read_transcripts(sources, options.recordings)
@@ -356,6 +390,7 @@ def _describe_settings(options: argparse.Namespace, job: Job, standard: Selectio
         "aligner": job.aligner.digest if job.aligner else None,
         "check": job.check_settings,
         "lengths": vars(job.lengths),
+        "channels": options.channels,
         "preset": options.preset,
         "decisions": len(standard.decisions),
         "val_share": options.val_share,
@@ -381,6 +416,14 @@ def _print_ignored(options: argparse.Namespace, sources: list[RecordingSource]) 
 def _describe_stale_decisions(stale: list[str]) -> list[Notice]:
     text = f"{len(stale)} review decisions refer to clips that no longer exist or have no text: {', '.join(stale[:3])}"
     return [Notice(text=text)] if stale else []
+
+
+def _describe_people_on_channels(names: Sequence[str]) -> list[Notice]:
+    text = (
+        "not used: two people on two channels, of whom the mean would make one voice; give --channels split for a speaker of each, left or "
+        "right for one of them, or mix"
+    )
+    return [Notice(text=text, recordings=tuple(names))] if names else []
 
 
 def _print_next_steps(summary: duration_accounting.Summary, out: Path) -> None:

@@ -34,6 +34,8 @@ class RecordingDurations(BaseModel):
     """Every warning and note about this recording."""
     texts: str = ""
     """Where its texts come from, and how they were verified."""
+    channels: str = ""
+    """Which channels were used: `mono`, `mix`, or the name of one of several; empty: the recording was rejected."""
 
 
 class Summary(BaseModel):
@@ -61,6 +63,8 @@ class Summary(BaseModel):
     settings: dict[str, object]
     notices: list[Notice] = []
     """Warnings and notes about the dataset, or about several recordings."""
+    channels: dict[str, int] = {}
+    """Number of recordings by the channels used, those with several alone."""
     sources: list[RecordingDurations]
 
 
@@ -83,13 +87,20 @@ def compute_all_durations(
             list(one.regions),
             kept[one.source.name],
             rejected[one.source.name],
+            one.channels,
         ).model_copy(update={"warning": warnings.get(one.source.name, ""), "texts": texts.get(one.source.name, "")})
         for one in recordings
     ]
 
 
 def compute_durations(
-    source: str, speaker: str, total: int, regions: list[Region], kept: list[Region], rejected: list[Region]
+    source: str,
+    speaker: str,
+    total: int,
+    regions: list[Region],
+    kept: list[Region],
+    rejected: list[Region],
+    channels: str = "",
 ) -> RecordingDurations:
     """The durations of one recording. Raises RuntimeError, which means a bug, if clips overlap or speech is in no clip."""
     spans = sorted([*kept, *rejected])
@@ -112,6 +123,7 @@ def compute_durations(
         rejected=sum(span.stop - span.start for span in rejected),
         non_speech=sum(gap.stop - gap.start for gap in outside),
         clips=len(kept),
+        channels=channels,
     )
 
 
@@ -142,6 +154,7 @@ def make_summary(
         languages=_sum_by_name((row.language, row.duration or 0.0) for row in rows),
         settings=settings,
         notices=[notice for notice in notices if len(notice.recordings) != 1],
+        channels=dict(sorted(Counter(one.channels for one in accounts if one.channels not in ("", "mono")).items())),
         sources=accounts,
     )
     return summary.model_copy(update={"notices": [*summary.notices, *list_result_notices(summary)]})
@@ -173,6 +186,9 @@ def format_summary(summary: Summary) -> str:
         lines.append(_format_line(f"  {reason}", summary.rejected_seconds_by_reason[reason], format_count(count, "piece"), summary))
     lines.append(_format_line("no speech", summary.non_speech_seconds, "", summary))
     lines += [_format_line(f"speaker {name}", seconds, "", summary) for name, seconds in summary.speakers.items()]
+    if summary.channels:
+        of_each = ", ".join(f"{count} {name}" for name, count in summary.channels.items())
+        lines.append(f"channels of recordings with several: {of_each}")
     return "\n".join(lines)
 
 

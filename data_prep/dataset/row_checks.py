@@ -43,7 +43,7 @@ PROBLEMS = {
 """Kind of problem → (noun, what follows it, for one and for many). Training rejects such rows, or its result suffers."""
 NOTES = {
     "rate": ("clip", "not at {sample_rate} Hz, resampled when used"),
-    "channels": ("clip", "with several channels, mixed to mono when used"),
+    "channels": ("clip", "with several channels: their mean is used, or the clean one beside noise or silence"),
     "ref_rate": ("reference clip", f"not at {MASTER_RATE} Hz, rejected by the official script; export --as qwen converts such clips"),
     "assumed_codec": ("dataset", "whose codec is not recorded"),
     "no_speaker": ("row", "without a speaker: use --speaker NAME in later commands"),

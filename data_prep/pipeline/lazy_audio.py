@@ -8,6 +8,7 @@ from math import inf
 from pathlib import Path
 
 from data_prep.audio import sandboxed_decoder
+from data_prep.audio.channel_selection import AUTO
 from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Track, convert_position
 from data_prep.pipeline.worker_activity import report_activity
 from data_prep.pipeline.worker_models import Models
@@ -22,12 +23,17 @@ class LazyAudio:
     and for the next run; those of a short one disappear with this object.
     """
 
-    def __init__(self, path: Path, models: Models, folder: Path | None = None, part_seconds: float = inf) -> None:
-        self._path, self._models, self._folder, self._part_seconds = path, models, folder, part_seconds
+    def __init__(self, path: Path, models: Models, folder: Path | None = None, part_seconds: float = inf, channels: str = AUTO) -> None:
+        self._path, self._models, self._folder, self._part_seconds, self._channels = path, models, folder, part_seconds, channels
 
     @cached_property
     def track(self) -> Track:
-        return self._models.decoder.probe(self._path, report=partial(report_activity, "checking the file"))
+        """Of the channels that were chosen; assign the track that a stage has settled on before the samples are used."""
+        return self._models.decoder.probe(self._path, report=partial(report_activity, "checking the file"), channels=self._channels)
+
+    def load_speech_audio(self, track: Track) -> Audio:
+        """Samples at `SPEECH_RATE` of another track of the recording, which disappear with the result."""
+        return self._models.decoder.load(self._path, track)[1]
 
     @property
     def is_divided(self) -> bool:

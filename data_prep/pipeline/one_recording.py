@@ -68,20 +68,23 @@ def examine_recording(
     if source.synthetic:
         return refuse_recording(source, "synthetic", f"the file says {source.synthetic!r}; --allow-synthetic uses it all the same", 0)
     divisible = not (transcript and transcript.text) or job.aligner is not None
-    sound = LazyAudio(source.path, models, locate_samples(source, stages.folder) if divisible else None, job.part_seconds)
+    folder = locate_samples(source, stages.folder) if divisible else None
+    sound = LazyAudio(source.path, models, folder, job.part_seconds, source.channels)
     try:
         speech = stages.run(
             "speech",
             make_speech_inputs(source),
             SPEECH,
-            lambda: detect_speech(sound, models, job.part_seconds, _plan_early(transcript, job)),
+            lambda: detect_speech(sound, models, job.part_seconds, _plan_early(transcript, job), source.is_split),
         )
         if isinstance(speech, UnusableRecording):
             return refuse_recording(source, speech.reason, speech.detail, round(speech.seconds * MASTER_RATE))
+        sound.track = speech.track
         length = speech.track.length
         if not speech.regions:
             detail = f"no speech found in {length / MASTER_RATE:.2f} s"
-            return PreparedRecording(source, length, warning=_join_notes(speech, TimedText()), refused="no_speech", detail=detail)
+            notes, channels = _join_notes(speech, TimedText()), speech.track.channel
+            return PreparedRecording(source, length, warning=notes, refused="no_speech", detail=detail, channels=channels)
         if transcript is None and job.whisper_settings is None:
             return refuse_recording(source, "no_transcript", "no transcript next to the recording", length)
         text = time_transcript(source, transcript, speech, sound, job, stages, models) if transcript else TimedText()
@@ -162,12 +165,13 @@ def _make_recording(source: RecordingSource, speech: DetectedSpeech, text: Timed
         delay=text.delay,
         timings=text.timings,
         has_unchecked_times=text.has_unchecked_times,
+        channels=speech.track.channel,
     )
 
 
 def _join_notes(speech: DetectedSpeech, text: TimedText) -> str:
     """What the user should know about a recording that is used."""
-    return "; ".join(filter(None, [speech.track.warning, speech.track.note, text.note]))
+    return "; ".join(filter(None, [speech.track.warning, speech.track.note, speech.track.channel_note, text.note]))
 
 
 def _select_utterances(divided: DividedRecording, part: Region) -> TimedText:

@@ -93,6 +93,8 @@ class PreparedRecording:
     """Whether the cues of the user's transcript begin where speech begins, block by block; empty without cues, or with too few."""
     has_unchecked_times: bool = False
     """Whether the user's transcript has too few cues for `timings`, and no model checks its clips."""
+    channels: str = ""
+    """Which channels are used: `mono`, `mix`, or the name of one of several; empty if it is not known."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from pydantic import TypeAdapter
 
 from data_prep.audio import sandboxed_decoder
 from data_prep.audio.stream_reader import AudioError
-from data_prep.audio.waveform import SPEECH_RATE
+from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, convert_position
 from data_prep.parallel import process_pool
 from data_prep.pipeline.lazy_audio import LazyAudio
 from data_prep.pipeline.recording_results import DecodedPart, DetectedSpeech, UnusableRecording
@@ -18,15 +19,17 @@ from data_prep.pipeline.stage_cache import NotStoredError, StoredStages
 from data_prep.pipeline.worker_activity import report_activity
 from data_prep.pipeline.worker_models import Models
 from data_prep.recordings.recording_files import RecordingSource
-from data_prep.segmentation import recording_parts, vad
+from data_prep.segmentation import channel_voices, recording_parts, vad
 from data_prep.segmentation.vad import Region, SpeechScan
 
-FORM = 1
+FORM = 2
 """Version of the results: increase it when they change."""
 SAMPLES = "samples"
 """Folder for the samples of recordings that are divided into parts, 576 MB an hour, until all parts are finished."""
 OF_THE_MACHINE = ("decoder_crashed", "decoder_stalled")
 """Reasons that may be caused by the machine and are not stored."""
+PEOPLE_ON_CHANNELS = "people_on_channels"
+"""Reason of a recording of two people on two channels."""
 FindUtterances = Callable[[int], list[Region]]
 """The utterances of a user's transcript, sorted by start, for a recording of so many samples."""
 SPEECH: TypeAdapter[DetectedSpeech | UnusableRecording] = TypeAdapter(DetectedSpeech | UnusableRecording)
@@ -47,30 +50,57 @@ def load_stored_speech(source: RecordingSource, stages: StoredStages) -> Detecte
 
 def make_speech_inputs(source: RecordingSource) -> dict[str, Any]:
     """Cache key inputs of the speech detection stage."""
-    return {"form": FORM, "recording": source.digest, "vad": vad.describe_settings()}
+    return {"form": FORM, "recording": source.digest, "channels": source.channels, "split": source.is_split, "vad": vad.describe_settings()}
 
 
 def detect_speech(
-    sound: LazyAudio, models: Models, part_seconds: float, early: FindUtterances | None
+    sound: LazyAudio, models: Models, part_seconds: float, early: FindUtterances | None, is_split: bool = False
 ) -> DetectedSpeech | UnusableRecording:
-    """Decode, check that the audio is usable, detect speech; in a long recording while it is decoded. `early`: send each part of it to the
-    parent process as a `DecodedPart` as soon as it is known; None: do not."""
+    """Decode, choose the channels, check that the audio is usable, detect speech; in a long recording while it is decoded. `early`: send
+    each part of it to the parent process as a `DecodedPart` as soon as it is known; None: do not. `is_split`: the other channels are other
+    people, whose speech is left out where it is heard on this one."""
 
     def report(done: int) -> None:
         report_activity("detecting speech", done / SPEECH_RATE)
 
     try:
+        problem = _settle_channels(sound, models)
+        if problem:
+            return UnusableRecording(reason=PEOPLE_ON_CHANNELS, detail=problem, seconds=sound.track.length / MASTER_RATE)
         scan = None
         if sound.is_divided and models.vad.network is not None:
             scan = SpeechScan(models.vad.network)
-            utterances = None if early is None else early(sound.track.length)
+            utterances = None if early is None or is_split else early(sound.track.length)
             sound.store(sound.track, _PartFinder(scan, sound.track.length, part_seconds, utterances).follow)
         regions = vad.find_speech(models.vad, sound.speech_audio, len(sound.master.samples), report, scan)
-        return DetectedSpeech(track=sound.track, regions=regions)
+        return _leave_out_others(sound, models, regions) if is_split else DetectedSpeech(track=sound.track, regions=regions)
     except AudioError as error:
         if error.reason in OF_THE_MACHINE:
             raise
         return UnusableRecording(reason=error.reason, detail=error.detail, seconds=error.seconds)
+
+
+def _settle_channels(sound: LazyAudio, models: Models) -> str:
+    """Choose the channel if several have a sound of their own. Returns why the recording cannot be used, or an empty string."""
+    sound.track, problem = channel_voices.settle_channels(sound.track, sound.load_speech_audio, partial(_find_channel_speech, models))
+    return problem
+
+
+def _leave_out_others(sound: LazyAudio, models: Models, regions: list[Region]) -> DetectedSpeech | UnusableRecording:
+    """The speech of the person on this channel."""
+    channels = channel_voices.examine_channels(sound.track, sound.load_speech_audio, partial(_find_channel_speech, models))
+    index = sound.track.weights.index(1.0)
+    if channel_voices.repeats_others(channels, index):
+        detail = f"channel {sound.track.channel} has no speech of its own; another channel has the same"
+        return UnusableRecording(reason="duplicate", detail=detail, seconds=sound.track.length / MASTER_RATE)
+    own = channel_voices.drop_bleed(regions, channels, index)
+    lost = sum(region.seconds for region in regions) - sum(region.seconds for region in own)
+    note = f"{lost:.1f} s of speech left out that is much louder on another channel" if lost else ""
+    return DetectedSpeech(track=sound.track.model_copy(update={"channel_note": note}), regions=own)
+
+
+def _find_channel_speech(models: Models, audio: Audio) -> list[Region]:
+    return vad.find_speech(models.vad, audio, convert_position(len(audio.samples), SPEECH_RATE, MASTER_RATE))
 
 
 class _PartFinder:

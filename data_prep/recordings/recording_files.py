@@ -6,15 +6,17 @@ not, and is not opened. Of every other file, the decoder decides.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import stat
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from data_prep.audio.channel_selection import AUTO, name_channel
 from data_prep.audio.sandboxed_decoder import AudioDecoder
 from data_prep.audio.stream_reader import EXTENSIONS, FILM_EXTENSIONS
 from data_prep.manifest import parse_speaker
@@ -22,6 +24,8 @@ from finetune.errors import UserError
 from finetune.storage import files
 
 SOUND_ENDINGS = frozenset({*EXTENSIONS, *FILM_EXTENSIONS})
+SPLIT = "split"
+"""Each channel is another speaker."""
 OTHER_ENDINGS = frozenset(
     re.findall(
         r"\S+",
@@ -49,6 +53,10 @@ class RecordingSource:
     speaker: str
     problem: str = ""
     """Why it cannot be read (it is rejected as `unreadable` with this text); empty: readable."""
+    channels: str = AUTO
+    """Which channels are used (`channel_selection.choose_channels`)."""
+    is_split: bool = False
+    """Whether the other channels are recordings of other speakers."""
     synthetic: str = ""
     """Mark of synthetic speech in the file, for which it is rejected; empty: none, or such recordings are wanted."""
 
@@ -75,6 +83,36 @@ def find_recordings(folder: Path, speaker: str | None, skip: Path) -> list[Recor
             f"in it and its sub-folders{others and '; found '}{others}"
         )
     return [_make_source(path, problem, folder, speaker) for path, problem in found]
+
+
+def select_channels(sources: Sequence[RecordingSource], channels: str) -> list[RecordingSource]:
+    """The recordings with these channels; with `SPLIT` each channel of a recording with several as one of its own, with a speaker named
+    after it. Their digests differ, so that clips of different channels never take each other's place."""
+    if channels == AUTO:
+        return list(sources)
+    if channels != SPLIT:
+        return [replace(source, channels=channels, digest=_digest_channel(source, channels)) for source in sources]
+    found = []
+    with AudioDecoder(Path(tempfile.gettempdir())) as decoder:
+        for source in sources:
+            count = 1 if source.problem or source.synthetic else decoder.count_channels(source.path)
+            names = [name_channel(index, count) for index in range(count)] if count > 1 else []
+            found += [
+                replace(
+                    source,
+                    name=f"{source.name} ({name})",
+                    channels=name,
+                    is_split=True,
+                    digest=_digest_channel(source, f"{SPLIT} {name}"),
+                    speaker=f"{source.speaker}_{name}",
+                )
+                for name in names
+            ] or [source]
+    return found
+
+
+def _digest_channel(source: RecordingSource, channels: str) -> str:
+    return source.digest and hashlib.sha256(f"{source.digest} {channels}".encode()).hexdigest()
 
 
 def count_ignored(folder: Path, skip: Path, found: Sequence[RecordingSource]) -> Counter[str]:

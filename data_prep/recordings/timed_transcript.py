@@ -12,7 +12,7 @@ from data_prep.recordings.removed_text import RemovedText
 from data_prep.recordings.rolling_captions import SECONDS_BEFORE_LETTERS, SECONDS_PER_LETTER, merge_rolling_cues
 from data_prep.recordings.speaker_labels import list_speakers, name_speaker
 from data_prep.recordings.timed_cues import Cue, ParsedCues, require_mostly_usable
-from data_prep.recordings.unspoken_text import SpokenText, read_spoken_texts
+from data_prep.recordings.unspoken_text import StrippedText, read_spoken_texts
 from finetune.errors import UserError, format_count
 
 SHOWN_SPEAKERS = 3
@@ -102,7 +102,7 @@ def _drop_repeated(cues: list[Cue], removed: RemovedText) -> list[Cue]:
     return kept
 
 
-def _require_one_speaker(cues: list[Cue], spoken: list[SpokenText], name: str) -> str | None:
+def _require_one_speaker(cues: list[Cue], spoken: list[StrippedText], name: str) -> str | None:
     """The name of the one speaker; None without one. Raises `UserError` for several: each recording must have one speaker."""
     of_cues = [(place, one) for place, one in zip(cues, spoken, strict=True)]
     named = [(cue, who) for cue, one in of_cues for who in ([cue.speaker] if cue.speaker else []) + list(one.speakers)]

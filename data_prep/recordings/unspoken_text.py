@@ -1,7 +1,7 @@
 """What nobody speaks in the texts of recordings: one rule for subtitles, JSON, labels, plain texts and tables.
 
 Markup, entities, songs, sound tags, timestamps, dashes of dialogues, emoji and the names of speakers are left out of the text. Everything
-that is removed is counted with examples. Names of speakers are read: `SpokenText.speakers`.
+that is removed is counted with examples. Names of speakers are read: `StrippedText.speakers`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ HOLES = re.compile(rf" ?{HOLE}[ {HOLE}]*")
 BEFORE_PUNCTUATION = re.compile(rf"{HOLE}(?=[,.;:!?…、。，！？)\]])")
 
 
-class SpokenText(NamedTuple):
+class StrippedText(NamedTuple):
     """One text without what nobody speaks."""
 
     text: str
@@ -80,7 +80,7 @@ class _Line(NamedTuple):
     is_named_after_mark: bool
 
 
-def read_spoken_texts(texts: Sequence[str], removed: RemovedText, by_line: bool = False) -> tuple[list[SpokenText], list[str]]:
+def read_spoken_texts(texts: Sequence[str], removed: RemovedText, by_line: bool = False) -> tuple[list[StrippedText], list[str]]:
     """(the spoken part of each text of a file, what was decided about ambiguous ones). `removed` counts what was left out.
 
     `by_line`: whether each line of a text may be an utterance, so that names of speakers are counted against lines.
@@ -165,7 +165,9 @@ def _strip_markup(text: str, removed: RemovedText) -> str:
     return text
 
 
-def _strip_line(line: _Line, named: LabelDecision, tags: TagDecision, timed: bool, removed: RemovedText, kept: Counter[str]) -> SpokenText:
+def _strip_line(
+    line: _Line, named: LabelDecision, tags: TagDecision, timed: bool, removed: RemovedText, kept: Counter[str]
+) -> StrippedText:
     """A line without its label, tags and pictures."""
     text, speakers = line.text, list(line.voices)
     if timed and (clock := CLOCK.match(text)):
@@ -180,7 +182,7 @@ def _strip_line(line: _Line, named: LabelDecision, tags: TagDecision, timed: boo
     if PICTURE.search(text):
         removed.add(EMOJI, count=len(PICTURE.findall(text)), example="".join(PICTURE.findall(text)))
         text = PICTURES.sub(HOLE, text)
-    return SpokenText(text, tuple(speakers), line.changes, lost)
+    return StrippedText(text, tuple(speakers), line.changes, lost)
 
 
 def _strip_tags(text: str, tags: TagDecision, removed: RemovedText, kept: Counter[str]) -> tuple[str, bool]:
@@ -204,7 +206,7 @@ def _strip_tags(text: str, tags: TagDecision, removed: RemovedText, kept: Counte
     return "".join([*pieces, text[position:]]), lost
 
 
-def _join_lines(lines: list[SpokenText], dashes: int) -> SpokenText:
+def _join_lines(lines: list[StrippedText], dashes: int) -> StrippedText:
     """The lines of one text as one; `dashes`: how many of them began with a dash, as each speaker's words in a dialogue do."""
     text = " ".join(" ".join(line.text for line in lines).split())
     if HOLE in text:
@@ -212,7 +214,7 @@ def _join_lines(lines: list[SpokenText], dashes: int) -> SpokenText:
     text = text if re.search(r"\w", text) else ""
     speakers = tuple(name for line in lines for name in line.speakers)
     changes = sum(line.changes for line in lines) + max(0, dashes - 1)
-    return SpokenText(text, speakers, changes, any(line.is_incomplete for line in lines))
+    return StrippedText(text, speakers, changes, any(line.is_incomplete for line in lines))
 
 
 def _describe_decisions(named: LabelDecision, clocked: int, kept: Counter[str]) -> list[str]:

@@ -49,7 +49,7 @@ from data_prep.recordings.text_encoding import read_text
 from data_prep.recordings.timed_cues import ParsedCues
 from data_prep.recordings.timed_transcript import TimedUtterance
 from data_prep.recordings.transcript_table_lookup import TranscriptTables
-from data_prep.recordings.unspoken_text import SpokenText, read_spoken_texts
+from data_prep.recordings.unspoken_text import StrippedText, read_spoken_texts
 from data_prep.segmentation.clip_segmentation import TextUnit
 from finetune.errors import UserError, format_count
 
@@ -310,7 +310,7 @@ def _strip_whole_texts(
     return found, notes
 
 
-def _make_whole_transcript(whole: _WholeText, spoken: SpokenText, removed: RemovedText) -> UserTranscript | None:
+def _make_whole_transcript(whole: _WholeText, spoken: StrippedText, removed: RemovedText) -> UserTranscript | None:
     speakers = list_speakers(spoken.speakers)
     if len(speakers) > 1:
         timed_transcript.refuse_several_speakers(speakers, whole.place)

@@ -35,6 +35,10 @@ class DeadlineError(Exception):
     """The request was not complete at its deadline."""
 
 
+class CutOffError(Exception):
+    """A result that the model did not end was cut off at a limit."""
+
+
 @dataclass
 class LoadFigures:
     """Counters of one model since the server started."""
@@ -255,9 +259,11 @@ class BatchScheduler(Generic[Request, Piece]):
             figures.generation_seconds += time.monotonic() - began
         for slot, progress in found.items():
             job = lane.running[slot]
-            if progress.over is not None:
+            if progress.over is not None or progress.failure is not None:
                 del lane.running[slot]
-            if progress.piece is not None or progress.over is not None:
+            if progress.failure is not None:
+                job.deliver(progress.failure)
+            elif progress.piece is not None or progress.over is not None:
                 job.deliver(progress)
 
     def _fail_all(self, error: Exception) -> None:

@@ -23,6 +23,8 @@ class StepProgress(Generic[PieceOut]):
     """The next part of the result, if there is one already."""
     over: str | None = None
     """`STOP` or `LENGTH` after the last piece; the request has then left the batch."""
+    failure: Exception | None = None
+    """Why this request alone cannot be continued; it has then left the batch."""
 
 
 class RunningBatch(Protocol[RequestIn, PieceOut]):

@@ -17,7 +17,7 @@ from finetune.errors import UserError
 from finetune.terminal import print_diagnostic
 
 from .api_errors import Refusal
-from .continuous_batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
+from .continuous_batch_scheduler import CutOffError, DeadlineError, QueueFullError, ServerClosedError
 
 CONNECTION_CHECK = 0.2
 """Interval in seconds at which a waiting client's connection is checked."""
@@ -37,7 +37,7 @@ async def await_first(call: Call, first: Awaitable[First], param: str) -> First:
         return waiting.result()
     except QueueFullError as error:
         raise Refusal(429, str(error), "rate_limit_exceeded") from error
-    except (ServerClosedError, DeadlineError) as error:
+    except (ServerClosedError, DeadlineError, CutOffError) as error:
         raise Refusal(503, str(error)) from error
     except UserError as error:
         raise Refusal(400, str(error), "invalid_value", param) from error
@@ -47,7 +47,8 @@ async def await_first(call: Call, first: Awaitable[First], param: str) -> First:
 
 class DeadlineResponse(StreamingResponse):
     """A streamed response that closes its source, also if the client disconnects before the end. It breaks off when its client reads so
-    slowly that the deadline passes, and when the server stops: the client then sees that the end is missing."""
+    slowly that the deadline passes, when the server stops, and when the result is cut off at a limit: the client then sees that the end is
+    missing."""
 
     def __init__(
         self, content: AsyncGenerator[bytes, None], media_type: str, deadline: float, headers: Mapping[str, str] | None = None
@@ -60,7 +61,7 @@ class DeadlineResponse(StreamingResponse):
         try:
             async with aclosing(self.body_iterator), asyncio.timeout(self._deadline - time.monotonic()):  # type: ignore[type-var]
                 await super().__call__(scope, receive, send)
-        except (TimeoutError, DeadlineError, ServerClosedError) as error:
+        except (TimeoutError, DeadlineError, ServerClosedError, CutOffError) as error:
             # Without the last part of the body, uvicorn closes the connection.
             reason = str(error) or "its client had not read it at its deadline"
             print_diagnostic(f"serve: a response to {find_address(scope)} was broken off: {reason}")

@@ -12,6 +12,7 @@ from finetune.errors import UserError
 from finetune.storage.model_security import Kind, check_config
 
 from .interface import SpeechRequest
+from .spoken_text import has_speech
 
 
 def check_model_config(folder: Path, kind: Kind) -> dict[str, Any]:
@@ -23,9 +24,9 @@ def check_model_config(folder: Path, kind: Kind) -> dict[str, Any]:
 
 
 def check_text(request: SpeechRequest) -> None:
-    """Raise `UserError` for an empty text."""
-    if not request.text.strip():
-        raise UserError('--text is empty; give the words to speak, as in --text "Hello, this is my voice."')
+    """Raise `UserError` for a text with nothing to speak."""
+    if not has_speech(request.text):
+        raise UserError(f'the text {request.text[:40]!r} has nothing to speak; give words, as in --text "Hello, this is my voice."')
 
 
 def check_length(text: str, tokens: int, most: int) -> None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +26,9 @@ from recipes.speech.batch_synthesis import speak_batches
 from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling, Voice, VoiceFolder
 from recipes.speech.marked_audio_encoding import encode_marked_wav, encode_pcm, wav_header
 from recipes.speech.model_fingerprint import compute_model_key
+from recipes.speech.passages import PassageJoiner, join_results, split_request
 from recipes.speech.sampling_settings import SamplingScheme
+from recipes.speech.spoken_text import SpokenText, describe_total, prepare_request
 
 from . import synthesis_manifest, text_inputs
 from .text_inputs import TextLine
@@ -57,14 +60,17 @@ class GenerateCommand:
         sampling = make_from_options(self.Sampling, args)
         if args.text_file is not None:
             return speak_file(exported, self.speech.inspect, request, sampling, args)
-        exported.check(request)
+        request, cleaned = prepare_request(request, "--text")
+        passages = split_request(request, sampling.max_seconds)
+        check_all(exported, passages)
         if args.out.is_dir():
             example = args.out / "hello.wav"
             raise UserError(f"--out {args.out} is a folder; --text writes one wav file: give its name, as in --out {example}")
         check_replaced(args.out, args.out)
         with closing(exported.open()) as voice:
-            spoken = (stream_one if args.stream else speak_one)(voice, request, sampling, args.out, exported.folder.name)
-        print_summary(exported.complete(request), sampling, args.out, spoken)
+            spoken = (stream_one if args.stream else speak_one)(voice, passages, sampling, args.out, exported.folder.name)
+        print_summary(exported.complete(request), sampling, args.out, spoken, len(passages))
+        report_removed([cleaned], args.out)
         return 0
 
     def parse(self, argv: list[str]) -> argparse.Namespace:
@@ -113,7 +119,10 @@ class GenerateCommand:
         decoding.add_argument("--seed", type=int, default=defaults.seed, help="random seed of the sampling")
         self.scheme.add_options(decoding)
         decoding.add_argument(
-            "--max-seconds", type=float, default=defaults.max_seconds, help="cut the speech off here if the model has not ended it"
+            "--max-seconds",
+            type=float,
+            default=defaults.max_seconds,
+            help="cut a passage off here if the model has not ended it; long texts are spoken in passages",
         )
         if self.add_options is not None:
             self.add_options(decoding)
@@ -137,9 +146,9 @@ def make_from_options(kind: type[Options], args: argparse.Namespace) -> Options:
     return kind(**{field.name: getattr(args, field.name) for field in fields(kind)})
 
 
-def speak_one(voice: Voice, request: SpeechRequest, sampling: SpeechSampling, out: Path, model: str) -> SpeechResult:
-    """Speak one text and write one wav file, marked with the name of the model."""
-    (spoken,) = voice.speak([request], sampling)
+def speak_one(voice: Voice, passages: list[SpeechRequest], sampling: SpeechSampling, out: Path, model: str) -> SpeechResult:
+    """Speak the passages of one text and write one wav file, marked with the name of the model."""
+    spoken = join_results([result for passage in passages for result in voice.speak([passage], sampling)])
     data = encode_marked_wav(spoken.wave, spoken.rate, SyntheticMark(model))
     if out == STDOUT:
         sys.stdout.buffer.write(data)
@@ -148,11 +157,11 @@ def speak_one(voice: Voice, request: SpeechRequest, sampling: SpeechSampling, ou
     return spoken
 
 
-def stream_one(voice: Voice, request: SpeechRequest, sampling: SpeechSampling, out: Path, model: str) -> SpeechResult:
+def stream_one(voice: Voice, passages: list[SpeechRequest], sampling: SpeechSampling, out: Path, model: str) -> SpeechResult:
     """Write the audio while it is generated. A file gets its true length at the end; on stdout the header says that the length is
     unknown."""
     result: list[SpeechResult] = []
-    blocks = stream_wav(voice.stream(request, sampling), voice.rate, result, model)
+    blocks = stream_wav(stream_passages(voice, passages, sampling), voice.rate, result, model)
     if out == STDOUT:
         for block in blocks:
             sys.stdout.buffer.write(block)
@@ -162,6 +171,25 @@ def stream_one(voice: Voice, request: SpeechRequest, sampling: SpeechSampling, o
         files.write_blocks(out, blocks)
         files.write_bytes(out, encode_marked_wav(result[0].wave, result[0].rate, SyntheticMark(model)))
     return result[0]
+
+
+def stream_passages(voice: Voice, passages: list[SpeechRequest], sampling: SpeechSampling) -> Generator[np.ndarray, None, SpeechResult]:
+    """As `Voice.stream`, of the passages of one text, joined."""
+    joiner, waves, ended = PassageJoiner(voice.rate, len(passages)), [np.zeros(0, np.float32)], True
+
+    def speak() -> Iterator[np.ndarray | None]:
+        nonlocal ended
+        for passage in passages:
+            result = yield from voice.stream(passage, sampling)
+            ended = ended and result.ended
+            yield None  # the end of the passage
+
+    for chunk in speak():
+        wave = joiner.end_passage() if chunk is None else joiner.feed(chunk)
+        if len(wave):
+            waves.append(wave)
+            yield wave
+    return SpeechResult(np.concatenate(waves), voice.rate, ended)
 
 
 def stream_wav(chunks: Generator[np.ndarray, None, SpeechResult], rate: int, result: list[SpeechResult], model: str) -> Iterator[bytes]:
@@ -175,14 +203,22 @@ def stream_wav(chunks: Generator[np.ndarray, None, SpeechResult], rate: int, res
             return
 
 
-def print_summary(request: SpeechRequest, sampling: SpeechSampling, out: Path, spoken: SpeechResult) -> None:
+def print_summary(request: SpeechRequest, sampling: SpeechSampling, out: Path, spoken: SpeechResult, passages: int) -> None:
     """Print a summary of one text to stdout, or to stderr if stdout has the audio. `request` as `VoiceFolder.complete` returns it."""
     report = print_diagnostic if out == STDOUT else print_line
     seconds = len(spoken.wave) / spoken.rate
     language = "" if request.language is None else f", language {request.language}"
-    report(f"{out}: {seconds:.2f} s, {request.speaker or request.reference}{language}")
+    spoken_in = f", spoken in {passages} passages" if passages > 1 else ""
+    report(f"{out}: {seconds:.2f} s, {request.speaker or request.reference}{language}{spoken_in}")
     if not spoken.ended:
-        report(f"the speech was cut off at --max-seconds {sampling.max_seconds:g}: the model did not end it; more training may help")
+        what = "the speech" if passages == 1 else "a passage of the speech"
+        report(f"{what} was cut off at --max-seconds {sampling.max_seconds:g}: the model did not end it; more training may help")
+
+
+def report_removed(texts: list[SpokenText], out: Path) -> None:
+    """Print what nobody speaks and was dropped from the texts."""
+    if removed := describe_total(texts):
+        (print_diagnostic if out == STDOUT else print_line)(f"not spoken: {removed}")
 
 
 def speak_file(
@@ -197,8 +233,14 @@ def speak_file(
         raise UserError("--stream works on one text; use --text, or remove --stream")
     if args.out == STDOUT or args.out.suffix == ".wav" or args.out.is_file():
         raise UserError(f"--out {args.out}: --text-file writes a folder of wav files; give a folder, as in --out wavs/")
-    lines = text_inputs.read_lines(args.text_file, defaults)
-    text_inputs.check_lines(lines, exported.check)
+    given = text_inputs.read_lines(args.text_file, defaults)
+
+    def check(request: SpeechRequest) -> None:
+        check_all(exported, split_request(prepare_request(request, "the line")[0], sampling.max_seconds))
+
+    text_inputs.check_lines(given, check)
+    prepared = [prepare_request(line.request, "the line") for line in given]
+    lines = [replace(line, request=request) for line, (request, _) in zip(given, prepared, strict=True)]
     model = compute_model_key(exported.folder)
     keys = {line.number: synthesis_manifest.compute_line_key(line.request, sampling, model) for line in lines}
     rows = {number: row for number, row in synthesis_manifest.read_manifest(args.out).items() if row.get("key") == keys.get(number)}
@@ -213,7 +255,14 @@ def speak_file(
         )
     synthesis_manifest.write_manifest(args.out, rows)
     print_file_summary(lines, rows, len(missing), sampling, args.out)
+    report_removed([cleaned for _, cleaned in prepared], args.out)
     return 0
+
+
+def check_all(exported: VoiceFolder, passages: list[SpeechRequest]) -> None:
+    """Raise `UserError` if the model cannot speak one of the passages of a text."""
+    for passage in passages:
+        exported.check(passage)
 
 
 def speak_lines(
@@ -223,21 +272,28 @@ def speak_lines(
     sampling: SpeechSampling,
     args: argparse.Namespace,
 ) -> Iterator[tuple[TextLine, SpeechResult]]:
-    """Speak the longest texts first: a batch too large for memory fails at once, and the texts of a batch end at about the same time."""
+    """Speak the longest passages first: a batch too large for memory fails at once, and the passages of a batch end at about the same
+    time. A line is complete with its last passage."""
     from tqdm import tqdm
 
-    queue = sorted(missing, key=lambda line: len(line.request.text), reverse=True)
+    results: dict[int, dict[int, SpeechResult]] = {line.number: {} for line in missing}
+    passages = [(line, at, request) for line in missing for at, request in enumerate(split_request(line.request, sampling.max_seconds))]
+    counts = Counter(line.number for line, _, _ in passages)
+    queue = sorted(passages, key=lambda passage: len(passage[2].text), reverse=True)
     batches = [queue[start : start + args.batch] for start in range(0, len(queue), args.batch)]
-    requests = [[line.request for line in now] for now in batches]
-    needed = [exported.folder, *(line.request.reference for line in queue)]
+    requests = [[request for _, _, request in now] for now in batches]
+    needed = [exported.folder, *(line.request.reference for line in missing)]
     with (
         open_engine(args, args.out, needed) as remote,
         closing(speak_batches(inspect, exported.folder, requests, sampling, remote)) as spoken,
-        tqdm(total=len(queue), unit="text", disable=not sys.stderr.isatty()) as bar,
+        tqdm(total=len(missing), unit="text", disable=not sys.stderr.isatty()) as bar,
     ):
-        for index, results in spoken:
-            yield from zip(batches[index], results, strict=True)
-            bar.update(len(results))
+        for index, batch_results in spoken:
+            for (line, at, _), result in zip(batches[index], batch_results, strict=True):
+                results[line.number][at] = result
+                if len(results[line.number]) == counts[line.number]:
+                    yield line, join_results([result for _, result in sorted(results.pop(line.number).items())])
+                    bar.update()
 
 
 def print_file_summary(lines: list[TextLine], rows: dict[int, dict[str, Any]], generated: int, sampling: SpeechSampling, out: Path) -> None:

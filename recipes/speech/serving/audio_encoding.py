@@ -36,13 +36,15 @@ class AudioFormat:
     container: str = ""
     options: tuple[tuple[str, str], ...] = ()
     """Options of the container."""
+    is_written_at_once: bool = False
+    """Whether the whole file is written at its end."""
 
 
 FORMATS = {
     "mp3": AudioFormat("audio/mpeg", "libmp3lame", "mp3"),
     "opus": AudioFormat("audio/ogg", "libopus", "ogg", (("page_duration", "200000"),)),
     "aac": AudioFormat("audio/aac", "aac", "adts", (("write_id3v2", "1"),)),
-    "flac": AudioFormat("audio/flac"),
+    "flac": AudioFormat("audio/flac", is_written_at_once=True),
     "wav": AudioFormat("audio/wav"),
     "pcm": AudioFormat("audio/pcm"),
 }

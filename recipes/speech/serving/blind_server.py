@@ -22,10 +22,12 @@ from finetune.terminal import print_line
 from recipes.serving.access_control import AccessControl, AccessPolicy
 from recipes.serving.api_errors import to_refusal
 from recipes.speech.evaluation.samples_during_training import parse_prompt
-from recipes.speech.interface import SpeechSampling
+from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.speech.marked_audio_encoding import UNNAMED, encode_marked_flac
 from recipes.speech.model_fingerprint import compute_model_key
+from recipes.speech.passages import join_results, split_request
 from recipes.speech.serving.blind_trials import CHOICES, AnsweredError, BlindTrials, make_trials, read_texts
+from recipes.speech.spoken_text import prepare_request
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -45,9 +47,9 @@ def serve_blind(exports: Mapping[str, VoiceFolder], url: str, policy: AccessPoli
     if len(exports) != 2:
         raise UserError(f"--blind compares two models, and {len(exports)} were given; give --model MODEL twice, or also --base MODEL")
     texts = read_texts(args.blind)
-    for name, exported in exports.items():
-        check_texts(name, exported, texts)
     sampling = SpeechSampling(seed=args.seed, max_seconds=args.max_seconds)
+    for name, exported in exports.items():
+        check_texts(name, exported, texts, sampling)
     keys = {name: compute_model_key(exported.folder) for name, exported in exports.items()}
     trials = BlindTrials(make_trials(texts, keys, str(sampling)), args.results)
     if trials.others:
@@ -61,13 +63,20 @@ def serve_blind(exports: Mapping[str, VoiceFolder], url: str, policy: AccessPoli
     return 0
 
 
-def check_texts(name: str, exported: VoiceFolder, texts: Sequence[str]) -> None:
+def check_texts(name: str, exported: VoiceFolder, texts: Sequence[str], sampling: SpeechSampling) -> None:
     """Raise `UserError`, with the text, for one that a model cannot speak."""
     for text in texts:
         try:
-            exported.check(parse_prompt(text, exported.first_speaker))
+            for passage in list_passages(text, exported, sampling):
+                exported.check(passage)
         except UserError as error:
             raise UserError(f"--blind: {name} cannot speak {text!r}: {error}") from error
+
+
+def list_passages(text: str, exported: VoiceFolder, sampling: SpeechSampling) -> list[SpeechRequest]:
+    """The passages of a line of the texts, without what nobody speaks. Raises `UserError` if nothing is left."""
+    request, _ = prepare_request(parse_prompt(text, exported.first_speaker), "the line")
+    return split_request(request, sampling.max_seconds)
 
 
 def speak_texts(name: str, exported: VoiceFolder, texts: Sequence[str], sampling: SpeechSampling) -> dict[tuple[str, str], bytes]:
@@ -78,9 +87,13 @@ def speak_texts(name: str, exported: VoiceFolder, texts: Sequence[str], sampling
     with closing(exported.open()) as voice:
         for start in range(0, len(texts), BATCH):
             part = texts[start : start + BATCH]
-            results = voice.speak([parse_prompt(text, exported.first_speaker) for text in part], sampling)
-            for text, result in zip(part, results, strict=True):
-                clips[name, text] = encode_marked_flac(result.wave, result.rate, UNNAMED)
+            passages = [list_passages(text, exported, sampling) for text in part]
+            results = iter(voice.speak([passage for each in passages for passage in each], sampling))
+            for text, each in zip(part, passages, strict=True):
+                spoken = join_results([next(results) for _ in each])
+                clips[name, text] = encode_marked_flac(spoken.wave, spoken.rate, UNNAMED)
+                if not spoken.ended:
+                    print_line(f"{name}: {text[:40]!r} was cut off at --max-seconds {sampling.max_seconds:g}: the model did not end it")
             print_line(f"{name}: {len(clips)} of {len(texts)} texts spoken")
     return clips
 

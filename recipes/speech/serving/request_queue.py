@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import aclosing
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from recipes.serving.continuous_batch_scheduler import CutOffError
 from recipes.serving.request_queue import RequestQueue
-from recipes.serving.running_batch_interface import OneAtATime, RunningBatch
+from recipes.serving.running_batch_interface import LENGTH, STOP, OneAtATime
 from recipes.speech.interface import BatchingVoice, SpokenRequest
 from recipes.speech.serving.metrics import VoiceMetrics
+from recipes.speech.serving.passage_batch import PassageBatch, SpeechLane
 
 if TYPE_CHECKING:
     from recipes.speech.interface import SpeechRequest, SpeechSampling, Voice
 
-SpeechLane = RunningBatch[SpokenRequest, np.ndarray]
 DEADLINE_SECONDS = 300.0
 """Longest time from a request to the end of its speech."""
 
@@ -40,12 +41,16 @@ class SpeechQueue(RequestQueue[SpokenRequest, np.ndarray, VoiceMetrics]):
     async def speak(
         self, model: str, request: SpeechRequest, sampling: SpeechSampling, client: str = ""
     ) -> AsyncGenerator[np.ndarray, None]:
-        """Samples [n] float32 while they are generated, as `generate`. Counts their duration."""
+        """Samples [n] float32 while they are generated, as `generate`. Counts their duration. Raises `CutOffError` after the last samples
+        of speech that reached the time limit."""
         async with aclosing(self.generate(model, SpokenRequest(request, sampling), client)) as steps:
             async for progress in steps:
                 if progress.piece is not None:
                     self.metrics[model].audio_seconds += len(progress.piece) / self.models[model].rate
                     yield progress.piece
+                if progress.over == LENGTH:
+                    limit = f"--max-seconds {sampling.max_seconds:g}"
+                    raise CutOffError(f"the model did not end the speech of a passage, which was cut off at {limit}")
 
     def close(self) -> None:
         """As `RequestQueue.close`; then free the models' memory."""
@@ -63,9 +68,10 @@ def open_lane(voice: Voice, slots: int) -> SpeechLane:
     """The running batch of a voice; one request at a time if it has none."""
     if can_batch(voice, slots):
         assert isinstance(voice, BatchingVoice)
-        return voice.open_batch(slots)
+        return PassageBatch(voice.open_batch(slots), voice.rate)
 
-    def stream(spoken: SpokenRequest) -> Iterator[np.ndarray]:
-        return iter(voice.stream(spoken.request, spoken.sampling))
+    def stream(spoken: SpokenRequest) -> Generator[np.ndarray, None, str]:
+        result = yield from voice.stream(spoken.request, spoken.sampling)
+        return STOP if result.ended else LENGTH
 
-    return OneAtATime[SpokenRequest, np.ndarray](stream)
+    return PassageBatch(OneAtATime[SpokenRequest, np.ndarray](stream), voice.rate)

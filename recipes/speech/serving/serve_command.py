@@ -81,7 +81,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add_server_options(parser)
     parser.add_argument("--max-chars", type=int, default=4096, help="maximum length of a text (default %(default)s)")
     parser.add_argument(
-        "--max-seconds", type=float, default=60.0, help="maximum duration of speech; longer speech is cut off (default %(default)g)"
+        "--max-seconds", type=float, default=60.0, help="maximum duration of a passage; a longer one is cut off (default %(default)g)"
     )
     blind = parser.add_argument_group("blind comparison of two models by listening")
     blind.add_argument(
@@ -138,7 +138,7 @@ def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: 
         ),
     ]
     app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None, lifespan=clips.sweeping)
-    openai_api.add_to(app, speech, limits)
+    openai_api.add_to(app, speech, limits, clips)
     app.include_router(draining_server.status_routes(speech, metrics))
     app.include_router(uploads.upload_routes(clips))
     add_files(app, clips.find)

@@ -17,12 +17,14 @@ from data_prep.pages.report_clips import make_data_uri
 from data_prep.pages.spectrogram_images import draw_spectrogram
 from finetune.errors import UserError
 from finetune.storage.synthetic_audio_mark import SyntheticMark
-from recipes.serving.continuous_batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
+from recipes.serving.continuous_batch_scheduler import CutOffError, DeadlineError, QueueFullError, ServerClosedError
 from recipes.speech.interface import SpeechRequest, SpeechSampling
 from recipes.speech.marked_audio_encoding import encode_marked_flac
+from recipes.speech.passages import split_request
 from recipes.speech.serving.openai_api import LARGEST_SEED, Limits
 from recipes.speech.serving.request_queue import SpeechQueue
 from recipes.speech.serving.uploaded_clips import Clips
+from recipes.speech.spoken_text import prepare_request
 
 if TYPE_CHECKING:
     import gradio
@@ -48,6 +50,8 @@ class SideRequest:
     title: str
     model: str
     request: SpeechRequest
+    removed: str
+    """What was dropped from the text, as of `SpokenText.describe_removed`."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,8 @@ class Player:
 
     title: str
     seconds: float
-    cut: bool
-    """Whether the speech was cut off at the time limit."""
+    notes: tuple[str, ...]
+    """What the listener should know: what was dropped from the text, and whether the speech was cut off."""
     sound: str
     """Data URI, like `picture`, so that speech is never written to the disk, and no other client can request it."""
     picture: str
@@ -149,32 +153,34 @@ class Controls:
             request = SpeechRequest(text, None, spoken_language, reference, (clip_text or "").strip() or None)
         else:
             request = SpeechRequest(text, voice, spoken_language)
-        self.speech.models[model].check(request)
-        return SideRequest(f"{model} · {voice}", model, request)
+        request, cleaned = prepare_request(request, "the text")
+        for passage in split_request(request, self.limits.seconds):
+            self.speech.models[model].check(passage)
+        return SideRequest(f"{model} · {voice}", model, request, cleaned.describe_removed())
 
     async def _run(self, tasks: Sequence[SideRequest], sampling: SpeechSampling, client: str) -> AsyncGenerator[list[str], None]:
         done: list[Player] = []
         for task in tasks:
             yield render_sides(done, f"{task.title} is waiting in the queue")
             voice, waves = self.speech.models[task.model], list[np.ndarray]()
+            notes = [f"not spoken: {task.removed}"] if task.removed else []
             async with aclosing(self.speech.speak(task.model, task.request, sampling, client)) as chunks:
-                async for wave in chunks:
-                    waves.append(wave)
-                    yield render_sides(done, f"{task.title} is speaking: {sum(map(len, waves)) / voice.rate:.1f} s")
-            shortest_cut = sampling.max_seconds - 1 / voice.frame_rate  # speech grows by whole frames
+                try:
+                    async for wave in chunks:
+                        waves.append(wave)
+                        yield render_sides(done, f"{task.title} is speaking: {sum(map(len, waves)) / voice.rate:.1f} s")
+                except CutOffError:
+                    notes.append("cut off at the time limit")
             # In a thread, because drawing the spectrogram would block all other requests.
-            done.append(await asyncio.to_thread(make_player, task.title, task.model, np.concatenate(waves), voice.rate, shortest_cut))
+            done.append(await asyncio.to_thread(make_player, task.title, task.model, np.concatenate(waves), voice.rate, tuple(notes)))
         yield render_sides(done)
 
 
-def make_player(title: str, model: str, wave: np.ndarray, rate: int, shortest_cut: float) -> Player:
-    """Player, marked as speech of `model`, and spectrogram of a wave [samples] at `rate` Hz.
-
-    One of `shortest_cut` seconds or more was cut off.
-    """
+def make_player(title: str, model: str, wave: np.ndarray, rate: int, notes: tuple[str, ...] = ()) -> Player:
+    """Player, marked as speech of `model`, and spectrogram of a wave [samples] at `rate` Hz."""
     seconds, sound = len(wave) / rate, encode_marked_flac(wave, rate, SyntheticMark(model))
     picture = make_data_uri("image/png", draw_spectrogram(wave)) if len(wave) else ""
-    return Player(title, seconds, seconds >= shortest_cut, make_data_uri("audio/flac", sound), picture)
+    return Player(title, seconds, notes, make_data_uri("audio/flac", sound), picture)
 
 
 def render_sides(done: Sequence[Player], working: str = "") -> list[str]:
@@ -187,10 +193,10 @@ def render_sides(done: Sequence[Player], working: str = "") -> list[str]:
 def render_card(one: Player, longest: float) -> str:
     """HTML of player and spectrogram, whose width is its duration relative to `longest`. A line over the spectrogram shows the position."""
     width = 100 * one.seconds / longest if longest else 100
-    cut = " · cut off at the time limit" if one.cut else ""
+    notes = "".join(f" · {escape(note)}" for note in one.notes)
     follow = "this.closest('.result').style.setProperty('--at', this.currentTime / this.duration)"
     return (
-        f'<figure class="result"><figcaption><b>{escape(one.title)}</b><span>{one.seconds:.2f} s{cut}</span></figcaption>'
+        f'<figure class="result"><figcaption><b>{escape(one.title)}</b><span>{one.seconds:.2f} s{notes}</span></figcaption>'
         f'<div class="spectrogram" style="width: {width:.1f}%"><img src="{one.picture}" alt="Spectrogram, 0 to 12 kHz"></div>'
         f'<audio controls preload="auto" src="{one.sound}" ontimeupdate="{follow}"></audio></figure>'
     )

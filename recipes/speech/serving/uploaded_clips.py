@@ -77,6 +77,8 @@ class Clips:
             return target
         try:
             track = self._decoder.probe(clip, BOUNDS)
+            if len(track.apart) > 1:
+                raise AudioError("people_on_channels", "its channels have different sounds; upload one of them")
             master, _ = self._decoder.load(clip, track)
         except (AudioError, OSError) as error:
             raise UserError(f"the reference clip cannot be used ({error}); give 5 to 15 s of clean speech") from error

@@ -414,3 +414,73 @@ def test_unknown_languages_of_transcripts_are_counted() -> None:
     assert "unknown languages: 'xx' (2 recordings), 'q' (1 recording); the rows have the language 'auto'" in notice.text
     assert notice.recordings == ("b", "d", "f")
     assert voice._note_unknown_languages({"a": "de", "b": "JP", "c": None}) == []
+
+
+@pytest.fixture(scope="module")
+def interview(sample, tmp_path_factory) -> Path:
+    """A folder with two people who speak in turns, each on a channel, and with one sentence on one channel."""
+    folder = tmp_path_factory.mktemp("interview") / "in"
+    folder.mkdir()
+    people = []
+    for path in (sample / "rms" / "railway.ogg", sample / "slt" / "harbour.flac"):
+        said = json.loads(path.with_name(f"{path.stem}.transcript.json").read_text())[:3]
+        samples = load_track(path, probe_recording(path), MASTER_RATE)[0].samples
+        people.append([samples[int((one["start"] - 0.3) * MASTER_RATE) : int((one["end"] + 0.3) * MASTER_RATE)] for one in said])
+    turns = [piece for one, other in zip(*people, strict=True) for piece in (np.stack([one, 0 * one], 1), np.stack([0 * other, other], 1))]
+    turns = turns[:4]
+    noise = 1e-4 * np.random.default_rng(0).standard_normal((sum(map(len, turns)), 2))
+    soundfile.write(folder / "talk.flac", np.concatenate(turns) + noise, MASTER_RATE)
+    soundfile.write(folder / "mono.flac", people[0][2], MASTER_RATE)
+    return folder
+
+
+def test_each_channel_of_an_interview_becomes_a_speaker_or_is_refused(interview, whisper_that_says, tmp_path, capsys) -> None:
+    out = tmp_path / "out"
+    argv = [
+        interview,
+        "--out",
+        out,
+        "--whisper",
+        whisper_that_says("Yes."),
+        "--speaker-check",
+        "none",
+        "--language",
+        "en",
+        "--preset",
+        "keep-all",
+    ]
+    assert run(*argv) == 0
+    printed = capsys.readouterr()
+    assert "warning: talk.flac: not used: two people on two channels" in printed.err and "--channels split" in printed.err
+    assert {row["source"] for row in clips(out)} == {"mono.flac"}
+    assert [one["reasons"] for one in rows(out / "rejects.jsonl")] == [["people_on_channels"]]
+
+    assert run(*argv, "--channels", "split", "--speaker", "pod") == 0
+    split, summary = clips(out), read_output(out, "summary.json")
+    assert {(row["source"], row["speaker"]) for row in split} == {
+        ("mono.flac", "pod"),
+        ("talk.flac (left)", "pod_left"),
+        ("talk.flac (right)", "pod_right"),
+    }
+    assert summary["channels"] == {"left": 1, "right": 1} and summary["settings"]["channels"] == "split"
+    assert [one["channels"] for one in summary["sources"]] == ["mono", "left", "right"]
+    assert "channels of recordings with several: 1 left, 1 right" in capsys.readouterr().out
+    ends = sorted((row["start"], row["end"]) for row in split if row["speaker"] != "pod")
+    assert all(one[1] <= other[0] + 0.3 for one, other in pairwise(ends)), "each sentence is on one channel only"
+
+    assert run(*argv, "--channels", "mix") == 0
+    mixed = {row["id"] for row in clips(out) if row["source"] == "talk.flac"}
+    assert mixed and mixed.isdisjoint(row["id"] for row in split), "clips of other channels must not take each other's place"
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        (["--channels", "split", "--transcripts"], "--channels split needs --whisper"),
+        (["--channels", "0", "--transcripts"], "the number of a channel from 1, not 0"),
+        (["--channels", "center", "--transcripts"], "expected auto, left, right, mix, split"),
+    ],
+)
+def test_unusable_channels_are_refused_in_one_sentence(argv, complaint, interview, tmp_path, capsys) -> None:
+    assert run(interview, "--out", tmp_path / "out", *argv) == 2
+    assert complaint in capsys.readouterr().err

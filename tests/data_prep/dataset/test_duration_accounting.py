@@ -101,6 +101,13 @@ def test_the_table_shows_the_seconds_per_reason() -> None:
     assert format_summary(make_summary([], [], [], {}, []))
 
 
+def test_the_channels_of_recordings_with_several_are_counted() -> None:
+    accounts = [entry().model_copy(update={"channels": name}) for name in ("mono", "left", "mix", "left", "")]
+    summary = make_summary(accounts, ROWS, REJECTS, {}, [])
+    assert summary.channels == {"left": 2, "mix": 1}
+    assert "channels of recordings with several: 2 left, 1 mix" in format_summary(summary)
+
+
 def test_the_clock_never_shows_sixty_seconds() -> None:
     assert [format_clock(seconds) for seconds in (0, 59.94, 59.97, 3599.99, 90_061.25)] == [
         *("0:00:00.0", "0:00:59.9", "0:01:00.0"),

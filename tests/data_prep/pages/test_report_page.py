@@ -53,6 +53,13 @@ def test_a_dataset_changed_after_its_summary_is_reported(tmp_path) -> None:
     assert "differ by 4.0\u00a0s" in render_page(replace(made, kept=made.kept[1:]))
 
 
+def test_the_channels_of_recordings_are_counted(tmp_path) -> None:
+    made = some(tmp_path)
+    assert "several channels" not in render_page(made)
+    page = render_page(replace(made, summary=made.summary.model_copy(update={"channels": {"left": 2, "mix": 1}})))
+    assert "Recordings with several channels, by what was used: left 2, mix 1." in page
+
+
 def test_an_empty_dataset_has_a_page_too(tmp_path) -> None:
     page = Page(render_page(dataset(tmp_path, [], [whole("b.mp3", "unreadable", detail="garbage")], silent=0.0)))
     assert "unreadable: garbage" in page.text()

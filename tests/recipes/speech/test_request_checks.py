@@ -35,7 +35,7 @@ def test_text_and_clip_are_checked(tmp_path: Path) -> None:
     clip = tmp_path / "clip.wav"
     request_checks.check_text(SpeechRequest("Hi.", None))
     request_checks.check_length("Hi.", 5, 5)
-    with pytest.raises(UserError, match="--text is empty"):
+    with pytest.raises(UserError, match="has nothing to speak"):
         request_checks.check_text(SpeechRequest(" \n", None))
     with pytest.raises(UserError, match="a text of 6 tokens is too long for this model, which takes 5; shorten it: 'Hi.'"):
         request_checks.check_length("Hi.", 6, 5)

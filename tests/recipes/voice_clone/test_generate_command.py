@@ -67,7 +67,7 @@ def test_base_export_clones_from_a_reference_clip(text: list[str], two_voices: A
 @pytest.mark.parametrize(
     ("kind", "argv", "message"),
     [
-        ("custom_voice", ["--text", " "], "--text is empty"),
+        ("custom_voice", ["--text", " "], "has nothing to speak"),
         ("custom_voice", ["--text", "Hi."], "--speaker is missing.*anna, bert"),
         ("custom_voice", ["--text", "Hi.", "--speaker", "carl"], "does not have this speaker; it has anna, bert"),
         ("custom_voice", ["--text", "Hi.", "--speaker", "anna", "--language", "latin"], "language 'latin' is not known.*english"),

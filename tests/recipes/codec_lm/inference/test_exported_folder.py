@@ -35,7 +35,7 @@ def test_a_released_model_has_the_voices_of_its_authors(exported: Path, tmp_path
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (SpeechRequest(" ", "ann"), "--text is empty"),
+        (SpeechRequest(" ", "ann"), "has nothing to speak"),
         (SpeechRequest(TEXT, None), "--speaker is missing; .* has several speakers: ann, bob"),
         (SpeechRequest(TEXT, "eve"), "--speaker eve: .* does not have this speaker; it has ann, bob"),
         (SpeechRequest(TEXT, "ann", "de"), "--language de: this model takes no language; it speaks that of its training data, english"),

@@ -38,7 +38,7 @@ def test_a_released_model_has_the_speakers_of_its_examples(tiny: Path) -> None:
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (SpeechRequest(" ", "ann"), "--text is empty"),
+        (SpeechRequest(" ", "ann"), "has nothing to speak"),
         (SpeechRequest("Hi.", None), "--speaker is missing; .* has several speakers: ann, bob"),
         (SpeechRequest("Hi.", "carl"), "--speaker carl: .* does not have this speaker; it has ann, bob"),
         (SpeechRequest("Hi.", "ann", "german"), "language 'german': CSM speaks only english"),

@@ -100,6 +100,34 @@ def test_a_stream_has_the_same_audio(folder: Path, tmp_path: Path, capfdbinary: 
     assert b"-: 0.25 s, high" in summary
 
 
+STORY = "The morning train is never late. " * 18
+"""About 40 s: three passages."""
+
+
+def test_a_long_text_is_spoken_in_passages_everywhere_the_same(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, more in (("whole.wav", []), ("grown.wav", ["--stream"])):
+        assert COMMAND.run(folder, ["--text", STORY, "--speaker", "low", *more, "--out", str(tmp_path / name)]) == 0
+        assert "low, spoken in 3 passages" in capsys.readouterr().out
+    wave, _ = soundfile.read(tmp_path / "whole.wav")
+    assert len(wave) == len(STORY.strip()) * RATE // 20 - 2 * RATE // 20 + 2 * round(0.3 * RATE), "two spaces became pauses"
+    (tmp_path / "lines.txt").write_text(f"Hi. 😊\n{STORY}\nOne *two*.\n")
+    argv = ["--text-file", str(tmp_path / "lines.txt"), "--speaker", "low", "--batch", "2", "--out", str(tmp_path / "wavs")]
+    assert COMMAND.run(folder, argv) == 0
+    assert "not spoken: 1 emoji, 1 markup from 2 texts" in capsys.readouterr().out
+    assert np.array_equal(soundfile.read(tmp_path / "wavs" / "00002.wav")[0], wave)
+    assert (tmp_path / "whole.wav").read_bytes() == (tmp_path / "grown.wav").read_bytes()
+    rows = [json.loads(line) for line in (tmp_path / "wavs" / "manifest.jsonl").read_text().split("\n")[:-1]]
+    assert [row["text"][:10] for row in rows] == ["Hi.", "The mornin", "One two."]
+
+
+def test_a_text_without_words_is_refused_before_the_model_is_loaded(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--text has nothing to speak"):
+        COMMAND.run(folder, ["--text", "…😊", "--speaker", "low", "--out", str(tmp_path / "a.wav")])
+    (tmp_path / "lines.txt").write_text("Hi.\n—\n")
+    with pytest.raises(UserError, match="lines.txt:2: the line has nothing to speak"):
+        COMMAND.run(folder, ["--text-file", str(tmp_path / "lines.txt"), "--speaker", "low", "--out", str(tmp_path / "wavs")])
+
+
 def test_a_text_file_gives_one_wav_per_line_and_a_second_run_skips_finished_lines(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

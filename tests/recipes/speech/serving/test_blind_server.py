@@ -128,7 +128,9 @@ def test_texts_are_spoken_by_a_model_without_its_name(nano_export: Path, tmp_pat
     assert read_synthetic_mark(tmp_path / "clip.flac") == SyntheticMark(""), "the tags of a clip must not end the blindness"
     assert blind_server.speak_texts("me", exported, [], SpeechSampling()) == {}
     with pytest.raises(UserError, match="--blind: me cannot speak 'zed|Hello.'"):
-        blind_server.check_texts("me", exported, ["zed|Hello."])
+        blind_server.check_texts("me", exported, ["zed|Hello."], SpeechSampling())
+    with pytest.raises(UserError, match="cannot speak '😊': the line has nothing to speak"):
+        blind_server.check_texts("me", exported, ["😊"], SpeechSampling())
 
 
 def test_two_models_are_needed(nano_export: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

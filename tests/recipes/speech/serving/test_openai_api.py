@@ -3,38 +3,52 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import soundfile
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
+from recipes.speech.interface import SpeechResult
+from recipes.speech.passages import join_results, split_text
 from recipes.speech.serving import audio_encoding
 from recipes.speech.serving.audio_encoding import FORMATS
 from recipes.speech.serving.openai_api import Limits, add_to
 from recipes.speech.serving.request_queue import SpeechQueue
+from recipes.speech.serving.uploaded_clips import Clips
 from recipes.voice_clone.inference.synthesizer import open_synthesizer
 
-GOOD = {"model": "tuned", "voice": "anna", "input": "Never late."}
+GOOD = {"model": "tuned", "voice": "anna", "input": "It is never late!"}
+LONG = "It is never late! " * 25
+"""About 32 s: two passages."""
 
 
 @pytest.fixture(scope="module")
-def speech(fresh: Any, nano: Path, export: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SpeechQueue]:
-    tuned = export(fresh, "custom_voice", tmp_path_factory.mktemp("api") / "tuned")
-    speech = SpeechQueue({"tuned": open_synthesizer(tuned), "nano": open_synthesizer(nano)}, room=2)
+def speech(two_voices: Any, nano: Path) -> Iterator[SpeechQueue]:
+    """A model that ends what it has learned, and an untrained one that never ends."""
+    speech = SpeechQueue({"tuned": open_synthesizer(two_voices.custom_voice), "nano": open_synthesizer(nano)}, room=2)
     yield speech
     speech.close()
 
 
 @pytest.fixture(scope="module")
-def client(speech: SpeechQueue) -> Iterator[TestClient]:
+def clips(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clips]:
+    clips = Clips(tmp_path_factory.mktemp("clips"))
+    yield clips
+    clips.close()
+
+
+@pytest.fixture(scope="module")
+def client(speech: SpeechQueue, clips: Clips) -> Iterator[TestClient]:
     app = FastAPI()
-    add_to(app, speech, Limits(chars=100, seconds=0.5))
+    add_to(app, speech, Limits(chars=500, seconds=3), clips)
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
 
@@ -43,11 +57,11 @@ def test_every_format_has_its_media_type(client: TestClient, speech: SpeechQueue
     for name, form in FORMATS.items():
         answer = client.post("/v1/audio/speech", json=GOOD | {"response_format": name})
         assert answer.status_code == 200 and answer.headers["content-type"] == form.media_type
-        seconds = len(answer.content) / 48000 if name == "pcm" else 0.56
+        seconds = len(answer.content) / 48000 if name == "pcm" else 0.72
         if name not in ("pcm", "aac"):
             wave, rate = soundfile.read(io.BytesIO(answer.content))
             seconds = len(wave) / rate
-        assert seconds == pytest.approx(0.56, abs=0.1) and len(answer.content) > 500
+        assert seconds == pytest.approx(0.72, abs=0.1) and len(answer.content) > 500
     assert speech.pending == 0
 
 
@@ -57,9 +71,17 @@ def test_every_format_has_its_media_type(client: TestClient, speech: SpeechQueue
         ({"model": "x"}, 404, "model", "models: tuned, nano"),
         ({"voice": "x"}, 400, "voice", "tuned has anna, bert"),
         ({"voice": {"id": "x"}}, 400, "voice", "tuned has anna, bert"),
-        ({"model": "nano"}, 400, "voice", "nano has no voice by name; it clones a reference clip"),
-        ({"input": " "}, 400, "input", "input is empty"),
-        ({"input": "a" * 101}, 400, "input", "101 characters, at most 100 are accepted"),
+        ({"model": "nano"}, 400, "voice", "it clones a reference clip: send it as ref_audio"),
+        ({"input": " "}, 400, "input", "input has nothing to speak; give"),
+        ({"input": "…"}, 400, "input", "nothing to speak ('…')"),
+        ({"input": "— 😊 * \u200b"}, 400, "input", "nothing to speak"),
+        ({"input": "a" * 501}, 400, "input", "501 characters, at most 500 are accepted"),
+        ({"voice": None}, 400, "voice", "voice is missing; tuned has anna, bert"),
+        ({"ref_text": "Hello."}, 400, "ref_text", "ref_audio, which is missing"),
+        ({"ref_audio": "UklGRg=="}, 400, "voice", "voice and ref_audio each choose a voice"),
+        ({"ref_audio": "UklGRg==", "voice": None}, 400, "ref_audio", "tuned cannot clone a reference clip"),
+        ({"model": "nano", "ref_audio": "https://x.example/a.wav", "voice": None}, 400, "ref_audio", "addresses are not fetched"),
+        ({"model": "nano", "ref_audio": "UklGRg==", "voice": None}, 400, "ref_audio", "the reference clip cannot be used"),
         ({"response_format": "vorbis"}, 400, "response_format", "available: mp3, opus, aac, flac, wav, pcm"),
         ({"speed": 1.5}, 400, "speed", "speed 1.5 is not supported"),
         ({"stream_format": "sse"}, 400, "stream_format", "use audio"),
@@ -77,6 +99,52 @@ def test_requests_that_cannot_be_fulfilled_are_refused(wrong: dict, status: int,
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (status, param)
     assert message in error["message"] and error["type"] == "invalid_request_error" and error["code"]
+
+
+def decode_pcm(content: bytes) -> np.ndarray:
+    return np.frombuffer(content, "<i2").astype(np.float32) / 32767
+
+
+def test_a_long_text_is_spoken_in_passages_that_are_joined(client: TestClient) -> None:
+    passages = split_text(LONG, 3)
+    spoken = [client.post("/v1/audio/speech", json=GOOD | {"input": text, "response_format": "pcm"}) for text in passages]
+    alone = [decode_pcm(each.content) for each in spoken]
+    answer = client.post("/v1/audio/speech", json=GOOD | {"input": LONG, "response_format": "pcm"})
+    assert answer.status_code == 200 and answer.headers["x-speech-passages"] == str(len(passages)) and len(passages) > 2
+    assert np.allclose(decode_pcm(answer.content), join_waves(alone), atol=2e-4), "the speech of each passage as if it were alone"
+
+
+def join_waves(waves: list[np.ndarray]) -> np.ndarray:
+    return join_results([SpeechResult(wave, 24000, True) for wave in waves]).wave
+
+
+def test_emoji_and_markup_are_not_spoken_but_counted(client: TestClient) -> None:
+    plain = client.post("/v1/audio/speech", json=GOOD | {"response_format": "wav"})
+    marked = client.post("/v1/audio/speech", json=GOOD | {"input": "It is *never* late! 😊😊", "response_format": "wav"})
+    assert marked.headers["x-speech-removed"] == "2 emoji, 1 markup" and "x-speech-removed" not in plain.headers
+    assert marked.content == plain.content
+
+
+def test_speech_without_an_end_is_no_complete_response(client: TestClient, fresh: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that is written at once says so in a header; a stream is broken off."""
+    clip = base64.b64encode((fresh.config.data.train.parent / "low.flac").read_bytes()).decode()
+    endless = {"model": "nano", "input": "Hi.", "ref_audio": f"data:audio/flac;base64,{clip}"}
+    answer = client.post("/v1/audio/speech", json=endless | {"response_format": "flac"})
+    assert answer.status_code == 200 and answer.headers["x-speech-cut-at-seconds"] == "3"
+    assert soundfile.info(io.BytesIO(answer.content)).duration == pytest.approx(3, abs=0.1)
+    assert "cut off at --max-seconds 3" in capsys.readouterr().err
+    client.post("/v1/audio/speech", json=endless | {"response_format": "pcm"})  # test_serve_command.py has a real client
+    assert "was broken off: the model did not end the speech of a passage, which was cut off at --max-seconds 3" in capsys.readouterr().err
+
+
+def test_the_voice_of_a_reference_clip_is_cloned(client: TestClient, speech: SpeechQueue, clips: Clips, fresh: Any) -> None:
+    folder = fresh.config.data.train.parent
+    waves = []
+    for name in ("low.flac", "high.flac", "low.flac"):
+        clip = base64.b64encode((folder / name).read_bytes()).decode()
+        call = {"model": "nano", "input": "Hi.", "ref_audio": clip, "response_format": "flac"}
+        waves.append(client.post("/v1/audio/speech", json=call).content)
+    assert waves[0] == waves[2] != waves[1]
 
 
 def test_unknown_paths_and_invalid_json_are_errors(client: TestClient) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import aclosing
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from recipes.serving.continuous_batch_scheduler import QueueFullError, ServerClosedError
-from recipes.speech.interface import SpeechRequest, SpeechSampling
+from recipes.speech.interface import SpeechRequest, SpeechResult, SpeechSampling
 from recipes.speech.serving.request_queue import SpeechQueue
 
 CHUNK = np.zeros(10, np.float32)
@@ -28,7 +28,7 @@ class HeldVoice:
         self.begun = threading.Semaphore(0)
         """Released at the beginning of each chunk."""
 
-    def stream(self, request: SpeechRequest, sampling: SpeechSampling) -> Iterator[np.ndarray]:
+    def stream(self, request: SpeechRequest, sampling: SpeechSampling) -> Generator[np.ndarray, None, SpeechResult]:
         self._now += 1
         self.most = max(self.most, self._now)
         try:
@@ -39,6 +39,7 @@ class HeldVoice:
                     raise ValueError("bad text")
                 self.spoken.append(request.text)
                 yield CHUNK
+            return SpeechResult(np.tile(CHUNK, 5), self.rate, request.text != "endless")
         finally:
             self._now -= 1
 

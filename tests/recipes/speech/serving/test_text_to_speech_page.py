@@ -155,9 +155,10 @@ def test_bad_requests_are_refused_before_speech_is_generated(controls: Controls,
 
 
 def test_the_width_of_a_card_is_its_duration_and_texts_are_escaped() -> None:
-    one, two = Player("<b>a</b>", 2.0, False, "data:s", "data:p"), Player("b", 1.0, True, "data:s", "data:p")
+    one, two = Player("<b>a</b>", 2.0, (), "data:s", "data:p"), Player("b", 1.0, ("cut off",), "data:s", "data:p")
     assert [re.search(r"width: ([\d.]+)%", html)[1] for html in render_sides([one, two])] == ["100.0", "50.0"]  # type: ignore[index]
     assert "&lt;b&gt;a&lt;/b&gt;" in render_card(one, 2.0) and "cut off" not in render_card(one, 2.0)
+    assert "1.00 s · cut off" in render_card(two, 2.0)
     assert render_sides([], "<i>") == ['<p class="working">&lt;i&gt;</p>', ""]
-    silent = make_player("silent", "me", np.zeros(0, np.float32), 24000, 60.0)
+    silent = make_player("silent", "me", np.zeros(0, np.float32), 24000)
     assert silent.picture == "" and "width: 100.0%" in render_card(silent, 0.0)

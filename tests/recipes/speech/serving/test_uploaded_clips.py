@@ -47,6 +47,14 @@ def test_a_clip_is_decoded_once_and_without_loss(clips: Clips, tmp_path: Path) -
     assert decoded(clips, clip) == wave and wave.stat().st_mtime_ns == written
 
 
+def test_two_voices_on_two_channels_are_refused(clips: Clips, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    bursts = np.repeat(random.random(20) < 0.5, 24_000)
+    soundfile.write(tmp_path / "a.flac", 0.1 * random.standard_normal((len(bursts), 2)) * np.stack([bursts, ~bursts], 1), 48_000)
+    with pytest.raises(UserError, match="its channels have different sounds; upload one of them"):
+        decoded(clips, clips.keep((tmp_path / "a.flac").read_bytes(), "a.flac"))
+
+
 @pytest.mark.parametrize("declared", [None, 0], ids=["honest", "undeclared"])
 def test_a_very_long_clip_is_refused_without_decoding(declared: int | None, clips: Clips) -> None:
     content = flac(**MINUTES, declared=declared)

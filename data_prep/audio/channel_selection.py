@@ -1,0 +1,164 @@
+"""Which channels of a recording become its mono sound. Everything that reads sound uses this one decision.
+
+The mean of channels is right for the same sound on all of them, and wrong for a clean channel beside a noisy one, for channels that cancel
+each other, and for two people on a channel each. The powers of 100 ms frames, collected while the file is decoded, tell these apart: noise
+is as loud in pauses as in speech, and whoever has a channel of their own is loud there and not in the others.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.audio.stream_reader import Samples
+
+AUTO, LEFT, RIGHT, MIX = "auto", "left", "right", "mix"
+"""Values of a channel choice; the others are numbers of channels from 1."""
+FRAME_SECONDS = 0.1
+FLOOR_DB = -90.0
+"""Power of the last of 16 bits: less counts as this much, or digital silence would be infinitely clearer than a quiet room."""
+QUIET = 10.0
+"""Percentile of the powers of frames that is the power of the pauses."""
+CLEAR_DB = 40.0
+"""Speech so far above its pauses is clean; more is no reason to choose a channel."""
+MARGIN_DB = 1.5
+"""How much less clear than the best channel the mean may be. Independent noise of equal power makes the mean 3 dB clearer; with 6.6 dB more
+noise in one channel the mean reaches this margin."""
+DEAD = 1e-4
+"""Power relative to the loudest channel: -40 dB."""
+CANCELLED = 0.25
+"""Power of the mean relative to the mean power; equal channels give 1, unrelated ones 1/2, opposite ones 0."""
+LEAST_LEAD_DB = 10.0
+"""How much clearer a dead channel must be than a loud one to be used: speech at -40 dB beside a hum."""
+LEAST_FRAMES = 10
+"""Fewer frames do not show what is a pause."""
+ACTIVE_DB, ACTIVE_BELOW_DB, OWN_DB = 9.0, 20.0, 8.0
+"""A channel is active in frames so far above its pauses and at most so far below its mean power; a sound is its own if it is so much louder
+there than in every other channel, each relative to its mean power. Crosstalk is weaker than that, two microphones in one room differ by
+less."""
+OWN_SHARE, OWN_SECONDS = 0.05, 1.0
+"""Least share of the active frames, and least duration, of a channel's own sound."""
+
+
+class ChannelChoice(NamedTuple):
+    """How the channels of a recording become mono."""
+
+    weights: NDArray[np.float64]
+    """[channels], of the sum."""
+    name: str
+    """`mono`, `mix`, or the name of the only channel that is used."""
+    note: str = ""
+    """Why only one channel is used, with numbers; empty if the user chose it, or nothing is lost."""
+    apart: tuple[int, ...] = ()
+    """Channels that have a sound of their own, if several or one have: perhaps several people. Only what detects speech can tell."""
+
+
+class ChannelLevels:
+    """Collects the powers of frames of each channel, and of their mean, while a recording is decoded: 4 bytes per frame and channel."""
+
+    def __init__(self, rate: int, channels: int) -> None:
+        self._frame, self._channels = max(1, round(FRAME_SECONDS * rate)), channels
+        self._rest = np.zeros((0, channels), np.float32)
+        self._powers = list[NDArray[np.float32]]()
+
+    def add(self, block: Samples) -> None:
+        """Collect a block [n, channels]; of a recording with one channel, nothing is needed."""
+        if self._channels == 1:
+            return
+        samples = np.concatenate([self._rest, block]) if len(self._rest) else block
+        whole = len(samples) // self._frame * self._frame
+        self._rest = samples[whole:].copy()
+        if whole:
+            framed = samples[:whole].reshape(-1, self._frame, self._channels)
+            of_all = np.concatenate([framed, framed.mean(axis=2, keepdims=True)], axis=2)
+            self._powers.append(of_all.var(axis=1, dtype=np.float64).astype(np.float32))
+
+    def measure(self) -> NDArray[np.float64]:
+        """[frames, channels + 1] powers in dB of full scale, the last column of the mean."""
+        powers = np.concatenate(self._powers) if self._powers else np.zeros((0, self._channels + 1), np.float32)
+        return convert_to_decibels(powers)
+
+
+def choose_channels(wanted: str, covariance: NDArray[np.float64], levels: NDArray[np.float64]) -> ChannelChoice:
+    """Which channels to use, by the user's choice (one that the recording has) or, with `auto`, by `covariance` [channels, channels] and
+    `levels` (`ChannelLevels`)."""
+    count = len(covariance)
+    if (index := find_channel(wanted)) is not None:
+        return ChannelChoice(np.eye(count)[index], name_channel(index, count))
+    mean = np.full(count, 1 / count)
+    if count == 1:
+        return ChannelChoice(mean, "mono")
+    return ChannelChoice(mean, MIX) if wanted == MIX else _choose_by_levels(covariance, levels)
+
+
+def find_channel(wanted: str) -> int | None:
+    """Index of the channel that the user named; None if the choice names none."""
+    return {LEFT: 0, RIGHT: 1}.get(wanted) if not wanted.isdecimal() else int(wanted) - 1
+
+
+def name_channel(index: int, count: int) -> str:
+    """The name of a channel, as `--channels` takes it."""
+    if count == 1:
+        return "mono"
+    return (LEFT, RIGHT)[index] if count == 2 else str(index + 1)
+
+
+def convert_to_decibels(powers: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Powers in dB of full scale, at least `FLOOR_DB`."""
+    return 10 * np.log10(np.maximum(powers.astype(np.float64), 10 ** (FLOOR_DB / 10)))
+
+
+def measure_clearness(levels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How many dB the mean power of each column of `levels` [frames, columns] is above its pauses. Noise has 0, speech in a quiet room 40
+    or more."""
+    return _measure_means(levels) - np.percentile(levels, QUIET, axis=0)
+
+
+def find_own_sound(levels: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """[frames, channels]: where each of the channels of `levels` is active and no other one is nearly as loud."""
+    loudness = levels - _measure_means(levels)
+    active = (levels > np.percentile(levels, QUIET, axis=0) + ACTIVE_DB) & (loudness > -ACTIVE_BELOW_DB)
+    louder = np.stack([loudness[:, index] - np.delete(loudness, index, axis=1).max(axis=1) for index in range(levels.shape[1])], axis=1)
+    return active & (louder > OWN_DB)
+
+
+def _measure_means(levels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mean power of each column in dB."""
+    return 10 * np.log10(np.mean(10 ** (levels / 10), axis=0))
+
+
+def _choose_by_levels(covariance: NDArray[np.float64], levels: NDArray[np.float64]) -> ChannelChoice:
+    power, count = np.diag(covariance), len(covariance)
+    mean, is_dead = np.full(count, 1 / count), power < DEAD * power.max()
+    clear = np.minimum(measure_clearness(levels), CLEAR_DB) if len(levels) >= LEAST_FRAMES else np.zeros(count + 1)
+    ranks = np.round((clear[:-1] - LEAST_LEAD_DB * is_dead) / MARGIN_DB)
+    best = max(range(count), key=lambda index: (ranks[index], power[index]))
+    name = name_channel(best, count)
+    one = ChannelChoice(np.eye(count)[best], name)
+    if is_dead.any() and not is_dead[best]:
+        dead = ", ".join(name_channel(index, count) for index in range(count) if is_dead[index])
+        return one._replace(note=f"{describe_only(name)}, since {dead} is silent or at least 40 dB weaker")
+    if mean @ covariance @ mean < CANCELLED * power.mean():
+        least = float(np.min(covariance / np.sqrt(np.outer(power, power) + np.finfo(float).tiny)))
+        return one._replace(note=f"{describe_only(name)}, since channels cancel each other in the mean (correlation {least:.2f})")
+    apart = _find_apart(levels[:, :-1]) if len(levels) >= LEAST_FRAMES else ()
+    if len(apart) < 2 and clear[best] - clear[-1] > MARGIN_DB:
+        shown = ", ".join(f"{clear[index]:.0f} dB in {name_channel(index, count)}" for index in range(count))
+        note = f"{describe_only(name)}: sound is above its pauses by {shown}, and by {clear[-1]:.0f} dB in the mean"
+        return one._replace(note=note, apart=apart)
+    return ChannelChoice(mean, MIX, apart=apart)
+
+
+def describe_only(name: str) -> str:
+    """The beginning of a note on a recording of which only one channel is used."""
+    return f"only the {name} channel is used" if name in (LEFT, RIGHT) else f"only channel {name} is used"
+
+
+def _find_apart(levels: NDArray[np.float64]) -> tuple[int, ...]:
+    """The channels with enough sound of their own."""
+    own = find_own_sound(levels)
+    some = levels > np.percentile(levels, QUIET, axis=0) + ACTIVE_DB
+    least = max(OWN_SECONDS / FRAME_SECONDS, OWN_SHARE * some.any(axis=1).sum())
+    return tuple(int(index) for index in np.flatnonzero(own.sum(axis=0) >= least))
