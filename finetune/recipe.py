@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Generator, Size, Tensor, nn
 
     from finetune.config import Config
+    from finetune.storage.tensor_layouts import TensorLayout
 
 OptionsT = TypeVar("OptionsT", bound=BaseModel, default=Any)
 """A recipe's `Options`. A plain `Recipe` is one with any options."""
@@ -122,18 +123,19 @@ class Loaded:
     blocks: tuple[type[nn.Module], ...]
     """The classes that are sharded, checkpointed and compiled one by one."""
     base: Path
-    """Folder whose *.safetensors hold the parameters under the model's own names or `stored_names` (a superset is fine), except the
+    """Folder whose *.safetensors hold the parameters under the model's own names or as `layouts` say (a superset is fine), except the
     `added` ones."""
     trainable: Callable[[str], bool] = _accept_every_name
     """Which parameter names full fine-tuning trains, besides the `added` ones; the others stay frozen and out of the checkpoints."""
     added: Mapping[str, Callable[[Generator, Size], Tensor]] = field(default_factory=dict)
     """Parameters that the base lacks, or whose values in it are replaced (a head for other classes): name → function that returns the
     initial value [shape] from a CPU generator, which `run.seed` and the name determine. They are always trained, beside adapters too."""
-    stored_names: Mapping[str, str] = field(default_factory=dict)
-    """Parameter name → its name in `base`, where the two differ: transformers renames modules, and a base without a head lacks a prefix.
-    Checkpoints have the parameter names; `ExportPlan.translate_name` translates both."""
+    layouts: Mapping[str, TensorLayout] = field(default_factory=dict)
+    """Parameter name → of which tensors of `base` it consists, where it is not one of them: transformers renames modules and computes all
+    experts of a layer as one parameter, and a base without a head lacks a prefix. Checkpoints have the model's parameters;
+    `ExportPlan.layouts` must be the same ones."""
     buffers: dict[str, Tensor] = field(default_factory=dict)
-    """Values of persistent buffers that are not in `base`; they are saved with each checkpoint."""
+    """Values of persistent buffers; they are saved with each checkpoint."""
     state: dict[str, Any] = field(default_factory=dict)
     """JSON that export needs (speaker names, for example); stored in each checkpoint's state.json, and compared on resume."""
     tensor_plans: Mapping[str, Mapping[str, Literal["outputs", "inputs", "heads"]]] = field(default_factory=dict)
@@ -269,8 +271,10 @@ class ExportPlan:
     """How a recipe turns trained tensors into the folder that a stock package loads."""
 
     translate_name: Callable[[str], str] = _keep_name
-    """Name of a tensor of the base, and name of a parameter of the model → its name in the exported weights. A parameter and the tensor
-    that it was loaded from (`Loaded.stored_names`) must get the same one. `keep` and `edit` get the new names."""
+    """Name of a tensor of the base, and name of a parameter that it lacks (`Loaded.added`) → its name in the exported weights. `keep` and
+    `edit` get the new names."""
+    layouts: Mapping[str, TensorLayout] = field(default_factory=dict)
+    """`Loaded.layouts`: by them the exported weights have the tensors of the base again."""
     keep: Callable[[str], bool] = _accept_every_name
     """Which of the tensors the exported weights hold."""
     edit: dict[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)

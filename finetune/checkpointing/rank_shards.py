@@ -23,8 +23,9 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from finetune.distributed.sharding import local_shard
 from finetune.errors import UserError
-from finetune.modeling.loading import Reader, local_slices
+from finetune.modeling.loading import local_slices
 from finetune.storage import files, input_files
+from finetune.storage.tensor_layouts import Reader
 
 OFFSETS_KEY = "DCP_SHARDING_INFO"
 DTYPES = {

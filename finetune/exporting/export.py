@@ -27,12 +27,12 @@ from finetune.exporting.export_provenance import CARD, encode_card
 from finetune.exporting.model_card import render_card
 from finetune.exporting.model_card_metadata import README, describe_target, name_model, read_base_metadata
 from finetune.modeling import added_parameters, loading, lora_adapters, quantization
-from finetune.modeling.loading import Reader
 from finetune.recipe import ExportPlan, Recipe, choose_recipe, find_recipe, load_recipe
 from finetune.storage import files, input_files
 from finetune.storage.base_quantization import drop_declarations
 from finetune.storage.hub_download import commit_of
 from finetune.storage.model_security import copy_for_export
+from finetune.storage.tensor_layouts import Box, Reader, TensorLayout, count_elements, find_bounds, invert_layouts, place_of, read_through
 from finetune.terminal import print_diagnostic
 
 DTYPE_FLAGS = {None: None, "bf16": torch.bfloat16, "fp32": torch.float32}
@@ -52,8 +52,9 @@ class Source:
     state: dict[str, Any]
     trained: Reader
     shapes: dict[str, tuple[int, ...]]
-    """Tensor name → shape, for all tensors in the checkpoint."""
-    base: Reader
+    """Tensor name → shape, for all tensors in the checkpoint, whose names are those of the model's parameters."""
+    stored: Reader
+    """The base's tensors by their names in its files."""
     plan: ExportPlan
     dtype: torch.dtype | None
     strength: float = 1.0
@@ -62,6 +63,20 @@ class Source:
     @property
     def lora(self) -> Lora | None:
         return None if self.state["lora"] is None else Lora.model_validate(self.state["lora"])
+
+    def base(self, name: str, slices: tuple[slice, ...] | None) -> Tensor:
+        """A parameter as the base has it."""
+        return read_through(self.plan.layouts, self.stored)(name, slices)
+
+
+@dataclass(frozen=True)
+class ExportedTensor(TensorEntry):
+    """A tensor of the exported weights."""
+
+    stored: str | None = None
+    """Name of the base's tensor that it replaces; None for a new parameter."""
+    changed: tuple[Box, ...] = ()
+    """Its boxes that are boxes of trained or adapted parameters; the others are as in the base."""
 
 
 def export(
@@ -89,14 +104,13 @@ def export(
     maker = load_recipe(find_recipe(choose_recipe(chosen / "state.json", state.get("recipe"), recipe)))
     form = choose_format(maker, form)
     base = find_base(state, maker.base_folders, moved_base)
-    with rank_shards.open_shards(chosen) as (trained, shapes), loading.open_base(base) as read_base:
+    with rank_shards.open_shards(chosen) as (trained, shapes), loading.open_base(base) as read_stored:
         check_checkpoint(chosen, state, shapes)
         buffers = {name: trained(name, None) for name in state["buffers"]}
         render = partial(render_card, inherited=read_base_metadata(base), example=maker.inference.example, unit=maker.unit)
         plan = add_readme(maker.export(base, state["recipe_state"], buffers, form), chosen, state, name or describe_target(target), render)
-        source = Source(state, trained, shapes, read_base, note_strength(plan, strength), DTYPE_FLAGS[dtype], strength)
-        renamed = rename_tensors(source, base)
-        check_shapes(chosen, renamed, base)
+        source = Source(state, trained, shapes, read_stored, note_strength(plan, strength), DTYPE_FLAGS[dtype], strength)
+        check_shapes(chosen, source, base)
         # Only the last parts of the path: a published model must not reveal folders of this machine.
         card = {"recipe": state["recipe"], "format": form, "step": state["step"], "checkpoint": "/".join(chosen.parts[-3:])}
         card |= {} if strength == 1 else {"strength": strength}
@@ -113,9 +127,9 @@ def export(
                     f"note: beside the adapter are the tokenizer and chat template of the run: {', '.join(plan.adapter_files)}"
                 )
         else:
-            entries = [entry for entry in exported_entries(renamed, base) if plan.keep(entry.name)]
-            check_accounted(renamed, {entry.name for entry in entries})
-            write(renamed, entries, "model", base, target, card)
+            entries = [entry for entry in exported_entries(source, base) if plan.keep(entry.name)]
+            check_accounted(source, entries)
+            write(source, entries, "model", base, target, card)
     return target
 
 
@@ -144,39 +158,26 @@ def check_checkpoint(chosen: Path, state: dict[str, Any], shapes: dict[str, tupl
 
 
 def check_shapes(chosen: Path, source: Source, base: Path) -> None:
-    """Raises `UserError` for a checkpoint with a tensor in another shape than in the base. `source`: under exported names."""
-    whole = {source.plan.translate_name(name): shape for name, shape in loading.tensor_shapes(base).items()}
+    """Raises `UserError` for a checkpoint with a tensor in another shape than in the base."""
+    whole = loading.tensor_shapes(base) | {name: (*layout.shape,) for name, layout in source.plan.layouts.items()}
     known = {name: shape for name, shape in source.shapes.items() if name in whole and name not in source.state["added"]}
     other = [f"{name} is {shape}, in the base {whole[name]}" for name, shape in known.items() if shape != whole[name]]
     if other:
         raise UserError(f"{chosen}: shapes differ from those of its base ({'; '.join(other[:4])}); choose another checkpoint")
 
 
-def rename_tensors(source: Source, base: Path) -> Source:
-    """The source under the names of the exported weights (`ExportPlan.translate_name`). Raises `UserError` if two tensors get one
-    name."""
-    translate = source.plan.translate_name
-
-    def rename_trained(name: str) -> str:
+def find_changed(source: Source) -> dict[str, TensorLayout]:
+    """Trained and adapted parameters, without the new ones → of which of the base's tensors they consist."""
+    shapes = {}
+    for name, shape in source.shapes.items():
+        if name.startswith("optimizer.") or name in source.state["added"]:
+            continue
         if not lora_adapters.is_adapter(name):
-            return translate(name)
-        layer = lora_adapters.layer_of(name)
-        return translate(f"{layer}.weight").removesuffix(".weight") + name.removeprefix(layer)
-
-    tensors = [name for name in source.shapes if not name.startswith("optimizer.")]
-    own = {rename_trained(name): name for name in tensors}
-    known = loading.find_tensors(base)
-    stored = {translate(name): name for name in known}
-    if len(own) < len(tensors) or len(stored) < len(known):
-        raise UserError("ExportPlan.translate_name of the recipe gives two tensors the same name; give each its own")
-    names = {key: [translate(name) for name in source.state[key]] for key in ("added", "buffers")}
-    return replace(
-        source,
-        state={**source.state, **names},
-        trained=lambda name, slices: source.trained(own.get(name, name), slices),
-        shapes={name: source.shapes[inner] for name, inner in own.items()},
-        base=lambda name, slices: source.base(stored.get(name, name), slices),
-    )
+            shapes[name] = shape
+        elif name.endswith(lora_adapters.UP):
+            layer = lora_adapters.layer_of(name)
+            shapes[f"{layer}.weight"] = (shape[0], source.shapes[layer + lora_adapters.DOWN][1])
+    return {name: source.plan.layouts.get(name) or TensorLayout.of(name, shape) for name, shape in shapes.items()}
 
 
 def add_readme(plan: ExportPlan, chosen: Path, state: dict[str, Any], name: str, render: Callable[..., str]) -> ExportPlan:
@@ -247,7 +248,8 @@ def select_adapter(source: Source, form: str, base: Path) -> Source:
         )
     adapters = [name for name in source.shapes if lora_adapters.is_adapter(name) and not name.startswith("optimizer.")]
     added = source.state["added"]
-    check_whole_modules(set(added), set(loading.find_tensors(base)) - set(added))
+    composed = {part for layout in source.plan.layouts.values() for part in layout.parts()}
+    check_whole_modules(set(added), (loading.find_tensors(base).keys() - composed | source.plan.layouts.keys()) - set(added))
     own = {lora_adapters.peft_name(name): name for name in [*adapters, *added]}
     scaled = source.lora.model_copy(update={"alpha": source.lora.alpha * source.strength})
     config = lora_adapters.peft_config(scaled, [*{lora_adapters.layer_of(name) for name in adapters}])
@@ -281,11 +283,14 @@ def check_whole_modules(added: set[str], kept: set[str]) -> None:
         )
 
 
-def adapter_entries(source: Source) -> list[TensorEntry]:
-    return [TensorEntry(name, source.dtype or torch.float32, shape) for name, shape in sorted(source.shapes.items())]
+def adapter_entries(source: Source) -> list[ExportedTensor]:
+    return [
+        ExportedTensor(name, source.dtype or torch.float32, shape, changed=TensorLayout.of(name, shape).pieces)
+        for name, shape in sorted(source.shapes.items())
+    ]
 
 
-def write(source: Source, entries: list[TensorEntry], weights: str, base: Path, target: Path, card: dict[str, Any]) -> None:
+def write(source: Source, entries: list[ExportedTensor], weights: str, base: Path, target: Path, card: dict[str, Any]) -> None:
     """Write a temporary folder and rename it to `target`. It is removed on failure, and by the next export if this one is killed."""
     copied = sum(path.stat().st_size for name in source.plan.copy for path in list_files(base / name))
     files.require_space(target.parent, sum(entry.bytes for entry in entries) + copied + 2**20, "the export")
@@ -328,36 +333,42 @@ def set_dtype(documents: dict[str, bytes], dtype: torch.dtype | None) -> dict[st
     return {**documents, "config.json": json.dumps(renamed(json.loads(documents["config.json"])), indent=2).encode()}
 
 
-def exported_entries(source: Source, base: Path) -> list[TensorEntry]:
-    """Name, type and shape of every tensor of the base and of every new one, as they will be written. A new one has the type of most of the
-    base's elements."""
+def exported_entries(source: Source, base: Path) -> list[ExportedTensor]:
+    """Every tensor of the base and every new one, as they will be written. A new one has the type of most of the base's elements. Raises
+    `UserError` if two of them would have one name."""
     types = {text: dtype for dtype, text in DTYPES.items()}
-    added, entries = source.state["added"], []
+    changed, entries = invert_layouts(find_changed(source)), []
     for name, tensor in sorted(loading.find_tensors(base).items()):
         own = types[tensor.dtype]
         dtype = source.dtype if source.dtype and own.is_floating_point else own
-        entries.append(TensorEntry(source.plan.translate_name(name), dtype, tensor.shape))
+        entries.append(ExportedTensor(source.plan.translate_name(name), dtype, tensor.shape, name, changed.get(name, ())))
     sizes = Counter[torch.dtype]()
     for entry in entries:
         sizes[entry.dtype] += math.prod(entry.shape) if entry.dtype.is_floating_point else 0
     usual = source.dtype or max(sizes, key=lambda dtype: sizes[dtype], default=torch.float32)
-    new = [TensorEntry(name, usual, source.shapes[name]) for name in added]
-    return sorted([*(entry for entry in entries if entry.name not in added), *new], key=lambda entry: entry.name)
+    new = []
+    for name in source.state["added"]:
+        shape = source.shapes[name]
+        new.append(ExportedTensor(source.plan.translate_name(name), usual, shape, changed=TensorLayout.of(name, shape).pieces))
+    added = {entry.name for entry in new}
+    every = [*(entry for entry in entries if entry.name not in added), *new]
+    if len({entry.name for entry in every}) < len(every) or len(added) < len(new):
+        raise UserError("ExportPlan.translate_name of the recipe gives two tensors the same name; give each its own")
+    return sorted(every, key=lambda entry: entry.name)
 
 
-def check_accounted(source: Source, exported: set[str]) -> None:
-    """Raises `UserError` if the export would not contain all trained tensors."""
-    owners = {
-        name: lora_adapters.layer_of(name) + ".weight" if lora_adapters.is_adapter(name) else loading.base_name(name)
-        for name in source.shapes
-        if not name.startswith("optimizer.")
-    }
-    lost = sorted(name for name, owner in owners.items() if owner not in exported and name not in source.state["buffers"])
-    if lost:
+def check_accounted(source: Source, entries: list[ExportedTensor]) -> None:
+    """Raises `UserError` if the export would not contain all trained values."""
+    written = Counter[str]()
+    for piece in (piece for entry in entries for piece in entry.changed):
+        written[piece.name] += math.prod(piece.sizes)
+    sizes = {name: math.prod(layout.shape) for name, layout in find_changed(source).items() if name not in source.state["buffers"]}
+    sizes |= {name: math.prod(source.shapes[name]) for name in source.state["added"]}
+    if lost := sorted(name for name, size in sizes.items() if written[name] != size):
         raise UserError(f"the export would lose trained tensors: {', '.join(lost[:5])}; the recipe's export plan does not keep them")
 
 
-def write_weights(source: Source, entries: list[TensorEntry], stem: str, folder: Path) -> dict[str, str]:
+def write_weights(source: Source, entries: list[ExportedTensor], stem: str, folder: Path) -> dict[str, str]:
     """Write one STEM.safetensors, or several files with an index. Returns file name → SHA-256."""
     groups = split_into_files(entries)
     names = (
@@ -378,8 +389,8 @@ def write_weights(source: Source, entries: list[TensorEntry], stem: str, folder:
     return digests
 
 
-def split_into_files(entries: list[TensorEntry]) -> list[list[TensorEntry]]:
-    groups: list[list[TensorEntry]] = [[]]
+def split_into_files(entries: list[ExportedTensor]) -> list[list[ExportedTensor]]:
+    groups: list[list[ExportedTensor]] = [[]]
     for entry in entries:
         if groups[-1] and sum(other.bytes for other in groups[-1]) + entry.bytes > LARGEST_FILE_BYTES:
             groups.append([])
@@ -387,40 +398,48 @@ def split_into_files(entries: list[TensorEntry]) -> list[list[TensorEntry]]:
     return groups
 
 
-def blocks_of(source: Source, entry: TensorEntry) -> Iterator[Tensor]:
+def blocks_of(source: Source, entry: ExportedTensor) -> Iterator[Tensor]:
     """The exported values of one tensor, in the exported type, in blocks of rows."""
     edit = source.plan.edit.get(entry.name)
+    blocks = (merge_block(source, entry, rows) for rows in row_blocks(entry.shape))
     if edit is not None:
-        whole = torch.cat(list(merge_rows(source, entry)))
-        yield edit(whole.float()).to(entry.dtype)
+        yield edit(torch.cat(list(blocks)).float()).to(entry.dtype)
         return
-    for block in merge_rows(source, entry):
+    for block in blocks:
         yield block.to(entry.dtype)
 
 
-def merge_rows(source: Source, entry: TensorEntry) -> Iterator[Tensor]:
-    """Blocks of rows: trained values if there are any, the base's values with the LoRA update merged in fp32, or the base's values. New
-    parameters (`Loaded.added`) are as trained at every strength."""
-    layer = entry.name.removesuffix(".weight")
-    adapted = source.lora is not None and layer + lora_adapters.DOWN in source.shapes
-    if entry.name in source.state["added"]:  # no change of the base, even if that has values under this name
-        yield from (source.trained(entry.name, rows) for rows in row_blocks(entry.shape))
-    elif source.strength == 0 or not (adapted or entry.name in source.shapes):
-        yield from (source.base(entry.name, rows) for rows in row_blocks(entry.shape))
-    elif entry.name in source.shapes:
-        for rows in row_blocks(entry.shape):
-            yield weaken_update(source, entry, rows, source.trained(entry.name, rows))
-    else:
-        assert source.lora is not None
-        yield from merge_adapter_rows(source, entry, layer, source.lora)
+def merge_block(source: Source, entry: ExportedTensor, rows: tuple[slice, ...] | None) -> Tensor:
+    """These rows of a tensor: the base's values, with those of trained parameters in their places."""
+    if entry.stored is None:  # a new parameter is no change of the base, even if that has values under this name
+        return source.trained(entry.changed[0].name, rows)
+    changed = TensorLayout(torch.Size(entry.shape), entry.changed if source.strength else ())
+    pieces = list(changed.cut(rows))
+    if count_elements(pieces) == math.prod(part.stop - part.start for part in rows or ()) and pieces:
+        return changed.read(rows, partial(merge_parameter, source))
+    block = source.stored(entry.stored, rows)
+    if pieces:
+        block = block.float()
+    for piece in pieces:
+        place_of(piece, find_bounds(entry.shape, rows)[0], block).copy_(piece.read(partial(merge_parameter, source)))
+    return block
 
 
-def weaken_update(source: Source, entry: TensorEntry, rows: tuple[slice, ...] | None, trained: Tensor) -> Tensor:
-    """fp32: base + strength · (trained − base), for these rows of a tensor; unchanged at strength 1 (Wortsman et al. 2022,
+def merge_parameter(source: Source, name: str, slices: tuple[slice, ...] | None) -> Tensor:
+    """Slices of a parameter: as trained, or the base's with the LoRA update merged in fp32."""
+    if name in source.shapes:
+        return weaken_update(source, name, slices, source.trained(name, slices))
+    assert source.lora is not None and slices is not None  # it has an adapter
+    rows, columns = slices
+    return merge_adapter_rows(source, name, rows, source.lora)[:, columns]
+
+
+def weaken_update(source: Source, name: str, slices: tuple[slice, ...] | None, trained: Tensor) -> Tensor:
+    """fp32: base + strength · (trained − base), for these slices of a parameter; unchanged at strength 1 (Wortsman et al. 2022,
     arXiv:2109.01903). It gives the base for a strength near 0 under DoRA and 4-bit weights, too."""
     if source.strength == 1 or not trained.is_floating_point():
         return trained
-    base = source.base(entry.name, rows).float()
+    base = source.base(name, slices).float()
     return base + source.strength * (trained.float() - base)
 
 
@@ -434,18 +453,19 @@ def row_blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...] | None]:
         yield (slice(start, min(start + height, shape[0])), *(slice(0, size) for size in shape[1:]))
 
 
-def merge_adapter_rows(source: Source, entry: TensorEntry, layer: str, lora: Lora) -> Iterator[Tensor]:
-    interpolated = lora.dora or bool(source.state["quantization"])  # then the update is more than the scaled product of A and B
+def merge_adapter_rows(source: Source, name: str, rows: slice, lora: Lora) -> Tensor:
+    """fp32: these rows of an adapted weight with the update merged."""
+    layer, interpolated = name.removesuffix(".weight"), lora.dora or bool(source.state["quantization"])
+    # Interpolated: the update is more than the scaled product of A and B.
     scaled = lora if interpolated else lora.model_copy(update={"alpha": lora.alpha * source.strength})
     a = source.trained(layer + lora_adapters.DOWN, None)
-    for block in row_blocks(entry.shape):
-        assert block is not None  # an adapted layer has rows
-        b = source.trained(layer + lora_adapters.UP, (block[0], slice(0, a.shape[0])))
-        lengths = source.trained(layer + lora_adapters.LENGTHS, (block[0],)) if lora.dora else None
-        base = source.base(entry.name, block)
-        base = quantization.round_to_4_bits(base) if source.state["quantization"] else base
-        merged = lora_adapters.merge_update(base, a, b, lengths, scaled)
-        yield weaken_update(source, entry, block, merged) if interpolated else merged
+    block = (rows, slice(0, a.shape[1]))
+    b = source.trained(layer + lora_adapters.UP, (rows, slice(0, a.shape[0])))
+    lengths = source.trained(layer + lora_adapters.LENGTHS, (rows,)) if lora.dora else None
+    base = source.base(name, block)
+    base = quantization.round_to_4_bits(base) if source.state["quantization"] else base
+    merged = lora_adapters.merge_update(base, a, b, lengths, scaled)
+    return weaken_update(source, name, block, merged) if interpolated else merged
 
 
 def list_files(path: Path) -> list[Path]:

@@ -59,8 +59,8 @@ def load_base(loaded: Loaded, model: nn.Module, strategy: sharding.Strategy, con
     base.set_submodule(path, BaseHead(head))
     layout = sharding.shard(base, loaded.blocks, strategy, config, world, loaded.tensor_plans)
     home = sharding.choose_home(config, world)
-    seed, names = config.run.seed, loaded.stored_names
-    run_on_all(world, lambda: loading.materialise(base, loaded.base, loaded.buffers, world.device, seed, home, names=names))
+    seed, layouts = config.run.seed, loaded.layouts
+    run_on_all(world, lambda: loading.materialise(base, loaded.base, loaded.buffers, world.device, seed, home, layouts=layouts))
     sharding.check_sharding(base, loaded.blocks, layout, world, home, loaded.tensor_plans)
     trained.set_base_head(base.get_submodule(path))
     return base

@@ -26,6 +26,7 @@ from finetune.storage.base_quantization import FLOATS, find_form
 from finetune.storage.model_resolver import MODEL_FILES, resolve_model
 from finetune.storage.model_security import read_object
 from finetune.storage.safetensors_opening import open_weights
+from finetune.storage.tensor_layouts import Reader, TensorLayout, read_through
 
 SHAPING = frozenset({".safetensors", ".json", ".jinja", ".model", ".txt", ".codes", ".tiktoken"})
 """Types of files that loaders of transformers read: weights, configs, tokenizers, chat templates."""
@@ -34,7 +35,7 @@ DESCRIBING = ("README*", "LICENSE*", "NOTICE*", "USE_POLICY*", "*.index.json", "
 
 
 NONE_ADDED: Mapping[str, Initializer] = MappingProxyType({})
-SAME_NAMES: Mapping[str, str] = MappingProxyType({})
+AS_STORED: Mapping[str, TensorLayout] = MappingProxyType({})
 PIECE_BYTES = 2**28
 """Size in fp32 of what is read of a tensor at once."""
 
@@ -129,11 +130,11 @@ def materialise(
     seed: int,
     home: torch.device | None = None,
     added: Mapping[str, Initializer] = NONE_ADDED,
-    names: Mapping[str, str] = SAME_NAMES,
+    layouts: Mapping[str, TensorLayout] = AS_STORED,
 ) -> None:
     """Allocate a sharded meta model and load its weights; each rank reads only its own slices. Buffers are placed on `device`, shards on
-    `home` (default: `device`). `added`: parameters that are initialized instead of being read (`Loaded.added`). `names`:
-    `Loaded.stored_names`.
+    `home` (default: `device`). `added`: parameters that are initialized instead of being read (`Loaded.added`).
+    `layouts`: `Loaded.layouts`.
 
     Raises `UserError` naming every parameter that the base lacks or has in another shape.
     """
@@ -147,9 +148,9 @@ def materialise(
 
     # Not `to_empty`: it would also clear the buffers, and a model with an invalid rotary table trains without an error.
     model._apply(place)
-    if problems := find_misfits(model, base, added, names):
+    if problems := find_misfits(model, base, added, layouts):
         raise UserError(f"{base} does not match the model in {len(problems)} tensors:\n  " + "\n  ".join(problems[:20]))
-    with torch.no_grad(), open_base(base, names) as read:
+    with torch.no_grad(), open_base(base, layouts) as read:
         for name, parameter in model.named_parameters():
             if (initializer := added.get(plain_name(name))) is not None:
                 value = added_parameters.initialize(plain_name(name), parameter.shape, seed, initializer)
@@ -161,40 +162,47 @@ def materialise(
             own[name].copy_(value)
 
 
-Reader = Callable[[str, tuple[slice, ...] | None], Tensor]
-"""(name, slices or None for the whole tensor) → tensor; raises KeyError for an unknown name."""
-
-
 @contextlib.contextmanager
-def open_base(folder: Path, names: Mapping[str, str] = SAME_NAMES) -> Iterator[Reader]:
+def open_base(folder: Path, layouts: Mapping[str, TensorLayout] = AS_STORED) -> Iterator[Reader]:
     """Read tensors, or slices of them, from a base's safetensors; each file is opened once and mapped, not read. Quantized ones are
-    dequantized slice by slice. `names`: name that the reader is given → name in the files, where they differ."""
+    dequantized slice by slice. `layouts`: name that the reader is given → how the tensor is composed, where it is not stored as such."""
     places = tensor_files(folder)
     tensors = stored_tensors.find_tensors(folder, places)
     with contextlib.ExitStack() as stack:
         handles = {path: stack.enter_context(open_weights(path)) for path in set(places.values())}
 
-        def read(name: str, slices: tuple[slice, ...] | None) -> Tensor:
-            return stored_tensors.read_values(lambda part: handles[places[part]], tensors[names.get(name, name)], slices)
+        def read_stored(name: str, slices: tuple[slice, ...] | None) -> Tensor:
+            return stored_tensors.read_values(lambda part: handles[places[part]], tensors[name], slices)
 
-        yield read
+        yield read_through(layouts, read_stored)
 
 
-def find_misfits(model: nn.Module, base: Path, added: Collection[str] = (), names: Mapping[str, str] = SAME_NAMES) -> list[str]:
-    """Tensors that the base lacks, has in another shape or as integers, without the `added` ones, one line each, by their `names` in the
-    base. Compares full shapes, since a slice of a larger tensor would load without an error."""
+def find_misfits(model: nn.Module, base: Path, added: Collection[str] = (), layouts: Mapping[str, TensorLayout] = AS_STORED) -> list[str]:
+    """Tensors that the base lacks, has in another shape or as integers, without the `added` ones, one line each. Compares full shapes,
+    since a slice of a larger tensor would load without an error. `layouts`: `Loaded.layouts`."""
     tensors = find_tensors(base)
-    shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    own = dict(
+    known = {name: TensorLayout.of(name, tensor.shape) for name, tensor in tensors.items()} | {**layouts}
+    wanted = dict(
         _expected(base_name(name), tuple(parameter.shape))
         for name, parameter in model.named_parameters()
         if not is_adapter(name) and plain_name(name) not in added
     )
-    wanted = {names.get(name, name): shape for name, shape in own.items()}
-    missing = [f"{name} is missing" for name in wanted if name not in shapes]
-    other = [f"{name} is {shapes[name]} there, the model has {shape}" for name, shape in wanted.items() if shapes.get(name, shape) != shape]
-    raw = [f"{name} is stored as {tensors[name].dtype}" for name in wanted if name in tensors and tensors[name].dtype not in FLOATS]
-    return missing + other + [f"{line}, which are no weights" for line in raw]
+    missing = [f"{name} is missing" for name in wanted if name not in known]
+    found = {name: (_name_stored(name, known[name]), shape) for name, shape in wanted.items() if name in known}
+    other = [
+        f"{stored} is {(*known[name].shape,)} there, the model has {shape}"
+        for name, (stored, shape) in found.items()
+        if known[name].shape != shape
+    ]
+    used = sorted({part for name in found for part in known[name].parts()})
+    raw = [f"{name} is stored as {tensors[name].dtype}, which are no weights" for name in used if tensors[name].dtype not in FLOATS]
+    return missing + other + raw
+
+
+def _name_stored(name: str, layout: TensorLayout) -> str:
+    """A parameter by its name in the base, or by its own if several tensors are its parts."""
+    parts = layout.parts()
+    return next(iter(parts)) if len(parts) == 1 else name
 
 
 def _expected(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:

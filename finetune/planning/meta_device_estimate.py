@@ -102,7 +102,7 @@ def resolve_base(config: Config) -> Config:
 
 
 def find_misfits(loaded: Loaded) -> tuple[str, ...]:
-    return tuple(loading.find_misfits(loaded.model, loaded.base, loaded.added, loaded.stored_names))
+    return tuple(loading.find_misfits(loaded.model, loaded.base, loaded.added, loaded.layouts))
 
 
 def has_weights(base: Path) -> bool:

@@ -201,8 +201,8 @@ def choose_trained_with_room(loaded: Loaded, recipe: Recipe, config: Config) -> 
 
 def load_weights(loaded: Loaded, config: Config, world: World, home: torch.device) -> None:
     """Fill the sharded model. Raises `UserError` for a base that does not match it."""
-    seed, names = config.run.seed, loaded.stored_names
-    loading.materialise(loaded.model, loaded.base, loaded.buffers, world.device, seed, home, loaded.added, names)
+    seed, layouts = config.run.seed, loaded.layouts
+    loading.materialise(loaded.model, loaded.base, loaded.buffers, world.device, seed, home, loaded.added, layouts)
 
 
 def verify_model(loaded: Loaded, config: Config, recipe: Recipe, world: World) -> None:
@@ -256,10 +256,9 @@ def describe_added(loaded: Loaded) -> str | None:
     """Log line with the parameters that are initialized by seed, and which of the base they replace; None without any."""
     if not loaded.added:
         return None
-    known = loading.tensor_shapes(loaded.base)
+    known = loading.tensor_shapes(loaded.base) | {name: (*layout.shape,) for name, layout in loaded.layouts.items()}
     shapes = {sharding.plain_name(name): [*parameter.shape] for name, parameter in loaded.model.named_parameters()}
-    stored = {name: loaded.stored_names.get(name, name) for name in loaded.added}
-    replaced = {name: f" in place of the base's {[*known[place]]}" for name, place in stored.items() if place in known}
+    replaced = {name: f" in place of the base's {[*known[name]]}" for name in loaded.added if name in known}
     parts = [f"{name} {shapes[name]}{replaced.get(name, '')}" for name in sorted(loaded.added)]
     return f"new parameters, initialized by run.seed: {', '.join(parts)}"
 

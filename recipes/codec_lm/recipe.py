@@ -91,7 +91,7 @@ def length(sample: Sample) -> int:
 
 
 def export(base: Path, state: dict[str, Any], _: dict[str, Tensor], __: str) -> ExportPlan:
-    """The plan of a folder that stock transformers loads, with the codec in a subfolder. There are no buffers, and there is one format."""
+    """The plan of a folder that stock transformers loads, with the codec in a subfolder. There is one format."""
     return export_plan.plan_export(base, state)
 
 

@@ -3,18 +3,21 @@ under the names of the stock class."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from finetune.checkpointing.checkpoint_metadata import JsonPart, check_recipe_state
+from finetune.modeling.loading import tensor_shapes
 from finetune.recipe import ExportPlan
 from finetune.storage import files
 from finetune.storage.model_security import CONFIG, cleaned
-from recipes.transformers_weight_names import find_base_names, find_file_names
+from recipes.transformers_weight_names import find_file_names, find_layouts, find_prefix
 
-from .classifier_model import build_stock_model, read_config, set_labels
+from .classifier_model import build_stock_model, find_head, read_config, set_labels
 from .image_processing import SETTINGS
 
 COPIED = (SETTINGS, "processor_config.json", "LICENSE*", "NOTICE*", "USE_POLICY*")
@@ -31,9 +34,11 @@ def plan_export(base: Path, state: dict[str, Any]) -> ExportPlan:
     check_recipe_state(ClassifierState, state)
     labels: list[str] = state["labels"]
     whole = build_stock_model(set_labels(read_config(base), labels), base)
-    in_files = find_file_names(whole)
-    stored = find_base_names(in_files, whole, base)
-    renamed = {**{name: place for place, name in stored.items()}, **in_files}
+    layouts, known = find_layouts(whole, base), tensor_shapes(base)
+    new = find_file_names(whole, find_head(whole.config, base))
+    prefix = find_prefix(whole, known)
+    used = {name: layouts[name].parts() if name in layouts else {name} for name in whole.state_dict()}
+    of_backbone = set().union(*(parts for name, parts in used.items() if name.startswith(prefix)))
     config = {
         **cleaned(base / CONFIG)[0],
         "architectures": [type(whole).__name__],
@@ -42,12 +47,22 @@ def plan_export(base: Path, state: dict[str, Any]) -> ExportPlan:
         "problem_type": "single_label_classification",
     }
     config.pop("num_labels", None)  # of some older configs; the number follows from the labels
-    kept = frozenset(in_files.values())
+    translate = partial(name_exported, new=new, prefix=prefix, of_backbone=of_backbone)
+    kept = {translate(name) for name in (*set().union(*used.values()), *new)}
     return ExportPlan(
-        translate_name=lambda name: renamed.get(name, name),
+        translate_name=translate,
+        layouts=layouts,
         keep=lambda name: name in kept,
         files={CONFIG: files.json_bytes(config)},
         copy=tuple(sorted({path.name for pattern in COPIED for path in base.glob(pattern)})),
         adapter_config={"auto_mapping": {"base_model_class": type(whole).__name__, "parent_library": type(whole).__module__}},
         metadata={"library_name": "transformers", "pipeline_tag": "image-classification"},
     )
+
+
+def name_exported(name: str, new: Mapping[str, str], prefix: str, of_backbone: Collection[str]) -> str:
+    """Name in the export for a tensor of the base or a parameter of the head. `new`: the head's names → those that the stock class saves.
+    `prefix`: before the tensors `of_backbone`, if the base has only these."""
+    if name in new:
+        return new[name]
+    return prefix + name if name in of_backbone else name

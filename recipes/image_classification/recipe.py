@@ -41,9 +41,7 @@ def make_loaded(config: Config[Options], names: list[str]) -> Loaded:
     known = classifier_model.set_labels(classifier_model.read_config(base), names)
     whole = classifier_model.build_stock_model(known, base)
     model = classifier_model.ImageClassifier(whole, image_processing.read_normalization(processor), options.label_smoothing)
-    in_files = transformers_weight_names.find_file_names(whole)
-    in_base = transformers_weight_names.find_base_names(in_files, whole, base)
-    stored = {name: in_base[place] for name, place in in_files.items()}
+    layouts = transformers_weight_names.find_layouts(whole, base)
     unused = classifier_model.find_unused(model, size, base)
     return Loaded(
         model=model,
@@ -52,8 +50,8 @@ def make_loaded(config: Config[Options], names: list[str]) -> Loaded:
         base=base,
         trainable=lambda name: name not in unused,
         added=classifier_model.added_parameters(known, base, options.head),
-        stored_names={name: place for name, place in stored.items() if name != place},
-        buffers=transformers_weight_names.read_buffers(whole, stored, base),
+        layouts=layouts,
+        buffers=transformers_weight_names.read_buffers(whole, layouts, base),
         state={"labels": names},
         libraries=("pillow",),
         remarks=(f"{len(names):,} labels; images of {size[0]} × {size[1]} pixels", *describe_old_release()),

@@ -47,7 +47,7 @@ def make_weights(seed: int) -> bytes:
     """`model.safetensors`, without an output layer."""
     with torch.device("meta"):
         model = AutoModelForImageClassification.from_config(AutoConfig.for_model(**CONFIG))
-    names = find_file_names(model)
+    names = find_file_names(model, dict(model.named_parameters()))
     shapes = {names[name].removeprefix("vit."): parameter.shape for name, parameter in model.named_parameters()}
     return make_random_weights({name: shape for name, shape in shapes.items() if not name.startswith("classifier.")}, WEIGHT_STD, seed)
 

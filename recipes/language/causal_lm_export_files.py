@@ -1,15 +1,16 @@
-"""The files of an export that are the same for every causal language model: what is copied from the base, and the head if it is tied."""
+"""What is the same in the exports of every causal language model: the files that are copied from the base, and the names of weights."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from finetune.storage.model_security import CONFIG, cleaned
-from recipes import transformers_meta_models
-from recipes.language.causal_model import find_path, read_config
+from finetune.storage.tensor_layouts import TensorLayout
+from recipes.language.causal_model import build_stock, find_path
+from recipes.transformers_weight_names import find_layouts
 
 GENERATION = "generation_config.json"
 COPIED = (
@@ -20,15 +21,23 @@ COPIED = (
 """Patterns of the files that are copied from the base. Other files are not: the base's folder may contain private ones."""
 
 
-def find_tied_head(base: Path) -> str | None:
-    """Name of the output head's weight if it is tied to the embedding; otherwise None. A copy that the base stores would be untrained."""
-    from transformers import AutoModelForCausalLM
+class StoredWeights(NamedTuple):
+    """The base's tensors in an export."""
 
-    config = read_config(base)
-    if not config.get_text_config().tie_word_embeddings:
-        return None
-    whole = transformers_meta_models.build_on_meta(lambda: AutoModelForCausalLM.from_config(config), base)
-    return find_path(whole.get_output_embeddings(), whole) + ".weight"
+    layouts: dict[str, TensorLayout]
+    """`ExportPlan.layouts`."""
+    dropped: frozenset[str]
+    """Tensors of the base that the export lacks: the output head's, if it is tied to the embedding. A copy would be untrained."""
+
+
+def find_stored_weights(base: Path) -> StoredWeights:
+    """How the parameters of a base are stored. Raises `UserError` for one that the installed transformers stores in another form."""
+    whole = build_stock(base)
+    layouts = find_layouts(whole, base)
+    if not whole.config.get_text_config().tie_word_embeddings:
+        return StoredWeights(layouts, frozenset())
+    head = find_path(whole.get_output_embeddings(), whole) + ".weight"
+    return StoredWeights(layouts, frozenset(layouts[head].parts() if head in layouts else {head}))
 
 
 def config_without_code(base: Path) -> dict[str, bytes]:

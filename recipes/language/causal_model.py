@@ -114,21 +114,34 @@ def read_config(base: Path) -> Any:
     return transformers_meta_models.read_config(base, causal_language_model())
 
 
+def build_stock(base: Path, attention: str | None = None) -> Any:
+    """The stock class with its parameters on the meta device and real buffers. Raises `UserError` for anything but a causal language
+    model."""
+    from transformers import AutoModelForCausalLM
+
+    config = read_config(base)
+    whole = transformers_meta_models.build_on_meta(lambda: AutoModelForCausalLM.from_config(config, attn_implementation=attention), base)
+    # As in `from_pretrained`: a router's bias that is rounded to bf16 chooses other experts.
+    precise = {*(getattr(whole, "_keep_in_fp32_modules", None) or ()), *(getattr(whole, "_keep_in_fp32_modules_strict", None) or ())}
+    for name, buffer in whole.named_buffers():
+        if buffer.is_floating_point() and not precise.isdisjoint(name.split(".")):
+            buffer.data = buffer.data.float()
+    return whole
+
+
 def build_on_meta(base: Path, attention: str | None, loss_head: type[LossHead] = LossHead) -> CausalModel:
     """The model with its parameters on the meta device and real buffers. Moving to meta unties weights, so they are tied again.
 
     `attention`: name of the implementation in transformers. Raises `UserError` for a model that these recipes cannot train.
     """
     from accelerate import init_empty_weights
-    from transformers import AutoModelForCausalLM
 
-    config = read_config(base)
-    whole = transformers_meta_models.build_on_meta(lambda: AutoModelForCausalLM.from_config(config, attn_implementation=attention), base)
+    whole = build_stock(base, attention)
     if not isinstance(whole.get_output_embeddings(), nn.Linear):
         raise UserError(f"{base}: {type(whole).__name__} has no linear output head, which llm_sft needs")
     with init_empty_weights(include_buffers=False):
         model = CausalModel(whole, loss_head)
-    if config.get_text_config().tie_word_embeddings:
+    if whole.config.get_text_config().tie_word_embeddings:
         model.get_submodule(model.head_path).weight = whole.get_input_embeddings().weight
     return model
 

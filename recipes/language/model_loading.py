@@ -20,6 +20,7 @@ from recipes.language.causal_lm_export_files import GENERATION
 from recipes.language.causal_model import (
     CausalModel,
     build_on_meta,
+    build_stock,
     causal_language_model,
     choose_loss_head,
     find_block_classes,
@@ -27,6 +28,7 @@ from recipes.language.causal_model import (
 )
 from recipes.language.tokenizer import load_tokenizer
 from recipes.transformers_meta_models import explain_loading
+from recipes.transformers_weight_names import find_layouts, read_buffers
 
 if TYPE_CHECKING:
     from finetune.config import Config
@@ -44,8 +46,21 @@ def load_for_training(config: Config[LanguageOptions]) -> Loaded:
     base = resolve_source(config.model.source, config.model.revision)
     attention, model, remarks = build_checked(config, base, loss_head)
     varies = explain_recompilation(attention.name, config, model.config)
-    blocks = find_block_classes(model)
-    return Loaded(model=model, processor=None, blocks=blocks, base=base, tensor_plans=PLANS, varies=varies, remarks=remarks)
+    stock = build_stock(base)
+    layouts = find_layouts(stock, base)
+    frozen = {name for name, parameter in stock.named_parameters() if not parameter.requires_grad}  # as a bias that only chooses experts
+    return Loaded(
+        model=model,
+        processor=None,
+        blocks=find_block_classes(model),
+        base=base,
+        trainable=lambda name: name not in frozen,
+        layouts=layouts,
+        buffers=read_buffers(stock, layouts, base),
+        tensor_plans=PLANS,
+        varies=varies,
+        remarks=remarks,
+    )
 
 
 def build_checked(

@@ -11,7 +11,7 @@ from finetune.exporting.model_card_metadata import read_base_metadata
 from finetune.recipe import ExportPlan
 from finetune.storage import input_files
 from finetune.storage.model_security import CONFIG, cleaned
-from recipes.language.causal_lm_export_files import GENERATION, config_without_code, encode_json, find_tied_head, list_copied_files
+from recipes.language.causal_lm_export_files import GENERATION, config_without_code, encode_json, find_stored_weights, list_copied_files
 from recipes.language.stop_tokens import find_stop_ids
 from recipes.language.tokenizer import load_tokenizer
 
@@ -30,7 +30,7 @@ class SftState(JsonPart):
 def plan_export(base: Path, state: dict[str, Any]) -> ExportPlan:
     """`state`: see `SftState`. Raises `UserError` for a base that llm_sft cannot train."""
     check_recipe_state(SftState, state)
-    tokenizer, head = load_tokenizer(base, None), find_tied_head(base)
+    tokenizer, weights = load_tokenizer(base, None), find_stored_weights(base)
     template: str | None = state["chat_template"]
     if template is not None:
         tokenizer.chat_template = template
@@ -43,7 +43,8 @@ def plan_export(base: Path, state: dict[str, Any]) -> ExportPlan:
     }
     copied = tuple(name for name in copied if name not in written)
     return ExportPlan(
-        keep=lambda name: name != head,
+        layouts=weights.layouts,
+        keep=lambda name: name not in weights.dropped,
         files=written,
         copy=copied,
         adapter_config={"task_type": "CAUSAL_LM"},

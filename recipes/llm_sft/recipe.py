@@ -102,7 +102,7 @@ def length(sample: Sample) -> int:
 
 
 def export(base: Path, state: dict[str, Any], _: dict[str, Tensor], __: str) -> ExportPlan:
-    """The plan of a folder that AutoModelForCausalLM and AutoTokenizer load. There are no buffers, and there is one format."""
+    """The plan of a folder that AutoModelForCausalLM and AutoTokenizer load. There is one format."""
     return export_plan.plan_export(base, state)
 
 

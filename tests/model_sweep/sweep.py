@@ -81,9 +81,10 @@ def write_base(folder: Path, name: str) -> None:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(given["model_type"], **kept)).float()
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.normal_(std=STD)
+        saved_buffers = model.state_dict().keys() - dict(model.named_parameters()).keys()
+        for name, value in model.state_dict().items():
+            if value.is_floating_point() and (value.ndim > 1 or name in saved_buffers):
+                value.normal_(std=STD)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

@@ -20,7 +20,7 @@ from finetune.exporting.model_card_metadata import read_base_metadata
 from finetune.recipe import ExportPlan
 from finetune.storage import files, input_files
 from finetune.storage.model_security import CONFIG, cleaned
-from recipes.language.causal_lm_export_files import GENERATION, config_without_code, find_tied_head, list_copied_files
+from recipes.language.causal_lm_export_files import GENERATION, config_without_code, find_stored_weights, list_copied_files
 from recipes.language.tokenizer import load_tokenizer
 from recipes.speech.voices_json_schema import VOICES, TrainedSpeaker, TrainedVoices
 
@@ -64,9 +64,10 @@ def plan_export(base: Path, state: dict[str, Any]) -> ExportPlan:
         VOICES: files.json_bytes({name: state[name] for name in ("family", "speakers", "data", "base")}),
         **make_codec_files(base, family, state["codec"]),
     }
-    head = find_tied_head(base)
+    weights = find_stored_weights(base)
     return ExportPlan(
-        keep=lambda name: name != head,
+        layouts=weights.layouts,
+        keep=lambda name: name not in weights.dropped,
         files=written,
         copy=tuple(name for name in list_copied_files(base, ("chat_template",)) if name not in written),
         adapter_config={"task_type": "CAUSAL_LM"},

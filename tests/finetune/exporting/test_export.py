@@ -442,9 +442,10 @@ def test_a_damaged_checkpoint_is_not_exported(runs: dict[str, Path], tmp_path: P
 @pytest.mark.parametrize("kind", ["full", "lora"])
 def test_memory_holds_blocks_and_never_a_whole_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(export, "BLOCK_BYTES", 2**20)
-    entries = [TensorEntry(f"{name}.weight", torch.float32, (8192, 1024)) for name in ("first", "second")]
+    shapes = [TensorEntry(f"{name}.weight", torch.float32, (8192, 1024)) for name in ("first", "second")]
     grown: list[int] = []
-    with held_by_two(tmp_path, entries, kind) as source:
+    with held_by_two(tmp_path, shapes, kind) as source:
+        entries = export.exported_entries(source, tmp_path / "base")
         blocks = (block for entry in entries for block in export.blocks_of(source, entry))
         before = anonymous_bytes()
 
@@ -477,7 +478,7 @@ def held_by_two(folder: Path, entries: list[TensorEntry], kind: str) -> Iterator
         halves = {name: value.chunk(2)[rank] for name, value in trained.items()}
         parts = {name: TensorShard(half, (rank * len(half), 0)) for name, half in halves.items()}
         rank_shards.write_shard(folder / "step" / f"rank-{rank}.safetensors", parts)
-    state = {"lora": Lora(rank=2, alpha=2).model_dump() if kind == "lora" else None, "quantization": None, "added": []}
+    state = {"lora": Lora(rank=2, alpha=2).model_dump() if kind == "lora" else None, "quantization": None, "added": [], "buffers": []}
     del base, trained, halves, parts
     with rank_shards.open_shards(folder / "step") as (read, shapes), loading.open_base(folder / "base") as read_base:
         yield export.Source(state, read, shapes, read_base, ExportPlan(), None)

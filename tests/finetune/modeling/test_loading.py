@@ -6,6 +6,7 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ from finetune.errors import UserError
 from finetune.modeling import loading, lora_adapters, trained_parameters
 from finetune.recipe import Loaded
 from finetune.storage import demo_models
+from finetune.storage.tensor_layouts import TensorLayout
 from tests.byte_model.recipe import write_base
 from tests.finetune import fork_server, tiny
 
@@ -50,19 +52,24 @@ def full(tensor: Tensor) -> Tensor:
 # --- names
 
 
-def test_parameters_are_read_under_the_names_that_the_base_has(tmp_path: Path) -> None:
+def test_parameters_are_composed_of_the_tensors_that_the_base_has(tmp_path: Path) -> None:
     base = write_base(tmp_path / "base")
     expected = fill(tiny.RECIPE.load(tiny.config_in(tmp_path)), base)
-    names = {name: f"stored.{name}" for name in ("head.weight", "blocks.0.up.weight")}
     own = load_file(base / "model.safetensors")
-    save_file({names.get(name, name): value for name, value in own.items()}, base / "model.safetensors")
+    rows = own.pop("blocks.0.up.weight").split(4)
+    parts = {f"stored.up.{number}": part.clone() for number, part in enumerate(rows)}
+    save_file({"stored.head": own.pop("head.weight"), **own, **parts}, base / "model.safetensors")
+    joined: Any = torch.cat([TensorLayout.of(name, part.shape) for name, part in parts.items()])
+    layouts = {"blocks.0.up.weight": joined, "head.weight": TensorLayout.of("stored.head", expected["head.weight"].shape)}
     loaded = tiny.RECIPE.load(tiny.config_in(tmp_path))
-    loading.materialise(loaded.model, base, loaded.buffers, torch.device("cpu"), 0, names=names)
+    loading.materialise(loaded.model, base, loaded.buffers, torch.device("cpu"), 0, layouts=layouts)
     found = dict(loaded.model.named_parameters())
-    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    assert len(parts) > 2 and all(torch.equal(found[name], value) for name, value in expected.items())
     meta = tiny.RECIPE.load(tiny.config_in(tmp_path)).model
-    assert loading.find_misfits(meta, base, names=names) == []
-    assert loading.find_misfits(meta, base, names={**names, "head.bias": "stored.head.bias"}) == ["stored.head.bias is missing"]
+    assert loading.find_misfits(meta, base, layouts=layouts) == []
+    assert loading.find_misfits(meta, base, layouts={"head.weight": layouts["head.weight"]}) == ["blocks.0.up.weight is missing"]
+    other = {**layouts, "head.weight": TensorLayout.of("stored.up.0", parts["stored.up.0"].shape)}
+    assert loading.find_misfits(meta, base, layouts=other)[0].startswith("stored.up.0 is (4, ")
 
 
 # --- the source

@@ -10,8 +10,9 @@ from tests.recipes.llm_sft import tiny_runs
 
 
 def test_the_head_is_left_out_only_if_it_is_tied(tmp_path: Path) -> None:
-    assert causal_lm_export_files.find_tied_head(tiny_runs.write_base(tmp_path / "tied")) == "lm_head.weight"
-    assert causal_lm_export_files.find_tied_head(tiny_runs.write_base(tmp_path / "untied", tied=False)) is None
+    tied, untied = (tiny_runs.write_base(tmp_path / str(tied), tied=tied) for tied in (True, False))
+    assert causal_lm_export_files.find_stored_weights(tied) == ({}, {"lm_head.weight"})
+    assert causal_lm_export_files.find_stored_weights(untied) == ({}, frozenset())
 
 
 def test_files_of_the_tokenizer_are_copied_and_private_ones_are_not(tmp_path: Path) -> None:
