@@ -1,7 +1,7 @@
-"""Tables of recordings and texts whose columns are named: CSV, TSV and JSONL files with a column for the file and one for its text.
+"""Tables of recordings and texts whose columns are named: CSV, TSV, JSONL and JSON files with a column for the file and one for its text.
 
 AudioFolder's metadata.csv and metadata.jsonl (`file_name`, and `text` or `transcription`), Common Voice's validated.tsv (`path`,
-`sentence`, `client_id`, `locale`), NeMo's manifests (`audio_filepath`, `text`), Label Studio's CSV (`audio`, `transcription`).
+`sentence`, `client_id`, `locale`), NeMo's manifests (`audio_filepath`, `text`), Label Studio's CSV and JSON-MIN (`audio`, `transcription`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from data_prep.delimited_records import BrokenRecordError, Record, find_excel_mark, is_quoted, read_records, unquote
 from data_prep.recordings.ljspeech_metadata import NAMES, MetadataLine
 from data_prep.recordings.recording_names import has_sound_ending
-from data_prep.recordings.text_encoding import decode_head
+from data_prep.recordings.text_encoding import decode_head, read_text
 from finetune.errors import UserError, format_count
 from finetune.storage import input_files, strict_json
 
-ENDINGS = (".csv", ".tsv", ".jsonl")
+ENDINGS = (".csv", ".tsv", ".jsonl", ".json")
 FILE_COLUMNS = (
     *("file_name", "path", "audio", "audio_filepath", "audio_path", "audio_file", "filename", "file", "wav"),
     *("wav_filename", "wav_path", "audio_filename", "clip"),
@@ -72,14 +72,15 @@ def find_columns(names: Sequence[str], table: str = "") -> TableColumns | None:
     name."""
 
     def find_first(known: tuple[str, ...]) -> str | None:
-        return next((name for wanted in known for name in names if name.strip().lower() == wanted), None)
+        return next((name for wanted in known for name in names if re.sub(r"[ -]", "_", name.strip().lower()) == wanted), None)
 
     file, text = find_first((*FILE_COLUMNS, *(METADATA_COLUMNS if table in NAMES else ()))), find_first(TEXT_COLUMNS)
     return TableColumns(file, text, find_first(SPEAKER_COLUMNS), find_first(LANGUAGE_COLUMNS)) if file and text else None
 
 
 def is_column_table(path: Path) -> bool:
-    """Whether the first line of a file that is not blank names the columns of such a table. Reads no more than its beginning."""
+    """Whether the first line of a file that is not blank, or the first object of a JSON array, names the columns of such a table. Reads no
+    more than its beginning, except for an array."""
     if path.suffix.lower() not in ENDINGS or path.name.lower() in UNCHECKED:
         return False
     try:
@@ -87,21 +88,38 @@ def is_column_table(path: Path) -> bool:
             head = decode_head(file.read(HEAD_BYTES)).split("\n")
     except OSError:  # a folder, or not readable
         return False
+    if path.suffix.lower() == ".json":
+        return _is_array_of_rows(path, head)
     if path.suffix.lower() == ".jsonl":
         try:
-            value = strict_json.loads(next((line for line in head if line.strip()), ""))
+            return _names_columns(strict_json.loads(next((line for line in head if line.strip()), "")))
         except ValueError:
             return False
-        return isinstance(value, dict) and find_columns([key for key, each in value.items() if isinstance(each, str | None)]) is not None
     try:
         return find_columns(_split_header(path, head).names, path.name) is not None
     except csv.Error:
         return False
 
 
+def _is_array_of_rows(path: Path, head: list[str]) -> bool:
+    if not head[0].lstrip().startswith("["):
+        return False
+    try:
+        value = strict_json.loads(read_text(path).text)
+    except (ValueError, UserError):
+        return False
+    return isinstance(value, list) and bool(value) and _names_columns(value[0])
+
+
+def _names_columns(row: Any) -> bool:
+    """Whether a parsed row of JSON has a column for the file and one for its text."""
+    return isinstance(row, dict) and find_columns([key for key, each in row.items() if isinstance(each, str | None)]) is not None
+
+
 def parse_columns(path: Path, content: str) -> ColumnTable:
     """The rows of a table; those without a text are counted. Raises `UserError` with file and line for broken lines."""
-    rows = list(_read_jsonl(path, content) if path.suffix.lower() == ".jsonl" else _read_separated(path, content))
+    readers = {".jsonl": _read_jsonl, ".json": _read_json}
+    rows = list(readers.get(path.suffix.lower(), _read_separated)(path, content))
     columns: TableColumns | None = None
     found: list[tuple[str, MetadataLine]] = []
     textless, broken = list[int](), list[int]()
@@ -158,6 +176,14 @@ def _read_jsonl(path: Path, content: str) -> Iterator[tuple[int, dict[str, Any]]
             raise UserError(f"{path}:{number}: not JSON ({strict_json.one_line(error)}); correct or remove the line") from None
         if not isinstance(value, dict):
             raise UserError(f"{path}:{number}: expected a JSON object, found {type(value).__name__}; correct or remove the line")
+        yield number, value
+
+
+def _read_json(path: Path, content: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The entries of a JSON array, counted from 1."""
+    for number, value in enumerate(strict_json.loads(content), start=1):
+        if not isinstance(value, dict):
+            raise UserError(f"{path}: entry {number}: expected a JSON object, found {type(value).__name__}; correct or remove the entry")
         yield number, value
 
 

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 from data_prep.audio.stream_reader import EXTENSIONS, FILM_EXTENSIONS
 from finetune.errors import format_count
 
+SOUND_ENDINGS = frozenset({*EXTENSIONS, *FILM_EXTENSIONS})
 AS_WRITTEN, NO_ENDING = "as written", "by name without ending"
 TRIVIAL = frozenset({AS_WRITTEN, NO_ENDING})
 """Rules that need no mention."""
@@ -64,12 +65,13 @@ class _Recording(NamedTuple):
 
 
 def has_sound_ending(name: str) -> bool:
-    return PurePosixPath(name).suffix.lower() in (*EXTENSIONS, *FILM_EXTENSIONS)
+    stem, dot, ending = name.rpartition(".")
+    return bool(stem) and f"{dot}{ending}".lower() in SOUND_ENDINGS
 
 
 def strip_ending(name: str) -> str:
     """`a.wav` → `a`, `a.b` → `a.b`."""
-    return name[: -len(PurePosixPath(name).suffix)] if has_sound_ending(name) else name
+    return name.rpartition(".")[0] if has_sound_ending(name) else name
 
 
 def split_name(name: str) -> tuple[str, ...]:

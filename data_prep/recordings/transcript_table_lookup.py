@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from data_prep.recordings import ljspeech_metadata, named_column_tables, transcript_list_parsers
@@ -41,6 +42,12 @@ class TranscriptTables:
             for found in recordings.find(name):
                 fitting[found.recording][line.path].append((line, found.rule, found.rank))
         self.matched = {path: [one for lines in tables.values() for one in _choose_lines(path, lines)] for path, tables in fitting.items()}
+        repeated: dict[Path, list[str]] = defaultdict(list)
+        for path, lines in self.matched.items():
+            for (first, _), (line, _) in pairwise(lines):
+                if line.path == first.path:
+                    repeated[line.path].append(f"line {line.line} names {path.name} as line {first.line} does")
+        self.notes += [_format_repeated(path, names) for path, names in repeated.items()]
 
     def find_lines(self, recording: Path) -> list[MetadataLine]:
         """The lines for a recording; the table that comes first has the first line."""
@@ -55,11 +62,11 @@ class TranscriptTables:
         used = {(line.path, line.line) for lines in self.matched.values() for line, _ in lines}
         return [(name, line) for name, line in self.lines if (line.path, line.line) not in used]
 
-    def describe_rules(self, recordings: Iterable[Path]) -> list[str]:
+    def describe_rules(self, recordings: set[Path]) -> list[str]:
         """A note for each table on how it names these recordings, if it does not name all of them as their files."""
         counts: dict[Path, Counter[str]] = defaultdict(Counter)
-        for path in recordings:
-            for line, rule in self.matched.get(path, ()):
+        for path, lines in self.matched.items():
+            for line, rule in lines if path in recordings else ():
                 counts[line.path][rule] += 1
         return [f"{path}: {format_rules('recording', rules)}" for path, rules in counts.items() if not TRIVIAL.issuperset(rules)]
 
@@ -116,8 +123,12 @@ def _drop_repeated(path: Path, rows: list[tuple[str, MetadataLine]]) -> tuple[li
         else:
             what = "text" if earlier.text != line.text else "speaker" if earlier.speaker != line.speaker else "language"
             raise UserError(f"{path}:{line.line}: {name!r} is also in line {earlier.line} with another {what}; remove one of the lines")
+    return kept, [_format_repeated(path, repeated)] if repeated else []
+
+
+def _format_repeated(path: Path, repeated: list[str]) -> str:
     shown = "; ".join([*repeated[:SHOWN], *["…"] * (len(repeated) > SHOWN)])
-    return kept, [f"{path}: repeated rows, dropped: {len(repeated)} ({shown})"] if repeated else []
+    return f"{path}: repeated rows, dropped: {len(repeated)} ({shown})"
 
 
 def list_tables(folder: Path) -> list[Path]:

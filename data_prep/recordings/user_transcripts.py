@@ -179,7 +179,7 @@ def find_transcripts(recordings: Sequence[Path], root: Path | None = None) -> Fo
     present: dict[Path, list[Path]] = defaultdict(list)
     for folder in folders:
         for tables in folder.tables:
-            present[tables.folder] += folder.own
+            present[tables.folder] += folder.own if tables.lines else []
     for place, paths in present.items():
         known[place].match(RecordingNames(place, paths))
     _require_unambiguous_lines(folders)
@@ -201,7 +201,7 @@ def find_transcripts(recordings: Sequence[Path], root: Path | None = None) -> Fo
 
 def _list_notes(folders: list[_Folder], known: dict[Path, TranscriptTables]) -> list[str]:
     """Notes on how transcripts were read and found."""
-    without_own = [path for folder in folders for path in folder.list_without_own()]
+    without_own = {path for folder in folders for path in folder.list_without_own()}
     return [
         *(note for tables in known.values() for note in [*tables.notes, *tables.describe_rules(without_own)]),
         *describe_trees([text for folder in folders for text in folder.of_trees.values()]),

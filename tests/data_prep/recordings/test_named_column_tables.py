@@ -15,6 +15,10 @@ TABLES = {
     "semicolons.csv": 'path;transcription\na.wav;One, two.\nsub/b.wav;"He said ""no""."\n',
     "metadata.jsonl": '{"file_name": "a.wav", "text": "One, two."}\n\n{"file_name": "sub/b.wav", "text": "He said \\"no\\"."}\n',
     "manifest.jsonl": '{"audio_filepath": "a.wav", "text": "One, two."}\n{"audio_filepath": "sub/b.wav", "text": "He said \\"no\\"."}\n',
+    "project.json": (
+        '[{"audio": "a.wav", "id": 1, "transcription": "One, two."}, {"audio": "sub/b.wav", "transcription": "He said \\"no\\"."}]'
+    ),
+    "spoken.csv": 'File Name,Text\na.wav,"One, two."\nsub/b.wav,"He said ""no""."\n',
     "train.tsv": 'client_id\tpath\tsentence\nx\ta.wav\tOne, two.\nx\tsub/b.wav\t"He said ""no""."\n',
 }
 
@@ -44,6 +48,10 @@ def test_other_files_are_no_tables(tmp_path: Path) -> None:
         ("d.jsonl", "broken"),
         ("e.txt", "file_name,text"),
         ("f.tsv", "start\tend\ttext\n"),
+        ("h.json", '[{"start": 0, "end": 1, "text": "x"}]'),
+        ("i.json", '{"audio": "a.wav", "text": "x"}'),
+        ("j.json", "[]"),
+        ("k.json", "[broken"),
         ("g.jsonl", '{"audio": {"bytes": ""}, "text": "x"}'),
     ):
         (tmp_path / name).write_text(content)
@@ -62,6 +70,7 @@ def test_other_files_are_no_tables(tmp_path: Path) -> None:
         ("a.csv", "file_name,text\n,One\n", "a.csv:2: expected the file and its text"),
         ("a.jsonl", '{"file_name": "a.wav", "text": "x"}\n{"text": "y"}', "a.jsonl:2: expected the file and its text"),
         ("a.jsonl", '{"file_name": "a.wav", "text": "x"}\n[', "a.jsonl:2: not JSON"),
+        ("a.json", '[{"file_name": "a.wav", "text": "x"}, 1]', "a.json: entry 2: expected a JSON object, found int"),
         ("a.jsonl", '{"file_name": "a.wav", "text": "x"}\n[1]', "a.jsonl:2: expected a JSON object, found list"),
     ],
 )

@@ -67,6 +67,10 @@ def test_rows_that_repeat_another_are_counted(tmp_path: Path) -> None:
         f"{tmp_path / 't.csv'}: repeated rows, dropped: 1 (line 3 repeats 2)",
     ]
     assert [(line.path.name, line.line) for line in tables.find_lines(tmp_path / "a.wav")] == [("metadata.csv", 1), ("t.csv", 2)]
+    (tmp_path / "metadata.csv").write_text("b|Two.\nb.wav|Two.\n")
+    assert match(tmp_path, "a.wav", "b.wav").notes[1:] == [
+        f"{tmp_path / 'metadata.csv'}: repeated rows, dropped: 1 (line 2 names b.wav as line 1 does)"
+    ]
     (tmp_path / "t.csv").write_text("file_name,text,speaker\na.wav,One.,anna\na.wav,One.,bo\n")
     with pytest.raises(UserError, match=r"t.csv:3: 'a.wav' is also in line 2 with another speaker"):
         read_tables(tmp_path)
@@ -85,8 +89,8 @@ def test_rules_are_counted_if_a_name_is_not_that_of_its_file(tmp_path: Path) -> 
     (tmp_path / "metadata.csv").write_text("a|A.\nb.wav|B.\nC|C.\nd.flac|D.\nE.mp3|E.\n")
     names = ("a.wav", "b.wav", "c.wav", "d.wav", "e.wav")
     tables = match(tmp_path, *names)
-    assert tables.describe_rules([tmp_path / name for name in names]) == [
+    assert tables.describe_rules({tmp_path / name for name in names}) == [
         f"{tmp_path / 'metadata.csv'}: 5 recordings found: 1 as written; 1 by name without ending; 1 regardless of case; "
         "1 regardless of case, with another ending; 1 with another ending"
     ]
-    assert tables.describe_rules([tmp_path / "a.wav", tmp_path / "b.wav"]) == []
+    assert tables.describe_rules({tmp_path / "a.wav", tmp_path / "b.wav"}) == []
