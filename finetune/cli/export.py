@@ -1,5 +1,6 @@
 """python -m finetune export RUN_OR_CHECKPOINT --to FOLDER_OR_URL [--format NAME] [--step N] [--dtype bf16|fp32] [--base FOLDER]
-                                                     [--recipe PATH] [--adapter-only] [--strength S | --best]
+                                                     [--recipe PATH] [--adapter-only [--base-name NAME]]
+                                                     [--strength S | --best]
                                                      [--push-to-hub NAME [--private]]
 
 Export a checkpoint as a folder that the model's own package can load: trained tensors from the checkpoint, all others from the base model,
@@ -46,6 +47,11 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--dtype", choices=("bf16", "fp32"), help="type of the weights (default: as in the base model)")
     parser.add_argument("--adapter-only", action="store_true", help="export only the LoRA adapter, in peft's format, without the base")
     parser.add_argument(
+        "--base-name",
+        metavar="NAME",
+        help="with --adapter-only: the hub name of the base, for others, in place of the folder that the run was trained from",
+    )
+    parser.add_argument(
         "--strength",
         type=float,
         metavar="S",
@@ -70,8 +76,10 @@ def run(argv: list[str]) -> int:
         take_selection(arguments)
     with fetch_and_place(arguments.checkpoint, arguments.step, arguments.to) as (checkpoint, step, target):
         name = arguments.push_to_hub or describe_target(arguments.to)
+        check_base_name(arguments, checkpoint, step)
         chosen = arguments.format, step, arguments.dtype, arguments.base, arguments.adapter_only, arguments.recipe, name
-        export(checkpoint, target, *chosen, strength=1.0 if arguments.strength is None else arguments.strength)
+        strength = 1.0 if arguments.strength is None else arguments.strength
+        export(checkpoint, target, *chosen, strength=strength, base_name=arguments.base_name)
         if isinstance(arguments.to, RemoteAddress):
             remote.upload(target, arguments.to, CARD)
         print_line(f"{arguments.to} is ready")
@@ -80,6 +88,23 @@ def run(argv: list[str]) -> int:
         if not arguments.adapter_only and (command := find_next_command(target, arguments.to, arguments.recipe)):
             print_line(f"next: {command}")
     return 0
+
+
+def check_base_name(arguments: argparse.Namespace, place: Path, step: int | None) -> None:
+    """Raise `UserError` if an adapter would be published with a folder of this machine as the name of its base."""
+    from finetune.checkpointing import checkpoint
+    from finetune.exporting.model_card import is_on_hub
+
+    if arguments.base_name is not None and not arguments.adapter_only:
+        raise UserError("--base-name is for --adapter-only: other exports contain the base's weights; remove it")
+    if arguments.push_to_hub is None or not arguments.adapter_only or arguments.base_name is not None:
+        return
+    state = checkpoint.read_state(checkpoint.find(place, step))
+    if not is_on_hub(state):
+        raise UserError(
+            f"--push-to-hub {arguments.push_to_hub} --adapter-only: the run was trained from the folder {state['base']['source']}, which "
+            "nobody else can load and which would be published; give the base's name on the hub, as in --base-name OWNER/MODEL"
+        )
 
 
 def find_next_command(exported: Path, place: Path | RemoteAddress, named: str | None) -> str | None:

@@ -90,11 +90,13 @@ def export(
     recipe: str | None = None,
     name: str | None = None,
     strength: float = 1.0,
+    base_name: str | None = None,
 ) -> Path:
     """Export a checkpoint to `target`, which is also returned. Raises `UserError` before any work is done; a failure leaves no files.
 
     `recipe`: name or folder of the recipe; by default the one that the checkpoint names. `name`: of the model in the examples of its card,
-    such as its name on the hub; by default `target`. `strength`: factor of the update, see `weaken_update`.
+    such as its name on the hub; by default `target`. `strength`: factor of the update, see `weaken_update`. `base_name`: of the base in an
+    adapter's config, from which peft loads it; by default the one that it was trained from, which may be a folder of this machine.
     """
     check_strength(strength)
     if target.exists():
@@ -115,7 +117,7 @@ def export(
         card = {"recipe": state["recipe"], "format": form, "step": state["step"], "checkpoint": "/".join(chosen.parts[-3:])}
         card |= {} if strength == 1 else {"strength": strength}
         if adapter_only:
-            source = select_adapter(source, form, base)
+            source = select_adapter(source, form, base, base_name)
             if any(tensor.form for tensor in loading.find_tensors(base).values()):
                 print_diagnostic(
                     f"note: {state['base']['source']} is quantized, and the adapter was trained on its dequantized weights: load it on "
@@ -231,7 +233,7 @@ def find_base(state: dict[str, Any], inside: tuple[str, ...], moved: Path | None
     return base
 
 
-def select_adapter(source: Source, form: str, base: Path) -> Source:
+def select_adapter(source: Source, form: str, base: Path, base_name: str | None) -> Source:
     """The adapters under peft's names, with peft's config; new parameters are in its `modules_to_save`. Raises `UserError` if the export
     also changes other tensors."""
     if source.lora is None:
@@ -253,7 +255,9 @@ def select_adapter(source: Source, form: str, base: Path) -> Source:
     own = {lora_adapters.peft_name(name): name for name in [*adapters, *added]}
     scaled = source.lora.model_copy(update={"alpha": source.lora.alpha * source.strength})
     config = lora_adapters.peft_config(scaled, [*{lora_adapters.layer_of(name) for name in adapters}])
-    config.base_model_name_or_path, config.revision = source.state["base"]["source"], source.state["base"]["revision"]
+    trained_from = source.state["base"]
+    config.base_model_name_or_path = base_name or trained_from["source"]
+    config.revision = trained_from["revision"] if base_name in (None, trained_from["source"]) else None
     config.inference_mode = True
     for key, value in source.plan.adapter_config.items():
         setattr(config, key, value)

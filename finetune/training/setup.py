@@ -88,7 +88,6 @@ def build(
     loaded = replace(loaded, remarks=(*sizes.remarks, *loaded.remarks, *filter(None, [compiled.remark])))
     optimizer = run_on_all(world, lambda: optimizers.make_optimizer(loaded.model, config.train, loaded.blocks))
     base = load_frozen_base(config, local, recipe, loaded, strategy, world)
-    shown = dict.fromkeys([BASE_DISTANCE] if config.train.base_distance else [])
     if config.train.base_distance:
         recipe = base_kl_loss.add_term(recipe, config.train.base_distance, base)
     identity = identify_run(config, order, rows, base_files, loaded)
@@ -108,7 +107,7 @@ def build(
         fixed=fixed,
         base=base,
         sampling=sampling,
-        metrics=shown,
+        metrics=dict.fromkeys([BASE_DISTANCE] if config.train.base_distance else []),
     )
     return training, resume(training, newest)
 

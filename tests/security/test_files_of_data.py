@@ -6,10 +6,9 @@ import gzip
 import json
 import os
 import resource
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ import finetune.__main__
 from recipes.llm_sft import tiny_checkpoint
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("time_limit")
 ROW = {
     "audio": "clip.wav",
     "text": "hello there",
@@ -34,20 +34,6 @@ CHAT = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "c
 @pytest.fixture(scope="module")
 def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_checkpoint.build(tmp_path_factory.mktemp("chat") / "model")
-
-
-@pytest.fixture(autouse=True)
-def time_limit() -> Iterator[None]:
-    """A command that waits for a pipe, or reads a device without an end, fails its test after a minute."""
-
-    def end(*_: object) -> None:
-        raise TimeoutError("no end")
-
-    before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, 60)
-    yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
 
 
 def write_lines(path: Path, *rows: object) -> None:

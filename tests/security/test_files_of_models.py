@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -55,20 +54,6 @@ def opened() -> Iterator[list[str]]:
     sys.addaudithook(hook)
     yield found
     watching = False
-
-
-@pytest.fixture
-def time_limit() -> Iterator[None]:
-    """An attack without an end fails its test after a minute, also inside of a library that waits for a pipe."""
-
-    def end(*_: object) -> None:
-        raise TimeoutError("no end")
-
-    before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, 60)
-    yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
 
 
 JAPANESE = {"tokenizer_class": "GPTNeoXJapaneseTokenizer", "emoji_file": "{secret}", "vocab_file": "{secret}"}

@@ -296,6 +296,13 @@ def test_stock_peft_loads_the_adapter_alone_and_computes_what_the_merged_model_d
     assert float((logits(adapted) - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
 
 
+def test_an_adapter_can_name_its_base_for_others(language_run: Path, tmp_path: Path) -> None:
+    for given, written in ((None, str(base_of(language_run))), ("owner/base", "owner/base")):
+        adapter = export.export(language_run, tmp_path / f"{given}".replace("/", "-"), adapter_only=True, base_name=given)
+        config = json.loads((adapter / "adapter_config.json").read_text())
+        assert (config["base_model_name_or_path"], config["revision"]) == (written, None)
+
+
 def test_the_strength_of_an_adapter_is_that_of_the_merged_model(language_run: Path, tmp_path: Path) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import RepoUrl
 
+from finetune.distributed.process_group import join, leave
 from finetune.errors import UserError
 from finetune.exporting import hub_upload
 from tests.finetune import fake_hub, fork_server, tiny
@@ -46,8 +47,6 @@ def run(hub: Hub, home: Path, *command: object, token: str | None = TOKEN, addre
 
 
 def test_the_verb_exports_and_then_uploads_all_of_it(hub: Hub, tmp_path: Path) -> None:
-    from finetune.distributed.process_group import join, leave
-
     tiny.trained(join((), tmp_path), tiny.config_in(tmp_path, ("train.steps", "1")))
     leave()
     out, pushed = tmp_path / "out", ("--push-to-hub", "me/tiny", "--private")
@@ -57,6 +56,19 @@ def test_the_verb_exports_and_then_uploads_all_of_it(hub: Hub, tmp_path: Path) -
     assert hub.repositories["me/tiny"] == {path.name: path.read_bytes() for path in out.iterdir()} and hub.private["me/tiny"]
     done = run(hub, tmp_path, "-m", "finetune", "generate", "--model", "me/tiny", "--recipe", tiny.FOLDER)
     assert (done.returncode, done.stdout) == (0, f"{COMMIT} says nothing\n"), done.stderr
+
+
+def test_an_adapter_is_not_published_with_a_folder_of_this_machine(hub: Hub, tmp_path: Path) -> None:
+    tiny.trained(join((), tmp_path), tiny.config_in(tmp_path, ("train.steps", "1")))
+    leave()
+    export = ("-m", "finetune", "export", tmp_path / "run", "--to", tmp_path / "out", "--recipe", tiny.FOLDER)
+    done = run(hub, tmp_path, *export, "--adapter-only", "--push-to-hub", "me/adapter")
+    assert (
+        done.returncode == 2 and "which would be published; give the base's name on the hub, as in --base-name OWNER/MODEL" in done.stderr
+    )
+    assert not (tmp_path / "out").exists() and "me/adapter" not in hub.repositories
+    done = run(hub, tmp_path, *export, "--base-name", "owner/base")
+    assert done.returncode == 2 and "--base-name is for --adapter-only" in done.stderr
 
 
 def test_subfolders_are_uploaded_and_a_second_upload_is_no_error(hub: Hub, folder: Path) -> None:
