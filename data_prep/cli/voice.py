@@ -204,9 +204,9 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
         ]
         print_notices(found)
         if options.dry_run:
-            print_line(rule_removal_table.format_removals(recordings, options.preset, standard, least_sure, doubts))
+            print_line(rule_removal_table.format_removals(recordings, options.preset, standard, job.out, least_sure, doubts))
             return 0
-        judged = clip_selection.judge_clips(recordings, standard, doubts)
+        judged = clip_selection.judge_clips(recordings, standard, job.out, doubts)
         voices = clip_selection.describe_voices(judged)
         settings = _describe_settings(options, job, standard) | {"voices": voices}
         last = [*_list_unchecked(options, job), *(_describe_voice(line, options.diarize) for line in voices)]

@@ -59,6 +59,8 @@ class Match(NamedTuple):
     """Samples that they share."""
     distance: float
     """Share of different bits, 0 to 1; two different sounds have about one half."""
+    offset: int
+    """Sample of the recording of `one` at which that of `other` begins, to within two frames."""
 
 
 def find_matches(clips: Sequence[FingerprintedClip]) -> list[Match]:
@@ -80,9 +82,7 @@ def find_matches(clips: Sequence[FingerprintedClip]) -> list[Match]:
 
 def _match_overlap(one: FingerprintedClip, other: FingerprintedClip, offset: int) -> Match:
     """The match of two clips of which it is known that their recordings are copies."""
-    first, second = sorted((one.id, other.id))
-    shared = min(one.stop, other.stop + offset * HOP) - max(one.start, other.start + offset * HOP)
-    return Match(first, second, shared, 0.0)
+    return _make_match(one, other, offset, 0.0)
 
 
 def compare_clips(
@@ -102,9 +102,14 @@ def compare_clips(
     distance, shift, agrees = min(found, default=(1.0, 0, False))
     if distance > SAME_SOUND or not agrees:
         return None
-    shared = min(one.stop, other.stop + shift * HOP) - max(one.start, other.start + shift * HOP)
-    first, second = sorted((one.id, other.id))
-    return Match(first, second, shared, distance)
+    return _make_match(one, other, shift, distance)
+
+
+def _make_match(one: FingerprintedClip, other: FingerprintedClip, shift: int, distance: float) -> Match:
+    """`shift`: frames by which the recording of `other` begins after that of `one`."""
+    offset = shift * HOP
+    shared = min(one.stop, other.stop + offset) - max(one.start, other.start + offset)
+    return Match(one.id, other.id, shared, distance, offset) if one.id < other.id else Match(other.id, one.id, shared, distance, -offset)
 
 
 def _find_common_offsets(recordings: list[list[FingerprintedClip]]) -> list[tuple[int, int, int]]:

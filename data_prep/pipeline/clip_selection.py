@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.audio.encoding_info import read_encoding
-from data_prep.audio.waveform import MASTER_RATE
+from data_prep.audio.waveform import MASTER_RATE, read_audio_unchanged
 from data_prep.clips import duplicates, quality_rules, speaker_similarity
 from data_prep.clips.extraction import MeasuredClip
 from data_prep.clips.fingerprint_matching import FingerprintedClip
@@ -88,15 +89,17 @@ class _AssignedClip(NamedTuple):
 
 
 def judge_clips(
-    recordings: list[PreparedRecording], standard: SelectionCriteria, doubts: TranscriptDoubts | None = None
+    recordings: list[PreparedRecording], standard: SelectionCriteria, out: Path, doubts: TranscriptDoubts | None = None
 ) -> list[JudgedClip]:
-    """Apply rules and decisions to all clips, then reject duplicates among those kept. `doubts`: see `apply_rules`."""
+    """Apply rules and decisions to all clips, then reject duplicates among those kept. `out`: folder of the clips; `doubts`: see
+    `apply_rules`."""
     judged = apply_rules(recordings, standard, doubts)
     kept = [one for one in judged if not one.reasons]
     qualities = {one.source.digest: _rate_recording(one) for one in recordings}
     compared = [duplicates.DuplicateCandidate(_make_sound(one), one.clip.text, qualities[one.recording.source.digest]) for one in kept]
     wanted = frozenset(identity for identity, decision in standard.decisions.items() if decision.action == "keep")
-    found = duplicates.find_duplicates(compared, wanted)
+    paths = {one.clip.id: out / one.clip.audio for one in kept if one.clip.audio}
+    found = duplicates.find_duplicates(compared, lambda identity: read_audio_unchanged(paths[identity]).samples, wanted)
     names = {one.clip.id: one.recording.source.name for one in kept}
     return [
         one._replace(reasons=(DUPLICATE,), detail=f"the same sound as {other} of {names[other]}, which is kept")

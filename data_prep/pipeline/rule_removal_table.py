@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 from math import isfinite
+from pathlib import Path
 
 from data_prep.clips.quality_rules import KEEP_ALL, Rule, make_presets
 from data_prep.pipeline import clip_selection
@@ -20,13 +21,14 @@ def format_removals(
     recordings: list[PreparedRecording],
     preset: str,
     standard: SelectionCriteria,
+    out: Path,
     least_sure: float | None = None,
     doubts: TranscriptDoubts | None = None,
 ) -> str:
     """One line per rule of the preset: clips that fail it, and clips that fail only it. Then one line per preset: clips kept. `standard`:
-    criteria of the run, with the rules of that preset; `doubts`: see `clip_selection.apply_rules`."""
+    criteria of the run, with the rules of that preset; `out`: folder of the clips; `doubts`: see `clip_selection.apply_rules`."""
     every = make_presets(least_sure)
-    judged = clip_selection.judge_clips(recordings, standard, doubts)
+    judged = clip_selection.judge_clips(recordings, standard, out, doubts)
     lines = [HEADER, *(_format_line(rule.reason, judged, format_limit(rule)) for rule in every[preset])]
     lines += [
         _format_line(reason, judged, "")
@@ -34,7 +36,7 @@ def format_removals(
     ]
     for name, rules in every.items():
         criteria = replace(standard, rules=rules, trusts_texts=name == KEEP_ALL)
-        kept = [one for one in clip_selection.judge_clips(recordings, criteria, doubts) if not one.reasons]
+        kept = [one for one in clip_selection.judge_clips(recordings, criteria, out, doubts) if not one.reasons]
         lines.append(f"--preset {name:<9} keeps {len(kept)} of {len(judged)} clips, {_format_time(kept)} of {_format_time(judged)}")
     return "\n".join(lines)
 

@@ -18,6 +18,7 @@ from tests.launch.launching import ALONE, ROOT
 COLUMNS = {
     "codec_lm_generation": {"codes of a codebook", "texts at once", "here / stock"},
     "communication": {"strategy", "ranks", "moved / Ψ", "bytes a rank sends", "simulated", "ratio", "hops", "simulated hops"},
+    "copies": {"voice", "sentences", "called copies, by fingerprints alone", "called copies", "MP3", "Opus"},
     "csm_generation": {"codebooks", "texts at once", "here / stock"},
     "data_preparation": {"promise", "trials", "failures"},
     "export_memory": {"model, MiB", "peak above imports, MiB", "bound, MiB", "peak / bound", "its time / merge-weights'"},
@@ -56,6 +57,7 @@ SLOW = {
     *(
         "codec_lm_generation",
         "communication",
+        "copies",
         "csm_generation",
         "data_preparation",
         "export_memory",

@@ -1,7 +1,8 @@
-"""Recordings of two professional speakers with known texts and joints, from Debian's telephone prompts.
+"""Recordings of professional speakers with known texts and joints, from Debian's telephone prompts.
 
 `apt-get install asterisk-core-sounds-en-g722 asterisk-core-sounds-fr-g722` (the texts are in asterisk-core-sounds-en and -fr). Thresholds
-are chosen on the first half of the prompts and reported on the second.
+are chosen on the first half of the prompts and reported on the second. Three more voices are in asterisk-core-sounds-es-g722, -it-g722 and
+-ru-g722; packages that end in -wav have the same prompts at 8 kHz.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
+import soxr
 
 from data_prep.audio.waveform import Samples
 
 RATE = 16_000
 SOUNDS, TEXTS = Path("/usr/share/asterisk/sounds"), Path("/usr/share/doc")
 VOICES = {"en": "en_US_f_Allison", "fr": "fr_CA_f_June"}
+FIVE_VOICES = VOICES | {"es": "es_MX_f_Allison", "it": "it_IT_m_Carlo", "ru": "ru_RU_f_IvrvoiceRU"}
+BYTES_PER_SECOND = {"g722": 8000, "wav": 16_000}
 HALVES = ("tuned", "reported")
 needs_prompts = pytest.mark.skipif(
     not all((SOUNDS / voice).is_dir() for voice in VOICES.values()),
@@ -35,14 +40,22 @@ class Prompt:
     language: str
     name: str
     text: str
+    form: str = "g722"
 
     @property
     def path(self) -> Path:
-        return SOUNDS / VOICES[self.language] / f"{self.name}.g722"
+        return SOUNDS / FIVE_VOICES[self.language] / f"{self.name}.{self.form}"
+
+    @property
+    def seconds(self) -> float:
+        return self.path.stat().st_size / BYTES_PER_SECOND[self.form]
 
     @functools.cached_property
     def samples(self) -> Samples:
         """[n] at 16 kHz."""
+        if self.form == "wav":
+            narrow, rate = soundfile.read(self.path, dtype="float32")
+            return soxr.resample(narrow, rate, RATE)
         import av
 
         with av.open(str(self.path), format="g722") as container:
@@ -67,16 +80,21 @@ class PromptRecording:
     cues: tuple[Cue, ...]
 
 
-def list_prompts(language: str, half: str) -> list[Prompt]:
+def has_prompts(language: str, form: str = "g722") -> bool:
+    """Whether the package of a voice is installed, with its texts."""
+    return any((SOUNDS / FIVE_VOICES[language]).glob(f"*.{form}")) and (TEXTS / f"asterisk-core-sounds-{language}").is_dir()
+
+
+def list_prompts(language: str, half: str, form: str = "g722") -> list[Prompt]:
     """The spoken prompts of at least 0.6 s in one half, in an order of their names' digests."""
     lines = gzip.decompress((TEXTS / f"asterisk-core-sounds-{language}" / f"core-sounds-{language}.txt.gz").read_bytes()).decode()
     found = []
     for line in lines.splitlines():
         name, colon, text = line.partition(":")
-        prompt = Prompt(language, name.strip(), text.strip(" “”"))
+        prompt = Prompt(language, name.strip(), text.strip(" “”"), form)
         if colon and not line.startswith(";") and prompt.text and prompt.text[0] not in "[(" and prompt.path.is_file():
             found.append(prompt)
-    long_enough = [one for one in found if one.path.stat().st_size >= 0.6 * RATE / 2]
+    long_enough = [one for one in found if one.seconds >= 0.6]
     order = sorted(long_enough, key=_digest)
     return [one for one in order if int(_digest(one)[-1], 16) % 2 == HALVES.index(half)]
 

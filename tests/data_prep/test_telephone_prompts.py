@@ -213,14 +213,14 @@ def test_second_takes_and_other_sentences_stay(tmp_path, language) -> None:
     from data_prep.clips.fingerprint_matching import FingerprintedClip
     from data_prep.clips.fingerprints import compute_fingerprint
 
-    clips, texts, lengths = [], {}, {}
+    clips, texts, sounds = [], {}, {}
     for half in ("tuned", "reported"):
         for prompt in list_prompts(language, half):
             samples = soxr.resample(prompt.samples, RATE, MASTER_RATE)
-            texts[prompt.name], lengths[prompt.name] = normalise_text(prompt.text), len(samples)
+            texts[prompt.name], sounds[prompt.name] = normalise_text(prompt.text), samples
             words = compute_fingerprint(samples, 0, len(samples))
             clips.append(DuplicateCandidate(FingerprintedClip(prompt.name, prompt.name, 0, len(samples), words), prompt.text, 0.0))
-    found = find_duplicates(clips).kept
+    found = find_duplicates(clips, sounds.__getitem__).kept
     others = {one: kept for one, kept in found.items() if texts[one] != texts[kept]}
     pairs = sum(count * (count - 1) // 2 for count in Counter(texts.values()).values())
     print(f"\n{language}: {len(clips)} prompts, {pairs} pairs with one text; removed {len(found)}, of which with another text {others}")

@@ -1863,6 +1863,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "of several copies the worst one is kept",
     ),
     Mutant(
+        "data_prep/clips/waveform_agreement.py",
+        "SAME_WAVEFORM = 0.35",
+        "SAME_WAVEFORM = -1.0",
+        "tests/data_prep/clips/test_duplicates.py::test_sentences_of_a_synthetic_voice_that_differ_in_one_word_stay",
+        "sentences of a synthetic voice that differ in one word are called copies",
+    ),
+    Mutant(
         "data_prep/clips/fingerprint_matching.py",
         "SAME_SOUND = 0.32",
         "SAME_SOUND = 0.02",

@@ -17,4 +17,5 @@ def test_matches_name_the_shared_samples(railway) -> None:
     (match,) = find_matches([other, one])
     assert (match.one, match.other, match.samples) == ("a", "b", len(samples))
     assert match.distance < 0.01
+    assert match.offset == -40 * HOP
     assert compare_clips(one, other, 0) is None, "at another offset, they differ"

@@ -36,7 +36,7 @@ def heard(out, *clips) -> PreparedRecording:
 
 
 def write(out, recording, share):
-    judged = clip_selection.judge_clips([recording], STANDARD)
+    judged = clip_selection.judge_clips([recording], STANDARD, out)
     return voice_dataset_writer.write_dataset(out, [recording], judged, share, {"preset": "default"}, [], {}, {})
 
 
@@ -97,7 +97,7 @@ def test_after_a_kill_before_any_disk_operation_the_next_write_gives_the_same_fi
     written(tmp_path / "whole", *clips, share=0.3)
     written(tmp_path / "old", clip(0), clips[0])
     recording = heard(tmp_path / "old", *clips)
-    judged = clip_selection.judge_clips([recording], STANDARD)
+    judged = clip_selection.judge_clips([recording], STANDARD, tmp_path / "old")
     for moment in itertools.count():
         out = shutil.copytree(tmp_path / "old", tmp_path / str(moment))
         work = partial(voice_dataset_writer.write_dataset, out, [recording], judged, 0.3, {"preset": "default"}, [], {}, {})

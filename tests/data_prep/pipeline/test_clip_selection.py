@@ -136,7 +136,7 @@ def test_rows_and_rejects_name_their_source_and_clip() -> None:
     assert (whole.source, whole.stage, whole.reasons, whole.detail, whole.end) == ("b.wav", "recording", ["nan"], "at 0.1 s", 2)
 
 
-def test_a_duplicate_is_rejected_unless_a_person_keeps_it() -> None:
+def test_a_duplicate_is_rejected_unless_a_person_keeps_it(tmp_path) -> None:
     noise = np.random.default_rng(0).normal(0, 0.1, (2, 5 * MASTER_RATE)).astype(np.float32)
     first, other = (base64.b64encode(compute_fingerprint(one, 0, len(one)).astype("<u4").tobytes()) for one in noise)
     clips = [clip(0), clip(1), clip(2, text="Something else that is said."), clip(3, snr_db=3.0)]
@@ -145,11 +145,11 @@ def test_a_duplicate_is_rejected_unless_a_person_keeps_it() -> None:
         MeasuredClip.model_validate(one.model_dump() | {"fingerprint": words})
         for one, words in zip(clips, (first, first, other, first), strict=True)
     ]
-    judged = clip_selection.judge_clips([recording(*heard)], STANDARD)
+    judged = clip_selection.judge_clips([recording(*heard)], STANDARD, tmp_path)
     assert [one.reasons for one in judged] == [(), ("duplicate",), (), ("noisy",)]
     assert clip_selection.make_rejects(judged, [])[0].detail == "the same sound as aa_0 of a.wav, which is kept"
     wanted = replace(STANDARD, decisions={"aa_1": Decision(id="aa_1", action="keep")})
-    judged = clip_selection.judge_clips([recording(*heard)], wanted)
+    judged = clip_selection.judge_clips([recording(*heard)], wanted, tmp_path)
     assert [one.reasons for one in judged] == [("duplicate",), (), (), ("noisy",)]
 
 
