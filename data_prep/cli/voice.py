@@ -37,6 +37,7 @@ from data_prep.pipeline.clip_selection import SelectionCriteria
 from data_prep.pipeline.notices import Notice, print_notices
 from data_prep.pipeline.recording_results import Job
 from data_prep.pipeline.speech_detection import PEOPLE_ON_CHANNELS
+from data_prep.pipeline.text_content import describe_languages, refuse_wrong_texts
 from data_prep.pipeline.text_verification import TextChecks, describe_texts
 from data_prep.recordings import (
     named_column_tables,
@@ -201,6 +202,7 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
             *(Notice(text=one.warning, recordings=(one.source.name,)) for one in recordings if one.warning),
             *_describe_people_on_channels([one.source.name for one in recordings if one.refused == PEOPLE_ON_CHANNELS]),
             *doubts.notices,
+            *describe_languages(doubts.languages, options.language),
         ]
         print_notices(found)
         if options.dry_run:
@@ -211,7 +213,7 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
         settings = _describe_settings(options, job, standard) | {"voices": voices}
         last = [*_list_unchecked(options, job), *(_describe_voice(line, options.diarize) for line in voices)]
         checks = TextChecks(options.whisper, options.align, options.check_with)
-        texts = {one.source.name: describe_texts(one, checks, doubts.unchecked_lengths) for one in recordings}
+        texts = {one.source.name: describe_texts(one, checks, doubts) for one in recordings}
         summary = voice_dataset_writer.write_dataset(
             job.out, recordings, judged, options.val_share, settings, [*notices, *found, *last], texts, removed
         )
@@ -280,6 +282,9 @@ def _list_tasks(options: argparse.Namespace) -> tuple[list[RecordingTask], list[
     texts, notices, removed = _read_transcripts(sources, options.recordings)
     notices += [] if options.language else _note_unknown_languages({name: text.language for name, text in texts.items() if text})
     print_notices(notices)
+    if options.preset != KEEP_ALL:
+        language = manifest.parse_language(options.language) if options.language else None
+        refuse_wrong_texts([text for one in texts.values() if one for text in one.list_texts()], language)
     if options.speaker_from == "transcript":
         sources = speakers_from_transcripts.assign_speakers(sources, texts)
     elif not options.speaker and not options.speaker_from:

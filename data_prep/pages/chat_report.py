@@ -16,8 +16,8 @@ from typing import Any
 
 from data_prep import manifest
 from data_prep.chats.chat_messages import is_plain_text, read_messages
-from data_prep.chats.language_identification import identify_language
 from data_prep.chats.row_counts import MADE_BY
+from data_prep.language_identification import identify_language
 from data_prep.manifest import SUMMARY, TRAIN, VAL
 from data_prep.pages.jinja_environment import make_environment, read_style
 from data_prep.pages.report_charts import Histogram, make_histogram

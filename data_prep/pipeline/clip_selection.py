@@ -24,7 +24,8 @@ from data_prep.clips.review_decisions import Decision
 from data_prep.manifest import ManifestRow, Reject
 from data_prep.pipeline import transcript_plausibility
 from data_prep.pipeline.recording_results import PreparedRecording
-from data_prep.pipeline.transcript_plausibility import Doubt, TranscriptDoubts
+from data_prep.pipeline.text_content import Doubt
+from data_prep.pipeline.transcript_plausibility import TranscriptDoubts
 from data_prep.segmentation.clip_segmentation import Lengths
 from data_prep.speakers.voice_changes import assess_clip, label_windows
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from data_prep.clips.extraction import MeasuredClip
 from data_prep.pipeline.recording_results import PreparedRecording
+from data_prep.pipeline.transcript_plausibility import TranscriptDoubts
 from finetune.errors import format_count
 
 
@@ -22,9 +22,8 @@ class TextChecks:
     """Transcribed each clip for comparison."""
 
 
-def describe_texts(recording: PreparedRecording, checks: TextChecks, unchecked_lengths: Collection[str]) -> str:
-    """Where the texts of a recording come from and what verified them; "" if it was rejected as a whole. `unchecked_lengths`: recordings
-    whose texts' lengths were not compared with the speech."""
+def describe_texts(recording: PreparedRecording, checks: TextChecks, doubts: TranscriptDoubts) -> str:
+    """Where the texts of a recording come from and what verified them; "" if it was rejected as a whole."""
     clips = [clip for clip in recording.clips if clip.text and clip.audio]
     if recording.refused:
         return ""
@@ -33,8 +32,9 @@ def describe_texts(recording: PreparedRecording, checks: TextChecks, unchecked_l
         parts.append(f"aligned with the sound by {checks.aligner}{_count_measured(clips, 'alignment_score')}")
     if checks.check:
         parts.append(f"compared with what {checks.check} transcribes{_count_measured(clips, 'check_wer')}")
-    weak = _list_weak_checks(recording, unchecked_lengths)
+    weak = ["times"] * bool(recording.timings) + ["lengths"] * (recording.source.name not in doubts.unchecked_lengths)
     parts += [f"{' and '.join(weak)} checked against the speech"] if weak else []
+    parts += filter(None, [doubts.languages.get(recording.source.name)])
     if not checks.aligner and not checks.check and not checks.whisper:
         parts.append("words not checked")
     return "; ".join(parts)
@@ -43,8 +43,3 @@ def describe_texts(recording: PreparedRecording, checks: TextChecks, unchecked_l
 def _count_measured(clips: list[MeasuredClip], measure: str) -> str:
     missing = sum(getattr(clip.quality, measure) is None for clip in clips)
     return f" (not {format_count(missing, 'clip')} of {len(clips)})" if missing else ""
-
-
-def _list_weak_checks(recording: PreparedRecording, unchecked_lengths: Collection[str]) -> list[str]:
-    """What was compared without a model: it finds texts of another recording, not single wrong words."""
-    return ["times"] * bool(recording.timings) + ["lengths"] * (recording.source.name not in unchecked_lengths)

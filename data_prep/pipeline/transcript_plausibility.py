@@ -1,4 +1,4 @@
-"""Doubts about whole transcripts, without a model of any language: times that do not fit the speech, lengths that do not fit it.
+"""Doubts about whole transcripts, without a model of the sound: what is written in them, times and lengths that do not fit the speech.
 
 A user's subtitles may belong to another recording; a Whisper may not know the language. Each clip of such a text may look plausible; all of
 them together do not.
@@ -9,23 +9,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from data_prep.clips import whole_transcript_misfit
 from data_prep.clips.extraction import MeasuredClip
 from data_prep.pipeline.notices import Notice
 from data_prep.pipeline.recording_results import PreparedRecording
+from data_prep.pipeline.text_content import Doubt, find_content_doubts
 from data_prep.segmentation.subtitle_sync import FEW_CUES, LEAST_CUES
 
 MISTIMED, MISFIT, REPEATED = "mistimed_text", "misfit_text", "same_text"
 """Reasons for rejected clips."""
-
-
-class Doubt(NamedTuple):
-    """Why the text of a clip is not trusted."""
-
-    reason: str
-    detail: str
 
 
 @dataclass(frozen=True)
@@ -37,17 +30,20 @@ class TranscriptDoubts:
     """What is not trusted, what was moved, what was not checked, and what to do."""
     unchecked_lengths: frozenset[str] = frozenset()
     """Names of recordings whose texts' lengths were not compared with the speech."""
+    languages: dict[str, str] = field(default_factory=dict)
+    """Recording → what was found about the language of its texts."""
 
 
 def find_doubts(recordings: Sequence[PreparedRecording]) -> TranscriptDoubts:
-    """Check the times of each transcript with cues, and the lengths of all texts: per recording with at least 20 clips, the others together
-    per speaker and language.
+    """Check what is written in the texts, the times of each transcript with cues, and the lengths of all texts: per recording with at least
+    20 clips, the others together per speaker and language.
     """
-    doubts: dict[str, Doubt] = {}
-    notices = [_describe_delay(one) for one in recordings if one.delay]
+    content = find_content_doubts(recordings)
+    doubts = dict(content.by_clip)
+    notices = [*content.notices, *(_describe_delay(one) for one in recordings if one.delay)]
     mistimed = [one for one in recordings if any(not timing.is_trusted for timing in one.timings)]
     for recording in mistimed:
-        doubts |= _doubt_times(recording)
+        doubts = _doubt_times(recording) | doubts
     if mistimed:
         text = (
             "the times of the transcript do not fit the speech: do the subtitles belong to other recordings? The clips are "
@@ -75,7 +71,7 @@ def find_doubts(recordings: Sequence[PreparedRecording]) -> TranscriptDoubts:
     repeats = whole_transcript_misfit.find_unlikely_repeats(spoken)
     doubts = {clip: Doubt(REPEATED, "five or more clips of very different lengths have this sentence") for clip in sorted(repeats)} | doubts
     notices += _describe_unchecked([one for one in recordings if one.has_unchecked_times], unchecked)
-    return TranscriptDoubts(doubts, notices, frozenset(_list_names(unchecked)))
+    return TranscriptDoubts(doubts, notices, frozenset(_list_names(unchecked)), content.languages)
 
 
 def _describe_unchecked(times: Sequence[PreparedRecording], lengths: Sequence[PreparedRecording]) -> list[Notice]:

@@ -92,6 +92,10 @@ class UserTranscript(BaseModel):
     note: str = ""
     """Which parts of the file are ignored."""
 
+    def list_texts(self) -> list[str]:
+        """The texts of the utterances, or the one text."""
+        return [self.text] if self.text else [one.text for one in self.utterances]
+
     def make_units(self, length: int, language: str) -> list[TextUnit]:
         """Text units with sample positions, for a master of `length` samples."""
         if self.text:

@@ -268,7 +268,7 @@ def test_bad_recordings_are_rejected_and_the_others_processed(one_sentence, rail
     assert f"warning: cut.wav: {damage}" in said and "note: untold.wav: 1 recording without a transcript" in said
     sources = {one["source"]: one for one in json.loads((out / "summary.json").read_text())["sources"]}
     assert damage in sources["cut.wav"]["warning"] and "without a transcript" in sources["untold.wav"]["warning"]
-    assert sources["apple.m4a"]["texts"] == "transcript; words not checked" and sources["untold.wav"]["texts"] == ""
+    assert sources["apple.m4a"]["texts"] == "transcript; looks english; words not checked" and sources["untold.wav"]["texts"] == ""
 
 
 def test_a_crash_on_one_recording_is_counted_everywhere_and_gives_exit_code_3(one_sentence, tmp_path, monkeypatch, capsys) -> None:

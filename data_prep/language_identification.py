@@ -1,0 +1,85 @@
+"""Identifies the language of a text by its letters, with langid's model of 97 languages (Lui & Baldwin 2012), which py3langid contains."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+from data_prep.language_codes import NAMES
+from finetune.errors import UserError
+
+LEAST_LETTERS = 20
+"""Letters below which a text is of no known language: short ones such as "ok" are taken for any."""
+MOST_CHARACTERS = 2000
+"""Characters of a text that are looked at."""
+
+
+CLOSE = [
+    frozenset(family.split())
+    for family in (
+        "es pt gl ca oc an", "fr oc", "no nb nn da sv", "is fo", "hr sr bs sl", "cs sk", "ru uk be bg mk sr", "nl af", "de lb",
+        "id ms jv su", "zh yue wuu", "hi mr ne sa", "bn as", "fa ur ps", "tr az tk uz tt", "kk ky tt", "zu xh", "rw rn", "ga gd",
+    )
+]  # fmt: skip
+"""Languages that are not told apart here: short texts of one often look like another of them."""
+LEAST_COMPARED = 60
+"""Letters from which a text is compared with a language. Of 150 pieces of telephone prompts in each of five languages, all of their own
+language have a margin below -0.4, all of another than the close ones above 0.4."""
+CLEAR_MARGIN = 0.3
+LEAST_ALONE, CLEAR_ALONE = 40, 0.5
+"""The same for one sentence inside of a longer text."""
+
+
+class LanguageMargin(NamedTuple):
+    """How a text compares with a language."""
+
+    margin: float
+    """Log-likelihood of the best other language minus that of the language, in nats per letter: positive if the other is more likely."""
+    other: str
+    """Name of that other language."""
+
+
+def count_letters(text: str) -> int:
+    """Number of letters of any script."""
+    return sum(map(str.isalpha, text))
+
+
+def compare_language(text: str, language: str) -> LanguageMargin | None:
+    """How much more likely a text is in another language than in `language` (full name), or one close to it. None for a language that the
+    model does not know, and for a text without letters."""
+    code, letters = _list_codes().get(language), count_letters(text)
+    if code is None or not letters:
+        return None
+    close = frozenset({code}).union(*(family for family in CLOSE if code in family))
+    ranked = [(one, score) for one, score in _load_identifier().rank(text) if one in NAMES]
+    own = max(score for one, score in ranked if one in close)
+    other, best = next((one, score) for one, score in ranked if one not in close)
+    return LanguageMargin((best - own) / letters, NAMES[other])
+
+
+def name_language(text: str) -> str:
+    """Full name of the most likely language of a text."""
+    return NAMES[next(one for one, _ in _load_identifier().rank(text) if one in NAMES)]
+
+
+@functools.cache
+def _list_codes() -> dict[str, str]:
+    """Name of a language → its code in the model."""
+    return {NAMES[code]: code for code, _ in _load_identifier().rank("") if code in NAMES}
+
+
+def identify_language(text: str) -> str | None:
+    """ISO 639-1 code of the most likely language; None for too few letters. Raises `UserError` if py3langid is not installed."""
+    shown = text[:MOST_CHARACTERS]
+    if sum(map(str.isalpha, shown)) < LEAST_LETTERS:
+        return None
+    return str(_load_identifier().classify(shown)[0])
+
+
+@functools.cache
+def _load_identifier() -> Any:
+    try:
+        import py3langid
+    except ImportError:
+        raise UserError("languages are identified with py3langid, which is not installed; `pip install 'overtone[text]'`") from None
+    return py3langid

@@ -1,0 +1,212 @@
+"""Text that was decoded with another encoding than its own: `puÃ² essere`, `pu? essere`, `Ïðèâåò`.
+
+Some signs are certain in one text; others occur in right texts too and count only if several texts of a file have one. Nothing is repaired:
+the letters behind a `?` are lost, and a repair that is wrong would be trained on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence, Set
+from typing import NamedTuple
+
+from data_prep.manifest import AUTO
+
+LOST = "letters replaced by question marks; they are lost"
+UTF8_READ_AS = ("cp1252", "latin-1", "cp1251", "koi8-r", "cp1250", "cp437", "mac-roman", "gbk", "cp932")
+"""Encodings that UTF-8 is often taken for."""
+SHOWN_AS = ("latin-1", "cp1252", "cp1251", "koi8-r", "cp866")
+"""Encodings as which other ones are read."""
+ENCODINGS = {
+    "russian": ("cp1251", "koi8-r", "cp866"),
+    "ukrainian": ("cp1251", "koi8-u"),
+    "bulgarian": ("cp1251",),
+    "japanese": ("cp932", "euc_jp"),
+    "chinese": ("gb18030", "big5"),
+    "korean": ("cp949",),
+    "greek": ("cp1253",),
+    "hebrew": ("cp1255",),
+    "arabic": ("cp1256",),
+    "thai": ("cp874",),
+}
+"""Language → encodings of its own alphabet."""
+LATIN1 = "letters of another alphabet that were read as Latin-1"
+LOST_LETTER = re.compile(r"[^\W\d_]\?[a-z]")
+"""Followed by a capital, it is a question without a space behind it."""
+ADDRESS = re.compile(r"\S*(?:://|www\.|=|@)\S*")
+"""Of a page: a `?` inside is no letter."""
+ONLY_MARKS = re.compile(r"(?<!\S)\?{2,}(?!\S)")
+ENDS_LOST = re.compile(r"[^\W\d_](?: ?\?)+,? +[a-zß-öø-ÿ]")
+"""`pu? essere`: in right texts, too, a question that the sentence continues after."""
+CONTROL = re.compile(r"[\x80-\x84\x86-\x9f]")
+"""Control characters that Windows-1252 has letters and quotation marks for; without U+0085, a line break."""
+INNER_SYMBOL = re.compile(r"[^\W\d_][¤¦§¨¬®¯°±¶¸¿¡†‡‰•‚„˜≥≤√∞≈◊]+[^\W\d_]|[a-zß-öø-ÿ][†‡‰‚„≥≤√∞≈◊ˆ˜](?!\w)")
+INNER_CAPITAL = re.compile(r"[a-zß-öø-ÿ][À-ÖØ-Þ]|(?<![^\W\d_])[а-яё][А-ЯЁ]{2}")
+"""`perchÈ`, `рТЙЧЕФ`: the case of letters is not that of a word."""
+MOST_LATIN1 = 0.5
+"""Share of the letters between À and ÿ above which a text is of another alphabet; Vietnamese, with the most, has a quarter."""
+FEW_LETTERS = 12
+"""Letters below which that alone is not certain."""
+SYSTEMATIC, FEW_TEXTS = 0.33, 4
+LEAST_TEXTS, LEAST_SHARE = 2, 0.05
+"""Texts of a file that must have a weak sign, and their share of those that could."""
+ACCENTED = frozenset(
+    {"italian", "spanish", "french", "portuguese", "german", "catalan", "romanian", "czech", "polish", "turkish", "swedish"}
+)
+"""Languages in which a file of many texts without any letter outside ASCII is not plausible beside question marks inside its sentences."""
+
+
+class GarbledTexts(NamedTuple):
+    """Which of several texts were decoded wrongly."""
+
+    found: dict[int, str]
+    """Index of the text → what is wrong with it."""
+    advice: str
+    """What the user can do, with the encoding that the text looks like; "" if nothing was found."""
+
+
+def find_garbled_texts(texts: Sequence[str], language: str = "") -> GarbledTexts:
+    """The texts of one file that were decoded wrongly. `language`: full name, if it is known.
+
+    If a third of the texts with letters outside ASCII are wrong, all of these are: the rest has no sign by chance.
+    """
+    found = {index: sign for index, text in enumerate(texts) if (sign := _find_certain_sign(text))}
+    far = [index for index, text in enumerate(texts) if not text.isascii()]
+    weak = {index: sign for index in far if index not in found and (sign := _find_weak_sign(texts[index]))}
+    if _are_enough(len(weak) + sum(index in found for index in far), len(far)):
+        found |= weak
+    if sum(index in found for index in far) > SYSTEMATIC * len(far) and len(far) >= FEW_TEXTS:
+        found |= {index: "the other texts of the file were decoded wrongly" for index in far if index not in found}
+    found |= _find_lost_letters(texts, {index for index, sign in found.items() if sign == LOST}, language)
+    return GarbledTexts(found, _advise([texts[index] for index in sorted(found)], set(found.values()), language) if found else "")
+
+
+def _find_lost_letters(texts: Sequence[str], certain: Set[int], language: str) -> dict[int, str]:
+    """The texts with question marks for letters at the ends of words or alone, which questions look like: all texts with a question mark
+    of a file that has lost all letters outside ASCII, those with a sentence that continues behind one otherwise."""
+    bare = [ADDRESS.sub(" ", text) for text in texts]
+    ends = {index for index, text in enumerate(bare) if ENDS_LOST.search(text)}
+    is_ascii = all(text.isascii() for text in texts)
+    if is_ascii and _are_enough(len(certain), len(texts)):
+        return dict.fromkeys((index for index, text in enumerate(bare) if "?" in text), LOST)
+    if is_ascii and language in ACCENTED and _are_enough(len(ends | certain), len(texts)):
+        return dict.fromkeys(ends, LOST)
+    return {}
+
+
+def _are_enough(found: int, count: int) -> bool:
+    return found >= max(LEAST_TEXTS, LEAST_SHARE * count)
+
+
+def _find_certain_sign(text: str) -> str:
+    """What is wrong with a text, without looking at others; "" if nothing is."""
+    if "\ufffd" in text:
+        return "characters that could not be decoded (U+FFFD)"
+    if text.isascii():
+        bare = ADDRESS.sub(" ", text)
+        return LOST if LOST_LETTER.search(bare) or _is_mostly_marks(bare) else ""
+    if CONTROL.search(text):
+        return "control characters in place of letters or quotation marks"
+    if name := find_utf8_reading(text):
+        return f"UTF-8 that was read as {name}"
+    bare = ADDRESS.sub(" ", text)
+    if LOST_LETTER.search(bare) or _is_mostly_marks(bare):
+        return LOST
+    if _measure_latin1(text) > MOST_LATIN1 and sum(map(str.isalpha, text)) >= FEW_LETTERS:
+        return LATIN1
+    if _measure_badness(text) >= 2:
+        return "sequences of characters that no language has"
+    return ""
+
+
+def _is_mostly_marks(text: str) -> bool:
+    """Whether whole words are question marks: `??? ????? ??`."""
+    return len(ONLY_MARKS.findall(text)) >= 2 and text.count("?") > sum(map(str.isalpha, text))
+
+
+def _find_weak_sign(text: str) -> str:
+    if text.isascii():
+        return ""
+    if _measure_latin1(text) > MOST_LATIN1:
+        return LATIN1
+    if _measure_badness(text):
+        return "sequences of characters that no language has"
+    if INNER_SYMBOL.search(text):
+        return "symbols inside words"
+    if INNER_CAPITAL.search(text):
+        return "capitals inside words"
+    mixed = any(len(_list_alphabets(word)) > 1 for word in re.findall(r"[^\W\d_]{3,}", text))
+    return "letters of several alphabets in one word" if mixed else ""
+
+
+def _measure_latin1(text: str) -> float:
+    """Share of the letters of a text that are between À and ÿ."""
+    letters = [one for one in text if one.isalpha()]
+    return sum("À" <= one <= "ÿ" for one in letters) / len(letters) if len(letters) > 3 else 0.0
+
+
+def _list_alphabets(word: str) -> set[str]:
+    """The alphabets of the letters of a word; the signs for micro and ohm are of none."""
+    names = (unicodedata.name(one, "").partition(" ")[0] for one in word if one not in "µΩμ")
+    return {name for name in names if name in ("LATIN", "GREEK", "CYRILLIC")}
+
+
+def _measure_badness(text: str) -> int:
+    """Number of sequences in a text that hardly occur but by a wrong decoding, by ftfy's heuristic."""
+    from ftfy.badness import badness
+
+    return int(badness(text))
+
+
+@functools.lru_cache(maxsize=1024)
+def find_utf8_reading(text: str) -> str:
+    """The encoding as which the UTF-8 of a text was read; "" if its bytes are not UTF-8 in any."""
+    for name in UTF8_READ_AS:
+        with contextlib.suppress(UnicodeError):
+            decoded = text.encode(name).decode()
+            sequences = sum(not one.isascii() for one in decoded)
+            # One pair may be by chance: `c’è` in Mac Roman, `LIBERTÉ»` in Windows-1252.
+            if sequences > 1 or (sequences and ("Ã" in text or "Â" in text)):
+                return name
+    return ""
+
+
+def _advise(texts: Sequence[str], signs: Set[str], language: str) -> str:
+    """What to do about garbled texts."""
+    readings = Counter(filter(None, map(find_utf8_reading, texts)))
+    name, count = next(iter(readings.most_common(1)), ("", 0))
+    if name and count > len(texts) / 8:
+        return f"they look like UTF-8 that was read as {name}: save the file again as UTF-8 from the program that has the right text"
+    if LOST in signs:
+        return "save the text again as UTF-8 from the program that still has its letters: those behind ? are gone"
+    name, shown = _guess_encoding(max(texts, key=len), signs, language)
+    if name:
+        return f"they look like {name} that was read as {shown}: read the original as {name} and save it as UTF-8"
+    return "save the text again as UTF-8 from the program that has it right"
+
+
+def _guess_encoding(text: str, signs: Set[str], language: str) -> tuple[str, str]:
+    """(encoding of the language, encoding as which it was read), if they give a text of its script; ("", "") otherwise."""
+    names = ENCODINGS.get(language, ENCODINGS["russian"][:2] if language in ("", AUTO) and LATIN1 in signs else ())
+    best = (0.9, "", "")
+    for shown in SHOWN_AS:
+        for name in (name for name in names if name != shown):
+            with contextlib.suppress(UnicodeError):
+                best = max(best, (_measure_plausibility(text.encode(shown).decode(name)), name, shown), key=lambda one: one[0])
+    return best[1], best[2]
+
+
+def _measure_plausibility(text: str) -> float:
+    """Share of the characters outside ASCII but punctuation that are letters of the most frequent script, in the case that words have."""
+    far = [one for one in text if not one.isascii() and not unicodedata.category(one).startswith("P")]
+    scripts = [unicodedata.name(one, "?").partition(" ")[0] if one.isalpha() else "LATIN" for one in far]
+    if not scripts or any(unicodedata.category(one) == "Cc" and not one.isspace() for one in text):
+        return 0.0
+    kana = sum(name in ("HIRAGANA", "KATAKANA") for name in scripts)
+    most = max((scripts.count(name) for name in {*scripts} - {"LATIN"}), default=0)
+    wrong_case = len(re.findall(r"[а-яёα-ω][А-ЯЁΑ-Ω]", text))
+    return (max(most, kana + scripts.count("CJK")) - 2 * wrong_case) / len(scripts)
