@@ -74,6 +74,8 @@ def _replace(text: str, at: int) -> tuple[str, str]:
     if character in NAMES or character == OBJECT:
         return "", NAMES.get(character, ZERO_WIDTH)
     is_noncharacter = category == "Cn" and (ord(character) & 0xFFFE) == 0xFFFE
+    if "\x80" <= character <= "\x9f":
+        return character, ""  # of a text that was decoded wrongly: `garbled_text` rejects it, a repair would hide it
     return ("", CONTROL) if category in ("Cc", "Cf") or is_noncharacter else (character, "")
 
 

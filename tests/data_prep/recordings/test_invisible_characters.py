@@ -20,7 +20,7 @@ from data_prep.recordings.invisible_characters import remove_invisible
         ("yellow\u0085bicycle\u2028and\u2029car\x0bbus", "yellow bicycle and car bus", {"special line breaks": 4}),
         ("\u200fNobody\u200e \u202aknows\u202c \u2067it\u2069\u061c", "Nobody knows it", {"directional marks": 7}),
         ("a\u00a0b\u202fc\u2009d\u3000e", "a b c d e", {"no-break and other special spaces": 4}),
-        ("\x00\x07a\x1b\x9f\ufffeb", "ab", {"control characters": 5}),
+        ("\x00\x07a\x1b\x7f\ufffeb", "ab", {"control characters": 5}),
         ("a\U000e0041b\ufffcc", "abc", {"control characters": 1, "zero-width characters": 1}),
         ("\u3164a\u115fb\u2800c", " a b c", {"no-break and other special spaces": 3}),
         ("Au\u200cflage so\u200dft", "Auflage soft", {"zero-width characters": 2}),
@@ -42,6 +42,7 @@ def test_invisible_characters_are_removed_or_become_a_space(text: str, clean: st
         "\u0600١٢٣",
         "Ein Satz, wie er ist: „ja“ – 3 °C, 5 €…\tÜ\n",
         "日本語の「文」です。ー〜",
+        "c\x92è",  # decoded wrongly: `garbled_text` rejects it
     ],
 )
 def test_what_is_visible_or_needed_stays(text: str) -> None:
@@ -51,7 +52,7 @@ def test_what_is_visible_or_needed_stays(text: str) -> None:
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\t\n\r"), max_size=40))
 def test_nothing_invisible_is_left_and_nothing_visible_is_lost(text: str) -> None:
     clean, kinds = remove_invisible(text)
-    assert not any(unicodedata.category(one) in ("Cc", "Zl", "Zp") for one in clean)
+    assert not any(unicodedata.category(one) in ("Cc", "Zl", "Zp") and not "\x80" <= one <= "\x9f" for one in clean)
     assert "".join(
         one for one in text if unicodedata.category(one)[0] in "LNPS" and one not in "\u115f\u1160\u3164\uffa0\u2800\ufffc"
     ) == "".join(one for one in clean if unicodedata.category(one)[0] in "LNPS")
