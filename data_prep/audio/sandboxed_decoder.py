@@ -279,7 +279,7 @@ def _handle_request(request: dict[str, Any], descriptors: list[int], alive: Repo
 
 def _write_samples(path: Path, track: Track, descriptors: list[int], alive: Report) -> dict[str, Any]:
     done = 0
-    for pieces in resample_blocks(path, track, RATES):
+    for pieces in resample_blocks(path, track, RATES, lambda: alive(0.0)):
         done += len(pieces[0])
         try:
             for descriptor, piece in zip(descriptors, pieces, strict=True):

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from data_prep.audio.channel_selection import AUTO, ChannelLevels, choose_channels, find_channel
-from data_prep.audio.stream_reader import DECODE_ERRORS, EXTENSIONS, MOST_CHANNELS, AudioError, Samples, Stream, format_error, open_stream
+from data_prep.audio.decoded_stream import DECODE_ERRORS, AudioError, Samples, Stream, describe_missing, describe_stop
+from data_prep.audio.stream_reader import EXTENSIONS, MOST_CHANNELS, ignore_progress, open_stream
 
 __all__ = ["EXTENSIONS", "AudioError", "Samples"]
 
@@ -30,7 +31,6 @@ SPEECH_RATE = 16_000
 """Hz. Input rate of voice activity detection and Whisper."""
 
 SILENT = 3e-5  # standard deviation of full scale 1.0: -90 dBFS, the last bit of 16
-SHORTFALL = 0.01  # share of the declared length that may be missing: encoders' padding counts differently
 LARGEST = 1e12
 LONGEST_HOURS = 24
 FADE_SECONDS = 0.005
@@ -105,7 +105,7 @@ class Track(BaseModel):
     warning: str = ""
     """Why less was decoded than the file declares; empty if complete."""
     note: str = ""
-    """Which sound of the file was read, if it has several."""
+    """Which sound of the file was read, if it has several, and where silence stands for a pause of its packets."""
 
     @property
     def length(self) -> int:
@@ -125,7 +125,7 @@ def probe_recording(
 
     Raises `AudioError` (`unreadable`, `empty`, `nan`, `silent`, `too_long`, `missing_channel`); a truncated file only gets a warning.
     """
-    stream = open_stream(path)
+    stream = open_stream(path, lambda: alive(0.0))
     bounds.require(stream.declared or 0, stream)
     if (find_channel(channels) or 0) >= stream.channels:
         held = "one channel" if stream.channels == 1 else f"{stream.channels} channels"
@@ -142,7 +142,7 @@ def probe_recording(
             bounds.require(frames, stream)
             alive(frames / stream.rate)
     except DECODE_ERRORS as error:
-        broken = f"decoding stopped after {frames / stream.rate:.2f} s{_format_declared(stream)}: {format_error(error)}"
+        broken = "; ".join([*stream.missing, describe_stop(stream, frames, error)])
     if not frames:
         raise AudioError("unreadable" if broken else "empty", broken or "no samples in the file")
     mean = sums / frames
@@ -160,12 +160,14 @@ def probe_recording(
         channel=choice.name,
         channel_note=choice.note,
         apart=choice.apart,
-        warning=broken or _describe_shortfall(stream, frames),
-        note=stream.note,
+        warning=broken or describe_missing(stream, frames),
+        note="; ".join(stream.notes),
     )
 
 
-def resample_blocks(path: Path, track: Track, rates: tuple[int, ...]) -> Iterator[list[Samples]]:
+def resample_blocks(
+    path: Path, track: Track, rates: tuple[int, ...], alive: Callable[[], None] = ignore_progress
+) -> Iterator[list[Samples]]:
     """Yield the mono mix in pieces, one per rate; each rate is resampled once from the native rate (soxr VHQ), delay compensated.
 
     The pieces of a rate add up to `convert_position(track.frames, track.rate, rate)` samples.
@@ -176,7 +178,7 @@ def resample_blocks(path: Path, track: Track, rates: tuple[int, ...]) -> Iterato
     streams = [None if rate == track.rate else soxr.ResampleStream(track.rate, rate, 1, dtype="float32", quality="VHQ") for rate in rates]
     due = [convert_position(track.frames, track.rate, rate) for rate in rates]
     left = track.frames
-    for block in _take_frames(open_stream(path).blocks, track.frames):
+    for block in _take_frames(open_stream(path, alive).blocks, track.frames):
         left -= len(block)
         mono = block @ weights - np.float32(track.offset)
         pieces = [mono if stream is None else stream.resample_chunk(mono, last=left == 0) for stream in streams]
@@ -257,21 +259,3 @@ def _require_finite(block: Samples, before: int, stream: Stream) -> None:
     if bad.any():
         at = before + int(bad.argmax())
         raise AudioError("nan", f"a sample that is not a number at {at / stream.rate:.3f} s", (stream.declared or at) / stream.rate)
-
-
-def _describe_shortfall(stream: Stream, frames: int) -> str:
-    """Description of missing audio; empty if complete."""
-    seconds = f"{frames / stream.rate:.2f} s"
-    if stream.faults:
-        first = f"the first after {stream.faults[0] / stream.rate:.2f} s"
-        decoded = f"{seconds}{_format_declared(stream)} decoded"
-        return f"damaged: pieces dropped because they cannot be decoded: {len(stream.faults)}, {first}; {decoded}"
-    if stream.ends_midway:
-        return f"truncated: the file ends before its audio does, after {seconds}"
-    if stream.declared is not None and stream.declared - frames > SHORTFALL * stream.declared:
-        return f"truncated: the file declares {stream.declared / stream.rate:.2f} s and holds {seconds}"
-    return ""
-
-
-def _format_declared(stream: Stream) -> str:
-    return "" if stream.declared is None else f" of {stream.declared / stream.rate:.2f}"

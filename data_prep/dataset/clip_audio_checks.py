@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.audio.stream_reader import DECODE_ERRORS, AudioError, open_stream
-from data_prep.audio.waveform import SHORTFALL, SILENT, convert_position
+from data_prep.audio.decoded_stream import DECODE_ERRORS, AudioError, describe_missing
+from data_prep.audio.stream_reader import open_stream
+from data_prep.audio.waveform import SILENT, convert_position
 from finetune.storage import files
 
 
@@ -54,6 +55,8 @@ def inspect_clip(path: Path) -> AudioInfo:
     stream = open_stream(path)
     frames, low, high = 0, np.inf, -np.inf
     for block in _read_blocks(stream.blocks):
+        if not len(block):
+            continue
         frames += len(block)
         lowest, highest = float(block.min()), float(block.max())
         if not np.isfinite(highest - lowest):
@@ -63,8 +66,8 @@ def inspect_clip(path: Path) -> AudioInfo:
         raise AudioError("empty", "no samples in the file")
     if high - low < SILENT:
         raise AudioError("silent", f"{frames / stream.rate:.2f} s without any signal")
-    if stream.declared is not None and stream.declared - frames > SHORTFALL * stream.declared:
-        raise AudioError("truncated", f"the file declares {stream.declared / stream.rate:.2f} s and holds {frames / stream.rate:.2f} s")
+    if problem := describe_missing(stream, frames):
+        raise AudioError("truncated", problem.removeprefix("truncated: "))
     return AudioInfo(stream.rate, stream.channels, frames, files.digest(path))
 
 

@@ -22,7 +22,7 @@ from data_prep.recordings.recording_files import RecordingSource
 from data_prep.segmentation import channel_voices, recording_parts, vad
 from data_prep.segmentation.vad import Region, SpeechScan
 
-FORM = 2
+FORM = 3
 """Version of the results: increase it when they change."""
 SAMPLES = "samples"
 """Folder for the samples of recordings that are divided into parts, 576 MB an hour, until all parts are finished."""

@@ -1,0 +1,224 @@
+"""PyAV's side of the audio reader: containers whose packets have times (webm, mkv, mp4, ts, flv, Ogg), and what soundfile does not read."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from data_prep.audio.decoded_stream import DECODE_ERRORS, AudioError, Samples, Stream, fit_channels, format_error
+from data_prep.audio.file_view import FilePart
+from data_prep.audio.packet_clock import PacketClock
+from finetune.errors import format_count
+
+if TYPE_CHECKING:
+    from av import AudioFrame
+    from av.audio.resampler import AudioResampler
+    from av.audio.stream import AudioStream
+    from av.container import InputContainer
+
+CONTAINERS = "aac,ac3,aiff,amr,ape,asf,au,avi,caf,flac,flv,loas,matroska,webm,mov,mp3,mp4,mpeg,mpegts,ogg,tta,w64,wav,wv"
+"""Containers that FFmpeg may detect; no playlists, which would make it open other files or URLs, and no pictures."""
+WITHOUT_HEADER = ("aac", "loas")
+"""FFmpeg's names for raw AAC."""
+BROADCAST = ("mpegts", "mpeg")
+"""Containers whose clock may be set anew. They declare no length: FFmpeg estimates it from the last time."""
+TIMED = (*BROADCAST, "matroska,webm", "mov,mp4,m4a,3gp,3g2,mj2", "flv", "ogg", "asf")
+"""Containers whose packets have times of their own. FFmpeg counts those of the others, such as AVI's chunks and raw AAC."""
+COARSE = ("asf",)
+"""Containers whose times are those of sending a packet, to some tens of milliseconds."""
+COARSE_UNIT = Fraction(1, 20)
+ESTIMATED = (*WITHOUT_HEADER, *BROADCAST, "mp3", "ac3", "amr", "avi")
+"""Containers whose duration FFmpeg estimates, from the bit rate or the last time; AVI also counts empty packets, which it skips."""
+FAULTS = 10
+"""Damaged packets that are skipped before the first good one."""
+SILENCE = 1 << 14
+"""Frames in a block of silence."""
+
+
+def open_with_av(part: FilePart, first: str) -> Stream:
+    """Open a part of a file with FFmpeg. `first`: what soundfile said. Raises `AudioError` (`unreadable`); reading the blocks may raise
+    `DECODE_ERRORS`."""
+    import av
+
+    faults: list[int] = []
+    said = f"soundfile: {first}; PyAV" if first else "PyAV"
+    try:
+        source = str(part.path.absolute()) if part.is_whole else part.open()
+        container = av.open(source, options={"format_whitelist": CONTAINERS})
+        track = next((stream for stream in container.streams.audio if stream.codec_context), None)  # None: unknown codec
+        if track is None or (frame := next(frames := _decode_frames(container, track, faults), None)) is None:
+            container.close()  # a file name like a.flac is enough for FFmpeg to detect a stream in garbage
+            raise AudioError("unreadable", f"{said}: no audio stream that can be decoded")
+    except (*DECODE_ERRORS, av.error.FFmpegError) as error:
+        raise AudioError("unreadable", f"{said}: {format_error(error)}") from error
+    rate = frame.sample_rate  # of the decoded audio; AAC containers may declare half of it
+    clock = _make_clock(container, track, rate)
+    lead = clock.place(_find_time(frame), frame.samples) if clock else 0
+    seconds = _read_declared_seconds(container, track, frame)
+    declared = None if seconds is None else round(seconds * rate) + lead
+    notes = _describe_streams(container)
+    blocks = _read_blocks(container, itertools.chain([frame], frames), clock, notes)
+    return Stream(rate, frame.layout.nb_channels, declared, blocks, not part.has_end, faults, notes=notes)
+
+
+def _make_clock(container: InputContainer, track: AudioStream, rate: int) -> PacketClock | None:
+    """None: the packets have no times of their own."""
+    if container.format.name not in TIMED:
+        return None
+    unit = COARSE_UNIT if container.format.name in COARSE else Fraction(track.time_base or 1)
+    return PacketClock(rate, unit, _find_picture_start(container, track), container.format.name in BROADCAST)
+
+
+def _find_picture_start(container: InputContainer, track: AudioStream) -> Fraction | None:
+    """Seconds at which the first of the other streams starts: films and further sound, no covers and no subtitles."""
+    from av.stream import Disposition
+
+    return min(
+        (
+            other.start_time * other.time_base
+            for other in container.streams
+            if other is not track
+            and other.type in ("video", "audio")
+            and not other.disposition & Disposition.attached_pic
+            and other.start_time is not None
+            and other.time_base is not None
+        ),
+        default=None,
+    )
+
+
+def _describe_streams(container: InputContainer) -> list[str]:
+    """A note on a file with several audio streams, such as languages of a film; none for one."""
+    streams = container.streams.audio
+    names = [stream.metadata.get("language") or stream.metadata.get("title") or stream.name for stream in streams]
+    listed = ", ".join(f"{name:.20}" for name in names[:6])
+    return [f"{len(names)} audio streams ({listed}); the first is read"] if len(names) > 1 else []
+
+
+def _decode_frames(container: InputContainer, track: AudioStream, faults: list[int]) -> Iterator[AudioFrame]:
+    """Yield decoded frames from the start of the recording, without encoder delay. FFmpeg skips the delay if the container declares it.
+
+    Raw AAC and WMA do not declare it: their first frame contains no audio, because these codecs overlap two frames. FFmpeg would skip two
+    frames of WMA, of which the second may contain audio.
+    """
+    from av.codec.context import Flags2
+
+    undeclared = container.format.name in WITHOUT_HEADER or track.codec_context.name in ("wmav1", "wmav2")
+    if undeclared:
+        track.codec_context.flags2 |= Flags2.skip_manual
+    return itertools.islice(_decode_packets(container, track, faults), 1 if undeclared else 0, None)
+
+
+def _decode_packets(container: InputContainer, track: AudioStream, faults: list[int]) -> Iterator[AudioFrame]:
+    """Yield all frames except those of damaged packets, recorded in `faults`; raises if most packets are damaged."""
+    import av
+
+    frames = decoded = 0
+    for packet in container.demux(track):
+        try:
+            good = packet.decode()
+        except av.error.InvalidDataError:
+            faults.append(frames)
+            if len(faults) > decoded + FAULTS:
+                raise
+            continue
+        for frame in good:
+            frames, decoded = frames + frame.samples, decoded + 1
+            yield frame
+
+
+def _find_time(frame: AudioFrame) -> Fraction | None:
+    """Seconds at which a frame is played."""
+    return None if frame.pts is None or frame.time_base is None else frame.pts * frame.time_base
+
+
+def _read_declared_seconds(container: InputContainer, track: AudioStream, first: AudioFrame) -> float | None:
+    """Duration of the track by the header; None if there is none, or only an estimate."""
+    if container.format.name in ESTIMATED:
+        return None
+    if track.duration is not None and track.time_base is not None:
+        return float(track.duration * track.time_base)
+    alone = len(container.streams) == 1  # Matroska declares the time at which its longest stream ends
+    start = max(Fraction(0), _find_time(first) or Fraction(0))
+    return container.duration / 1e6 - float(start) if container.duration and alone else None
+
+
+def _read_blocks(container: InputContainer, frames: Iterator[AudioFrame], clock: PacketClock | None, notes: list[str]) -> Iterator[Samples]:
+    """Yield the frames in the format of the first one, with silence where their times leave gaps. `notes` grows at the end."""
+    import av
+
+    fitting = None
+    try:
+        with container:
+            for number, frame in enumerate(frames):
+                if fitting is None:
+                    fitting = _FrameFitting(frame)
+                silence = 0
+                if clock and number == 0:
+                    silence = clock.lead
+                elif clock:
+                    silence = clock.place(_find_time(frame), frame.samples * clock.rate // frame.sample_rate)
+                if silence:
+                    yield from fitting.finish()
+                    yield from _make_silence(silence, fitting.channels)
+                yield from fitting.convert(frame)
+            if fitting is not None:
+                yield from fitting.finish()
+                notes += [*(clock.describe() if clock else []), *fitting.describe()]
+    except av.error.FFmpegError as error:
+        raise RuntimeError(format_error(error)) from error
+
+
+def _make_silence(frames: int, channels: int) -> Iterator[Samples]:
+    for start in range(0, frames, SILENCE):
+        yield np.zeros((min(SILENCE, frames - start), channels), np.float32)
+
+
+class _FrameFitting:
+    """Owns FFmpeg's resampler, which converts frames to floats, and those of another rate or layout to the format of the first frame."""
+
+    def __init__(self, first: AudioFrame) -> None:
+        self.channels, self._rate = first.layout.nb_channels, first.sample_rate
+        self._format = (first.sample_rate, first.layout.name)
+        self._resampler = self._make_resampler()
+        self._changes: list[str] = []
+        self._done = 0
+
+    def _make_resampler(self) -> AudioResampler:
+        import av
+
+        return av.AudioResampler(format="fltp", rate=self._rate)
+
+    def convert(self, frame: AudioFrame) -> Iterator[Samples]:
+        """Yield [frames, channels] in the format of the first frame."""
+        found = (frame.sample_rate, frame.layout.name)
+        if found != self._format:
+            yield from self.finish()
+            self._format = found
+            self._changes.append(
+                f"{self._done / self._rate:.2f} s to {found[0]} Hz and {format_count(frame.layout.nb_channels, 'channel')}"
+            )
+        frame.pts = None  # the resampler would fill gaps, too
+        yield from self._emit(self._resampler.resample(frame))
+
+    def finish(self) -> Iterator[Samples]:
+        """Yield what the resampler holds back, before anything that is not its continuation."""
+        yield from self._emit(self._resampler.resample(None))
+        self._resampler = self._make_resampler()
+
+    def _emit(self, frames: list[AudioFrame]) -> Iterator[Samples]:
+        for plain in frames:
+            self._done += plain.samples
+            yield fit_channels(plain.to_ndarray().T, self.channels)
+
+    def describe(self) -> list[str]:
+        """Changes of the format, for the user."""
+        if not self._changes:
+            return []
+        kept = f"{self._rate} Hz and {format_count(self.channels, 'channel')}"
+        more = f" and {len(self._changes) - 3} more" if len(self._changes) > 3 else ""
+        return [f"the format changes at {', at '.join(self._changes[:3])}{more}: converted to {kept}"]
