@@ -121,7 +121,7 @@ def _decode_packets(container: InputContainer, track: AudioStream, faults: list[
     for packet in container.demux(track):
         try:
             good = packet.decode()
-        except av.error.InvalidDataError:
+        except (av.error.InvalidDataError, av.error.UndefinedError):
             faults.append(frames)
             if len(faults) > decoded + FAULTS:
                 raise

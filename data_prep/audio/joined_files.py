@@ -31,7 +31,7 @@ INITIAL_BLOCK = b"".join(re.escape(bytes([byte])) for byte in range(256) if byte
 
 SIGNATURES = {
     "flac": re.compile(rb"fLaC[\0\x80]\0\0\x22"),
-    "riff": re.compile(rb"(?:RIFF|RIFX|RF64|BW64)[\0-\xff]{4}(?:WAVE[A-Za-z]{3}[A-Za-z0-9 ]|AVI LIST)"),
+    "riff": re.compile(rb"(?:RIFF|RIFX|RF64|BW64)[\0-\xff]{4}(?:WAVE[A-Za-z0-9]{3}[A-Za-z0-9 ]|AVI LIST)"),
     "aiff": re.compile(rb"FORM[\0-\xff]{4}AIF[FC][A-Z]{3}[A-Z ]"),
     "w64": re.compile(rb"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\0\0"),
     "caf": re.compile(rb"caff\0\x01\0\0desc"),
@@ -81,12 +81,19 @@ def skip_id3(file: FileView, position: int) -> int:
 
 
 def _find_starts(file: FileView, kind: str, begin: int, size: int, alive: Callable[[], None]) -> Iterator[int]:
-    """Yield the byte at which each file begins. Where a header says how long its file is, the search begins at its end."""
+    """Yield the byte at which each file begins. Nothing is searched if all sizes that the headers say are right."""
     position: int | None = begin
     while position is not None:
         yield position
         stop = _read_end(file, kind, position, size)
-        position = _search(file, SIGNATURES[kind], stop if stop is not None else position + 1, size, alive)
+        if stop is None or not (stop == size or _begins(file, kind, stop)):
+            stop = position + 1
+        position = _search(file, SIGNATURES[kind], stop, size, alive)
+
+
+def _begins(file: FileView, kind: str, position: int) -> bool:
+    file.seek(position)
+    return SIGNATURES[kind].match(file.read(LONGEST_HEADER)) is not None
 
 
 def _search(file: FileView, signature: re.Pattern[bytes], position: int, size: int, alive: Callable[[], None]) -> int | None:

@@ -100,9 +100,11 @@ def is_mp3(part: FilePart) -> bool:
 def is_cut_mp3(part: FilePart) -> bool:
     """Whether MP3 frames begin after a few other bytes, as in a piece of a broadcast. For files that nothing else reads."""
     with part.open() as file:
-        head = _Walk(file, min(part.stop, BLOCK), lambda: None)
-        found = head.find_frame(head.skip_tags(0))
-        return found is not None and _Walk(file, part.stop, lambda: None).follow_chain(found, 2 * CHAIN) is not None
+        walk = _Walk(file, part.stop, lambda: None)
+        begin = walk.skip_tags(0)
+        file.seek(begin)
+        places = [begin + match.start() for match in START.finditer(file.read(BLOCK))]
+        return any(walk.follow_chain(place, 2 * CHAIN, may_end=False) is not None for place in places)
 
 
 def _divide_at_count(part: Mp3Part) -> list[Mp3Part]:
@@ -194,14 +196,15 @@ class _Walk:
         finish()
         return parts
 
-    def follow_chain(self, position: int, length: int) -> int | None:
-        """The byte after `length` frames of one format from `position`, or after fewer that end with the file or before a tag."""
+    def follow_chain(self, position: int, length: int, may_end: bool = True) -> int | None:
+        """The byte after `length` frames of one format from `position`; if it `may_end`, also after fewer up to the end of the file or a
+        tag."""
         first = None
         for number in range(length):
             found, size = self._measure(position)
             if not size or (first or found) != found:
                 ends = position >= self._size or self._has_tag(position)
-                return position if number and ends else None
+                return position if number and ends and may_end else None
             first = found
             position += size
         return position
