@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import soundfile
 
+from data_prep.audio import mp3_frames
+from data_prep.audio.file_view import FilePart
 from finetune.storage import input_files
 
 LOSSLESS = ("PCM_", "FLOAT", "DOUBLE", "ALAC_")
@@ -24,9 +26,12 @@ class Encoding(NamedTuple):
 
 def read_encoding(path: Path, seconds: float) -> Encoding:
     """The encoding of a recording of known duration. What libsndfile cannot open (m4a, webm, wma) counts as lossy."""
-    kilobits = path.stat().st_size * 8 / 1000 / max(seconds, 0.001) if path.is_file() else 0.0
+    size = path.stat().st_size if path.is_file() else 0
+    kilobits = size * 8 / 1000 / max(seconds, 0.001)
     try:
         input_files.require_regular(path)
+        if mp3_frames.is_mp3(FilePart(path, 0, size)):  # libmpg123 would complain about joined files on the terminal
+            return Encoding(False, kilobits)
         subtype = soundfile.info(os.fsencode(path)).subtype
     except (OSError, soundfile.LibsndfileError):
         return Encoding(False, kilobits)

@@ -103,7 +103,8 @@ def is_cut_mp3(part: FilePart) -> bool:
         walk = _Walk(file, part.stop, lambda: None)
         begin = walk.skip_tags(0)
         file.seek(begin)
-        places = [begin + match.start() for match in START.finditer(file.read(BLOCK))]
+        block = file.read(BLOCK)
+        places = [begin + match.start() for match in START.finditer(block)]
         return any(walk.follow_chain(place, 2 * CHAIN, may_end=False) is not None for place in places)
 
 

@@ -71,6 +71,11 @@ def open_stream(path: Path, alive: Callable[[], None] = ignore_progress) -> Stre
     return _open_part(parts[0]) if len(parts) == 1 else join_parts(parts, _open_part)
 
 
+def is_joined(path: Path) -> bool:
+    """Whether a file is several joined files, of which other programs read the first only. Raises `AudioError` (`unreadable`)."""
+    return len(joined_files.find_parts(_require_content(path), ignore_progress)) > 1
+
+
 def holds_sound(path: Path) -> bool:
     """Whether a file of any name can be decoded as sound."""
     try:

@@ -15,6 +15,7 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
+from data_prep.audio.stream_reader import is_joined
 from data_prep.audio.waveform import MASTER_RATE, convert_to_int16, encode_pcm_file, read_audio
 from data_prep.audio_codecs.selection import DEFAULT_MODEL
 from data_prep.manifest import AUTO, TRAIN, VAL, ManifestRow
@@ -176,6 +177,7 @@ def _write_clip(clip: Path, target: Path, layout: str = "WAV") -> None:
     try:
         info = soundfile.info(clip)
         found = info.format if (info.samplerate, info.channels, info.subtype) == (MASTER_RATE, 1, "PCM_16") else ""
+        found = "" if found and is_joined(clip) else found
     except soundfile.LibsndfileError:  # PyAV decodes it
         found = ""
     if found == layout:

@@ -60,6 +60,8 @@ def _encode_packets(stream: av.AudioStream, samples: np.ndarray, rate: int) -> l
         stream.bit_rate = 64_000
     frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples.T, np.float32), format="fltp", layout=layout)
     frame.sample_rate, frame.pts = rate, 0
-    fitting = av.AudioResampler(format=stream.format.name, layout=layout, rate=rate, frame_size=1024 if stream.codec.name.startswith("pcm") else None)
+    fitting = av.AudioResampler(
+        format=stream.format.name, layout=layout, rate=rate, frame_size=1024 if stream.codec.name.startswith("pcm") else None
+    )
     pieces = [*fitting.resample(frame), *fitting.resample(None), None]
     return [packet for piece in pieces for packet in stream.encode(piece)]

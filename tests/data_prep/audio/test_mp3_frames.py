@@ -48,7 +48,14 @@ def parts() -> dict[str, bytes]:
         name: encode("mp3", "libmp3lame", chirp(seconds, rate, channels, 300 + 200 * number), rate, options)
         for number, (name, (seconds, rate, channels, options)) in enumerate(PARTS.items())
     }
-    return made | {"picture": make_id3(70_000), "other picture": make_id3(3_000), "tag": ID3V1, "ape": APE, "junk": JUNK, "zeros": bytes(3000)}
+    return made | {
+        "picture": make_id3(70_000),
+        "other picture": make_id3(3_000),
+        "tag": ID3V1,
+        "ape": APE,
+        "junk": JUNK,
+        "zeros": bytes(3000),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +164,9 @@ def test_the_walk_finds_the_frames_that_ffmpeg_finds(codec: str, layer: int, tmp
 def test_layer_two_changes_its_format(tmp_path: Path, decoder) -> None:
     data = [encode("mp2", "mp2", chirp(1.0, rate, channels), rate) for rate, channels in ((48_000, 1), (24_000, 2))]
     track = decoder.probe(join(tmp_path / "a.mp2", *data))
-    assert track.frames / track.rate == pytest.approx(sum(count_frames(one) * 1152 / rate for one, rate in zip(data, (48_000, 24_000), strict=True)), abs=0.001)
+    assert track.frames / track.rate == pytest.approx(
+        sum(count_frames(one) * 1152 / rate for one, rate in zip(data, (48_000, 24_000), strict=True)), abs=0.001
+    )
     assert (track.rate, len(track.weights), track.warning) == (48_000, 2, "")
 
 

@@ -69,7 +69,9 @@ def test_small_steps_add_up_to_silence() -> None:
     assert clock.written / 48_000 == pytest.approx(120.12, abs=0.1)
 
 
-@pytest.mark.parametrize(("picture", "broadcast", "silence"), [(0, False, 2.0), (None, False, 0), (1.96, False, 0), (-20, True, 0), (-20, False, 22)])
+@pytest.mark.parametrize(
+    ("picture", "broadcast", "silence"), [(0, False, 2.0), (None, False, 0), (1.96, False, 0), (-20, True, 0), (-20, False, 22)]
+)
 def test_a_late_start_is_silence_unless_nothing_started_before(picture: float | None, broadcast: bool, silence: float) -> None:
     start = None if picture is None else Fraction(picture)
     assert PacketClock(48_000, MILLISECOND, start, broadcast).place(Fraction(2), 960) == silence * 48_000

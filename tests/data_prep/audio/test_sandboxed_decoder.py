@@ -143,7 +143,7 @@ def test_a_file_that_needs_more_memory_than_allowed_is_refused(tmp_path, railway
         with pytest.raises(AudioError) as caught:
             small.probe(tmp_path / "wide.wav")
         assert caught.value.reason == "decoder_crashed"
-        assert small.probe(sample / "slt/harbour.flac").frames > 0
+        assert small.probe(sample / "slt/kitchen.mp3").frames > 0
     with AudioDecoder(tmp_path / "samples") as usual:
         assert usual.probe(tmp_path / "wide.wav").frames == 48000
 
