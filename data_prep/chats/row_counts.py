@@ -56,6 +56,8 @@ class RowCounts:
     """Answers with weight 0."""
     left_out: Counter[str] = field(default_factory=Counter)
     """What readers left out of exported chats → number of messages."""
+    invisible: Counter[str] = field(default_factory=Counter)
+    """Kind of invisible character → number of rows kept with it."""
     first_rejected: dict[str, dict[str, str]] = field(default_factory=dict)
     """Reason, as in `reasons` → the first rejected row with it."""
     first_places: dict[bytes, str] = field(default_factory=dict)
@@ -108,6 +110,7 @@ def make_summary(tally: RowCounts, skipped: Counter[str], val_share: float, val_
         **({"joined_messages": tally.joined} if tally.joined else {}),
         **({"answers_with_weight_0": tally.unlearned} if tally.unlearned else {}),
         **({"left_out_of_exported_chats": dict(tally.left_out.most_common())} if tally.left_out else {}),
+        **({"rows_with_invisible_characters": dict(tally.invisible.most_common())} if tally.invisible else {}),
         "reasons": dict(tally.reasons.most_common()),
         "first_rejected": {reason: tally.first_rejected[reason] for reason, _ in tally.reasons.most_common()},
     }
@@ -135,6 +138,8 @@ def format_summary(summary: dict[str, Any]) -> str:
         found.append(f"  {format_count(pairs, 'preference pair')}: the chosen answer is trained on, the rejected one is not used")
     if summary.get("joined_messages"):
         found.append(f"  {format_count(summary['joined_messages'], 'message')} joined to the one before (--join-turns)")
+    if invisible := summary.get("rows_with_invisible_characters"):
+        found.append(f"  rows with invisible characters, which stay as they are: {format_counts(invisible)}")
     if summary.get("answers_with_weight_0"):
         found.append(f"  {format_count(summary['answers_with_weight_0'], 'answer')} with weight 0: read, but not learned")
     if least := summary.get("val_rows_at_least"):

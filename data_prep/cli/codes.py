@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from data_prep.dataset.manifest_line_reader import DATASET, find_manifests
 from data_prep.manifest import REJECTS, ManifestRow, Reject
 from data_prep.parallel import worker_options
 from data_prep.parallel.process_pool import StopSignal, report_stopped
+from data_prep.recordings.invisible_characters import remove_invisible
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code, format_count
 from finetune.storage import demo_models, files
@@ -101,7 +103,7 @@ def _run(argv: list[str]) -> int:
     worker_options.check_options(options)
     manifests = find_manifests(options.dataset)
     folder = manifests[0].parent
-    rows = list(_read_rows(manifests, folder, options.speaker))
+    rows = _clean_texts(list(_read_rows(manifests, folder, options.speaker)))
     codec = open_codec(options.model)
     owner = files.lock_folder(folder)
     try:
@@ -156,6 +158,19 @@ def _read_rows(manifests: list[Path], folder: Path, speaker: str | None) -> Iter
     for reject in _read_rejects(folder):
         if _is_own_reject(reject, manifests):
             yield folder / reject["manifest"], ManifestRow.model_validate(reject["row"])
+
+
+def _clean_texts(rows: list[tuple[Path, ManifestRow]]) -> list[tuple[Path, ManifestRow]]:
+    """The rows without invisible characters in their texts, which other programs may have left there; reports how many there were."""
+    found: Counter[str] = Counter()
+    cleaned = []
+    for path, row in rows:
+        text, kinds = remove_invisible(row.text)
+        found += kinds
+        cleaned.append((path, row.model_copy(update={"text": text}) if kinds and text.strip() else row))
+    if found:
+        print_line(f"left out of the texts: {', '.join(f'{count} {kind}' for kind, count in sorted(found.items()))}")
+    return cleaned
 
 
 def _read_rejects(folder: Path) -> list[dict[str, Any]]:

@@ -31,6 +31,7 @@ from data_prep.chats.conversation_formats import SHAPES, ChatRow, ShapeError, de
 from data_prep.chats.row_counts import MADE_BY, REJECTED, TRAINS, VALIDATES, RowCounts, UnreadKeys
 from data_prep.chats.whatsapp_export import DEFAULT_PAUSE_HOURS
 from data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
+from data_prep.recordings.invisible_characters import count_hidden
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code
 from finetune.storage import files, input_files, strict_json
@@ -297,13 +298,15 @@ def _accept_row(found: FoundRow, wanted: TextOptions, tally: RowCounts) -> ChatR
     row, kind, tidied, joined = _parse_conversation(found, wanted)
     if first := tally.find_earlier(row, found.place):
         raise UserError(f"the same as {first}")
-    parts = (row.get(key, ()) for key in ("messages", "prompt", "completion"))
+    parts = [row.get(key, ()) for key in ("messages", "prompt", "completion")]
     turns = [turn for part in parts if not isinstance(part, str) for turn in part]
     unlearned = sum(turn.get("weight") == 0 for turn in turns)
     given = found.row or {}
     of_row = [*list_unread_keys(wanted.columns.translate(given), kind), *wanted.columns.list_replaced(given)]
     unread = UnreadKeys(of_row, chat_messages.list_unread_keys(turns))
     tally.count_kept(kind, unread, tidied, joined, unlearned)
+    texts = [turn["content"] for turn in turns if isinstance(turn.get("content"), str)] + [part for part in parts if isinstance(part, str)]
+    tally.invisible.update({kind for text in texts for kind in count_hidden(text)})
     return row
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from data_prep.recordings.invisible_characters import remove_invisible
 from finetune.errors import UserError
 from finetune.storage import files, input_files, strict_json
 from finetune.terminal import print_diagnostic
@@ -28,8 +29,13 @@ class Decision(BaseModel):
     action: Action
     """keep: keep regardless of the rules; reject; text: apply the rules with `text`; undo: remove the decision."""
     text: str | None = Field(default=None, min_length=1)
-    """Corrected transcript of the clip; also allowed with "keep"."""
+    """Corrected transcript of the clip, without invisible characters; also allowed with "keep"."""
     note: str | None = None
+
+    @field_validator("text", mode="before")
+    @classmethod
+    def _remove_invisible(cls, text: object) -> object:
+        return remove_invisible(text)[0] if isinstance(text, str) else text
 
     @model_validator(mode="after")
     def _has_its_text(self) -> Self:

@@ -13,6 +13,7 @@ from data_prep.audio_codecs.interface import CodeFormat
 from data_prep.dataset.clip_audio_checks import AudioInfo
 from data_prep.dataset.manifest_line_reader import ManifestLine
 from data_prep.manifest import AUTO, LANGUAGES, TRAIN, VAL, ManifestRow
+from data_prep.recordings.invisible_characters import remove_invisible
 
 DURATION_TOLERANCE = 0.02
 """Tolerance of `duration` in seconds: rows are rounded, and MP3 adds padding that its header may not declare."""
@@ -46,6 +47,7 @@ NOTES = {
     "channels": ("clip", "with several channels: their mean is used, or the clean one beside noise or silence"),
     "ref_rate": ("reference clip", f"not at {MASTER_RATE} Hz, rejected by the official script; export --as qwen converts such clips"),
     "assumed_codec": ("dataset", "whose codec is not recorded"),
+    "invisible": ("row", "whose text has invisible characters; `data_prep codes` removes them"),
     "no_speaker": ("row", "without a speaker: use --speaker NAME in later commands"),
     "renamed": ("path", "found in another Unicode form, in another case or with other separators"),
     "same_recording": ("validation row", "from a recording that also has training rows, from other parts"),
@@ -123,12 +125,14 @@ def check_reference(line: ManifestLine, row: ManifestRow, sound: AudioInfo | Aud
 
 
 def check_fields(line: ManifestLine, row: ManifestRow, languages: Collection[str]) -> Iterator[Problem]:
-    """Problems of the language and speaker fields of a row. `languages`: names of those that the model can be given; empty: any."""
+    """Problems of the language, the speaker and the text of a row. `languages`: names of those that the model can be given; empty: any."""
     name = row.language.strip().lower()
     if languages and name and name != AUTO and LANGUAGES.get(name, name) not in languages:
         yield Problem("language", line.place, f"{row.language!r}; supported: {', '.join(sorted(languages))}, or {AUTO}")
     if not row.speaker:
         yield Problem("no_speaker", line.place, row.audio)
+    if kinds := remove_invisible(row.text)[1]:
+        yield Problem("invisible", line.place, ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())))
 
 
 def check_across_rows(rows: Sequence[RowFacts]) -> Iterator[Problem]:

@@ -42,6 +42,8 @@ WITHOUT_SPACES = ("KHMER", "THAI", "LAO", "MYANMAR", "TIBETAN")
 """Scripts that mark words with a zero-width space, as others do with a space."""
 SUSPECT = re.compile(r"[^\S \t\n\r]|[^\w\s!-~]|[\u115f\u1160\u3164\uffa0\u180e\u034f]")
 """What may be invisible: everything but letters, digits, ASCII and common spaces."""
+HIDDEN = re.compile("[\u00ad\u200b\u2060\ufeff\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]")
+"""What stays in chats, where a message may be about it."""
 AT_LINE_END = re.compile(r"\u00ad[ \t]*\n\s*")
 
 
@@ -59,6 +61,11 @@ def remove_invisible(text: str) -> tuple[str, Counter[str]]:
             kept += [text[position : match.start()], replacement]
             position = match.end()
     return "".join([*kept, text[position:]]), +found
+
+
+def count_hidden(text: str) -> Counter[str]:
+    """Number of soft hyphens, zero-width characters and directional marks of a text, by kind; without joiners."""
+    return Counter(NAMES[one] for one in HIDDEN.findall(text))
 
 
 def _replace(text: str, at: int) -> tuple[str, str]:

@@ -46,6 +46,12 @@ def test_everything_that_is_not_used_is_reported() -> None:
     ]
 
 
+def test_invisible_characters_are_counted() -> None:
+    tally = RowCounts()
+    tally.invisible.update({"soft hyphens": 3})
+    assert "rows with invisible characters, which stay as they are: 3 soft hyphens" in account(tally)
+
+
 def test_long_lists_are_shortened_on_screen_and_complete_in_the_file() -> None:
     tally = RowCounts(by_source=Counter({f"{number}.jsonl": 1 for number in range(40)}))
     for number in range(40):

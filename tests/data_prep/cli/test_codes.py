@@ -376,6 +376,16 @@ def test_clips_in_another_form_of_their_names_are_encoded_and_counted(data, nano
     assert all(row["audio"].startswith("CLIPS/") and row["audio_codes"] for row in rows(path))
 
 
+def test_invisible_characters_of_other_programs_leave_the_texts_and_are_counted(data, nano, capsys) -> None:
+    path = data / "train.jsonl"
+    before = rows(path)
+    path.write_text("".join(json.dumps(row | {"text": f"\u200b{row['text']}\u00ad"}) + "\n" for row in before))
+    assert run(data, nano) == 0
+    assert [row["text"] for row in rows(path)] == [row["text"] for row in before]
+    said = f"left out of the texts: {len(before)} soft hyphens, {len(before)} zero-width characters"
+    assert said in capsys.readouterr().out
+
+
 def test_bad_requests_name_the_thing(data, nano, tmp_path, capsys) -> None:
     assert run(data, tmp_path / "absent") == 2
     assert "absent: no such folder" in capsys.readouterr().err

@@ -82,6 +82,18 @@ def test_every_row_is_kept_or_rejected_with_place_and_reason(tmp_path: Path, cap
     assert printed.splitlines()[-1].endswith(f"--data.train {made / 'train.jsonl'} --data.val {made / 'val.jsonl'}")
 
 
+def test_invisible_characters_of_chats_stay_and_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = chats(8)
+    hidden = [{"messages": [{"role": "user", "content": "a\u00adb\u00adc"}, {"role": "assistant", "content": "\u202eabc می\u200cخواهم"}]}]
+    path = write(tmp_path / "chats.jsonl", [*made, *hidden])
+    assert run(path, "--out", tmp_path / "out") == 0
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["rows_with_invisible_characters"] == {"soft hyphens": 1, "directional marks": 1}
+    written = [row["messages"] for name in ("train", "val") for row in lines(tmp_path / "out" / f"{name}.jsonl")]
+    assert hidden[0]["messages"] in written
+    assert "rows with invisible characters, which stay as they are: 1" in capsys.readouterr().out
+
+
 def test_output_is_deterministic_and_added_rows_move_no_other_row_between_splits(tmp_path: Path) -> None:
     path = write(tmp_path / "chats.jsonl", chats(60))
     for name in ("one", "two"):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from data_prep.clips import review_decisions
 from data_prep.clips.review_decisions import REVIEW, Decision
+from data_prep.recordings.invisible_characters import remove_invisible
 from finetune.errors import UserError
 
 
@@ -42,7 +43,7 @@ def test_an_undone_decision_is_removed(tmp_path) -> None:
     assert review_decisions.read_decisions(tmp_path) == {}
 
 
-@given(st.text(min_size=1).filter(lambda text: text.strip()))
+@given(st.text(min_size=1).filter(lambda text: remove_invisible(text)[0].strip()))
 @settings(max_examples=50, deadline=None)
 def test_any_text_comes_back_as_one_line(tmp_path_factory, text: str) -> None:
     folder = tmp_path_factory.mktemp("any")
@@ -50,6 +51,12 @@ def test_any_text_comes_back_as_one_line(tmp_path_factory, text: str) -> None:
     review_decisions.append_decision(folder, Decision(id="b", action="keep"))
     assert review_decisions.read_decisions(folder)["a"].text == Decision(id="a", action="text", text=text).text
     assert set(review_decisions.read_decisions(folder)) == {"a", "b"}
+
+
+def test_a_text_that_was_pasted_loses_its_invisible_characters() -> None:
+    assert Decision(id="a", action="text", text="light\u00adhouse\u2028keeper ").text == "lighthouse keeper"
+    with pytest.raises(ValueError, match="at least 1 character"):
+        Decision(id="a", action="text", text="\u200b")
 
 
 @pytest.mark.parametrize(

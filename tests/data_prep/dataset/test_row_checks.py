@@ -79,6 +79,8 @@ def test_rows_are_checked_without_audio() -> None:
     assert [problem.kind for problem in check_fields(*line(language="klingon"), LANGUAGES)] == ["language"]
     assert list(check_fields(*line(language="klingon"), [])) == [], "a model that is given no language"
     assert [problem.kind for problem in check_fields(*line(speaker=None), LANGUAGES)] == ["no_speaker"]
+    hidden = list(check_fields(*line(text="a\u00adb\u200bc"), LANGUAGES))
+    assert [(problem.kind, problem.detail) for problem in hidden] == [("invisible", "1 soft hyphens, 1 zero-width characters")]
 
 
 def rows(*different: dict[str, object], split: str = "train") -> list[RowFacts]:

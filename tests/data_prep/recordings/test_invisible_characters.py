@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.recordings.invisible_characters import remove_invisible
+from data_prep.recordings.invisible_characters import count_hidden, remove_invisible
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,11 @@ def test_nothing_invisible_is_left_and_nothing_visible_is_lost(text: str) -> Non
         one for one in text if unicodedata.category(one)[0] in "LNPS" and one not in "\u115f\u1160\u3164\uffa0\u2800\ufffc"
     ) == "".join(one for one in clean if unicodedata.category(one)[0] in "LNPS")
     assert (clean == text) == (not kinds) and remove_invisible(clean)[0] == clean
+
+
+def test_hidden_characters_of_chats_are_counted_without_joiners_and_spaces() -> None:
+    assert count_hidden("a\u00adb\u200b\u202e\u2060 می\u200cخواهم\u00a0👩\u200d👧") == {
+        "soft hyphens": 1,
+        "zero-width characters": 2,
+        "directional marks": 1,
+    }
