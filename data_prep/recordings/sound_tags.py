@@ -27,15 +27,17 @@ TAG = re.compile(
         f"{re.escape(first)}(?P<{kind}{number}>[^{re.escape(first + last)}]{{0,{LONGEST}}}){re.escape(last)}"
         for number, (first, last, kind) in enumerate((*PAIRS, *ROUND))
     )
-    + r"|(?<![\w*])(?P<stars>\*{1,3})(?P<starred>[^\s*](?:[^*\n]{0,98}[^\s*])?)(?P=stars)(?![\w*])"
-    + r"|(?<![\w_])(?P<lines>_{1,2})(?P<underlined>[^\s_](?:[^_\n]{0,98}[^\s_])?)(?P=lines)(?![\w_])"
+    + r"|(?<![\w*])(?P<stars>\*{1,3})(?P<starred>[^\s*\[({](?:[^*\n\[\](){}]{0,98}[^\s*\])}])?)(?P=stars)(?![\w*])"
+    + r"|(?<![\w*:/~])(?P<marks>\*|::|/|~)\s?(?P<spaced>[^*:/~\n\[\](){}]{1,60}?)\s?(?P=marks)(?![\w*:/~])"
+    + r"|(?<![\w_])(?P<lines>_{1,2})(?P<underlined>[^\s_\[({](?:[^_\n\[\](){}]{0,98}[^\s_\])}])?)(?P=lines)(?![\w_])"
 )
 UNCERTAIN = re.compile(r"\(\(([^()]{0,200})\)\)")
 """What transcribers of telephone calls could not understand, or were not sure of."""
 TIME = re.compile(r"(?:\d{1,2}:)?\d{1,2}:\d{2}(?:[.,]\d{1,3})?(?:\s*(?:-{1,2}>|[-–])\s*(?:\d{1,2}:)?\d{1,2}:\d{2}(?:[.,]\d{1,3})?)?")
 LOST_WORDS = re.compile(
-    r"inaudib|unintelligib|indistinct|incomprehensib|crosstalk|cross talk|talking over|overlapping|foreign language|speaks? in |"
-    r"speaking (?:in )?[a-z]+$|unverständlich|unhörbar|inintelligible|ininteligible|incomprensibil|incompréhensib|ininteligível|inaudível|"
+    r"inaudib|unintelligib|indistinct|incomprehensib|crosstalk|cross talk|talking over|overlapping|foreign language|"
+    r"(?:speaks|speaking) (?:in )?(?:an? )?(?:foreign|native|other|english|german|spanish|french|italian|russian|chinese|mandarin|"
+    r"cantonese|japanese|korean|arabic|hebrew|hindi|portuguese|polish|dutch|turkish|greek|latin)|unverständlich|unhörbar|inintelligible|ininteligible|incomprensibil|incompréhensib|ininteligível|inaudível|"
     r"неразборчив|неслышн|niezrozumiał|onverstaanbaar|anlaşılm|聞き取れ|聞き取り不能|不明|听不清|聽不清|안 ?들림|알아들을 수 없|غير واضح|"
     r"^[_\s]+$|^unk$|^spn$|^foreign$|^\?+$|^xxx+$|^bleep|^redacted|^censored|^name$"
 )
@@ -102,11 +104,14 @@ class TagDecision:
 
 
 def find_tags(line: str) -> list[Tag]:
-    """The tags of a line without those inside of others."""
+    """The tags of a line without those inside of others. Between marks with other uses, as in `* cough *` and `/laughs/`, only a known
+    sound is one."""
     found = []
     for match in TAG.finditer(line):
         name = match.lastgroup or ""
-        kind = {"starred": "stars", "underlined": "lines"}.get(name, name.rstrip("0123456789"))
+        kind = {"starred": "stars", "spaced": "stars", "underlined": "lines"}.get(name, name.rstrip("0123456789"))
+        if name == "spaced" and not names_sound(match[name]):
+            continue
         found.append(Tag(match.start(), match.end(), kind, match[name].strip()))
     return found
 
@@ -130,6 +135,8 @@ def classify(line: str, tag: Tag, decision: TagDecision) -> str:
             return TIMESTAMP
         if LOST_WORDS.search(tag.content.casefold()) and len(tag.content.split()) <= MOST_WORDS_OF_SOUND:
             return NOT_UNDERSTOOD
+    if tag.kind == "round" and not re.search(r"\w", tag.content):
+        return SOUND
     if tag.kind == "square":
         return BRACKETS if _is_word_of_sentence(line, tag) else SOUND
     if names_sound(tag.content) and (_stands_alone(line, tag) or len(tag.content.split()) <= 2):

@@ -26,6 +26,8 @@ BEFORE_COLON = re.compile(
     rf"({NAME})(?:\s*[\[(（][^\[\]()（）]{{1,30}}[\])）])?(?:,?\s{{1,3}}{TIME})?\s{{0,2}}(?::(?=\s|$)|：)\s*(.*)", re.DOTALL
 )
 GENERIC_LINE = re.compile(rf"({GENERIC.pattern})\s*(?:[\[(]?{TIME}[\])]?)?\s*(?:[:：]|$)\s*(.*)", re.DOTALL | re.IGNORECASE)
+BEFORE_TIME = re.compile(rf"({NAME})\s{{1,4}}[\[(]?{TIME}[\])]?\s*()")
+"""A line with a name and a time, as some programs write before the words."""
 BEFORE_QUOTE = re.compile(r"([^\W\d_][^\s「」『』、。，,.]{0,11})[「『]([^「」『』]+)[」』]")
 PARTICLES = frozenset(
     re.findall(
@@ -94,7 +96,8 @@ def find_label(line: str) -> Label | None:
         if GENERIC.fullmatch(found[1].strip()):
             return Label("generic", found[1].strip(), found[3])
         return Label("bracket_colon" if found[2] else "bracket", found[1].strip(), found[3]) if _is_name(found[1]) else None
-    if (found := BEFORE_COLON.match(line)) and _is_name(found[1]):
+    found = BEFORE_COLON.match(line) or BEFORE_TIME.fullmatch(line)
+    if found and _is_name(found[1]):
         return Label("colon", found[1].strip(), found[2])
     if found := BEFORE_QUOTE.fullmatch(line.strip()):
         return Label("quote", found[1], found[2])

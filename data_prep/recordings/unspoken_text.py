@@ -34,7 +34,7 @@ FORMAT_TAG = re.compile(
 WORD_TAG = re.compile(r"<(/?)([a-zA-Z][\w-]{0,30})/?>")
 """`<laugh>`, `<unk>`: a tag that is no formatting; it is read as `[laugh]`."""
 ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[a-zA-Z][a-zA-Z\d]{1,30});")
-NOTES = "♩♪♫♬🎵🎶"
+NOTES = "♩♪♫♬🎵🎶¶"
 SUNG = re.compile(rf"[{NOTES}][^{NOTES}]*[{NOTES}]?|^\s*#\s[^#]*\s#\s*$")
 ARROWS = re.compile(r">>+[ \t]*")
 TURN = re.compile(r"\[SPEAKER_TURN\]")
@@ -48,6 +48,7 @@ INNER_LABEL = re.compile(
     r"[A-ZÀ-ÞА-ЯЁ][A-ZÀ-ÞА-ЯЁ'. ]{1,30}:\s)"
 )
 """Where another speaker begins inside a line."""
+LEADING_TIMES = re.compile(rf"(?:[\[(]\s*{sound_tags.TIME.pattern}\s*[\])]\s*)+")
 CLOCK = re.compile(r"(?:\d{1,2}:)?\d{1,2}:\d{2}(?:[.,]\d{1,3})?(?:\s*[-–:]?\s+|\t)(?=\S)")
 LEAST_CLOCKS, CLOCK_SHARE = 3, 0.5
 HOLE = "\ue000"
@@ -73,6 +74,8 @@ class _Line(NamedTuple):
     """A line of a text without markup, marks of a speaker and dash."""
 
     text: str
+    clock: str
+    """The time of day or of the recording that it begins with; the label is after it."""
     label: Label | None
     voices: tuple[str, ...]
     changes: int
@@ -92,7 +95,7 @@ def read_spoken_texts(texts: Sequence[str], removed: RemovedText, by_line: bool 
     certain = frozenset((one.label.form, one.label.key) for one in lines if one.label and one.is_named_after_mark)
     units = [[line] for line in lines] if by_line else read
     named = speaker_labels.decide_labels(labels, sum(any(line.text for line in unit) for unit in units), known, certain)
-    clocked = sum(bool(CLOCK.match(line.text)) for line in lines)
+    clocked = sum(bool(line.clock) and not (line.label and named.is_label(line.label)) for line in lines)
     timed = clocked >= LEAST_CLOCKS and clocked >= CLOCK_SHARE * len(lines)
     tags = sound_tags.decide_tags(line.label.rest if line.label and named.is_label(line.label) else line.text for line in lines)
     kept: Counter[str] = Counter()
@@ -140,12 +143,18 @@ def _read_line(line: str, removed: RemovedText) -> _Line:
         plain, inner = INNER_DASH.subn(" ", plain[dash.end() :])
         changes += inner
         removed.add(DASH, count=inner)
-    bare = re.sub(r"^\*{1,2}([^*]{1,40}[:：]?)\*{1,2}(?=\s*[:：]|\s)", r"\1", plain)  # a name in bold type
+    if times := LEADING_TIMES.match(plain):
+        removed.add(sound_tags.TIMESTAMP, times[0])
+        plain = plain[times.end() :]
+    clock = CLOCK.match(plain)
+    bare = re.sub(
+        r"^\*{1,2}([^*]{1,40}[:：]?)\*{1,2}(?=\s*[:：]|\s)", r"\1", plain[clock.end() :] if clock else plain
+    )  # a name in bold type
     label = speaker_labels.find_label(bare)
     if label is not None and (label.form == "bracket" and not label.rest.strip()):
         label = None
     named = after_mark and label is not None and label.form == "colon" and label.name.isupper()
-    return _Line(plain, label, voices, changes, dash is not None, named)
+    return _Line(plain, clock[0] if clock else "", label, voices, changes, dash is not None, named)
 
 
 def _strip_markup(text: str, removed: RemovedText) -> str:
@@ -170,11 +179,11 @@ def _strip_line(
 ) -> StrippedText:
     """A line without its label, tags and pictures."""
     text, speakers = line.text, list(line.voices)
-    if timed and (clock := CLOCK.match(text)):
-        removed.add(sound_tags.TIMESTAMP, clock[0])
-        text = text[clock.end() :]
-    label = line.label if text == line.text else speaker_labels.find_label(text)
-    if label is not None and named.is_label(label):
+    label = line.label if line.label is not None and named.is_label(line.label) else None
+    if line.clock and (timed or label is not None):
+        removed.add(sound_tags.TIMESTAMP, line.clock)
+        text = text[len(line.clock) :]
+    if label is not None:
         removed.add(LABEL, label.shown)
         speakers.append(label.name)
         text = label.rest
@@ -190,7 +199,7 @@ def _strip_tags(text: str, tags: TagDecision, removed: RemovedText, kept: Counte
     lost = False
     if "((" in text:
         lost = any(not found.strip() for found in sound_tags.UNCERTAIN.findall(text))
-        text = sound_tags.UNCERTAIN.sub(r"\1", text)
+        text = sound_tags.UNCERTAIN.sub(lambda one: f"({one[1]})" if sound_tags.names_sound(one[1]) else one[1], text)
     pieces, position = list[str](), 0
     for tag in sound_tags.find_tags(text):
         kind, content = sound_tags.classify(text, tag, tags), HOLE
@@ -210,6 +219,7 @@ def _join_lines(lines: list[StrippedText], dashes: int) -> StrippedText:
     """The lines of one text as one; `dashes`: how many of them began with a dash, as each speaker's words in a dialogue do."""
     text = " ".join(" ".join(line.text for line in lines).split())
     if HOLE in text:
+        text = re.sub(rf"^[{HOLE} ]+[:：,;]\s*", "", text)
         text = " ".join(BEFORE_PUNCTUATION.sub("", HOLES.sub(HOLE, text)).replace(HOLE, " ").split())
     text = text if re.search(r"\w", text) else ""
     speakers = tuple(name for line in lines for name in line.speakers)

@@ -37,11 +37,17 @@ from data_prep.recordings.sound_tags import (
         ("(смеётся) Нет.", SOUND),
         ("*sighs* well", SOUND),
         ("*laughs out loud*", SOUND),
+        ("* coughs * Yes.", SOUND),
+        ("/laughs/ Yes.", SOUND),
+        ("~ humming ~", SOUND),
+        ("(speaking softly) Yes.", SOUND),
+        ("(…) Yes.", SOUND),
         ("I [inaudible] him.", NOT_UNDERSTOOD),
         ("[INAUDIBLE 00:12:30]", NOT_UNDERSTOOD),
         ("(unverständlich) Ja.", NOT_UNDERSTOOD),
         ("what the [ __ ]", NOT_UNDERSTOOD),
         ("[speaking Spanish]", NOT_UNDERSTOOD),
+        ("(speaks in a foreign language)", NOT_UNDERSTOOD),
         ("[00:12:30] Yes.", TIMESTAMP),
         ("(0:12)", TIMESTAMP),
         ("[00:00:00.000 --> 00:00:02.000]  Yes.", TIMESTAMP),
@@ -64,7 +70,9 @@ def test_one_tag_in_a_line(line: str, kind: str) -> None:
     assert classify(line, tags[0], decide_tags([line])) == kind
 
 
-@pytest.mark.parametrize("line", ["5 * 3 * 2", "snake_case_name", "2 < 3", "a * b", "no tags", "* item", "()[ ".strip("[ ")])
+@pytest.mark.parametrize(
+    "line", ["5 * 3 * 2", "and/or/not", "1/2/3", "snake_case_name", "2 < 3", "a * b", "no tags", "* item", "()[ ".strip("[ ")]
+)
 def test_no_tags(line: str) -> None:
     assert [tag for tag in find_tags(line) if tag.content] == []
 

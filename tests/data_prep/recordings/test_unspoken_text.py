@@ -51,7 +51,10 @@ def name_speakers(*texts: str) -> list[tuple[str, ...]]:
         ("It was *really* _very_ good.", "It was really very good."),
         ("light\u00adhouse\u2028keeper", "lighthouse keeper"),
         ("[laughs] ... ", ""),
-        ("((he said)) yes", "he said yes"),
+        ("((he said)) yes ((laughs))", "he said yes"),
+        ("* I (laughs) said * no", "* I said * no"),
+        ("[phone rings]: Hello?", "Hello?"),
+        ("¶ la la ¶", ""),
         ("Yes. [00:01:02] No.", "Yes. No."),
     ],
 )
@@ -67,6 +70,9 @@ def test_labels_are_read_in_every_form() -> None:
     assert name_speakers("**Anna:** Hi.", "**Bob**: Ho.") == [("Anna",), ("Bob",)]
     assert strip("**Anna:** Hi.", "**Bob**: Ho.") == ["Hi.", "Ho."]
     assert strip("<Anna> Hi.", "<Bob> Ho.", "<Anna> Yes.", "<Anna> No.") == ["Hi.", "Ho.", "Yes.", "No."]
+    assert strip("[00:00:01] Speaker 1: Hi.", "00:05 Speaker 1: Ho.") == ["Hi.", "Ho."]
+    assert strip("0:01 Anna: Hi.", "0:05 Bob: Ho.", "0:09 Anna: Yes.") == ["Hi.", "Ho.", "Yes."]
+    assert strip("Anna  0:12", "Hi.", "Bob (0:15)", "Ho.", "Anna  0:17", "Yes.") == ["", "Hi.", "", "Ho.", "", "Yes."]
     assert strip("田中：こんにちは（笑）", "鈴木：はい", "田中：では") == ["こんにちは", "はい", "では"]
     assert strip("田中「こんにちは」", "鈴木「はい」", "田中「では」", "田中「ね」") == ["こんにちは", "はい", "では", "ね"]
 
