@@ -110,7 +110,9 @@ class PacketClock:
             found.append(f"its sound starts {self.lead / self.rate:.2f} s after the other streams of the file: as much silence comes first")
         if self._pauses:
             total = sum(length for _, length in self._pauses) / self.rate
-            found.append(f"{total:.2f} s of silence where its packets pause ({_list_places([at for at, _ in self._pauses], self.rate)})")
+            found.append(
+                f"{total:.2f} s of silence where its packets pause or are lost ({_list_places([at for at, _ in self._pauses], self.rate)})"
+            )
         if self._overlaps:
             longest = float(self._longest_overlap)
             found.append(f"packets whose times overlap by up to {longest:.2f} s, all played ({_list_places(self._overlaps, self.rate)})")

@@ -58,7 +58,7 @@ def test_each_lost_packet_becomes_silence_and_none_of_it_adds_up(lost: set[int])
 def test_a_pause_is_silence_to_the_sample() -> None:
     clock = PacketClock(44_100, Fraction(1, 44_100))
     assert place(clock, [Fraction(0), Fraction(1024 + 12_345, 44_100), Fraction(2048 + 12_345, 44_100)], 1024) == [0, 12_345, 0]
-    assert clock.describe() == ["0.28 s of silence where its packets pause (at 0.02 s)"]
+    assert clock.describe() == ["0.28 s of silence where its packets pause or are lost (at 0.02 s)"]
 
 
 def test_small_steps_add_up_to_silence() -> None:
