@@ -39,6 +39,7 @@ SURE_SECONDS = 0.25
 """Sound that must be decoded before a file with any other ending counts as a recording: FFmpeg finds single frames of MP3 in any bytes."""
 UNKNOWN_LENGTH = 2**62
 """Frames: libsndfile reports the largest integer for a FLAC file that was written to a pipe."""
+WAV = ("WAV", "WAVEX", "RF64")
 UNDESCRIBED, LEAST_UNDESCRIBED = 0.01, 4096
 """Share of a PCM file after its last chunk that is mentioned, and its bytes: it may be sound of a recorder that did not finish the
 header."""
@@ -113,6 +114,9 @@ def _open_part(part: FilePart) -> Stream:
         return _require_plausible(open_with_av(part, first.error_string))
     if info.subtype in ("MPEG_LAYER_I", "MPEG_LAYER_II"):  # libsndfile estimates their length, and stops there
         return _require_plausible(open_with_av(part, ""))
+    if info.format in WAV and not info.frames:  # a recorder that stopped without a length; libsndfile takes 0 for it
+        with contextlib.suppress(AudioError):
+            return _require_plausible(open_with_av(part, ""))
     declared, notes = _read_declared_frames(part, info)
     return _require_plausible(Stream(info.samplerate, info.channels, declared, _read_soundfile_blocks(part), notes=notes))
 
@@ -158,7 +162,7 @@ def _read_soundfile_blocks(part: FilePart) -> Iterator[Samples]:
 def _read_declared_frames(part: FilePart, info: _FileInfo) -> tuple[int | None, list[str]]:
     """Frames by the header, and a note on what the header leaves out. libsndfile silently corrects truncated WAV and AIFF files, so their
     headers are read here."""
-    if info.format in ("WAV", "WAVEX", "RF64"):
+    if info.format in WAV:
         header = _read_header(part, (b"RIFF", b"RF64", b"RIFX"), "little")
     elif info.format == "AIFF":
         header = _read_header(part, (b"FORM",), "big")

@@ -160,6 +160,17 @@ def test_bytes_that_no_chunk_describes_are_mentioned(tmp_path: Path) -> None:
     assert probe_recording(write(tmp_path / "tagged.wav", wav, b"TAG" + bytes(125))).note == ""
 
 
+def test_a_wav_whose_recorder_wrote_no_length_is_read_to_its_end(tmp_path: Path) -> None:
+    wav = bytearray(encode_part("wav", 48_000, 1, 300))
+    at = wav.index(b"data") + 4
+    wav[4:8] = wav[at : at + 4] = bytes(4)
+    for parts in (1, 2):
+        track = probe_recording(write(tmp_path / "crashed.wav", *[bytes(wav)] * parts))
+        assert (track.frames, track.warning) == (parts * 72_000, "")
+    with pytest.raises(AudioError, match="empty: no samples in the file"):
+        probe_recording(write(tmp_path / "empty.wav", bytes(wav[: at + 4])))
+
+
 def test_chained_ogg_without_an_end_page_is_said(tmp_path: Path) -> None:
     one, two = encode_part("opus", 48_000, 1, 300), encode_part("opus", 48_000, 1, 900)
     cut = one[: one.rfind(b"OggS")]
