@@ -139,7 +139,7 @@ def _read_line(line: str, removed: RemovedText) -> _Line:
     plain = plain.strip(HOLE + " ") if after_mark else plain
     dash = LEADING_DASH.match(plain)
     if dash:
-        removed.add(DASH, plain)
+        removed.add(DASH, plain.replace(HOLE, ""))
         plain, inner = INNER_DASH.subn(" ", plain[dash.end() :])
         changes += inner
         removed.add(DASH, count=inner)
@@ -204,12 +204,12 @@ def _strip_tags(text: str, tags: TagDecision, removed: RemovedText, kept: Counte
     for tag in sound_tags.find_tags(text):
         kind, content = sound_tags.classify(text, tag, tags), HOLE
         if kind == sound_tags.KEPT:
-            kept[text[tag.start : tag.stop]] += 1
+            kept[text[tag.start : tag.stop].replace(HOLE, "")] += 1
             continue
         if kind in (sound_tags.STRESS, sound_tags.BRACKETS):
             content = tag.content
         lost |= kind == sound_tags.NOT_UNDERSTOOD
-        removed.add(kind, text[tag.start : tag.stop])
+        removed.add(kind, text[tag.start : tag.stop].replace(HOLE, ""))
         pieces += [text[position : tag.start], content]
         position = tag.stop
     return "".join([*pieces, text[position:]]), lost

@@ -311,6 +311,10 @@ def _strip_whole_texts(
         notes += [f"{table or 'texts of whole recordings'}: {'; '.join(decisions)}"] if decisions else []
         for (path, whole), said in zip(texts, spoken, strict=True):
             found[path] = _make_whole_transcript(whole, said, removed)
+    unused = [one.place for path, one in read.items() if isinstance(one, _WholeText) and found[path] is None]
+    if unused:
+        shown = ", ".join([*unused[:SHOWN], *["…"] * (len(unused) > SHOWN)])
+        notes.append(f"{format_count(len(unused), 'text')} not used, since nobody speaks there, or words are missing: {shown}")
     return found, notes
 
 

@@ -98,6 +98,13 @@ def test_removals_are_counted_by_kind_with_examples() -> None:
     }
 
 
+def test_examples_show_no_marks_of_earlier_removals() -> None:
+    removed = RemovedText()
+    _, decisions = read_spoken_texts(["- Hello. ♪", "[♪♪] Yes, Tom (my ♪ brother) came."], removed)
+    shown = [example for one in removed.list_kinds().values() for example in one.examples]
+    assert "- Hello." in shown and "\ue000" not in "".join([*shown, *decisions])
+
+
 def test_decisions_about_ambiguous_texts_are_stated() -> None:
     texts = ["Dr. Who: the film (an old one).", "12:30: the train came.", "Well.", "Yes."]
     spoken, decisions = read_spoken_texts(texts, RemovedText())

@@ -345,6 +345,8 @@ def test_speakers_of_the_lines_of_a_table_are_read(tmp_path) -> None:
     found = find_transcripts([tmp_path / f"{name}.wav" for name in "abcde"])
     texts = [(text.speaker, text.text) if text else None for text in found.by_recording.values()]
     assert texts == [("Anna", "Hi."), ("Bob", "Ho."), ("Anna", "Yes."), None, None]
+    table = tmp_path / "metadata.csv"
+    assert f"2 texts not used, since nobody speaks there, or words are missing: {table}:4, {table}:5" in found.notes
     assert {kind: one.count for kind, one in found.removed.items()} == {
         "names of speakers": 4,
         "sound and mood tags": 2,
