@@ -36,7 +36,8 @@ QUANTIZED_BASES = """
 | --- | --- |
 | `fp8` (Qwen3-*-FP8, DeepSeek-V3): a scale for each block, tensor or row | dequantize while reading, slice by slice |
 | `mxfp4` (gpt-oss) | dequantize while reading, slice by slice |
-| compressed-tensors, GPTQ, AWQ, bitsandbytes, torchao, fbgemm_fp8, modelopt, MLX, any other | refuse it by name before anything is loaded |
+| compressed-tensors `float-quantized` in fp8, `fbgemm_fp8` (Llama-3.1-405B-FP8) | dequantize while reading, slice by slice |
+| other compressed-tensors, GPTQ, AWQ, bitsandbytes, torchao, modelopt, MLX, any other | refuse it by name before anything is loaded |
 | nothing, but tensors are in 8 or 4 bits or have scales beside them | refuse them by name before anything is loaded |
 
 The code is our own and works the same with transformers 4.57 and 5. transformers dequantizes mxfp4 in both, to the same values, and fp8

@@ -2,7 +2,7 @@
 
 - fp8 (DeepSeek-V3's format, also of Qwen3-*-FP8): W[i, j] = q[i, j] · s[i // m, j // n] with q in 8 bits and one scale for each block of
   m × n; the last blocks of a row or column may be smaller. The scales are beside the weight, as NAME_scale_inv or NAME_scale; one scale
-  for a tensor or for each row is applied likewise.
+  for a tensor, for each row or each column is applied likewise. compressed-tensors and fbgemm store the same with other configs.
 - mxfp4 (OCP Microscaling Formats 1.0, as gpt-oss stores its experts): NAME_blocks [E, out, G, 16] has two 4-bit numbers (E2M1) in each
   byte, the lower half first, and NAME_scales [E, out, G] the exponent of the 32 in a block: W = e2m1 · 2^(s − 127). The model's parameter
   NAME is [E, in, out] with in = 32·G.
@@ -27,7 +27,7 @@ from finetune.storage.safetensors_opening import open_weights
 FP8 = frozenset({"F8_E4M3", "F8_E5M2"})
 BLOCKS, SCALES = "_blocks", "_scales"
 SCALE_ENDINGS = ("_scale_inv", "_scale")
-ACTIVATIONS = re.compile(r"(.*\.)?((input|output|activation|k|v|q|prob|kv)_scale|(input|output|activation)_scale_inv)")
+ACTIVATIONS = re.compile(r"(.*\.)?((input|output|activation|k|v|q|prob|kv)_scale|(input|output|activation)_scale_inv|input_scale_ub)")
 """Names of scales of activations and of the key-value cache: those that calibration for inference measured."""
 GROUP = 32
 """Numbers of mxfp4 that share a scale."""
@@ -181,6 +181,8 @@ def _find_grid(shape: Sequence[int], scale: TensorHeader, block: tuple[int, int]
             return high, wide
     if scale.shape in ((), (1,)) or scale.shape == (*front, 1, 1):
         return rows, columns
+    if scale.shape == (*front, 1, columns) and front:  # experts that are one parameter [experts, in, out], with a scale for each output
+        return rows, 1
     return (1, columns) if scale.shape in ((*front, rows, 1), (*front, rows)) else None
 
 

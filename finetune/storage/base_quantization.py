@@ -123,6 +123,10 @@ def _read_declaration(declared: Any, place: str) -> StoredForm:
     method = declared.get("quant_method") if isinstance(declared, dict) else None
     if method == "mxfp4":
         return StoredForm("mxfp4")
+    if method == "fbgemm_fp8":  # a scale for each output
+        return StoredForm("fp8")
+    if method == "compressed-tensors" and (form := _read_float_groups(declared)) is not None:
+        return form
     if method != "fp8":
         raise UserError(f"{place}: the weights are quantized with {_name_method(declared)}, which is not supported; {ADVICE}")
     block = declared.get("weight_block_size")
@@ -133,6 +137,39 @@ def _read_declaration(declared: Any, place: str) -> StoredForm:
             f"{place}.weight_block_size: {printable(repr(block))[:60]}, expected two positive integers; download the model again"
         )
     return StoredForm("fp8", (block[0], block[1]))
+
+
+FLOAT_FORMATS = frozenset({"float-quantized", "naive-quantized"})
+"""Formats of compressed-tensors that store values of 8 bits as they are."""
+
+
+def _read_float_groups(declared: Mapping[str, Any]) -> StoredForm | None:
+    """The form that a config of compressed-tensors describes, if all its weights are in fp8 with scales of one kind; otherwise None."""
+    groups = declared.get("config_groups")
+    sparsity = declared.get("sparsity_config") or {}
+    if declared.get("format") not in FLOAT_FORMATS or not isinstance(groups, dict) or not groups or declared.get("transform_config"):
+        return None
+    if not isinstance(sparsity, dict) or sparsity.get("format", "dense") != "dense":
+        return None
+    forms = {_read_float_weights(group) for group in groups.values()}
+    return forms.pop() if len(forms) == 1 else None
+
+
+def _read_float_weights(group: Any) -> StoredForm | None:
+    """The form of the weights of one group; None if they are not in fp8."""
+    weights = group.get("weights") if isinstance(group, dict) else None
+    if not isinstance(weights, dict) or group.get("format") not in {None, *FLOAT_FORMATS}:
+        return None
+    if (weights.get("type"), weights.get("num_bits"), weights.get("symmetric", True)) != ("float", 8, True):
+        return None
+    strategy, size, block = (weights.get(key) for key in ("strategy", "group_size", "block_structure"))
+    if strategy in ("tensor", "channel"):
+        return StoredForm("fp8")
+    if strategy == "group":
+        block = [1, size]
+    if strategy in ("group", "block") and isinstance(block, list) and [type(each) is int and each > 0 for each in block] == [True, True]:
+        return StoredForm("fp8", (block[0], block[1]))
+    return None
 
 
 def _name_method(declared: Any) -> str:

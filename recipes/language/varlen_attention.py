@@ -183,12 +183,14 @@ def rule_matches(
     """Whether by a mask rule of transformers, positions attend to the earlier ones, within the window or the chunk of this size if there is
     one. The rule is checked at the first and the last position that each position attends to, and at the ones next to them."""
     zero, here = torch.zeros(1, 1, dtype=torch.int64, device=device), torch.arange(length, device=device)
-    size = size or length
-    first = here // size * size if chunked else (here - size + 1).clamp(min=0)
 
     def attends(positions: Tensor, others: Tensor) -> Tensor:
         return rule(zero, zero, positions, others).expand(1, -1)
 
+    if size == 0:  # Qwen2-MoE without windows makes a mask that no layer uses
+        return not attends(here, here).any()
+    size = size or length
+    first = here // size * size if chunked else (here - size + 1).clamp(min=0)
     inside = attends(here, here) & attends(here, first)
     outside = (attends(here, first - 1) & (first > 0)) | attends(here[:-1], here[1:]).any()
     return bool((inside & ~outside).all())

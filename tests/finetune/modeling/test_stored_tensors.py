@@ -76,6 +76,40 @@ def test_one_scale_can_be_for_a_tensor_or_for_each_row(scale: Tensor, tmp_path: 
         assert torch.equal(read("a.weight", (slice(2, 4), slice(3, 7))), (values.float() * rows)[2:4, 3:7])
 
 
+CHANNELS = {"weights": {"type": "float", "num_bits": 8, "strategy": "channel"}, "targets": ["Linear"]}
+GROUPS = {"weights": {"type": "float", "num_bits": 8, "strategy": "group", "group_size": 4}, "targets": ["Linear"]}
+
+
+@pytest.mark.parametrize(
+    ("declared", "shape", "of_scale"),
+    [
+        ({"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"group_0": CHANNELS}}, (6, 8), (6, 1)),
+        ({"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"group_0": GROUPS}}, (6, 8), (6, 2)),
+        ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, (6, 8), (6, 1)),
+        ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, (3, 6, 8), (3, 1, 8)),
+    ],
+)
+def test_fp8_of_other_libraries_is_multiplied_with_its_scales(
+    declared: dict[str, object], shape: tuple[int, ...], of_scale: tuple[int, ...], tmp_path: Path
+) -> None:
+    """bf16 scales, as llm-compressor stores them; dequantized to bf16 the values are its own, (q.to(bf16) * scale), to the bit."""
+    values, _ = quantized(shape, shape[-2:])
+    scale = (torch.rand(of_scale, generator=torch.Generator().manual_seed(1)) + 0.01).bfloat16()
+    named = {"a.weight": values, "a.weight_scale": scale, "a.input_scale": torch.ones(1), "b.k_scale": torch.ones(1)}
+    base = write_folder(tmp_path, named, declared)
+    repeats = [size // own for size, own in zip(shape, of_scale, strict=True)]
+    wide = scale
+    for dim, times in enumerate(repeats):
+        wide = wide.repeat_interleave(times, dim)
+    with loading.open_base(base) as read:
+        found = read("a.weight", None)
+        assert torch.equal(found, values.float() * wide.float())
+        assert torch.equal(found.bfloat16(), values.bfloat16() * wide)
+        cut = (*[slice(0, size) for size in shape[:-2]], slice(1, 4), slice(3, 7))
+        assert torch.equal(read("a.weight", cut), found[cut])
+    assert loading.tensor_shapes(base) == {"a.weight": shape}
+
+
 def test_scales_can_be_powers_of_two_in_one_byte(tmp_path: Path) -> None:
     values, _ = quantized((4, 4), (2, 2))
     exponents = torch.tensor([[127, 128], [120, 130]], dtype=torch.uint8)

@@ -31,7 +31,6 @@ FP8 = {"quant_method": "fp8", "weight_block_size": [128, 64], "activation_scheme
         ({"quant_method": "vptq"}, "vptq"),
         ({"quant_method": "spqr", "bits": 3}, "spqr (bits 3)"),
         ({"quant_method": "higgs", "bits": 4}, "higgs (bits 4)"),
-        ({"quant_method": "fbgemm_fp8"}, "fbgemm_fp8"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "modelopt (quant_algo NVFP4)"),
         ({"quant_method": "bitnet"}, "bitnet"),
         ({"quant_method": "a method of 2027"}, "a method of 2027"),
@@ -65,6 +64,48 @@ def test_what_can_be_dequantized_is_recognized_at_any_depth(tmp_path: Path) -> N
     assert str(StoredForm("fp8", (128, 64))) == "fp8 (blocks of 128 × 64)"
     for nothing in ({}, {"quantization_config": None}, {"quantization_config": {}}, {"quantization": False}):
         assert find_form(nothing, tmp_path) is None
+
+
+def compressed(*weights: dict[str, Any], **keys: Any) -> dict[str, Any]:
+    """A config of compressed-tensors with one group for each of `weights`, as llm-compressor writes it for fp8."""
+    usual = {"type": "float", "num_bits": 8, "symmetric": True, "strategy": "channel", "group_size": None, "block_structure": None}
+    groups = {f"group_{number}": {"targets": ["Linear"], "weights": usual | each} for number, each in enumerate(weights)}
+    return {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": groups, "ignore": ["lm_head"], **keys}
+
+
+@pytest.mark.parametrize(
+    ("declared", "block"),
+    [
+        (compressed({}), None),
+        (compressed({"strategy": "tensor"}, {}, format="naive-quantized"), None),
+        (compressed({"strategy": "block", "block_structure": [128, 64]}), (128, 64)),
+        (compressed({"strategy": "group", "group_size": 32}, sparsity_config={"format": "dense"}, transform_config={}), (1, 32)),
+        ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": []}, None),
+    ],
+)
+def test_fp8_of_other_libraries_is_recognized(declared: dict[str, Any], block: tuple[int, int] | None, tmp_path: Path) -> None:
+    assert find_form({"quantization_config": declared}, tmp_path) == StoredForm("fp8", block)
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        compressed(),
+        compressed({"num_bits": 4}),
+        compressed({"type": "int"}, format="naive-quantized"),
+        compressed({}, format="mixed-precision"),
+        compressed({"symmetric": False}),
+        compressed({"strategy": "tensor_group", "group_size": 16}),
+        compressed({"strategy": "group", "group_size": None}),
+        compressed({}, {"strategy": "block", "block_structure": [128, 128]}),
+        compressed({}, sparsity_config={"format": "sparse-24-bitmask"}),
+        compressed({}, transform_config={"config_groups": {"R1": {}}}),
+        {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"group_0": {"weights": 8}}},
+    ],
+)
+def test_other_formats_of_compressed_tensors_are_refused(declared: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"the weights are quantized with compressed-tensors \(format "):
+        find_form({"quantization_config": declared}, tmp_path)
 
 
 @pytest.mark.parametrize("block", [[128], [0, 128], ["128", 128], 128, [128.0, 128], [True, 128]])

@@ -111,6 +111,12 @@ def test_a_chunk_is_no_window() -> None:
         )
 
 
+def test_a_window_of_no_positions_attends_to_none() -> None:
+    """Qwen2-MoE of transformers 5 makes a mask with such a window, which no layer uses."""
+    nothing: Any = and_masks(rule_of(None), lambda batch, head, position, other: other > position)
+    assert varlen_attention.rule_matches(nothing, 0, 12) and not varlen_attention.rule_matches(rule_of(None), 0, 12)
+
+
 @pytest.mark.parametrize("window", [None, 3])
 def test_a_rule_of_transformers_is_applied_within_each_sample(window: int | None) -> None:
     bounds = torch.tensor([0, *accumulate(LENGTHS), 12, 12], dtype=torch.int32)
