@@ -43,9 +43,9 @@ def build_on_meta(make: Callable[[], Any], base: Path) -> Any:
     """What `make` makes of the config of `base`, with parameters on the meta device and real buffers. Raises `UserError` if it fails."""
     from accelerate import init_empty_weights
 
-    from finetune.storage.construction_limits import limit_construction
+    from finetune.storage.construction_limits import LargeOnMeta, limit_construction
 
-    with init_empty_weights(include_buffers=False), without_initialization(), limit_construction(base):
+    with init_empty_weights(include_buffers=False), without_initialization(), limit_construction(base), LargeOnMeta():
         try:
             return make()
         except UserError:

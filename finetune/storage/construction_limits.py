@@ -7,6 +7,7 @@ weights: that would fill the memory, or take hours. Imports torch.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +92,23 @@ class _CreationCounter(TorchFunctionMode):
                 f"{self._place}: its config describes a model of {self._bytes:,} bytes or more in {self._tensors:,} tensors or more, but "
                 f"{stored}; download the model again, or give another one"
             )
+
+
+LARGE_ELEMENTS = 2**24
+"""Of parameters alone: tables and masks are smaller, or have values."""
+
+
+class LargeOnMeta(TorchFunctionMode):
+    """While active, large tensors without values are created on the meta device. A library that makes a parameter and moves it there
+    afterwards would allocate all experts of a layer: 30 GB for DeepSeek-V3, which a machine may refuse."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        given = kwargs or {}
+        if func is torch.empty and given.get("device") is None and "out" not in given:
+            size = given.get("size", args[0] if len(args) == 1 and isinstance(args[0], Sequence) else args)
+            if all(isinstance(length, int) for length in size) and math.prod(size) >= LARGE_ELEMENTS:
+                given = {**given, "device": "meta"}
+        return func(*args, **given)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForImageClassification
 
@@ -36,6 +37,17 @@ def test_parameters_are_on_the_meta_device_and_buffers_are_real(tmp_path: Path) 
     config = transformers_meta_models.read_config(base, KIND)
     whole = transformers_meta_models.build_on_meta(lambda: AutoModelForImageClassification.from_config(config), base)
     assert all(parameter.is_meta for parameter in whole.parameters()) and not any(buffer.is_meta for buffer in whole.buffers())
+
+
+def test_experts_larger_than_the_memory_are_never_allocated(tmp_path: Path) -> None:
+    def make() -> nn.Module:
+        layer = nn.Linear(2, 2)
+        layer.experts = nn.Parameter(torch.empty(2**10, 2**12, 2**13))
+        layer.register_buffer("table", torch.empty((2**10,)))
+        return layer
+
+    whole = transformers_meta_models.build_on_meta(make, tmp_path)
+    assert whole.experts.is_meta and whole.experts.numel() == 2**35 and not whole.table.is_meta
 
 
 def test_configs_that_cannot_be_used_are_explained(tmp_path: Path) -> None:
