@@ -48,6 +48,14 @@ training on an fp8 base with training on its dequantized weights.
 
 
 HEAD_OF_SWEEP = """
+## Experts and renamed modules
+
+transformers 5 computes all experts of a layer as one parameter, and renames modules, while released files have one tensor for each expert.
+Training reads these files slice by slice, also fp8 ones, and checkpoints have the model's parameters. Exports have the tensors of the base
+again, so whatever loads the base loads them. The conversions are those of the installed transformers; one that does more than moving values
+(`inkling2_text`) is refused by name. LoRA does not adapt experts that are one parameter: `plan` and the log say what share it
+reaches. `--adapter-only` writes the module names of the version of transformers that trained the adapter.
+
 ## Architectures
 
 `python -m tests.model_sweep` tries each verb on a tiny random model of an architecture, and compares it with stock transformers, which

@@ -2115,6 +2115,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "batch normalization starts with the statistics of an untrained model",
     ),
     Mutant(
+        "recipes/language/model_loading.py",
+        "buffers=read_buffers(stock, layouts, base),",
+        "buffers={},",
+        "tests/recipes/llm_sft/test_converted_bases.py::test_a_bias_that_chooses_experts_is_read_in_its_precision",
+        "DeepSeek-V3 sends each token to other experts than those that it was trained with",
+    ),
+    Mutant(
         "recipes/tiny_checkpoints.py",
         "sorted(shapes.items())",
         "shapes.items()",

@@ -14,9 +14,11 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from finetune.checkpointing import checkpoint, rank_shards
+from finetune.config import resolve
 from finetune.exporting import export
-from finetune.modeling import lora_adapters
-from recipes.language.model_loading import load_for_generation
+from finetune.modeling import loading, lora_adapters
+from recipes.language.model_loading import load_for_generation, load_for_training
+from recipes.llm_sft.options import Options
 from recipes.transformers_release import is_old
 from tests.launch.launching import launch
 from tests.recipes.llm_sft import families, test_quantized_bases, tiny_runs
@@ -39,13 +41,18 @@ KINDS: dict[str, dict[str, Any]] = {
     "hrm_text": {"head_dim": 8},
 }
 """Stacked experts, those with renamed modules, a renamed head, and a tensor that is divided into several layers."""
+DEEPSEEK = {
+    "n_routed_experts": 4, "moe_intermediate_size": 24, "num_experts_per_tok": 2, "first_k_dense_replace": 1, "q_lora_rank": 8,
+    "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8, "n_group": 1, "topk_group": 1, "n_shared_experts": 1,
+    "num_key_value_heads": 4,
+}  # fmt: skip
 STEPS = ("train.steps", "3")
 
 
 def write_base(folder: Path, kind: str) -> Path:
     tokenizer = families.tokenizer("chatml")
     torch.manual_seed(0)
-    given = {"vocab_size": len(tokenizer), **SHAPE, **KINDS[kind]}
+    given = {"vocab_size": len(tokenizer), **SHAPE, **(DEEPSEEK if kind == "deepseek_v3" else KINDS[kind])}
     config = AutoConfig.for_model(kind, **{key: value for key, value in given.items() if value is not None})
     model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
@@ -114,6 +121,21 @@ def test_merged_adapters_are_those_that_peft_loads(kind: str, tmp_path: Path) ->
     with torch.no_grad():
         plain, found, expected = (model(ids).logits for model in (load_stock(base), load_stock(merged), peft_model))
     assert torch.allclose(found, expected, atol=1e-4) and not torch.allclose(found, plain, atol=1e-2)
+
+
+def test_a_bias_that_chooses_experts_is_read_in_its_precision(tmp_path: Path) -> None:
+    """A buffer of DeepSeek-V3, without which each token would be sent to other experts. transformers 4 rounds it, as stock loading does."""
+    base = write_base(tmp_path, "deepseek_v3")
+    name = "model.layers.1.mlp.gate.e_score_correction_bias"
+    stored = {**load_file(base / "model.safetensors"), name: torch.tensor([0.1, 0.2, 0.30001, 0.4])}
+    save_file(stored, base / "model.safetensors", {"format": "pt"})
+    test_quantized_bases.edit_config(base, dtype="bfloat16")
+    stock = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).state_dict()[name]
+    loaded = load_for_training(resolve("llm_sft", Options, [], [("model.source", str(base))]))
+    loading.materialise(loaded.model, base, loaded.buffers, torch.device("cpu"), 0, layouts=loaded.layouts)
+    found = loaded.model.get_buffer(name)
+    assert found.dtype == stock.dtype and torch.equal(found, stock) and found.std() > 0.1
+    assert is_old(version("transformers")) or torch.equal(found, stored[name])
 
 
 def quantize(base: Path) -> None:
