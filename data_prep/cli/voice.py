@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from data_prep import manifest
@@ -33,9 +34,9 @@ from data_prep.parallel.process_pool import StopSignal, report_stopped
 from data_prep.parallel.worker_options import WorkerOptions
 from data_prep.pipeline import clip_selection, rule_removal_table, transcript_examples, transcript_plausibility
 from data_prep.pipeline.all_recordings import CRASHED, RecordingTask, StoppedError, WorkerSetup, describe_crashes, process_recordings
-from data_prep.pipeline.clip_selection import SelectionCriteria
+from data_prep.pipeline.clip_selection import JudgedClip, SelectionCriteria
 from data_prep.pipeline.notices import Notice, print_notices
-from data_prep.pipeline.recording_results import Job
+from data_prep.pipeline.recording_results import Job, PreparedRecording
 from data_prep.pipeline.speech_detection import PEOPLE_ON_CHANNELS
 from data_prep.pipeline.text_content import describe_languages, refuse_wrong_texts
 from data_prep.pipeline.text_verification import TextChecks, describe_texts
@@ -71,6 +72,9 @@ from finetune.storage.synthetic_audio_mark import find_synthetic_mark
 from finetune.terminal import print_diagnostic, print_line
 
 CHECK_OPTION = "--check-with"
+NO_MODEL = "none"
+MOST_CONTRADICTED = 0.5
+"""Share of the texts that an automatic check rejects, from which its verdict is doubtful too."""
 LOST = 3
 """Exit code if there is a dataset, but some recordings are lost by a crash."""
 SHOWN = 5
@@ -101,6 +105,7 @@ def parser() -> argparse.ArgumentParser:
     _add_text_options(options)
     _add_clip_options(options)
     worker_options.add_options(options, "Whisper and --align")
+    options.set_defaults(is_check_automatic=False)
     return options
 
 
@@ -133,7 +138,8 @@ def _add_text_options(options: argparse.ArgumentParser) -> None:
         "--align",
         metavar="MODEL",
         help="reject clips whose text is not what is spoken, by forced alignment: pocketsphinx (English), or a Wav2Vec2 model with a CTC "
-        "head for the language, by folder or hub name",
+        "head for the language, by folder or hub name; none: no check (default: with --transcripts and --language en, pocketsphinx or a "
+        "Whisper in ~/.cache/whisper checks clips, if it is there)",
     )
     options.add_argument(
         "--check-with", metavar="NAME", help="with --transcripts: reject clips in which this Whisper model transcribes other words"
@@ -175,7 +181,7 @@ def _run(argv: list[str]) -> int:
         options.recordings = remote_recordings.download_recordings(options.recordings, options.out)
     try:
         encoder = None if options.speaker_check == "none" else options.speaker_check
-        needed = [options.recordings, options.whisper, options.check_with, encoder, options.align]
+        needed = [options.recordings, options.whisper, options.check_with, encoder, None if options.align == NO_MODEL else options.align]
         with worker_options.open_workers(options, options.out, needed) as hands, StopSignal() as stop:
             return _prepare_dataset(options, stop, hands)
     except (StoppedError, KeyboardInterrupt) as error:
@@ -192,7 +198,7 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
     with voice_dataset_writer.lock_dataset(job.out):
         _print_ignored(options, [task.source for task in tasks])
         whisper = options.whisper or options.check_with
-        hands = hands if whisper or options.align else replace(hands, device="cpu")
+        hands = hands if whisper or job.aligner else replace(hands, device="cpu")
         setup = WorkerSetup(job, job.out / voice_dataset_writer.STAGES, whisper, hands, _name_whisper_option(options))
         recordings, work = process_recordings(tasks, setup, standard, stop)
         doubts = transcript_plausibility.find_doubts(recordings)
@@ -211,8 +217,13 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
         judged = clip_selection.judge_clips(recordings, standard, job.out, doubts)
         voices = clip_selection.describe_voices(judged)
         settings = _describe_settings(options, job, standard) | {"voices": voices}
-        last = [*_list_unchecked(options, job), *(_describe_voice(line, options.diarize) for line in voices)]
-        checks = TextChecks(options.whisper, options.align, options.check_with)
+        last = [
+            *_describe_unchecked_words(options, recordings),
+            *_describe_many_contradictions(options, judged),
+            *_list_unchecked(options, job),
+            *(_describe_voice(line, options.diarize) for line in voices),
+        ]
+        checks = TextChecks(options.whisper, options.align if job.aligner else None, options.check_with)
         texts = {one.source.name: describe_texts(one, checks, doubts) for one in recordings}
         summary = voice_dataset_writer.write_dataset(
             job.out, recordings, judged, options.val_share, settings, [*notices, *found, *last], texts, removed
@@ -285,6 +296,9 @@ def _list_tasks(options: argparse.Namespace) -> tuple[list[RecordingTask], list[
     if options.preset != KEEP_ALL:
         language = manifest.parse_language(options.language) if options.language else None
         refuse_wrong_texts([text for one in texts.values() if one for text in one.list_texts()], language)
+    chosen = _choose_check(options)
+    print_notices(chosen)
+    notices += chosen
     if options.speaker_from == "transcript":
         sources = speakers_from_transcripts.assign_speakers(sources, texts)
     elif not options.speaker and not options.speaker_from:
@@ -294,6 +308,47 @@ def _list_tasks(options: argparse.Namespace) -> tuple[list[RecordingTask], list[
             notices.append(Notice(text=note, is_warning=False))
             print_notices(notices[-1:])
     return [RecordingTask(source, texts[source.name]) for source in sources], notices, removed
+
+
+def _choose_check(options: argparse.Namespace) -> list[Notice]:
+    """Set the model that checks the words of English transcripts, if none was requested and one is there; say which."""
+    is_english = options.language is not None and manifest.parse_language(options.language) == "english"
+    if options.align or options.check_with or options.preset == KEEP_ALL or not is_english:
+        return []
+    if find_spec(POCKETSPHINX):
+        options.align, name = POCKETSPHINX, POCKETSPHINX
+    elif name := whisper_engine.find_cached_english_model():
+        options.check_with = name
+    else:
+        return []
+    options.is_check_automatic = True
+    note = f"{name} checks whether each text is what is spoken (slower; --align {NO_MODEL} omits it)"
+    return [Notice(text=note, is_warning=False)]
+
+
+def _describe_unchecked_words(options: argparse.Namespace, recordings: Sequence[PreparedRecording]) -> list[Notice]:
+    """A note if no model compares the words of transcripts with the sound."""
+    names = tuple(one.source.name for one in recordings if not one.refused)
+    if not options.transcripts or options.check_with or options.align not in (None, NO_MODEL) or not names:
+        return []
+    text = (
+        "whether each text is what is spoken was not checked: wrong words of like length and missing words are not found. --check-with "
+        "NAME (a Whisper that knows the language) or --align MODEL (a Wav2Vec2 CTC model for it) checks them; or listen to some clips"
+    )
+    return [Notice(text=text, recordings=names, is_warning=False)]
+
+
+def _describe_many_contradictions(options: argparse.Namespace, judged: Sequence[JudgedClip]) -> list[Notice]:
+    """A warning if the check that nobody requested rejects most clips: it may not understand the voice."""
+    checked = [one for one in judged if one.clip.audio]
+    wrong = sum(bool({"text_not_spoken", "text_contradicted"} & {*one.reasons}) for one in checked)
+    if not options.transcripts or not options.is_check_automatic or wrong <= MOST_CONTRADICTED * len(checked):
+        return []
+    text = (
+        f"{wrong} of {len(checked)} texts are not what {options.align or options.check_with} finds in the sound: they are wrong, or it "
+        f"does not understand this voice; listen to some, and use --align {NO_MODEL} if they are right"
+    )
+    return [Notice(text=text)]
 
 
 def _name_speaker(recordings: Path) -> str:
@@ -355,9 +410,19 @@ def _make_job(options: argparse.Namespace) -> Job:
     whisper_settings = whisper_engine.describe_settings(options.whisper, language_or_none) if options.whisper else None
     encoder, scorer = _open_encoder(options), dnsmos.find_scorer()
     lengths = Lengths(options.target, options.shortest, options.longest)
-    aligner = open_aligner("--align", options.align) if options.align else None
+    aligner = open_aligner("--align", options.align) if options.align and options.align != NO_MODEL else None
     check_settings = whisper_engine.describe_settings(options.check_with, language_or_none, CHECK_OPTION) if options.check_with else None
-    return Job(options.out, lengths, language_or_none, whisper_settings, encoder, scorer, aligner, check_settings)
+    return Job(
+        options.out,
+        lengths,
+        language_or_none,
+        whisper_settings,
+        encoder,
+        scorer,
+        aligner,
+        check_settings,
+        aligns_clips_alone=options.is_check_automatic,
+    )
 
 
 def _open_encoder(options: argparse.Namespace) -> SpeakerEncoder | None:

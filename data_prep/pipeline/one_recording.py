@@ -67,7 +67,7 @@ def examine_recording(
         return refuse_recording(source, "unreadable", source.problem, 0)
     if source.synthetic:
         return refuse_recording(source, "synthetic", f"the file says {source.synthetic!r}; --allow-synthetic uses it all the same", 0)
-    divisible = not (transcript and transcript.text) or job.aligner is not None
+    divisible = not (transcript and transcript.text) or job.locator is not None
     folder = locate_samples(source, stages.folder) if divisible else None
     sound = LazyAudio(source.path, models, folder, job.part_seconds, source.channels)
     try:
@@ -146,7 +146,7 @@ def _plan_early(transcript: UserTranscript | None, job: Job) -> FindUtterances |
     """
     if transcript is None:
         return None if job.whisper_settings is None else lambda _length: []
-    if job.aligner is not None or (job.encoder is None and job.check_settings is None):
+    if job.locator is not None or (job.encoder is None and job.check_settings is None):
         return None
     language = find_language(transcript, job) or AUTO
     return lambda length: [Region(unit.start, unit.stop) for unit in transcript.make_units(length, language)]

@@ -45,6 +45,13 @@ class Job:
     """`whisper_engine.describe_settings` of the Whisper that checks the user's transcripts, if that is requested."""
     part_seconds: float = field(default_factory=lambda: recording_parts.PART_SECONDS)
     """Target duration of the parts of a long recording."""
+    aligns_clips_alone: bool = False
+    """Whether the aligner only checks clips: it was not requested, so it changes no times."""
+
+    @property
+    def locator(self) -> Aligner | None:
+        """The aligner that also finds the times of words in a whole recording."""
+        return None if self.aligns_clips_alone else self.aligner
 
 
 class DetectedSpeech(BaseModel):

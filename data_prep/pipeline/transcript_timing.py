@@ -52,7 +52,7 @@ def time_transcript(
     note = recording_alignment.describe_unspoken([unit.text.strip() for unit in unspoken])
     unchecked = has_cues and not timings and not is_checked
     short = Region(speech.regions[0].start, speech.regions[-1].stop).seconds <= job.lengths.longest
-    if job.aligner is None or (transcript.text and short):  # a text that is short enough for one clip has nothing to locate
+    if job.locator is None or (transcript.text and short):  # a text that is short enough for one clip has nothing to locate
         return TimedText(tuple(units), None, note, delay, timings, unchecked)
     known: recording_alignment.Times = "right" if fits else "approximate"
     times: recording_alignment.Times = "unknown" if transcript.text else known
@@ -60,7 +60,7 @@ def time_transcript(
         "form": FORM,
         "speech": make_key(make_speech_inputs(source)),
         "units": make_key({"units": [unit.model_dump() for unit in units]}),
-        "aligner": job.aligner.digest,
+        "aligner": job.locator.digest,
         "longest": job.lengths.longest,
         "times": times,
         "code": recording_alignment.compute_code_digest(),

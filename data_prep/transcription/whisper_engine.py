@@ -82,6 +82,12 @@ def fetch_weights(name: str, option: str = WHISPER_OPTION) -> Path:
         ) from error
 
 
+def find_cached_english_model() -> str:
+    """The smallest good model for English among those in ~/.cache/whisper that are fast on a CPU; "" if none is there."""
+    names = ("base.en", "small.en", "base", "small", "tiny.en")
+    return next((name for name in names if (cache_home() / "whisper" / f"{name}.pt").is_file()), "")
+
+
 def load_whisper(name: str, device: str, option: str = WHISPER_OPTION) -> Any:
     """The model, from a .pt file, by its published name (downloaded once to ~/.cache/whisper), or in the format of transformers from a
     folder or the hub. Raises `UserError`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +11,18 @@ import pytest
 import soundfile
 
 from data_prep.audio.waveform import MASTER_RATE, Audio, load_track, probe_recording
+from data_prep.cli import voice
 
 SAMPLE = Path(__file__).resolve().parents[2] / "recipes" / "voice_clone" / "sample"
 RAILWAY = SAMPLE / "rms" / "railway.ogg"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_automatic_check() -> Iterator[None]:
+    """The words of transcripts are not checked unless a test requests it: the check takes longer than the rest of a run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(voice, "_choose_check", lambda _options: [])
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -111,7 +111,7 @@ CASES = {
     ),
     "voice": Case(
         ("data_prep", "voice"),
-        ("recordings", "--out", "out", "--transcripts", "--speaker", "me", "--language", "en", "--workers", "0"),
+        ("recordings", "--out", "out", "--transcripts", "--speaker", "me", "--language", "en", "--align", "none", "--workers", "0"),
         write_recordings,
     ),
     "codes": Case(("data_prep", "codes"), ("out", "--model", "codec-demo"), after="voice"),

@@ -286,6 +286,58 @@ def test_a_crash_on_one_recording_is_counted_everywhere_and_gives_exit_code_3(on
     assert [lost in one["warning"] for one in summary["sources"]] in ([True, False], [False, True])
 
 
+CHOOSE_CHECK = voice._choose_check
+"""The function itself, which the tests of this folder replace."""
+
+
+def test_english_texts_are_checked_by_an_installed_model_and_others_are_said_not_to_be(monkeypatch, tmp_path) -> None:
+    def choose(*more: str) -> tuple[str | None, str | None, bool, int]:
+        options = voice.parser().parse_args(["in", "--out", "out", "--transcripts", *more])
+        notices = CHOOSE_CHECK(options)
+        return options.align, options.check_with, options.is_check_automatic, len(notices)
+
+    monkeypatch.setattr(voice, "find_spec", lambda name: name == "pocketsphinx")
+    assert choose("--language", "en") == ("pocketsphinx", None, True, 1)
+    assert choose("--language", "en", "--align", "none") == ("none", None, False, 0)
+    assert choose("--language", "en", "--check-with", "small") == (None, "small", False, 0)
+    assert choose("--language", "en", "--preset", "keep-all") == (None, None, False, 0)
+    assert choose("--language", "it") == choose() == (None, None, False, 0)
+    monkeypatch.setattr(voice, "find_spec", lambda name: None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert choose("--language", "en") == (None, None, False, 0)
+    (tmp_path / "whisper").mkdir()
+    for name in ("tiny.en", "base"):
+        (tmp_path / "whisper" / f"{name}.pt").touch()
+    assert choose("--language", "en") == (None, "base", True, 1)
+
+
+def test_an_automatic_check_rejects_a_wrong_text_and_says_so(one_sentence, tmp_path, monkeypatch, capsys) -> None:
+    pytest.importorskip("pocketsphinx")
+    monkeypatch.setattr(voice, "_choose_check", CHOOSE_CHECK)
+    recordings, out = tmp_path / "in", tmp_path / "out"
+    recordings.mkdir()
+    texts = {
+        "right": "The night train to the north leaves from platform seven.",
+        "wrong": "Some dry bread in the corner keeps no oven warm.",
+    }
+    for name, text in texts.items():
+        soundfile.write(recordings / f"{name}.flac", one_sentence.samples * (0.9 if name == "wrong" else 1.0), MASTER_RATE)
+        (recordings / f"{name}.txt").write_text(text)
+    options = (recordings, "--out", out, "--transcripts", "--speaker", "me", "--language", "en", "--workers", "0")
+    assert run(*options) == 0
+    assert "note: pocketsphinx checks whether each text is what is spoken" in capsys.readouterr().err
+    summary = read_output(out, "summary.json")
+    assert [row["source"] for row in clips(out)] == ["right.flac"] and summary["rejected_by_reason"] == {"text_not_spoken": 1}
+    assert {one["texts"] for one in summary["sources"]} == {"transcript; aligned with the sound by pocketsphinx; language fits"}
+    assert run(*options, "--align", "none") == 0
+    said = capsys.readouterr().err
+    assert "whether each text is what is spoken was not checked" in said and "--check-with NAME" in said and "--align MODEL" in said
+    summary = read_output(out, "summary.json")
+    assert summary["clips"] == 1 and summary["rejected_by_reason"] == {"duplicate": 1}
+    assert any("was not checked" in one["text"] for one in summary["notices"])
+    assert {one["texts"] for one in summary["sources"]} == {"transcript; language fits; words not checked"}
+
+
 def test_whisper_provides_the_text(one_sentence, whisper_that_says, tmp_path) -> None:
     recordings, out = tmp_path / "in", tmp_path / "out"
     recordings.mkdir()
