@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import regex
 
+from data_prep.recordings.invisible_characters import remove_invisible
 from finetune.errors import UserError, format_count
 
 from .interface import SpeechRequest
@@ -30,12 +31,8 @@ PATTERNS = {
         r"|[♩♪♫♬]|\uFE0F\u20E3|(?<=[©®™‼⁉])\uFE0F)"
     ),
     "tag": regex.compile(rf"</?(?:{'|'.join(TAGS)})(?:\s[^<>]{{0,500}})?/?>", regex.IGNORECASE),
-    "invisible character": regex.compile(
-        r"[\u00AD\u200B\u2060-\u2064\u200E\u200F\u202A-\u202E\u2066-\u2069\uFEFF\uFFF9-\uFFFC\x00-\x08\x0E-\x1F\x7F-\x84\x86-\x9F]"
-    ),
 }
-"""Kind → what is dropped. Zero-width joiners stay, which Persian and Indic spelling needs. The quantifiers have bounds, so that the time
-grows linearly with the text."""
+"""Kind → what is dropped. The quantifiers have bounds, so that the time grows linearly with the text."""
 MARKDOWN = (
     regex.compile(r"!?\[([^\[\]\n]{1,500})\]\((?:[^()\s]|\([^()\s]*\)){1,2000}\)"),  # a link or an image: its text is spoken
     regex.compile(r"(?<![\w*])\*\*\*?(?=\S)([^*\n]{1,500}?)(?<=\S)\*\*\*?(?![\w*])"),
@@ -43,8 +40,8 @@ MARKDOWN = (
     regex.compile(r"(?<![\w/])__?(?=[^\s_])([^\n]{1,500}?)(?<=[^\s_])__?(?![\w/])"),
     regex.compile(r"~~(?=\S)([^~\n]{1,500}?)(?<=\S)~~"),
     regex.compile(r"`{1,3}([^`\n]{1,500})`{1,3}"),
-    regex.compile(r"^[ \t]*#{1,6}[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*$", regex.MULTILINE),  # a heading
-    regex.compile(r"^[ \t]*(?:[*+•]|>)[ \t]+(.*)$", regex.MULTILINE),  # an item of a list, or a quotation
+    regex.compile(r"^[ \t]*#{1,6}[ \t]+(\S.*)$", regex.MULTILINE),  # a heading
+    regex.compile(r"^[ \t]*(?:[*+•]|>)[ \t]+(\S.*)$", regex.MULTILINE),  # an item of a list, or a quotation
 )
 """Markdown, each with the part that is spoken as its group. A lone `*` or `_` stays: `3 * 4`, `file_name`."""
 ALSO_SPOKEN = frozenset("%&@§°+=#№℃℉½¼¾")
@@ -61,7 +58,7 @@ class SpokenText:
 
     def describe_removed(self) -> str:
         """What was dropped, as in `2 emoji, 1 markup`; empty if nothing was."""
-        return ", ".join(f"{count} {kind}" for kind, count in sorted(self.removed.items()))
+        return ", ".join(f"{count} {kind if count > 1 else kind.removesuffix('s')}" for kind, count in sorted(self.removed.items()))
 
 
 def clean_text(text: str) -> SpokenText:
@@ -73,7 +70,8 @@ def clean_text(text: str) -> SpokenText:
         removed["markup"] += count
     cleaned, removed["markup"] = _drop(PATTERNS["tag"], cleaned, removed["markup"])
     cleaned, removed["emoji"] = _drop(PATTERNS["emoji"], cleaned, 0)
-    cleaned, removed["invisible characters"] = PATTERNS["invisible character"].subn("", cleaned)
+    cleaned, invisible = remove_invisible(cleaned)  # as from the texts of the training
+    removed.update(invisible)
     removed = +removed
     return SpokenText(cleaned.strip() if removed else text, removed)
 
