@@ -72,6 +72,8 @@ class Quality(BaseModel):
     """Share of samples at full scale."""
     snr_db: float | None = None
     """Power of the speech relative to the median power of the recording outside speech."""
+    background_db: float | None = None
+    """Level of the quietest moments in and around the clip."""
     edge_energy_db: tuple[float, float]
     """First and last 30 ms; low if the cut is in silence."""
     longest_pause: float | None = None

@@ -27,6 +27,13 @@ LOUD = 1e-3
 PITCH_HZ = (65.0, 600.0)
 PITCH_FRAME, PITCH_HOP = 1024, 960
 """Samples. Frames every 40 ms are enough for a median and take 0.5 ms per second of speech."""
+BACKGROUND_FRAME = MASTER_RATE // 50
+BACKGROUND_SHARE = 0.05
+"""Share of the frames that are the quietest moments of a clip: pauses, and the closures of stops."""
+BACKGROUND_REACH = MASTER_RATE // 2
+"""Samples before and after a clip whose pauses count: a clip that was cut closely has none."""
+STEADY = 1e-2
+"""Power of a frame of speech relative to the loudest one."""
 PHRASE_WORDS = 8
 """Longest phrase checked for repetition; Whisper loops on shorter ones."""
 WORD_TIME_ERROR = MASTER_RATE // 5
@@ -61,6 +68,7 @@ def measure_clip(samples: Samples, piece: Piece, regions: list[Region], noise: f
         clipped_share=round(float((np.abs(clip) >= FULL_SCALE).mean()) if len(clip) else 0.0, 6),
         peak_spread=measure_peak_spread(speech),
         snr_db=None if noise is None else min(_compute_decibel(power, noise), -QUIETEST_DB),
+        background_db=measure_background(samples, piece.start, piece.stop),
         edge_energy_db=(_compute_decibel(_compute_power(clip[:EDGE]), power), _compute_decibel(_compute_power(clip[-EDGE:]), power)),
         longest_pause=find_longest_pause(inside),
         loudness_lufs=None if lufs is None else round(lufs, 1),
@@ -85,6 +93,24 @@ def measure_peak_spread(speech: Samples) -> float | None:
         return None
     common, rare = np.quantile(frames[power > LOUD * power.max()], [0.99, 0.999])
     return round(float(rare / common), 3)
+
+
+def measure_background(samples: Samples, start: int, stop: int) -> float | None:
+    """Level of the quietest 20 ms (5 % of them) in and around a clip, in dB relative to its speech; None for silence. `samples`: [n]."""
+    power = _compute_frame_powers(samples[start:stop])
+    if not power.any():
+        return None
+    speech = power[power >= STEADY * power.max()].mean()
+    around = _compute_frame_powers(samples[max(start - BACKGROUND_REACH, 0) : stop + BACKGROUND_REACH])
+    return _compute_decibel(float(np.quantile(around, BACKGROUND_SHARE)), float(speech))
+
+
+def _compute_frame_powers(samples: Samples) -> np.ndarray:
+    """[frames] of 20 ms."""
+    count = len(samples) // BACKGROUND_FRAME
+    frames = samples[: count * BACKGROUND_FRAME].astype(np.float64).reshape(count, BACKGROUND_FRAME)
+    powers: np.ndarray = np.square(frames).mean(axis=1)
+    return powers
 
 
 def find_longest_pause(regions: list[Region]) -> float:

@@ -36,7 +36,8 @@ INVENTED = "Possibly hallucinated text: listen and correct it in review, or try 
 MISPLACED = "The text often belongs to another part of the recording: listen and correct it in review."
 ADVICE = {
     "asr_error": "Run again; if it fails again, try the next larger or smaller --whisper model.",
-    "background_sound": "Record in a quiet room, without music; a separator of vocals may help, but leaves traces that a model learns.",
+    "background_sound": "Record in a quiet room, without music; a separator of vocals may help, but leaves traces that a model learns. "
+    "If you hear the voice alone, keep it in review.",
     "clipped": "Record at a lower level. Clipped takes cannot be repaired well.",
     "codec_error": "See the detail in rejects.jsonl, then run data_prep codes again.",
     "crashed": "Run again; if it fails again, convert it to WAV or FLAC and check that there is enough memory.",

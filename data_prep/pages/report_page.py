@@ -42,6 +42,7 @@ QUALITY = (
     ("Signal to noise", "dB", "snr_db"),
     ("Predicted rating of the sound", "of 5", "mos_overall"),
     ("Predicted rating of the background", "of 5", "mos_background"),
+    ("Quietest moments, relative to the speech", "dB", "background_db"),
     ("Loudness", "LUFS", "loudness_lufs"),
     ("Speaking rate", "characters/s", "chars_per_second"),
     ("Pitch", "Hz", "pitch_hz"),

@@ -16,6 +16,7 @@ from tests.finetune import fork_server
 from tests.launch.launching import ALONE, ROOT
 
 COLUMNS = {
+    "background_sound": {"recording", "clips rejected by"},
     "codec_lm_generation": {"codes of a codebook", "texts at once", "here / stock"},
     "communication": {"strategy", "ranks", "moved / Ψ", "bytes a rank sends", "simulated", "ratio", "hops", "simulated hops"},
     "copies": {"voice", "sentences", "called copies, by fingerprints alone", "called copies", "MP3", "Opus"},
@@ -55,6 +56,7 @@ COLUMNS = {
 }
 SLOW = {
     *(
+        "background_sound",
         "codec_lm_generation",
         "communication",
         "copies",

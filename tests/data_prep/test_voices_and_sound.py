@@ -17,12 +17,13 @@ import pytest
 import soundfile
 import soxr
 
+from benchmarks import background_sound
 from data_prep.audio.waveform import Samples
 from data_prep.cli import voice
 from data_prep.clips import dnsmos
 from data_prep.clips.duplicates import normalise_text
 from data_prep.speakers import resemblyzer_encoder, voice_clusters
-from tests.data_prep.telephone_prompts import VOICES, join_prompts, list_prompts
+from tests.data_prep.telephone_prompts import FIVE_VOICES, VOICES, has_prompts, join_prompts, list_prompts
 
 RATE = 16_000
 SOUNDS = Path("/usr/share/asterisk/sounds")
@@ -253,3 +254,20 @@ def test_clips_with_a_fault_are_rejected(tmp_path: Path, fault: str) -> None:
     print(fault)
     _, before, _, now = count(clips, lambda _: True)
     assert before >= 20 and now <= 0.2 * before
+
+
+@pytest.mark.usefixtures("needs_speechmos")
+@pytest.mark.parametrize("language", FIVE_VOICES)
+def test_a_background_is_found_and_a_voice_is_none(language: str) -> None:
+    """The limits were chosen with the first two voices."""
+    if not has_prompts(language):
+        pytest.skip(f"needs asterisk-core-sounds-{language}-g722")
+    clean = background_sound.judge(language, "g722", 40, lambda wave, _: wave)
+    lost = sum("background_sound" in reasons for reasons in clean)
+    print(f"{language}: {lost} of {len(clean)} clean clips rejected for their background")
+    assert lost <= 0.03 * len(clean)
+    for name, noise in background_sound.NOISES.items():
+        noisy = background_sound.judge(language, "g722", 5, lambda wave, who, make=noise: background_sound.add(wave, make, who, 10))
+        found = sum("background_sound" in reasons for reasons in noisy)
+        print(f"{language}, {name} 10 dB below: {found} of {len(noisy)} found")
+        assert noisy and found >= 0.95 * len(noisy)

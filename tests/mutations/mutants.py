@@ -1870,6 +1870,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "sentences of a synthetic voice that differ in one word are called copies",
     ),
     Mutant(
+        "data_prep/clips/quality_rules.py",
+        "return None if level < INAUDIBLE_DB else rating",
+        "return rating",
+        "tests/data_prep/clips/test_quality_rules.py::test_the_background_is_judged_by_its_rating_and_by_what_is_heard_between_the_words",
+        "a voice that is rated low is rejected although nothing is heard between its words",
+    ),
+    Mutant(
         "data_prep/clips/fingerprint_matching.py",
         "SAME_SOUND = 0.32",
         "SAME_SOUND = 0.02",

@@ -10,6 +10,7 @@ import pytest
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.clips.measurements import (
     find_longest_pause,
+    measure_background,
     measure_clip,
     measure_noise_power,
     measure_outside_speech_share,
@@ -51,6 +52,19 @@ def test_measures_of_a_recording_with_known_levels() -> None:
     assert quality.edge_energy_db == (pytest.approx(-40, abs=1), pytest.approx(-40, abs=1))
     assert quality.peak_dbfs == pytest.approx(20 * np.log10(np.abs(samples[int(0.9 * SECOND) : int(3.2 * SECOND)]).max()), abs=0.1)
     assert (quality.clipped_share, quality.longest_pause) == (0, 0)
+
+
+def test_the_background_is_what_is_heard_between_the_words_of_a_clip_and_around_it() -> None:
+    samples, speech = recording(noise=0.003), REGION
+    level = pytest.approx(-30.5, abs=1)
+    assert measure_background(samples, speech.start - SECOND // 5, speech.stop) == level
+    assert measure_background(samples, speech.start, speech.stop) == level, "the pauses around a clip that was cut closely"
+    assert measure_background(samples[speech.start : speech.stop], 0, 2 * SECOND) == pytest.approx(0, abs=1), "no pause at all"
+    noisy = samples + np.random.default_rng(1).normal(0, 0.03, len(samples)).astype(np.float32)
+    assert measure_background(noisy, speech.start, speech.stop) == pytest.approx(-11, abs=1)
+    samples[: speech.start] = 0
+    assert measure_background(samples, speech.start, speech.stop) == -100, "a decoder's digital silence"
+    assert measure_background(samples, 0, SECOND // 2) is None
 
 
 def test_measures_that_need_whisper_are_unknown_without_it() -> None:

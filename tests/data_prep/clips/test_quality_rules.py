@@ -45,6 +45,7 @@ GOOD = {
     "asr_error": None,
     "peak_spread": 1.3,
     "mos_speech": 3.6,
+    "background_db": -40.0,
     "mos_background": 4.0,
     "mos_overall": 3.2,
     "mos_p808": 3.8,
@@ -89,7 +90,7 @@ FAILING = {
     "cut_in_sound": {"edge_energy_db": (-40.0, -24.9)},
     "flattened": {"peak_spread": 1.079},
     "too_quiet": {"loudness_lufs": -55.1},
-    "background_sound": {"mos_background": 3.64},
+    "background_sound": {"mos_background": 3.64, "background_db": -25.0},
     "poor_sound": {"mos_overall": 2.49},
     "two_voices": {"other_voice_share": 0.06},
     "guest_speaker": {"is_speaker": False},
@@ -122,8 +123,17 @@ def test_all_failing_rules_are_listed() -> None:
 
 def test_an_unknown_measure_fails_no_rule() -> None:
     assert judged("clean", **dict.fromkeys(UNKNOWN)) == []
-    assert len(UNKNOWN) == 24
+    assert len(UNKNOWN) == 25
     assert judged(speaker_cos=-1.0, voice_limit=None) == [], "of a speaker with few clips"
+
+
+def test_the_background_is_judged_by_its_rating_and_by_what_is_heard_between_the_words() -> None:
+    def fails(rating: float, level: float | None) -> bool:
+        return judged(mos_background=rating, background_db=level) == ["background_sound"]
+
+    assert [fails(3.2, level) for level in (-10.0, -28.0, -32.4, -32.6, -36.0)] == [True, True, True, False, False]
+    assert [fails(1.5, level) for level in (-34.9, -35.1)] == [True, False], "a whisper without a background"
+    assert fails(3.64, None) and not fails(3.66, None), "a level that nobody measured"
 
 
 def test_a_rule_is_a_value_and_its_limits() -> None:
