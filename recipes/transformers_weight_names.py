@@ -75,7 +75,7 @@ def convert_layouts(
 
 def explain_conversion(name: str, converter: Any, base: Path, error: Exception) -> str:
     """Why a parameter cannot be composed of the tensors of `base`, and what to do."""
-    parts = ", ".join(converter.source_patterns)
+    parts = ", ".join(pattern.replace("\\.", ".") for pattern in converter.source_patterns)
     if isinstance(error, NotImplementedError | AttributeError | TypeError):
         steps = ", ".join(type(each).__name__ for each in converter.operations)
         return (

@@ -121,6 +121,6 @@ def test_a_conversion_that_does_more_than_moving_values_is_refused_by_name(tmp_p
     whole = write_stock(tmp_path, "gpt_neox")
     own: dict[str, Tensor] = whole.state_dict()
     stored = {"pairs.weight": TensorLayout.of("pairs.weight", (4, 2))}
-    converter = WeightConverter("pairs.weight", "lm_head.weight", operations=[Interleave(dim=0)])
+    converter = WeightConverter(r"pairs\.weight", "lm_head.weight", operations=[Interleave(dim=0)])
     with pytest.raises(UserError, match=r"computes lm_head\.weight from pairs\.weight by Interleave, which is not supported"):
         convert_layouts(stored, [converter], own, whole, tmp_path)
