@@ -105,7 +105,7 @@ def _require_content(path: Path) -> FilePart:
 
 
 def _open_part(part: FilePart) -> Stream:
-    if _is_ogg(part):  # libsndfile ignores the times of Ogg pages
+    if _is_timed_ogg(part):
         return _require_plausible(open_with_av(part, ""))
     try:
         with _open_source(part) as source:
@@ -118,13 +118,16 @@ def _open_part(part: FilePart) -> Stream:
         with contextlib.suppress(AudioError):
             return _require_plausible(open_with_av(part, ""))
     declared, notes = _read_declared_frames(part, info)
-    return _require_plausible(Stream(info.samplerate, info.channels, declared, _read_soundfile_blocks(part), notes=notes))
+    blocks, is_cut = _read_soundfile_blocks(part), info.format == "OGG" and not part.has_end
+    return _require_plausible(Stream(info.samplerate, info.channels, declared, blocks, is_cut, notes=notes))
 
 
-def _is_ogg(part: FilePart) -> bool:
+def _is_timed_ogg(part: FilePart) -> bool:
+    """Whether this is Ogg, whose page times libsndfile ignores. Vorbis is left to it: FFmpeg shifts the start of some by a short block."""
     with part.open() as file:
         file.seek(joined_files.skip_id3(file, 0))
-        return file.read(4) == b"OggS"
+        head = file.read(joined_files.OGG_PAGE + 8)
+        return head[:4] == b"OggS" and not head.endswith(b"\x01vorbis")
 
 
 def _require_plausible(stream: Stream) -> Stream:
