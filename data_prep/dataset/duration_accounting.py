@@ -14,6 +14,7 @@ from data_prep.manifest import ManifestRow, Reject
 from data_prep.pipeline.notices import Notice, join_all_texts
 from data_prep.pipeline.recording_results import PreparedRecording
 from data_prep.recordings.removed_text import RemovedKind
+from data_prep.segmentation.subtitle_repair import TimingSegment
 from data_prep.segmentation.vad import Region
 from finetune.errors import format_count
 
@@ -36,6 +37,10 @@ class RecordingDurations(BaseModel):
     """Where its texts come from, and how they were verified."""
     channels: str = ""
     """Which channels were used: `mono`, `mix`, or the name of one of several; empty: the recording was rejected."""
+    timing: list[TimingSegment] = []
+    """Segments in which the times of the transcript were repaired; empty: they were not."""
+    cues_left_out: int = 0
+    """Cues of a repaired transcript whose times are not proven."""
 
 
 class Summary(BaseModel):
@@ -88,7 +93,14 @@ def compute_all_durations(
             kept[one.source.name],
             rejected[one.source.name],
             one.channels,
-        ).model_copy(update={"warning": warnings.get(one.source.name, ""), "texts": texts.get(one.source.name, "")})
+        ).model_copy(
+            update={
+                "warning": warnings.get(one.source.name, ""),
+                "texts": texts.get(one.source.name, ""),
+                "timing": one.repair.segments,
+                "cues_left_out": one.repair.left_out,
+            }
+        )
         for one in recordings
     ]
 

@@ -166,6 +166,7 @@ def _make_recording(source: RecordingSource, speech: DetectedSpeech, text: Timed
         timings=text.timings,
         has_unchecked_times=text.has_unchecked_times,
         channels=speech.track.channel,
+        repair=text.repair,
     )
 
 

@@ -18,6 +18,7 @@ from data_prep.clips.extraction import MeasuredClip, RecordingLevels
 from data_prep.recordings.recording_files import RecordingSource
 from data_prep.segmentation import recording_parts
 from data_prep.segmentation.clip_segmentation import Lengths, TextUnit
+from data_prep.segmentation.subtitle_repair import TimingRepair
 from data_prep.segmentation.subtitle_sync import TranscriptTiming
 from data_prep.segmentation.vad import Region
 from data_prep.speakers.windowed_speaker_vectors import (
@@ -102,6 +103,8 @@ class PreparedRecording:
     """Whether the user's transcript has too few cues for `timings`, and no model checks its clips."""
     channels: str = ""
     """Which channels are used: `mono`, `mix`, or the name of one of several; empty if it is not known."""
+    repair: TimingRepair = field(default_factory=TimingRepair)
+    """Of the times of the user's transcript."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,7 @@ class TimedText:
     delay: float = 0.0
     timings: tuple[TranscriptTiming, ...] = ()
     has_unchecked_times: bool = False
+    repair: TimingRepair = field(default_factory=TimingRepair)
 
 
 @dataclass(frozen=True)

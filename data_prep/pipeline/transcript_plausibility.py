@@ -6,10 +6,12 @@ them together do not.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from data_prep.audio.waveform import MASTER_RATE
 from data_prep.clips import whole_transcript_misfit
 from data_prep.clips.extraction import MeasuredClip
 from data_prep.pipeline.notices import Notice
@@ -19,6 +21,8 @@ from data_prep.segmentation.subtitle_sync import FEW_CUES, LEAST_CUES
 
 MISTIMED, MISFIT, REPEATED = "mistimed_text", "misfit_text", "same_text"
 """Reasons for rejected clips."""
+TOUCHED = MASTER_RATE // 20
+"""Samples of speech at a break that a clip may have at its edge: cuts are in pauses, whose ends are inexact."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,8 @@ def find_doubts(recordings: Sequence[PreparedRecording]) -> TranscriptDoubts:
     mistimed = [one for one in recordings if any(not timing.is_trusted for timing in one.timings)]
     for recording in mistimed:
         doubts = _doubt_times(recording) | doubts
+    for recording in recordings:
+        doubts = _doubt_breaks(recording) | doubts
     if mistimed:
         text = (
             "the times of the transcript do not fit the speech: do the subtitles belong to other recordings? The clips are "
@@ -93,6 +99,16 @@ def _doubt_times(recording: PreparedRecording) -> dict[str, Doubt]:
                 f"{timing.least_correlation:g} is expected"
             )
             found[clip.id] = Doubt(MISTIMED, detail)
+    return found
+
+
+def _doubt_breaks(recording: PreparedRecording) -> dict[str, Doubt]:
+    """Doubts about the clips with speech at a break of the repaired times, whose text is not known."""
+    found = {}
+    for clip in recording.clips:
+        after = bisect_right(recording.repair.unproven, clip.start + TOUCHED, key=lambda region: region.stop)
+        if clip.text and after < len(recording.repair.unproven) and recording.repair.unproven[after].start < clip.stop - TOUCHED:
+            found[clip.id] = Doubt(MISTIMED, "at a break of the transcript's times, where it is not known what is spoken")
     return found
 
 

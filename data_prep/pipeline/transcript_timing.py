@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 from pydantic import TypeAdapter
 
 from data_prep import manifest
@@ -15,11 +18,15 @@ from data_prep.pipeline.stage_cache import Stages, make_key
 from data_prep.pipeline.worker_models import Models
 from data_prep.recordings.recording_files import RecordingSource
 from data_prep.recordings.user_transcripts import UserTranscript
-from data_prep.segmentation import subtitle_sync, vad
+from data_prep.segmentation import subtitle_repair, subtitle_sync, vad
+from data_prep.segmentation.clip_segmentation import TextUnit
+from data_prep.segmentation.subtitle_repair import TimingRepair
+from data_prep.segmentation.subtitle_sync import TranscriptTiming
 from data_prep.segmentation.vad import Region
 
 FORM = 1
 """Version of the results: increase it when they change. The code of the alignment is part of the key."""
+REPAIRED: TypeAdapter[TimingRepair] = TypeAdapter(TimingRepair)
 LOCATED: TypeAdapter[LocatedText] = TypeAdapter(LocatedText)
 
 
@@ -41,19 +48,21 @@ def time_transcript(
     the times of its words where an aligner can find them."""
     units = transcript.make_units(speech.track.length, find_language(transcript, job) or AUTO)
     has_cues = bool(transcript.utterances) and not transcript.words  # words do not begin after pauses
-    delay = subtitle_sync.measure_delay(units, speech.regions) if has_cues else 0.0
-    units = subtitle_sync.shift_units(units, delay) if delay else units
+    repair = _repair_times(source, units, speech, stages) if has_cues else TimingRepair()
+    delay = subtitle_sync.measure_delay(units, speech.regions) if has_cues and not repair.segments else 0.0
+    units = repair.units or (subtitle_sync.shift_units(units, delay) if delay else units)
     is_checked = job.aligner is not None or job.check_settings is not None  # a model decides on each clip; few cues would decide worse
-    timings = tuple(subtitle_sync.check_timing(units, speech.regions)) if has_cues else ()
+    timings = _check_segments(units, repair, speech.regions) if has_cues else ()
     timings = () if is_checked and len(units) < subtitle_sync.FEW_CUES else timings
     fits = bool(timings) and all(timing.is_trusted for timing in timings)
     unspoken = subtitle_sync.find_unspoken(units, speech.regions) if fits else []
     units = [unit for unit in units if unit not in unspoken]
-    note = recording_alignment.describe_unspoken([unit.text.strip() for unit in unspoken])
+    repaired = subtitle_repair.describe_repair(repair) if repair.segments else ""
+    note = "; ".join(filter(None, [repaired, recording_alignment.describe_unspoken([unit.text.strip() for unit in unspoken])]))
     unchecked = has_cues and not timings and not is_checked
     short = Region(speech.regions[0].start, speech.regions[-1].stop).seconds <= job.lengths.longest
     if job.locator is None or (transcript.text and short):  # a text that is short enough for one clip has nothing to locate
-        return TimedText(tuple(units), None, note, delay, timings, unchecked)
+        return TimedText(tuple(units), None, note, delay, timings, unchecked, repair)
     known: recording_alignment.Times = "right" if fits else "approximate"
     times: recording_alignment.Times = "unknown" if transcript.text else known
     inputs = {
@@ -72,4 +81,38 @@ def time_transcript(
 
     located = stages.run("located", inputs, LOCATED, locate)
     notes = "; ".join(filter(None, [note, located.note]))
-    return TimedText(tuple(located.units), tuple(located.ends), notes, delay, timings, unchecked)
+    return TimedText(tuple(located.units), tuple(located.ends), notes, delay, timings, unchecked, repair)
+
+
+def _repair_times(source: RecordingSource, units: list[TextUnit], speech: DetectedSpeech, stages: Stages) -> TimingRepair:
+    """The repair of times that do not fit the speech, or not all; without segments if they fit, are only late, or nothing is proven."""
+    if len(units) < 2 * subtitle_repair.WINDOW_CUES:
+        return TimingRepair()
+
+    def repair() -> TimingRepair:
+        delay = subtitle_sync.measure_delay(units, speech.regions)
+        before = subtitle_sync.check_timing(subtitle_sync.shift_units(units, delay), speech.regions)
+        found = subtitle_repair.repair_times(units, speech.regions)
+        needed = len(found.segments) > 1 or found.has_other_ends or not all(timing.is_trusted for timing in before)
+        better = _count_trusted(_check_segments(found.units, found, speech.regions)) >= _count_trusted(before) - found.left_out
+        return found if found.segments and needed and better else TimingRepair()
+
+    inputs = {
+        "speech": make_key(make_speech_inputs(source)),
+        "units": make_key({"units": [unit.model_dump() for unit in units]}),
+        "code": [subtitle_repair.compute_code_digest(), subtitle_sync.compute_code_digest()],
+    }
+    return stages.run("repaired_times", inputs, REPAIRED, repair)
+
+
+def _check_segments(units: list[TextUnit], repair: TimingRepair, regions: list[Region]) -> tuple[TranscriptTiming, ...]:
+    """The timing of the cues in blocks, none of which reaches over a break."""
+    counts = [segment.cues for segment in repair.segments] or [len(units)]
+    edges = [sum(counts[:index]) for index in range(len(counts) + 1)]
+    parts = [units[start:stop] for start, stop in pairwise(edges)]
+    return tuple(timing for part in parts for timing in subtitle_sync.check_timing(part, regions))
+
+
+def _count_trusted(timings: Sequence[TranscriptTiming]) -> int:
+    """Cues in blocks that are trusted."""
+    return sum(timing.cues for timing in timings if timing.is_trusted)

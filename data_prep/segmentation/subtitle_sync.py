@@ -6,8 +6,10 @@ another recording correlate at no offset; a file that is late correlates at its 
 
 from __future__ import annotations
 
-import itertools
+import functools
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.segmentation.clip_segmentation import TextUnit
 from data_prep.segmentation.vad import Region
+from finetune.storage import files
 
 FRAMES_PER_SECOND = 50
 BLUR_SECONDS = 0.15
@@ -131,21 +134,30 @@ def _correlate_starts(units: list[TextUnit], regions: list[Region]) -> NDArray[n
     begin = units[0].start / MASTER_RATE - margin
     last = min(max(unit.start for unit in units), regions[-1].stop)  # a wrong time may be days after the end
     end = max(last / MASTER_RATE, begin + margin) + margin
-    pauses = [(0, PAUSE_SECONDS * MASTER_RATE), *((one.stop, other.start) for one, other in itertools.pairwise(regions))]
-    starts = [stop / MASTER_RATE for start, stop in pauses[1:] if stop - start >= PAUSE_SECONDS * MASTER_RATE]
-    starts = [region.start / MASTER_RATE for region in regions[:1]] + starts
-    speech = _make_train([start for start in starts if begin <= start < end], begin, end)
-    cues = _make_train([unit.start / MASTER_RATE for unit in units], begin, end)
+    starts = [region.start / MASTER_RATE for region in join_short_pauses(regions)]
+    speech = make_train([start for start in starts if begin <= start < end], begin, end)
+    cues = make_train([unit.start / MASTER_RATE for unit in units], begin, end)
     reach, size = round(FARTHEST_SECONDS * FRAMES_PER_SECOND), len(cues)
     inner = slice(reach, size - reach)
     shifts = range(-reach, reach + 1)  # one after the other: all of them together would take 70 MB per minute
     return np.array([_correlate(cues[inner], speech[reach + shift : size - reach + shift]) for shift in shifts])
 
 
-def _make_train(times: list[float], begin: float, end: float) -> NDArray[np.float64]:
+def join_short_pauses(regions: Sequence[Region]) -> list[Region]:
+    """The speech between pauses of at least `PAUSE_SECONDS`."""
+    joined = list(regions[:1])
+    for region in regions[1:]:
+        if region.start - joined[-1].stop >= PAUSE_SECONDS * MASTER_RATE:
+            joined.append(region)
+        else:
+            joined[-1] = Region(joined[-1].start, region.stop)
+    return joined
+
+
+def make_train(times: Iterable[float], begin: float, end: float) -> NDArray[np.float64]:
     """[frames] of 20 ms from `begin` to `end` seconds, with a bell around each time."""
     train = np.zeros(max(1, round((end - begin) * FRAMES_PER_SECOND)))
-    places = np.round((np.asarray(times, float) - begin) * FRAMES_PER_SECOND).astype(int)
+    places = np.round((np.fromiter(times, float) - begin) * FRAMES_PER_SECOND).astype(int)
     np.add.at(train, places[(places >= 0) & (places < len(train))], 1.0)
     width = round(4 * BLUR_SECONDS * FRAMES_PER_SECOND)
     bell = np.exp(-0.5 * np.square(np.arange(-width, width + 1) / (BLUR_SECONDS * FRAMES_PER_SECOND)))
@@ -157,3 +169,9 @@ def _correlate(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
     first, second = one - one.mean(), other - other.mean()
     scale = float(np.sqrt(np.square(first).sum() * np.square(second).sum()))
     return float(first @ second) / scale if scale > 1e-12 else 0.0
+
+
+@functools.cache
+def compute_code_digest() -> str:
+    """Digest of this file: part of the cache key, so that results of other code are not reused."""
+    return files.digest(Path(__file__))

@@ -21,6 +21,7 @@ from data_prep.manifest import ManifestRow, Reject
 from data_prep.pipeline.notices import Notice
 from data_prep.pipeline.recording_results import PreparedRecording
 from data_prep.recordings.recording_files import RecordingSource
+from data_prep.segmentation.subtitle_repair import TimingRepair, TimingSegment
 from data_prep.segmentation.vad import Region
 
 SECOND = MASTER_RATE
@@ -99,6 +100,14 @@ def test_the_table_shows_the_seconds_per_reason() -> None:
     assert "0:00:04.0" in lines[1]
     assert "40.0%" in lines[1]
     assert format_summary(make_summary([], [], [], {}, []))
+
+
+def test_repaired_times_are_in_the_account() -> None:
+    segment = TimingSegment(start=1.0, stop=9.0, cues=30, offset=0.5, drift_ppm=1000.0)
+    source = RecordingSource(Path("a.wav"), "a.wav", "", "me")
+    repaired = PreparedRecording(source, SECOND, repair=TimingRepair(segments=[segment], left_out=3))
+    (one,) = compute_all_durations([repaired], [], [], [], {})
+    assert (one.timing, one.cues_left_out) == ([segment], 3)
 
 
 def test_the_channels_of_recordings_with_several_are_counted() -> None:

@@ -7,7 +7,9 @@ from dataclasses import replace
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.pipeline.notices import format_notice
 from data_prep.pipeline.transcript_plausibility import TranscriptDoubts, find_doubts
+from data_prep.segmentation.subtitle_repair import TimingRepair
 from data_prep.segmentation.subtitle_sync import TranscriptTiming
+from data_prep.segmentation.vad import Region
 from tests.data_prep.pipeline.test_clip_selection import clip, recording
 
 RIGHT, WRONG = (0.9, 12.0), (0.1, 1.0)
@@ -38,6 +40,14 @@ def test_few_cues_that_do_not_fit_are_doubted_and_the_models_that_decide_are_nam
     many = find_doubts([replace(few, timings=(timing(0, 6, (0.5, 3.0)),))])
     assert not many.by_clip and list_warnings(many) == [], "of twelve cues and more, 0.4 is enough"
     assert len(list_warnings(find_doubts([replace(few, timings=(timing(0, 6, WRONG),))]))) == 1
+
+
+def test_clips_with_speech_at_a_break_of_repaired_times_are_doubted() -> None:
+    clips = [clip(number, text=f"Sentence {number} of some length.") for number in range(4)]  # at 0, 6, 12 and 18 s
+    end = clips[1].stop
+    repair = TimingRepair(unproven=[Region(end - MASTER_RATE // 50, end + MASTER_RATE), Region(clips[3].start + 99, clips[3].start + 9999)])
+    found = find_doubts([replace(recording(*clips), repair=repair)])
+    assert set(found.by_clip) == {"aa_3"} and "at a break" in found.by_clip["aa_3"].detail, "the end of aa_1 only touches a pause"
 
 
 def test_a_delay_is_reported_with_its_direction() -> None:

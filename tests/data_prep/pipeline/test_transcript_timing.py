@@ -6,10 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from data_prep.audio.waveform import MASTER_RATE, Track
+from data_prep.pipeline.recording_results import DetectedSpeech
+from data_prep.pipeline.stage_cache import Stages
+from data_prep.pipeline.transcript_timing import time_transcript
+from data_prep.pipeline.worker_models import Models
 from data_prep.recordings.timed_transcript import TimedUtterance
 from data_prep.recordings.user_transcripts import UserTranscript
 from data_prep.transcription.whisper_engine import describe_settings
 from tests.data_prep.pipeline.recording_runs import run, write_take
+from tests.data_prep.segmentation.test_subtitle_repair import edit, make_regions, talk
 
 
 @pytest.fixture(scope="module")
@@ -39,3 +45,35 @@ def test_few_cues_of_another_recording_are_not_trusted(railway, timed, job, tmp_
     found, _, _ = run(write_take(tmp_path, railway), UserTranscript(utterances=(*wrong[:3], unspoken, *wrong[3:])), job)
     assert [timing.is_trusted for timing in found.timings] == [False]
     assert any("Nobody" in clip.text for clip in found.clips) and "left out" not in found.warning, "its times are not known to be right"
+
+
+def time_cues(cues, regions, take, job):
+    """`time_transcript` for cues (start, stop) beside speech that is already detected."""
+    utterances = tuple(TimedUtterance(start=start, end=stop, text=str(number)) for number, (start, stop) in enumerate(cues))
+    frames = regions[-1].stop + MASTER_RATE
+    speech = DetectedSpeech(track=Track(rate=MASTER_RATE, frames=frames, weights=(1.0,), offset=0.0), regions=regions)
+    stages = Stages(job.out / "stages")
+    with Models(None, "cpu", stages.folder) as models:
+        return time_transcript(take, UserTranscript(utterances=utterances), speech, None, job, stages, models), stages
+
+
+def test_a_jump_is_repaired_said_and_stored(take, job) -> None:
+    spoken = talk(0)
+    sound, places = edit(spoken, [(0.5 * spoken[-1][1], 20)])
+    found, stages = time_cues(spoken, make_regions(sound), take, job)
+    assert [segment.offset for segment in found.repair.segments] == pytest.approx([0, -20], abs=0.1) and found.delay == 0
+    assert all(timing.is_trusted for timing in found.timings) and len(found.timings) >= 2
+    assert all(abs(places[int(unit.text)] - unit.start / MASTER_RATE) < 0.2 for unit in found.units)
+    assert found.note.startswith("times of the transcript repaired by the pauses of the speech: from ")
+    again, stages = time_cues(spoken, make_regions(sound), take, job)
+    assert again == found and not stages.computed and stages.reused["repaired_times"] == 1
+
+
+def test_right_late_and_unrelated_times_are_not_repaired(take, job) -> None:
+    spoken = talk(3)
+    right, _ = time_cues(spoken, make_regions(spoken), take, job)
+    assert not right.repair.segments and len(right.units) == len(spoken) and right.note == ""
+    late, _ = time_cues([(start + 3, stop + 3) for start, stop in spoken], make_regions(spoken), take, job)
+    assert late.delay == pytest.approx(3.0, abs=0.1) and not late.repair.segments
+    other, _ = time_cues(spoken, make_regions(talk(77)), take, job)
+    assert not other.repair.segments and not all(timing.is_trusted for timing in other.timings)
