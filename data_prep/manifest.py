@@ -88,6 +88,8 @@ class Quality(BaseModel):
     """Speaker similarity: cosine between the clip's speaker embedding and its speaker's mean, by the encoder of --speaker-check."""
     other_voice_share: float | None = None
     """Share of the clip's windows of 1.6 s with another voice than most of them, by the encoder of --speaker-check."""
+    overlap_share: float | None = None
+    """Share of the clip's loud frames in which a second voice speaks at the same time (`data_prep/clips/overlapped_speech.py`)."""
     is_speaker: bool | None = None
     """False: most of the clip is another person, in a recording that holds the speaker too."""
     mos_speech: float | None = None

@@ -62,6 +62,7 @@ from data_prep.recordings.user_transcripts import FORMS, UserTranscript
 from data_prep.segmentation.clip_segmentation import Lengths
 from data_prep.speakers import resemblyzer_encoder
 from data_prep.speakers.encoder_selection import find_installed_encoder, open_voice_encoder
+from data_prep.speakers.voice_clusters import FEWEST_WINDOWS, LEAST_SECONDS, MOST_VOICES, VoiceCount
 from data_prep.transcription import faster_whisper_engine, whisper_engine
 from data_prep.transcription.whisper_languages import WHISPER_OPTION
 from finetune.addresses import RemoteAddress
@@ -77,6 +78,8 @@ MOST_CONTRADICTED = 0.5
 """Share of the texts that an automatic check rejects, from which its verdict is doubtful too."""
 LOST = 3
 """Exit code if there is a dataset, but some recordings are lost by a crash."""
+SPEAKER_COUNT = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?")
+"""The value of --speakers."""
 SHOWN = 5
 """Files named in a message."""
 
@@ -127,6 +130,11 @@ def _add_text_options(options: argparse.ArgumentParser) -> None:
     )
     who.add_argument(
         "--diarize", action="store_true", help="name the speaker of each clip by its voice: speaker_1 speaks most (needs a speaker encoder)"
+    )
+    options.add_argument(
+        "--speakers",
+        metavar="N",
+        help="with --diarize: the number of people in all recordings, or the fewest and the most: 2-4 (default: found by voice)",
     )
     options.add_argument(
         "--speaker-check",
@@ -194,7 +202,7 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
     job = _make_job(options)
     least_sure = (job.whisper_settings or {}).get("least_sure")
     rules, decisions = make_presets(least_sure)[options.preset], review_decisions.read_decisions(job.out)
-    standard = SelectionCriteria(rules, job.lengths, decisions, options.preset == KEEP_ALL, options.diarize)
+    standard = SelectionCriteria(rules, job.lengths, decisions, options.preset == KEEP_ALL, options.diarize, _read_voice_count(options))
     with voice_dataset_writer.lock_dataset(job.out):
         _print_ignored(options, [task.source for task in tasks])
         whisper = options.whisper or options.check_with
@@ -221,6 +229,7 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
             *_describe_unchecked_words(options, recordings),
             *_describe_many_contradictions(options, judged),
             *_list_unchecked(options, job),
+            *_describe_missing_voices(judged, standard.voices),
             *(_describe_voice(line, options.diarize) for line in voices),
         ]
         checks = TextChecks(options.whisper, options.align if job.aligner else None, options.check_with)
@@ -257,6 +266,7 @@ def _check_options(options: argparse.Namespace) -> None:
         raise UserError("--check-with needs --transcripts: a text written by Whisper is checked with --align MODEL")
     if options.diarize and options.speaker_check == "none":
         raise UserError("--diarize and --speaker-check none exclude each other: a speaker encoder distinguishes the voices; omit one")
+    _read_voice_count(options)
     language = manifest.parse_language(options.language) if options.language else "english"
     if options.align == POCKETSPHINX and language not in ("english", manifest.AUTO):
         raise UserError(f"--align {POCKETSPHINX} aligns English only, not {language}; give a Wav2Vec2 CTC model for {language}")
@@ -271,6 +281,33 @@ def _check_options(options: argparse.Namespace) -> None:
     whisper, name = options.whisper or options.check_with, _name_whisper_option(options)
     if whisper and options.engine == "local" and faster_whisper_engine.is_faster_whisper(whisper, name):
         faster_whisper_engine.check_device(whisper, choose_device(options.device), name)  # under ray, each worker looks at its own machine
+
+
+def _read_voice_count(options: argparse.Namespace) -> VoiceCount | None:
+    """The number of `--speakers`; None without the option. Raises `UserError` where it is no number of voices to distinguish."""
+    if options.speakers is None:
+        return None
+    given = f"--speakers {options.speakers}"
+    if not options.diarize:
+        raise UserError(f"{given} needs --diarize, which names the speaker of each clip by its voice; add it, or omit --speakers")
+    found = SPEAKER_COUNT.fullmatch(options.speakers)
+    if found is None:
+        raise UserError(f"{given}: expected a number of people, such as 2, or the fewest and the most, such as 2-4")
+    count = VoiceCount(int(found[1]), int(found[2] or found[1]))
+    if count.most == 1:
+        raise UserError(f"{given}: one person needs no --diarize; give --speaker NAME instead of both")
+    if not 1 <= count.least <= count.most <= MOST_VOICES:
+        raise UserError(f"{given}: expected 1 to {MOST_VOICES} people, the smaller number first")
+    return count
+
+
+def _describe_missing_voices(judged: list[JudgedClip], count: VoiceCount | None) -> list[Notice]:
+    """A warning if the recordings do not have as many voices as `--speakers` names."""
+    found = len({one.voice for one in judged if one.voice is not None})
+    if count is None or found >= count.least:
+        return []
+    needed = f"each voice needs {FEWEST_WINDOWS} stretches of speech of at least {LEAST_SECONDS:g} s"
+    return [Notice(text=f"the clips have {format_count(found, 'voice')}, fewer than --speakers: {needed}")]
 
 
 def _name_whisper_option(options: argparse.Namespace) -> str:
@@ -412,6 +449,7 @@ def _make_job(options: argparse.Namespace) -> Job:
     lengths = Lengths(options.target, options.shortest, options.longest)
     aligner = open_aligner("--align", options.align) if options.align and options.align != NO_MODEL else None
     check_settings = whisper_engine.describe_settings(options.check_with, language_or_none, CHECK_OPTION) if options.check_with else None
+    count = _read_voice_count(options)
     return Job(
         options.out,
         lengths,
@@ -421,6 +459,7 @@ def _make_job(options: argparse.Namespace) -> Job:
         scorer,
         aligner,
         check_settings,
+        MOST_VOICES if count is None else count.most,
         aligns_clips_alone=options.is_check_automatic,
     )
 
@@ -457,6 +496,7 @@ def _describe_settings(options: argparse.Namespace, job: Job, standard: Selectio
         "speaker_check": job.encoder.digest if job.encoder else "speaker not checked",
         "sound_quality": job.scorer.digest if job.scorer else "sound quality not rated",
         "diarize": options.diarize,
+        "speakers": options.speakers,
         "aligner": job.aligner.digest if job.aligner else None,
         "check": job.check_settings,
         "lengths": vars(job.lengths),

@@ -15,7 +15,7 @@ from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
 from data_prep.audio import bandwidth
 from data_prep.audio.waveform import MASTER_RATE, Audio, convert_position, encode_flac, fade_edges
-from data_prep.clips import fingerprints, loudness, measurements
+from data_prep.clips import fingerprints, loudness, measurements, overlapped_speech
 from data_prep.manifest import AUTO, Quality
 from data_prep.recordings.recording_files import RecordingSource
 from data_prep.recordings.user_transcripts import UserTranscript
@@ -71,10 +71,8 @@ class RecordingLevels(BaseModel):
 @functools.cache
 def compute_code_digests() -> tuple[str, ...]:
     """Digests of the source files that determine the clips: part of the cache key, so that results of other code are not reused."""
-    return tuple(
-        files.digest(Path(module.__file__ or ""))
-        for module in (clip_segmentation, measurements, bandwidth, fingerprints, loudness, sys.modules[__name__])
-    )
+    modules = (clip_segmentation, measurements, overlapped_speech, bandwidth, fingerprints, loudness, sys.modules[__name__])
+    return tuple(files.digest(path) for path in (*(Path(module.__file__ or "") for module in modules), overlapped_speech.WEIGHTS))
 
 
 def divide_recording(

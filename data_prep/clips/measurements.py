@@ -1,4 +1,4 @@
-"""Measures of a clip: level, clipping, SNR, pitch, pauses, speaking rate, transcription confidence.
+"""Measures of a clip: level, clipping, SNR, pitch, overlapped speech, pauses, speaking rate, transcription confidence.
 
 `data_prep/clips/quality_rules.py` has the rules.
 """
@@ -14,6 +14,7 @@ import numpy as np
 from data_prep.audio.librosa_import import import_librosa
 from data_prep.audio.waveform import MASTER_RATE, Audio, Samples
 from data_prep.clips import loudness
+from data_prep.clips.overlapped_speech import measure_overlap
 from data_prep.manifest import Quality
 from data_prep.segmentation.clip_segmentation import Piece, TextUnit
 from data_prep.segmentation.vad import Region
@@ -73,6 +74,7 @@ def measure_clip(samples: Samples, piece: Piece, regions: list[Region], noise: f
         longest_pause=find_longest_pause(inside),
         loudness_lufs=None if lufs is None else round(lufs, 1),
         pitch_hz=measure_pitch(speech),
+        overlap_share=measure_overlap(samples[piece.start : piece.stop]) if piece.text else None,
         avg_logprob=min((one.avg_logprob for one in scores), default=None),
         compression_ratio=max((one.compression_ratio for one in scores), default=None),
         no_speech_prob=max((one.no_speech_prob for one in scores), default=None),

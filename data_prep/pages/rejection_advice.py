@@ -65,6 +65,7 @@ ADVICE = {
     "other_speaker": "Listen: a guest, an interviewer, a radio? If it is the right speaker, keep it in review.",
     "missing_channel": "Give --channels auto, or prepare these recordings by themselves.",
     "people_on_channels": "Use --channels split for a speaker of each channel, or a channel's name for one of them.",
+    "overlapped_speech": "Listen: people interrupt each other, or a radio or television speaks too. Keep clean ones in review.",
     "poor_sound": "Listen: an echo of the room, or traces of a codec or noise filter? A model learns them. Keep good ones in review.",
     "repeated_text": INVENTED,
     "review": "Press Undo in review to revert a decision.",

@@ -28,6 +28,7 @@ from data_prep.pipeline.text_content import Doubt
 from data_prep.pipeline.transcript_plausibility import TranscriptDoubts
 from data_prep.segmentation.clip_segmentation import Lengths
 from data_prep.speakers.voice_changes import assess_clip, label_windows
+from data_prep.speakers.voice_clusters import VoiceCount
 
 REVIEWED = "review"
 """Reason for clips rejected in review."""
@@ -65,6 +66,8 @@ class SelectionCriteria:
     """Keep clips despite doubts about whole transcripts: for --preset keep-all."""
     diarize: bool = False
     """Whether each clip gets its speaker from its voice."""
+    voices: VoiceCount | None = None
+    """How many voices there are, with `diarize`; None: unknown."""
 
 
 class JudgedClip(NamedTuple):
@@ -142,7 +145,7 @@ def apply_rules(
     clips = [
         (recording, _apply_corrected_text(clip, standard.decisions.get(clip.id))) for recording in recordings for clip in recording.clips
     ]
-    assigned = _add_speaker_cosines(_assign_voices(clips, standard.diarize))
+    assigned = _add_speaker_cosines(_assign_voices(clips, standard.diarize, standard.voices))
     measured = [RuleInput(one.speaker, one.clip.seconds, one.clip.text, one.clip.language, one.clip.quality) for one in assigned]
     candidates = quality_rules.build_candidates(measured, standard.lengths)
     by_clip = {} if standard.trusts_texts else (doubts or transcript_plausibility.find_doubts(recordings)).by_clip
@@ -214,7 +217,7 @@ def _apply_corrected_text(clip: MeasuredClip, decision: Decision | None) -> Meas
     return clip.model_copy(update={"text": decision.text, "quality": clip.quality.model_copy(update=changes)})
 
 
-def _assign_voices(clips: list[tuple[PreparedRecording, MeasuredClip]], diarize: bool) -> list[_AssignedClip]:
+def _assign_voices(clips: list[tuple[PreparedRecording, MeasuredClip]], diarize: bool, count: VoiceCount | None) -> list[_AssignedClip]:
     """The clips with their voices, where these are known, and their speakers.
 
     Voices are distinguished among all recordings of a speaker, with `diarize` among all recordings. A recording with several voices that
@@ -226,7 +229,7 @@ def _assign_voices(clips: list[tuple[PreparedRecording, MeasuredClip]], diarize:
         groups["" if diarize else recording.source.speaker][recording.source.name] = recording
     labels: dict[str, NDArray[np.int64]] = {}
     for own in groups.values():
-        labels |= label_windows({name: recording.windows for name, recording in own.items()})
+        labels |= label_windows({name: recording.windows for name, recording in own.items()}, count)
     assigned = []
     for recording, clip in clips:
         of_all = labels[recording.source.name]

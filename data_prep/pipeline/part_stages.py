@@ -83,7 +83,7 @@ def cut_clips(
     language, text = find_language(transcript, job), part.text
     units = list(text.units) if transcript is not None else transcribe_part(source, part, job.whisper_settings, job, stages, models)
     windows = embed_part_windows(source, part, job, stages, models)
-    changes = find_voice_changes(windows, part.regions)
+    changes = find_voice_changes(windows, part.regions, job.most_voices)
     units, ends = _divide_at_changes(source, units, part, changes, job, stages, models)
     inputs = {
         "speech": make_key(make_speech_inputs(source)),

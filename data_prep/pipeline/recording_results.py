@@ -21,6 +21,7 @@ from data_prep.segmentation.clip_segmentation import Lengths, TextUnit
 from data_prep.segmentation.subtitle_repair import TimingRepair
 from data_prep.segmentation.subtitle_sync import TranscriptTiming
 from data_prep.segmentation.vad import Region
+from data_prep.speakers.voice_clusters import MOST_VOICES
 from data_prep.speakers.windowed_speaker_vectors import (
     VoiceWindows,
 )
@@ -44,6 +45,8 @@ class Job:
     """Checks the texts against the sound, if that is requested."""
     check_settings: dict[str, Any] | None = None
     """`whisper_engine.describe_settings` of the Whisper that checks the user's transcripts, if that is requested."""
+    most_voices: int = MOST_VOICES
+    """Of one recording, where clips are cut."""
     part_seconds: float = field(default_factory=lambda: recording_parts.PART_SECONDS)
     """Target duration of the parts of a long recording."""
     aligns_clips_alone: bool = False

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from data_prep.audio.waveform import MASTER_RATE
 from data_prep.segmentation.vad import Region
-from data_prep.speakers.voice_clusters import find_voices, smooth_labels
+from data_prep.speakers.voice_clusters import MOST_VOICES, VoiceCount, find_voices, smooth_labels
 from data_prep.speakers.windowed_speaker_vectors import VoiceWindows
 
 
@@ -24,12 +24,12 @@ class ClipVoice(NamedTuple):
     """Share of its windows with another voice."""
 
 
-def find_voice_changes(windows: VoiceWindows, regions: Sequence[Region]) -> list[int]:
+def find_voice_changes(windows: VoiceWindows, regions: Sequence[Region], most_voices: int = MOST_VOICES) -> list[int]:
     """Samples at `MASTER_RATE`, ascending: the middle of the longest pause between two regions of different voices.
 
     A region may end with another voice than it begins with. Regions too short for a window are skipped.
     """
-    labels = label_windows({"": windows})[""]
+    labels = label_windows({"": windows}, VoiceCount(most=most_voices))[""]
     known = []
     for index, region in enumerate(regions):
         inside = labels[windows.find_inside(region.start, region.stop)]
@@ -43,14 +43,15 @@ def find_voice_changes(windows: VoiceWindows, regions: Sequence[Region]) -> list
     return changes
 
 
-def label_windows(recordings: Mapping[str, VoiceWindows]) -> dict[str, NDArray[np.int64]]:
-    """Name of a recording → [n] voice of each of its windows; voices are numbered over all recordings, 0 speaks longest."""
+def label_windows(recordings: Mapping[str, VoiceWindows], count: VoiceCount | None = None) -> dict[str, NDArray[np.int64]]:
+    """Name of a recording → [n] voice of each of its windows; voices are numbered over all recordings, 0 speaks longest. `count`: of the
+    voices, if it is known."""
     filled = {name: windows for name, windows in recordings.items() if len(windows.spans)}
     if filled:
         vectors = np.concatenate([windows.vectors for windows in filled.values()])
         lengths = np.concatenate([windows.spans[:, 1] - windows.spans[:, 0] for windows in filled.values()]) / MASTER_RATE
         new = np.concatenate([measure_new_speech(windows) for windows in filled.values()])
-        found = find_voices(vectors, lengths, new)
+        found = find_voices(vectors, lengths, new, count)
     labels, at = {name: np.zeros(0, np.int64) for name in recordings}, 0
     for name, windows in filled.items():
         together = windows.spans[1:, 0] <= windows.spans[:-1, 1]

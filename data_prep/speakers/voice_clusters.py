@@ -6,24 +6,27 @@ result is deterministic.
 
 from __future__ import annotations
 
+import itertools
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
-LEAST_SEPARATION = 6.0
+LEAST_SEPARATION = 7.0
 """Ashman's D (https://doi.org/10.1086/117248) between two voices, along the line between their mean directions.
 
-Measured with resemblyzer's vectors on telephone prompts of two women (English and French; half of the prompts, 19 to 461 windows) and on
-two voices of flite: the two halves of one voice have 2.7 to 5.0, two voices 7.5 to 24. Normally distributed vectors have 2.65."""
-MOST_SIMILAR = 0.88
-"""Mean cosine between two voices, as a multiple of that within them. Measured on the same windows: halves of one voice have 0.94 to 0.97,
-two women 0.77 to 0.79, other pairs less."""
+Measured with resemblyzer's vectors on telephone prompts of a woman (English) and a man (Italian), 20 or 60 prompts at a time: the two
+halves of one voice have at most 5.5, the two voices at least 13. Normally distributed vectors have 2.65. `benchmarks/speaker_names.py`
+reports on other voices."""
+MOST_SIMILAR = 0.85
+"""Mean cosine between two voices, as a multiple of that within them. Measured on the same windows: halves of one voice have at least 0.88,
+the two voices at most 0.62."""
 FEWEST_WINDOWS = 6
 """Of a voice: fewer windows are too few to tell a voice from a cough."""
-LEAST_SECONDS = 1.0
+LEAST_SECONDS = 1.4
 """Shorter windows decide nothing about the voices and get the most similar one: vectors of single words resemble each other more than
-those of their speaker. Measured with resemblyzer on random sets of 15 to 80 prompts of one woman, half of them single words: 34 of 80 sets
-were two voices with all windows, 11 with those from 0.8 s on, 1 with those from 1.0 s on; of 40 sets of two women, 24 were one voice with
-all windows, 1 with those from 1.0 s on."""
+those of their speaker. With windows from 1.0 s on, the Italian voice was two or three in 4 of 8 conversations with the English one: the
+extra ones consisted of windows of 1.0 to 1.1 s."""
 MOST_VOICES = 12
 ROUNDS = 30
 MOST_FITTED = 6000
@@ -32,16 +35,36 @@ MOST_FITTED = 6000
 Vectors = NDArray[np.float32]
 
 
-def find_voices(vectors: Vectors, lengths: NDArray[np.floating], new_speech: NDArray[np.floating] | None = None) -> NDArray[np.int64]:
+class VoiceCount(NamedTuple):
+    """How many voices there may be."""
+
+    least: int = 1
+    most: int = MOST_VOICES
+
+
+class _Split(NamedTuple):
+    """A group of windows in two halves."""
+
+    is_two_voices: bool
+    separation: float
+    halves: NDArray[np.bool_]
+    """[n] which half each window is in."""
+
+
+def find_voices(
+    vectors: Vectors, lengths: NDArray[np.floating], new_speech: NDArray[np.floating] | None = None, count: VoiceCount | None = None
+) -> NDArray[np.int64]:
     """[n] number of the voice of each window; voice 0 speaks longest.
 
     `vectors`: [n, H], of length 1; `lengths`: [n] seconds of each window; `new_speech`: [n] of them in no earlier window (None: all).
+    `count`: of the voices, if it is known; fewer than its least are found only if the windows do not suffice.
     """
     fitted = vectors[lengths >= LEAST_SECONDS]
     if len(fitted) < 2 * FEWEST_WINDOWS:
         return np.zeros(len(vectors), np.int64)
     step = -(-len(fitted) // MOST_FITTED)
-    directions = np.stack([_mean_direction(part) for part in _divide(fitted[::step].astype(np.float64))])
+    groups = _divide(fitted[::step].astype(np.float64), count or VoiceCount())
+    directions = np.stack([_mean_direction(group) for group in groups])
     nearest = (vectors.astype(np.float64) @ directions.T).argmax(axis=1)
     order = np.argsort(-np.bincount(nearest, lengths if new_speech is None else new_speech, minlength=len(directions)), kind="stable")
     return np.argsort(order)[nearest]
@@ -59,22 +82,44 @@ def smooth_labels(labels: NDArray[np.int64], together: NDArray[np.bool_]) -> NDA
     return smooth
 
 
-def _divide(vectors: NDArray[np.float64]) -> list[NDArray[np.float64]]:
-    """The windows of each voice."""
-    done: list[NDArray[np.float64]] = []
-    left = [vectors]
-    while left:
-        group = left.pop()
-        halves = _split(group) if len(done) + len(left) + 2 <= MOST_VOICES else None
-        if halves is None:
-            done.append(group)
-        else:
-            left += [group[halves], group[~halves]]
-    return done
+def _divide(vectors: NDArray[np.float64], count: VoiceCount) -> list[NDArray[np.float64]]:
+    """The windows of each voice. The group whose halves differ most is divided first."""
+    groups = [(vectors, _split(vectors))]
+    while len(groups) < count.most:
+        known = [(at, split) for at, (_, split) in enumerate(groups) if split is not None]
+        divisible = [(split.separation, at) for at, split in known if split.is_two_voices or len(groups) < count.least]
+        if not divisible:
+            break
+        group, split = groups.pop(max(divisible)[1])
+        assert split is not None
+        groups += [(half, _split(half)) for half in (group[~split.halves], group[split.halves])]
+    return _join([group for group, _ in groups], count.least)
 
 
-def _split(vectors: NDArray[np.float64]) -> NDArray[np.bool_] | None:
-    """[n] which half each window is in, if the halves are two voices; else None.
+def _join(groups: list[NDArray[np.float64]], least: int) -> list[NDArray[np.float64]]:
+    """The groups, with those joined that are one voice: a division can separate windows of one voice together with those of others."""
+    while len(groups) > least:
+        pairs = itertools.combinations(range(len(groups)), 2)
+        similar = [(separation, one, other) for one, other in pairs if (separation := _measure_one_voice(groups[one], groups[other])) > 0]
+        if not similar:
+            break
+        _, one, other = min(similar)
+        groups = [*(group for at, group in enumerate(groups) if at not in (one, other)), np.concatenate([groups[one], groups[other]])]
+    return groups
+
+
+def _measure_one_voice(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    """Ashman's D between two groups if they are one voice; 0 if they are two."""
+    separation, similarity = measure_separation(one, other)
+    return 0.0 if _are_two_voices(separation, similarity) else separation
+
+
+def _are_two_voices(separation: float, similarity: float) -> bool:
+    return separation >= LEAST_SEPARATION and similarity <= MOST_SIMILAR
+
+
+def _split(vectors: NDArray[np.float64]) -> _Split | None:
+    """The best division of the windows in two halves, preferably of two voices; None if there are too few windows.
 
     2-means of directions from two starts: the sides of the main axis, and the window that is furthest from all others, which finds a voice
     that has few windows.
@@ -85,15 +130,13 @@ def _split(vectors: NDArray[np.float64]) -> NDArray[np.bool_] | None:
     centred = vectors - vectors.mean(axis=0)
     axis = np.linalg.eigh(centred.T @ centred)[1][:, -1]
     furthest = vectors[(vectors @ mean).argmin()]
-    best: tuple[float, NDArray[np.bool_]] | None = None
+    found = []
     for start in (centred @ axis > 0, vectors @ furthest > vectors @ mean):
         halves = _settle(vectors, start)
-        if min(halves.sum(), (~halves).sum()) < FEWEST_WINDOWS:
-            continue
-        separation, similarity = measure_separation(vectors[halves], vectors[~halves])
-        if separation >= LEAST_SEPARATION and similarity <= MOST_SIMILAR and (best is None or separation > best[0]):
-            best = (separation, halves)
-    return None if best is None else best[1]
+        if min(halves.sum(), (~halves).sum()) >= FEWEST_WINDOWS:
+            separation, similarity = measure_separation(vectors[halves], vectors[~halves])
+            found.append(_Split(_are_two_voices(separation, similarity), separation, halves))
+    return max(found, key=lambda split: split[:2], default=None)
 
 
 def _settle(vectors: NDArray[np.float64], halves: NDArray[np.bool_]) -> NDArray[np.bool_]:

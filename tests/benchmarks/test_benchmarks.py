@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import _prompts
 from benchmarks._gpu import has_gpu
 from benchmarks._gpu_figures import PARTS, part_named, read_record
 from benchmarks._regressions import Rows, rows_of
@@ -30,6 +31,7 @@ COLUMNS = {
     "loader_interference": {"recipe", "samples come from", "of the step", "op rate / alone", "processor"},
     "models_table": {"model", "recipe", "full, GiB", "LoRA, GiB", "tensor parallel", "licence"},
     "order": {"rows", "first step from the middle, ms", "memory of its own, KiB"},
+    "overlapped_speech": {"clips", "clips of each kind", "rejected, %"},
     "packing_utilisation": {"sequence_length", "window", "best fit", "first fit in order", "padded in order"},
     "plan_backtest": {"run", "source", "published, GB", "sum / published", "use", "fitted / published"},
     "preparation_speed": {"step", "seconds of one core for an hour", "times real time"},
@@ -51,6 +53,7 @@ COLUMNS = {
     "transcribe_speed": {"pauses", "windows", "tokens", "transcribe / data_prep", "a file each / data_prep"},
     "voice_batches": {"clips", "micro_tokens", "by budget", "2 clips, padded"},
     "voice_ways": {"model", "way", "predictor calls", "tokens / s", "frames / s", "its time / voice_clone's"},
+    "speaker_names": {"conversation", "right number of names", "clips misnamed, %", "the same with --speakers, %"},
     "soak": {"quantity", "second quarter", "last quarter", "last / second"},
     "sub_talker": {"at once", "loop over time", "loop / at once"},
 }
@@ -85,11 +88,13 @@ SLOW = {
         "step_overhead",
         "strategy_bytes",
     ),
-    *("preparation_speed", "transcribe_estimate", "transcribe_speed", "voice_ways"),
+    *("overlapped_speech", "preparation_speed", "speaker_names", "transcribe_estimate", "transcribe_speed", "voice_ways"),
 }
 """Benchmarks that start worlds of several processes, or twenty after each other, or run or trace a model of real size: half a minute."""
 ON_A_GPU = {"gpu"}
 """Benchmarks whose tables stay empty until they have run on a GPU; `make gpu-dry` runs through them."""
+OF_PROMPTS = {"overlapped_speech", "speaker_names"}
+"""Benchmarks that need recordings of known people, which a Debian package holds."""
 ELSEWHERE = {"sft_speed"}
 """Benchmarks that need the environment of `make test-chat`, which `make bench` makes."""
 FOUND = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
@@ -138,7 +143,14 @@ def test_without_a_gpu_a_benchmark_of_one_says_so_and_leaves_its_table(name: str
     assert not list(tmp_path.iterdir())
 
 
-HERE = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in FOUND if name not in ELSEWHERE | ON_A_GPU]
+needs_prompts = pytest.mark.skipif(_prompts.is_missing(), reason=f"needs recordings of known people: {_prompts.INSTALL}")
+
+
+def mark(name: str) -> list[pytest.MarkDecorator]:
+    return [*([pytest.mark.slow] if name in SLOW else []), *([needs_prompts] if name in OF_PROMPTS else [])]
+
+
+HERE = [pytest.param(name, marks=mark(name)) for name in FOUND if name not in ELSEWHERE | ON_A_GPU]
 
 
 @pytest.mark.parametrize("name", HERE)

@@ -671,8 +671,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "data_prep/speakers/voice_clusters.py",
-        "if separation >= LEAST_SEPARATION and similarity",
-        "if similarity",
+        "return separation >= LEAST_SEPARATION and similarity",
+        "return similarity",
         "tests/data_prep/speakers/test_voice_clusters.py::test_a_wide_spread_is_no_second_voice",
         "one person whose vectors are spread widely is divided into two voices",
     ),

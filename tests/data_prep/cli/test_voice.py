@@ -451,6 +451,16 @@ def test_flac_reads_back_what_the_header_promises(prepared) -> None:
 def test_flags_that_do_not_fit_are_refused_by_their_own_name(sample, tmp_path, capsys) -> None:
     assert run(sample, "--out", tmp_path / "a", "--transcripts", "--diarize", "--speaker-check", "none") == 2
     assert "--diarize and --speaker-check none exclude each other" in capsys.readouterr().err
+    for options, message in (
+        (("--speakers", "2"), "--speakers 2 needs --diarize"),
+        (("--diarize", "--speakers", "two"), "--speakers two: expected a number of people, such as 2"),
+        (("--diarize", "--speakers", "1"), "--speakers 1: one person needs no --diarize; give --speaker NAME"),
+        (("--diarize", "--speakers", "4-2"), "--speakers 4-2: expected 1 to 12 people, the smaller number first"),
+        (("--diarize", "--speakers", "13"), "--speakers 13: expected 1 to 12 people"),
+        (("--diarize", "--speakers", "0-2"), "--speakers 0-2: expected 1 to 12 people"),
+    ):
+        assert run(sample, "--out", tmp_path / "a", "--transcripts", *options) == 2
+        assert message in capsys.readouterr().err
     assert run(sample, "--out", tmp_path / "b", "--transcripts", "--speaker", "me", "--check-with", "nothing") == 2
     assert "--check-with nothing: neither a file nor one of" in capsys.readouterr().err
     (tmp_path / "notes.pt").write_text("no weights")

@@ -49,6 +49,7 @@ GOOD = {
     "mos_background": 4.0,
     "mos_overall": 3.2,
     "mos_p808": 3.8,
+    "overlap_share": 0.02,
     "other_voice_share": 0.0,
     "is_speaker": True,
 }
@@ -92,6 +93,7 @@ FAILING = {
     "too_quiet": {"loudness_lufs": -55.1},
     "background_sound": {"mos_background": 3.64, "background_db": -25.0},
     "poor_sound": {"mos_overall": 2.49},
+    "overlapped_speech": {"overlap_share": 0.5},
     "two_voices": {"other_voice_share": 0.06},
     "guest_speaker": {"is_speaker": False},
     "other_speaker": {"speaker_cos": 0.69},
@@ -123,7 +125,7 @@ def test_all_failing_rules_are_listed() -> None:
 
 def test_an_unknown_measure_fails_no_rule() -> None:
     assert judged("clean", **dict.fromkeys(UNKNOWN)) == []
-    assert len(UNKNOWN) == 25
+    assert len(UNKNOWN) == 26
     assert judged(speaker_cos=-1.0, voice_limit=None) == [], "of a speaker with few clips"
 
 

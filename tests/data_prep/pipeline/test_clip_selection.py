@@ -20,6 +20,7 @@ from data_prep.pipeline.clip_selection import SelectionCriteria
 from data_prep.pipeline.recording_results import PreparedRecording, refuse_recording
 from data_prep.recordings.recording_files import RecordingSource
 from data_prep.segmentation.clip_segmentation import Lengths
+from data_prep.speakers.voice_clusters import VoiceCount
 from data_prep.speakers.windowed_speaker_vectors import VoiceWindows
 from tests.data_prep.speakers.test_voice_clusters import windows_of
 
@@ -207,3 +208,10 @@ def test_with_diarize_each_clip_has_the_speaker_of_its_voice() -> None:
     judged = clip_selection.apply_rules(recordings, replace(STANDARD, diarize=True))
     assert [(one.speaker, one.reasons) for one in judged] == [(f"speaker_{voice}", ()) for voice in (1, 2, 1, 2, 1, 1, 2, 2)]
     assert [row.speaker for row in clip_selection.make_rows(judged)] == [one.speaker for one in judged]
+
+
+def test_with_diarize_there_are_as_many_speakers_as_are_known() -> None:
+    recordings = [make_conversation("talk", 1, 2, 1, 2, 3, 3)]
+    for count, expected in ((None, 3), (VoiceCount(2, 2), 2), (VoiceCount(1, 2), 2)):
+        judged = clip_selection.apply_rules(recordings, replace(STANDARD, diarize=True, voices=count))
+        assert len({one.speaker for one in judged}) == expected

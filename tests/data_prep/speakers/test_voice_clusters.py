@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from data_prep.speakers.voice_clusters import FEWEST_WINDOWS, LEAST_SECONDS, find_voices, measure_separation, smooth_labels
+from data_prep.speakers.voice_clusters import FEWEST_WINDOWS, LEAST_SECONDS, VoiceCount, find_voices, measure_separation, smooth_labels
 
 
 def windows_of(seed: int, count: int, spread: float = 0.45) -> np.ndarray:
@@ -38,7 +38,7 @@ def test_four_people_are_told_apart_whatever_the_order_of_their_windows() -> Non
 
 
 def test_the_first_voice_is_the_one_that_speaks_longest() -> None:
-    vectors, seconds = np.concatenate([windows_of(1, 30), windows_of(2, 20)]), np.repeat([1.0, 1.6], [30, 20])
+    vectors, seconds = np.concatenate([windows_of(1, 30), windows_of(2, 20)]), np.repeat([1.5, 2.4], [30, 20])
     assert label(vectors, seconds).tolist() == [1] * 30 + [0] * 20
 
 
@@ -54,6 +54,30 @@ def test_short_windows_are_no_voice_of_their_own_but_get_the_most_similar_one() 
     assert not label(vectors, lengths).any()
     three = np.concatenate([windows_of(1, 60), windows_of(3, 30), windows_of(3, 5)])
     assert label(three, np.repeat([1.6, 1.6, 0.7], [60, 30, 5])).tolist() == [0] * 60 + [1] * 35
+
+
+def test_a_known_number_of_voices_is_found_although_they_resemble_each_other() -> None:
+    """Two people at a fifth of the usual distance from each other: the halves of one voice differ as much."""
+    one, other = windows_of(1, 60), windows_of(2, 40)
+    near = one[:40] * 0.8 + other * 0.2
+    vectors = np.concatenate([one, near / np.linalg.norm(near, axis=1, keepdims=True)])
+    assert not label(vectors).any()
+    found = find_voices(vectors, np.full(100, LEAST_SECONDS), count=VoiceCount(2, 2))
+    assert found[:60].mean() < 0.2 and found[60:].mean() > 0.8
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(VoiceCount(2, 2), 2), (VoiceCount(1, 3), 3), (VoiceCount(4, 6), 4), (VoiceCount(5, 5), 5)]
+)
+def test_as_many_voices_are_found_as_there_may_be(count: VoiceCount, expected: int) -> None:
+    vectors = np.concatenate([windows_of(seed, 30) for seed in range(4)])
+    assert len(set(find_voices(vectors, np.full(120, LEAST_SECONDS), count=count).tolist())) == expected
+
+
+def test_more_voices_than_the_windows_suffice_for_are_not_found() -> None:
+    vectors = windows_of(1, 3 * FEWEST_WINDOWS - 1)
+    found = find_voices(vectors, np.full(len(vectors), LEAST_SECONDS), count=VoiceCount(3, 3))
+    assert len(set(found.tolist())) == 2
 
 
 def test_too_few_windows_are_no_voice() -> None:
