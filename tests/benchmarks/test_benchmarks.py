@@ -46,6 +46,7 @@ COLUMNS = {
     "sft_speed": {"way", "tokens / s", "of by hand", "peak memory, MiB"},
     "serving_throughput": {"model", "clients", "batched / one at a time", "first part: one at a time / batched"},
     "save_blocking": {"state, MiB", "copy, ms", "save / copy", "first save / first copy", "torch.save / save"},
+    "subtitle_repair": {"error of the subtitles", "right", "wrong", "right without repair", "measured"},
     "step_overhead": {"model", "positions a step", "ranks", "our step / bare loop", "accelerate / bare loop"},
     "start_up": {"command", "processor time, ms", "of import torch"},
     "strategy_bytes": {"strategy", "compute", "ranks N", "lasting", "passing", "formula", "ratio"},
@@ -93,7 +94,7 @@ SLOW = {
 """Benchmarks that start worlds of several processes, or twenty after each other, or run or trace a model of real size: half a minute."""
 ON_A_GPU = {"gpu"}
 """Benchmarks whose tables stay empty until they have run on a GPU; `make gpu-dry` runs through them."""
-OF_PROMPTS = {"overlapped_speech", "speaker_names"}
+OF_PROMPTS = {"overlapped_speech", "speaker_names", "subtitle_repair"}
 """Benchmarks that need recordings of known people, which a Debian package holds."""
 ELSEWHERE = {"sft_speed"}
 """Benchmarks that need the environment of `make test-chat`, which `make bench` makes."""
