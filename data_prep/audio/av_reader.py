@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from data_prep.audio import joined_files
 from data_prep.audio.decoded_stream import DECODE_ERRORS, AudioError, Samples, Stream, fit_channels, format_error
 from data_prep.audio.file_view import FilePart
 from data_prep.audio.packet_clock import PacketClock
@@ -56,7 +57,7 @@ def open_with_av(part: FilePart, first: str) -> Stream:
     except (*DECODE_ERRORS, av.error.FFmpegError) as error:
         raise AudioError("unreadable", f"{said}: {format_error(error)}") from error
     rate = frame.sample_rate  # of the decoded audio; AAC containers may declare half of it
-    clock = _make_clock(container, track, rate)
+    clock = _make_clock(part, container, track, rate)
     lead = clock.place(_find_time(frame), frame.samples) if clock else 0
     seconds = _read_declared_seconds(container, track, frame)
     declared = None if seconds is None else round(seconds * rate) + lead
@@ -65,12 +66,18 @@ def open_with_av(part: FilePart, first: str) -> Stream:
     return Stream(rate, frame.layout.nb_channels, declared, blocks, not part.has_end, faults, notes=notes)
 
 
-def _make_clock(container: InputContainer, track: AudioStream, rate: int) -> PacketClock | None:
+def _make_clock(part: FilePart, container: InputContainer, track: AudioStream, rate: int) -> PacketClock | None:
     """None: the packets have no times of their own."""
     if container.format.name not in TIMED:
         return None
     unit = COARSE_UNIT if container.format.name in COARSE else Fraction(track.time_base or 1)
-    return PacketClock(rate, unit, _find_picture_start(container, track), container.format.name in BROADCAST)
+    late_start = Fraction(joined_files.read_first_granule(part), rate) if _is_ogg_flac(container, track) else None
+    return PacketClock(rate, unit, _find_picture_start(container, track), container.format.name in BROADCAST, late_start=late_start)
+
+
+def _is_ogg_flac(container: InputContainer, track: AudioStream) -> bool:
+    """Whether FFmpeg counts the first page from 0, even of a broadcast that was recorded from its middle on."""
+    return container.format.name == "ogg" and track.codec_context.name == "flac"
 
 
 def _find_picture_start(container: InputContainer, track: AudioStream) -> Fraction | None:
@@ -138,13 +145,18 @@ def _find_time(frame: AudioFrame) -> Fraction | None:
 
 def _read_declared_seconds(container: InputContainer, track: AudioStream, first: AudioFrame) -> float | None:
     """Duration of the track by the header; None if there is none, or only an estimate."""
-    if container.format.name in ESTIMATED:
+    if container.format.name in ESTIMATED or _is_ogg_flac(container, track):
         return None
+    alone = len(container.streams) == 1
+    start = float(max(Fraction(0), _find_time(first) or Fraction(0)))
     if track.duration is not None and track.time_base is not None:
-        return float(track.duration * track.time_base)
-    alone = len(container.streams) == 1  # Matroska declares the time at which its longest stream ends
-    start = max(Fraction(0), _find_time(first) or Fraction(0))
-    return container.duration / 1e6 - float(start) if container.duration and alone else None
+        declared = float(track.duration * track.time_base)
+        if container.format.name == "ogg":  # the time of its end, and a recorded broadcast starts late
+            return declared - start
+        if container.format.name != "asf":
+            return declared
+        return declared - start if alone else None  # the time at which its longest stream ends
+    return container.duration / 1e6 - start if container.duration and alone else None  # Matroska declares the same
 
 
 def _read_blocks(container: InputContainer, frames: Iterator[AudioFrame], clock: PacketClock | None, notes: list[str]) -> Iterator[Samples]:

@@ -159,7 +159,8 @@ def _read_mp4_end(file: FileView, start: int, size: int) -> int:
             return position
         length = int.from_bytes(head[8:16] if head[:4] == b"\0\0\0\x01" else head[:4], "big")
         if length < 8 or position + length > size:
-            return size if length == 0 else min(position + 8, size)
+            is_last = length == 0 and head[4:8].isalnum()  # a box up to the end of the file, not padding
+            return size if is_last else min(position + 8, size)
         position += length
     return size
 
@@ -191,6 +192,16 @@ def _find_ogg_links(part: FilePart, file: FileView, alive: Callable[[], None]) -
             start = position
         was_first, ended = is_first, bool(flags & OGG_LAST) and is_whole
     yield FilePart(part.path, start, part.stop, only, has_end=ended)
+
+
+def read_first_granule(part: FilePart) -> int:
+    """The time at which the first page with sound ends, in samples."""
+    with part.open() as file:
+        for position, _, _ in _walk_ogg_pages(file, skip_id3(file, 0), part.stop - part.start):
+            file.seek(position + 6)
+            if (granule := int.from_bytes(file.read(8), "little", signed=True)) > 0:
+                return granule
+    return 0
 
 
 def _walk_ogg_pages(file: FileView, position: int, size: int) -> Iterator[tuple[int, int, bool]]:

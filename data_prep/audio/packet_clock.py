@@ -43,6 +43,8 @@ class PacketClock:
     """Time at which the other streams of the container start, in seconds; None: there are none."""
     is_broadcast: bool = False
     """Whether the container allows its clock to be set anew."""
+    late_start: Fraction | None = None
+    """Time, in seconds, at which a step is no pause: the packets before were counted from 0, and the stream begins later."""
     written: int = 0
     """Samples so far, silence included."""
     lead: int = 0
@@ -75,6 +77,9 @@ class PacketClock:
             return 0
         if self._origin is None:
             return self._start(time)
+        if time == self.late_start:
+            self._origin, self._before = time - Fraction(self.written, self.rate), Fraction(0)
+            return 0
         limit = max(min(Fraction(samples, 2 * self.rate), MOST), 2 * self.unit)
         late = time - self._origin - Fraction(self.written, self.rate)
         step, self._before = late - self._before, late

@@ -118,7 +118,7 @@ def _open_part(part: FilePart) -> Stream:
         with contextlib.suppress(AudioError):
             return _require_plausible(open_with_av(part, ""))
     declared, notes = _read_declared_frames(part, info)
-    blocks, is_cut = _read_soundfile_blocks(part), info.format == "OGG" and not part.has_end
+    blocks, is_cut = _read_soundfile_blocks(part, info), info.format == "OGG" and not part.has_end
     return _require_plausible(Stream(info.samplerate, info.channels, declared, blocks, is_cut, notes=notes))
 
 
@@ -156,9 +156,12 @@ def _open_source(part: FilePart) -> Iterator[bytes | FileView]:
             yield view
 
 
-def _read_soundfile_blocks(part: FilePart) -> Iterator[Samples]:
+def _read_soundfile_blocks(part: FilePart, info: _FileInfo) -> Iterator[Samples]:
+    """Yield the blocks; of FLAC no more than it declares: a tag after its end would be an error, and cost the whole last block."""
+    left = info.frames if info.format == "FLAC" else UNKNOWN_LENGTH
     with _open_source(part) as source, _ForwardSoundFile(source) as file:
-        while len(block := file.read(BLOCK, dtype="float32", always_2d=True)):
+        while len(block := file.read(min(BLOCK, left), dtype="float32", always_2d=True)):
+            left -= len(block)
             yield block
 
 

@@ -173,6 +173,21 @@ def test_a_live_file_that_declares_the_time_of_its_end_is_whole(tmp_path: Path) 
     assert probe_recording(path).warning == ""
 
 
+@pytest.mark.parametrize("name", ["opus", "flac.oga", "wma"])
+def test_a_broadcast_that_was_recorded_from_its_middle_on_is_whole(name: str, tmp_path: Path) -> None:
+    """The times start late, and the end is declared as a time. For FLAC, FFmpeg counts the first page from 0."""
+    path = write(tmp_path / f"radio.{name}", name, lambda at: at + 40.0)
+    found, notes = read(path)
+    assert (len(found) / KINDS[name][2], notes) == (pytest.approx(3.0, abs=0.1), [])
+    assert probe_recording(path).warning == ""
+
+
+def test_a_film_that_is_longer_than_its_sound_is_no_truncated_recording(tmp_path: Path) -> None:
+    """ASF declares the duration of the whole for each of its streams."""
+    late = write(tmp_path / "late.wma", "wma", lambda at: at + LATE, picture=True)
+    assert probe_recording(late).warning == ""
+
+
 @pytest.mark.parametrize("name", ["mkv", "webm", "avi"])
 def test_a_file_shorter_than_its_container_says_is_truncated(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"cut.{name}"

@@ -144,6 +144,24 @@ def test_a_tag_between_two_files_belongs_to_none(tmp_path: Path) -> None:
     assert (track.frames, track.warning) == (2 * 72_000, "")
 
 
+@pytest.mark.parametrize("rest", [b"TAG" + bytes(125), bytes(5000), bytes(range(256)) * 20])
+def test_bytes_after_the_end_of_a_flac_cost_none_of_its_samples(rest: bytes, tmp_path: Path) -> None:
+    """Its decoder would take them for a damaged frame, and lose the block before."""
+    parts = [encode_part("flac", 48_000, 1, start) for start in (300, 900)]
+    for number in (1, 2):
+        found, _ = read(path := write(tmp_path / f"{number}.flac", *(part + rest for part in parts[:number])))
+        assert np.array_equal(found, np.concatenate([read(write(tmp_path / "one", part))[0] for part in parts[:number]]))
+        assert probe_recording(path).warning == ""
+
+
+def test_padding_between_two_mp4_files_hides_none(tmp_path: Path) -> None:
+    """A box of length 0 lasts to the end of the file, but padding is no box."""
+    parts = [encode_part("m4a", 48_000, 1, start) for start in (300, 900)]
+    track = probe_recording(write(tmp_path / "padded.m4a", parts[0], bytes(5000), parts[1]))
+    assert track.frames == pytest.approx(2 * 72_000, abs=4096)
+    assert track.note.startswith("2 files joined into one")
+
+
 def test_a_truncated_first_wav_hides_no_other(tmp_path: Path) -> None:
     """Its header declares more than there is, so that its end is unknown."""
     parts = [encode_part("wav", 48_000, 1, start) for start in (300, 900)]
