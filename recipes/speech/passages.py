@@ -27,13 +27,15 @@ LETTER_RATE, DIGIT_RATE = 14.0, 3.0
 ABBREVIATIONS = frozenset(
     (
         *("mr", "mrs", "ms", "dr", "prof", "st", "vs", "etc", "vol", "fig", "approx", "jr", "sr", "inc", "ltd", "co", "rev", "gen"),
-        *("col", "capt", "e.g", "i.e", "z.b", "d.h", "u.a", "bzw", "usw", "ca", "nr", "hr", "fr", "str", "abb", "sog", "mme", "mlle"),
-        *("ex", "sig", "sra", "srta", "ud", "uds", "ул", "стр", "см"),
+        *("col", "capt", "bzw", "usw", "ca", "nr", "hr", "fr", "str", "abb", "sog", "mme", "mlle", "pp", "núm"),
+        *("jan", "feb", "apr", "aug", "sept", "oct", "nov", "dec", "ex", "sig", "sra", "srta", "ud", "uds", "ee", "uu", "ул", "стр", "см"),
     )
 )
 """Words whose point does not end a sentence, of English, German, French, Spanish, Italian and Russian."""
-SENTENCE = regex.compile(r"(?:[.!?…]+[\"'»”’)\]]*(?=\s)|[。！？｡]+[」』”）]*)")
-CLAUSE = regex.compile(r"(?:[;:,–—](?=\s)|[，、；：])")
+NUMBERED = frozenset(("no", "art", "mar", "jun", "jul", "sep"))
+"""Words whose point does not end a sentence before a number."""
+SENTENCE = regex.compile(r"(?:[.!?…؟۔।॥።፧။։]+[\"'»”’)\]]*(?=\s)|[。！？｡]+[」』”）]*)")
+CLAUSE = regex.compile(r"(?:[;:,–—،؛፣၊](?=\s)|[，、；：]|\n)")
 FADE_SECONDS = 0.01
 PAUSE_SECONDS = 0.3
 """Silence between two passages, of which the end of the first counts: a usual pause between read sentences."""
@@ -57,7 +59,7 @@ def _estimate_character(character: str) -> float:
 
 def split_text(text: str, max_seconds: float) -> list[str]:
     """The passages of a text, each at most `LONGEST` estimated seconds and half of the time limit `max_seconds`; in order, they have all
-    its words. Boundaries are the ends of paragraphs, otherwise of sentences, otherwise clauses, words or characters."""
+    its words. Boundaries are the ends of paragraphs, otherwise of sentences, otherwise clauses or lines, words or characters."""
     longest = min(LONGEST, max(SHORTEST, max_seconds / SLOWEST))
     if estimate_seconds(text) <= longest:
         return [text]
@@ -68,11 +70,13 @@ def split_text(text: str, max_seconds: float) -> list[str]:
 
 
 def _cut(text: str, longest: float, level: int) -> list[str]:
-    """Parts of at most `longest` estimated seconds, cut at the ends of sentences (level 0), clauses (1), words (2) or characters (3)."""
+    """Parts of at most `longest` estimated seconds, cut at the ends of sentences (level 0), clauses and lines (1), words (2) or characters
+    (3), which accents belong to."""
     if estimate_seconds(text) <= longest:
         return [text]
     if level == 3:
-        half = len(text) // 2
+        characters = regex.findall(r"\X", text)
+        half = len("".join(characters[: len(characters) // 2])) or len(text) // 2
         return [*_cut(text[:half], longest, level), *_cut(text[half:], longest, level)]
     ends = [_sentence_ends, _clause_ends, _word_ends][level](text)
     starts = [0, *ends]
@@ -85,14 +89,17 @@ def _sentence_ends(text: str) -> list[int]:
 
 
 def _is_sentence_end(text: str, match: regex.Match[str]) -> bool:
-    """False after an abbreviation, an initial or an ordinal (`3. Mai`), and before a small letter."""
+    """False after an abbreviation (also `p.m.`), an initial or an ordinal (`3. Mai`), and before a small letter."""
     after = text[match.end() :].lstrip()
     if after[:1].islower():
         return False
     if match[0][:1] != "." or len(match[0]) > 1:
         return True
     word = regex.search(r"[\w.]*$", text[: match.start()])[0].lower()
-    return word not in ABBREVIATIONS and not (len(word) <= 2 and word.isdigit()) and not (len(word) == 1 and word.isalpha())
+    if word in ABBREVIATIONS or (word in NUMBERED and after[:1].isdigit()):
+        return False
+    is_short = all(len(part) == 1 and part.isalpha() for part in word.split("."))
+    return not is_short and not (len(word) <= 2 and word.isdigit())
 
 
 def _clause_ends(text: str) -> list[int]:
@@ -128,6 +135,8 @@ def _pack_short(paragraphs: Sequence[str], longest: float) -> list[str]:
             packed[-1] += f"\n\n{part}"
         else:
             packed.append(part)
+    if len(packed) > 1 and estimate_seconds(packed[-1]) < SHORTEST and estimate_seconds(packed[-2] + packed[-1]) <= longest:
+        packed[-2:] = [f"{packed[-2]}\n\n{packed[-1]}"]
     return packed
 
 

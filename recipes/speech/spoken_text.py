@@ -39,6 +39,7 @@ MARKDOWN = (
     regex.compile(r"(?<![\w*])\*(?=[^\s*])([^*\n]{1,500}?)(?<=[^\s*])\*(?![\w*])"),
     regex.compile(r"(?<![\w/])__?(?=[^\s_])([^\n]{1,500}?)(?<=[^\s_])__?(?![\w/])"),
     regex.compile(r"~~(?=\S)([^~\n]{1,500}?)(?<=\S)~~"),
+    regex.compile(r"^[ \t]*+(?:`{3,}+[\w+-]*+[ \t]*+|(?:[-*_=|:][ \t]*+){3,}+)()$", regex.MULTILINE),  # a fence of code, or a line across
     regex.compile(r"`{1,3}([^`\n]{1,500})`{1,3}"),
     regex.compile(r"^[ \t]*#{1,6}[ \t]+(\S.*)$", regex.MULTILINE),  # a heading
     regex.compile(r"^[ \t]*(?:[*+•]|>)[ \t]+(\S.*)$", regex.MULTILINE),  # an item of a list, or a quotation

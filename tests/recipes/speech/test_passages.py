@@ -31,6 +31,7 @@ def test_paragraphs_are_boundaries() -> None:
     assert split_text(f"{one}\n\n{two}", 60) == [one.strip(), two.strip()]
     dialogue = "\n\n".join(["Yes.", "No.", "Really? I do not believe that at all, my friend."] * 9)
     assert all(estimate_seconds(passage) > 2 for passage in split_text(dialogue, 60)), "no single word is a passage"
+    assert split_text(f"{two}\n\n{one}\n\nThe end.", 60) == [two.strip(), f"{one.strip()}\n\nThe end."]
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,15 @@ def test_paragraphs_are_boundaries() -> None:
         ("word " * 100, "d"),
         ("a" * 900, "a"),
         ("12345 " * 60, "5"),
+        ("هل تعرف أين يقع المتحف؟ " * 40, "؟"),
+        ("یہ ایک لمبا جملہ ہے۔ " * 40, "۔"),
+        ("यह एक लंबा वाक्य है जिसे बाँटा जाना चाहिए। " * 20, "।"),
+        ("ይህ ረጅም ዓረፍተ ነገር ነው። " * 30, "።"),
+        ("ဤသည်မှာ ရှည်လျားသော ဝါကျဖြစ်သည်။ " * 30, "။"),
+        ("a point that none of the lines has at its end\r\n" * 20, "end"),
+        ("We met on Jan. 3 at 5 p.m. Eastern time, see No. 12 of the U.S. Army, and the EE. UU. there. " * 8, "there."),
+        ("e\u0301" * 500, "e\u0301"),
+        ("e" + "\u0301" * 900, "\u0301"),
     ],
 )
 def test_other_scripts_and_texts_without_sentences_are_split_too(text: str, ends: str) -> None:

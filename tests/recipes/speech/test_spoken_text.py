@@ -18,6 +18,7 @@ from recipes.speech.spoken_text import clean_text, describe_total, has_speech, p
         ("1️⃣ is first, ❤️ is ☎.", "1 is first, is.", "3 emoji"),
         ("**Bold** and *it* and `code`, see [the page](https://x.example/a_(b)).", "Bold and it and code, see the page.", "4 markup"),
         ("# Head\n* item\n> said\n__strong__ ~~gone~~", "Head\nitem\nsaid\nstrong gone", "5 markup"),
+        ("Run:\n```python\nprint(1)\n```\n---\n| a | b |\n|:--|--:|", "Run:\n\nprint(1)\n\n\n| a | b |", "4 markup"),
         ("<b>bold</b>face<br>below <prosody rate='slow'>slow</prosody>", "boldface below slow", "5 markup"),
         ("so\u00adft\u200b and \u2066right\u2069\ufeff", "soft and right", "2 directional marks, 1 soft hyphen, 2 zero-width characters"),
     ],
@@ -58,5 +59,15 @@ def test_the_totals_of_many_texts_are_counted() -> None:
 
 
 def test_long_hostile_texts_take_time_that_grows_with_their_length() -> None:
-    for text in ("*a " * 30_000, "_a_" * 30_000, "[" * 90_000, "<b " * 30_000, "`" * 90_000, "# " + " " * 90_000, "😊" * 30_000):
+    for text in (
+        "*a " * 30_000,
+        "_a_" * 30_000,
+        "[" * 90_000,
+        "<b " * 30_000,
+        "`" * 90_000,
+        "\n---x" * 30_000,
+        "- " * 40_000 + "x",
+        "# " + " " * 90_000,
+        "😊" * 30_000,
+    ):
         clean_text(text)
