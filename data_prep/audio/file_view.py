@@ -22,6 +22,8 @@ class FilePart:
     prefix: bytes = b""
     has_end: bool = True
     """Whether the stream ends in this part as its format requires."""
+    unread: int = 0
+    """Bytes at the end of the file, after its last part, that are of no known kind."""
 
     def open(self) -> FileView:
         return FileView(self)

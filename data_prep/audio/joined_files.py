@@ -66,9 +66,13 @@ def find_parts(part: FilePart, alive: Callable[[], None]) -> list[FilePart]:
         starts = list(_find_starts(file, kind, begin, part.stop, alive))
         stops = [*(_find_tag_before(file, start) for start in starts[1:]), part.stop]
         ends = [_read_size(file, kind, start) <= stop for start, stop in zip(starts, stops, strict=True)]
+        end = _read_end(file, kind, starts[-1], part.stop) if kind in ("mp4", "matroska") else None
+    unread = part.stop - (end or part.stop)
     if len(starts) == 1:
-        return [replace(part, has_end=ends[0])]
-    return [FilePart(part.path, start, stop, False, has_end=end) for start, stop, end in zip(starts, stops, ends, strict=True)]
+        return [replace(part, has_end=ends[0], unread=unread)]
+    return [
+        FilePart(part.path, start, stop, False, has_end=end, unread=unread) for start, stop, end in zip(starts, stops, ends, strict=True)
+    ]
 
 
 def skip_id3(file: FileView, position: int) -> int:
@@ -182,7 +186,8 @@ def _find_tag_before(file: FileView, stop: int) -> int:
 def _find_ogg_links(part: FilePart, file: FileView, alive: Callable[[], None]) -> Iterator[FilePart]:
     """Yield the links of a chained file: a link begins with the first pages of its streams, before their other pages."""
     start, was_first, ended, only = skip_id3(file, 0), True, False, True
-    for number, (position, flags, is_whole) in enumerate(_walk_ogg_pages(file, start, part.stop)):
+    stop = start
+    for number, (position, flags, stop) in enumerate(_walk_ogg_pages(file, start, part.stop)):
         if number % ALIVE_PAGES == 0:
             alive()
         is_first = bool(flags & OGG_FIRST)
@@ -190,22 +195,26 @@ def _find_ogg_links(part: FilePart, file: FileView, alive: Callable[[], None]) -
             only = False
             yield FilePart(part.path, start, position, False, has_end=ended)
             start = position
-        was_first, ended = is_first, bool(flags & OGG_LAST) and is_whole
-    yield FilePart(part.path, start, part.stop, only, has_end=ended)
+        was_first, ended = is_first, bool(flags & OGG_LAST) and stop <= part.stop
+    yield FilePart(part.path, start, part.stop, only, has_end=ended, unread=max(0, part.stop - stop))
 
 
 def read_first_granule(part: FilePart) -> int:
     """The time at which the first page with sound ends, in samples."""
     with part.open() as file:
-        for position, _, _ in _walk_ogg_pages(file, skip_id3(file, 0), part.stop - part.start):
-            file.seek(position + 6)
-            if (granule := int.from_bytes(file.read(8), "little", signed=True)) > 0:
-                return granule
-    return 0
+        granules = _read_granules(file, part.stop - part.start)
+        return next((each for each in granules if each > 0), 0)
 
 
-def _walk_ogg_pages(file: FileView, position: int, size: int) -> Iterator[tuple[int, int, bool]]:
-    """Yield (byte, flags, whether it is complete) of each page."""
+def _read_granules(file: FileView, size: int) -> Iterator[int]:
+    """Yield the time at which each page ends, in samples; 0 or less: the page has no sound."""
+    for position, _, _ in _walk_ogg_pages(file, skip_id3(file, 0), size):
+        file.seek(position + 6)
+        yield int.from_bytes(file.read(8), "little", signed=True)
+
+
+def _walk_ogg_pages(file: FileView, position: int, size: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (byte, flags, the byte after it) of each page; the last may be cut off, so that it would end after `size`."""
     while position + OGG_PAGE <= size:
         file.seek(position)
         head = file.read(OGG_PAGE + 255)
@@ -217,5 +226,5 @@ def _walk_ogg_pages(file: FileView, position: int, size: int) -> Iterator[tuple[
             continue
         lengths = head[OGG_PAGE : OGG_PAGE + head[26]]
         stop = position + OGG_PAGE + head[26] + sum(lengths)
-        yield position, head[5], stop <= size and len(lengths) == head[26]
+        yield position, head[5], stop if len(lengths) == head[26] else size + 1
         position = stop

@@ -86,8 +86,9 @@ def find_parts(part: FilePart, alive: Callable[[], None]) -> list[FilePart]:
     with part.open() as file:
         walk = _Walk(file, part.stop, alive)
         found = [piece for whole in walk.list_parts() for piece in _divide_at_count(whole)]
-    whole = len(found) == 1
-    return [_make_file(piece, part, whole) for piece in found]
+        unread = part.stop - walk.skip_tags(found[-1].stop) if found else 0
+    whole = len(found) == 1 and not unread  # libmpg123 complains of other bytes
+    return [replace(_make_file(piece, part, whole), unread=unread) for piece in found]
 
 
 def is_mp3(part: FilePart) -> bool:

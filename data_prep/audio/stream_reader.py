@@ -41,8 +41,8 @@ UNKNOWN_LENGTH = 2**62
 """Frames: libsndfile reports the largest integer for a FLAC file that was written to a pipe."""
 WAV = ("WAV", "WAVEX", "RF64")
 UNDESCRIBED, LEAST_UNDESCRIBED = 0.01, 4096
-"""Share of a PCM file after its last chunk that is mentioned, and its bytes: it may be sound of a recorder that did not finish the
-header."""
+"""Share of a file after its end that is mentioned, and its bytes: it may be sound of a recorder that did not finish the header, or of
+another file."""
 
 
 class _FileInfo(Protocol):
@@ -69,7 +69,9 @@ def open_stream(path: Path, alive: Callable[[], None] = ignore_progress) -> Stre
         parts = joined_files.find_parts(whole, alive)
     except OSError as error:
         raise AudioError("unreadable", f"cannot be read: {format_error(error)}") from error
-    return _open_part(parts[0]) if len(parts) == 1 else join_parts(parts, _open_part)
+    stream = _open_part(parts[0]) if len(parts) == 1 else join_parts(parts, _open_part)
+    stream.notes.extend(_describe_unread(parts[-1].unread, whole.stop))
+    return stream
 
 
 def is_joined(path: Path) -> bool:
@@ -118,7 +120,8 @@ def _open_part(part: FilePart) -> Stream:
         with contextlib.suppress(AudioError):
             return _require_plausible(open_with_av(part, ""))
     declared, notes = _read_declared_frames(part, info)
-    blocks, is_cut = _read_soundfile_blocks(part, info), info.format == "OGG" and not part.has_end
+    blocks = _read_flac_blocks(part, info.frames, notes) if info.format == "FLAC" else _read_soundfile_blocks(part)
+    is_cut = info.format == "OGG" and not part.has_end
     return _require_plausible(Stream(info.samplerate, info.channels, declared, blocks, is_cut, notes=notes))
 
 
@@ -156,13 +159,27 @@ def _open_source(part: FilePart) -> Iterator[bytes | FileView]:
             yield view
 
 
-def _read_soundfile_blocks(part: FilePart, info: _FileInfo) -> Iterator[Samples]:
-    """Yield the blocks; of FLAC no more than it declares: a tag after its end would be an error, and cost the whole last block."""
-    left = info.frames if info.format == "FLAC" else UNKNOWN_LENGTH
+def _read_soundfile_blocks(part: FilePart) -> Iterator[Samples]:
     with _open_source(part) as source, _ForwardSoundFile(source) as file:
-        while len(block := file.read(min(BLOCK, left), dtype="float32", always_2d=True)):
-            left -= len(block)
+        while len(block := file.read(BLOCK, dtype="float32", always_2d=True)):
             yield block
+
+
+def _read_flac_blocks(part: FilePart, frames: int, notes: list[str]) -> Iterator[Samples]:
+    """Yield no more than the declared `frames`: a tag after them would be an error, and cost the whole last block. `notes` grows."""
+    with part.open() as view, _ForwardSoundFile(view) as file:
+        while len(block := file.read(min(BLOCK, frames), dtype="float32", always_2d=True)):
+            frames -= len(block)
+            yield block
+        if not frames:
+            notes += _describe_unread(part.stop - part.start - view.tell(), part.stop - part.start)
+
+
+def _describe_unread(unread: int, size: int) -> list[str]:
+    """A note on many bytes after the end of the sound."""
+    if unread <= max(LEAST_UNDESCRIBED, UNDESCRIBED * size):
+        return []
+    return [f"{unread:,} bytes after the end of its sound are not read: perhaps a file of another format was joined to it"]
 
 
 def _read_declared_frames(part: FilePart, info: _FileInfo) -> tuple[int | None, list[str]]:
@@ -194,6 +211,8 @@ def _read_header(part: FilePart, magic: tuple[bytes, ...], order: Literal["littl
     frame_bytes = data = stop = 0
     frames: int | None = None
     for chunk in _read_chunks(part, magic, order):
+        if chunk.start + chunk.size > part.stop - part.start and chunk.name not in (b"data", b"SSND"):
+            break  # other bytes, such as the first of a FLAC file
         stop = chunk.start + chunk.size + chunk.size % 2
         if chunk.name == b"fmt ":
             frame_bytes = int.from_bytes(chunk.body[12:14], "little")

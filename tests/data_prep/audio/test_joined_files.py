@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import av
@@ -152,6 +153,15 @@ def test_bytes_after_the_end_of_a_flac_cost_none_of_its_samples(rest: bytes, tmp
         found, _ = read(path := write(tmp_path / f"{number}.flac", *(part + rest for part in parts[:number])))
         assert np.array_equal(found, np.concatenate([read(write(tmp_path / "one", part))[0] for part in parts[:number]]))
         assert probe_recording(path).warning == ""
+
+
+@pytest.mark.parametrize("name", ["flac", "opus", "wav", "m4a", "mka"])
+def test_a_joined_file_of_another_format_is_mentioned(name: str, tmp_path: Path) -> None:
+    first, other = encode_part(name, 48_000, 1, 300), encode_part("flac" if name != "flac" else "opus", 48_000, 1, 900)
+    alone = probe_recording(write(tmp_path / f"alone.{name}", first))
+    track = probe_recording(write(tmp_path / f"both.{name}", first, other))
+    assert (track.frames, track.warning) == (alone.frames, "") and alone.note == ""
+    assert re.fullmatch(r"[\d,]+ bytes after .* are not read.*", track.note)
 
 
 def test_padding_between_two_mp4_files_hides_none(tmp_path: Path) -> None:

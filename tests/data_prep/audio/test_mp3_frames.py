@@ -150,6 +150,13 @@ def test_a_header_that_counts_too_many_frames_is_a_truncated_file(parts, tmp_pat
     assert joined.frames / RATE == pytest.approx(track.frames / RATE + 1.2, abs=0.03)
 
 
+def test_what_follows_the_frames_and_is_no_tag_is_mentioned(parts, tmp_path: Path, decoder) -> None:
+    wav = b"RIFF" + bytes(20_000)
+    track = decoder.probe(join(tmp_path / "more.mp3", parts["one"], ID3V1, wav))
+    note = "20,004 bytes after the end of its sound are not read: perhaps a file of another format was joined to it"
+    assert (track.frames / RATE, track.warning, track.note) == (pytest.approx(1.6), "", note)
+
+
 @pytest.mark.parametrize(("codec", "layer"), [("mp2", 2), ("libmp3lame", 3)])
 def test_the_walk_finds_the_frames_that_ffmpeg_finds(codec: str, layer: int, tmp_path: Path) -> None:
     for rate in (48_000, 32_000, 24_000, 16_000):
