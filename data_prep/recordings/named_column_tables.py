@@ -35,6 +35,8 @@ UNCHECKED = ("other.tsv", "invalidated.tsv", "reported.tsv")
 PART_COLUMNS = ("offset", "start", "start_time", "start_seconds", "start_sec", "begin", "begin_time")
 """Where in the recording the text begins: such a row is not the text of the whole recording."""
 HEAD_BYTES = 1 << 16
+NO_TEXT = frozenset({"#NAME?", "#REF!", "#VALUE!", "#N/A", "#DIV/0!", "#NUM!", "#NULL!", "nan", "NaN"})
+"""What spreadsheets and pandas write in place of a text that they do not have: Excel takes `-Hello` for a formula."""
 SHOWN = 3
 
 
@@ -138,7 +140,7 @@ def parse_columns(path: Path, content: str) -> ColumnTable:
         if "\n" in text:
             broken.append(number)
             text = " ".join(text.split())
-        if text:
+        if text and text not in NO_TEXT:
             found.append((file, MetadataLine(path, number, text, speaker or None, language or None)))
         else:
             textless.append(number)

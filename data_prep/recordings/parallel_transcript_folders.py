@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -21,7 +22,8 @@ def find_texts_in_trees(recordings: Sequence[Path]) -> dict[Path, Path]:
     if not recordings:
         return {}
     folder = recordings[0].parent
-    places = [folder.parent / tree for tree in TREES] + [folder.parent.parent / tree / folder.name for tree in TREES]
+    places = [folder.parent / tree for tree in TREES]
+    places += [place for tree in TREES for place in _list_namesakes(folder.parent.parent / tree, folder.name)]
     by_name: dict[str, list[Path]] = defaultdict(list)
     for path in recordings:
         by_name[MICROPHONE.sub("", path.stem)].append(path)
@@ -36,6 +38,13 @@ def find_texts_in_trees(recordings: Sequence[Path]) -> dict[Path, Path]:
     return found
 
 
+def _list_namesakes(place: Path, name: str) -> list[Path]:
+    """The folder of a name, or those whose names are that in another Unicode form."""
+    if (place / name).is_dir() or not place.is_dir():
+        return [place / name]
+    return [one for one in sorted(place.iterdir()) if unicodedata.normalize("NFC", one.name) == unicodedata.normalize("NFC", name)]
+
+
 def _require_one(text: Path, matches: list[RecordingMatch]) -> list[RecordingMatch]:
     if len(matches) > 1:
         raise UserError(f"{text}: names both {matches[0].recording.name} and {matches[1].recording.name}; name it exactly as one of them")
@@ -44,7 +53,8 @@ def _require_one(text: Path, matches: list[RecordingMatch]) -> list[RecordingMat
 
 def find_tree_speaker(recording: Path, text: Path) -> str | None:
     """The name of the speaker's folder, if recordings and texts have one folder for each speaker."""
-    return recording.parent.name if text.parent.name == recording.parent.name else None
+    names = (unicodedata.normalize("NFC", each.parent.name) for each in (recording, text))
+    return recording.parent.name if next(names) == next(names) else None
 
 
 def describe_trees(texts: Iterable[Path]) -> list[str]:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from data_prep.audio.stream_reader import EXTENSIONS, FILM_EXTENSIONS
+from data_prep.recordings.invisible_characters import HIDDEN
 from finetune.errors import format_count
 
 SOUND_ENDINGS = frozenset({*EXTENSIONS, *FILM_EXTENSIONS})
@@ -172,7 +173,8 @@ def _keep(text: str) -> str:
 
 
 def _compose(text: str) -> str:
-    return unicodedata.normalize("NFC", text)
+    """A name in one Unicode form, without the invisible characters and special spaces that come with copied names."""
+    return unicodedata.normalize("NFC", HIDDEN.sub("", text).replace("\u00a0", " "))
 
 
 def _fold(text: str) -> str:

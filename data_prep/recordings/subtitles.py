@@ -12,16 +12,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from data_prep.recordings.invisible_characters import HIDDEN
 from data_prep.recordings.timed_cues import Cue, ParsedCues
 from finetune.errors import UserError
 
 CLOCK = r"-?\s?(?:\d{1,4}\s?:\s?){1,2}\d{1,2}(?:\s?[.,]\s?\d{1,9}|:\d{3})?"
 ARROW = r"(?:-{1,3}|[–—])\s?(?:>|&gt;)|[→⟶]"
-TIMES = re.compile(rf"\s*({CLOCK})\s*(?:{ARROW})\s*({CLOCK})(?:\s.*)?")
+TIMES = re.compile(rf"\s*({CLOCK})\s*(?:{ARROW})\s*({CLOCK})(?:\s+(.*))?")
+SETTINGS = re.compile(r"(?:[A-Za-z]+\d?:\S+\s*)*")
+"""What may follow the times: `align:start position:0%`, `X1:0 X2:10`. Anything else is the text, which some programs write there."""
 SBV_TIMES = re.compile(r"\s*(\d{1,2}:\d{2}:\d{2}\.\d{3}),(\d{1,2}:\d{2}:\d{2}\.\d{3})\s*")
 BROKEN_TIMES = re.compile(rf"\s*\S*\d\s?[:;.]\s?\S*\s*(?:{ARROW})|\s*(?:{ARROW})\s*\S*\d:\d|.*\d:\d\d\S*\s*(?:{ARROW})\s*\S*\d")
 """A line that was meant as the times of a cue."""
 FIELD = re.compile(r"\d+")
+WIDE = str.maketrans("：，．", ":,.")
+"""Punctuation that Chinese and Japanese keyboards write."""
 NUMBER = re.compile(r"\s*\d{1,7}\s*")
 BLOCKS = ("WEBVTT", "NOTE", "STYLE", "REGION")
 LABEL = re.compile(r"(-?\d+(?:[.,]\d+)?)\t(-?\d+(?:[.,]\d+)?)\t(.*)")
@@ -39,11 +44,13 @@ class _Times(NamedTuple):
     line: int
     """Index of the line."""
     span: tuple[float, float] | None
+    text: str = ""
+    """The text in the same line."""
 
 
 def parse_subtitles(text: str, path: Path) -> ParsedCues:
     """Parse a .srt, .vtt or .sbv file. Cues whose times cannot be read are skipped. Raises `UserError` for a .vtt file without a header."""
-    lines = text.split("\n")
+    lines = [_clean_line(line) for line in text.split("\n")]
     first = next((line.split()[0] for line in lines if line.strip()), "")
     if path.suffix.lower() == ".vtt" and first != "WEBVTT":
         raise UserError(f"{path}:1: a WebVTT file starts with WEBVTT; if this is SubRip, rename it to .srt")
@@ -56,6 +63,7 @@ def parse_subtitles(text: str, path: Path) -> ParsedCues:
         following = times[at + 1].line if at + 1 < len(times) else len(lines)
         stop = _find_stop(lines, found.line, following, number, web) if at + 1 < len(times) else following
         said, loose = _divide_text(lines, found.line + 1, stop, web)
+        said = [*filter(None, [found.text]), *said]
         place = f"{path}:{found.line + 1}"
         if found.span is None:
             skipped.append(f"{place}: invalid times {lines[found.line].strip()[:60]!r}, expected 00:00:01,000 --> 00:00:02,500")
@@ -63,6 +71,11 @@ def parse_subtitles(text: str, path: Path) -> ParsedCues:
             cues.append(Cue(place, *found.span, "\n".join(said)))
         skipped += [f"{path}:{line + 1}: text without times: {lines[line].strip()[:60]!r}" for line in loose]
     return ParsedCues(tuple(cues), tuple(skipped))
+
+
+def is_subtitle_text(text: str) -> bool:
+    """Whether a text without the ending of subtitles holds cues: a line begins with two times and an arrow between them."""
+    return any(TIMES.fullmatch(_clean_line(line)) for line in text.split("\n") if ">" in line or "→" in line)
 
 
 def is_label_track(text: str) -> bool:
@@ -104,10 +117,18 @@ def parse_clock(clock: str) -> float:
     return -seconds if whole.startswith("-") else seconds
 
 
+def _clean_line(line: str) -> str:
+    """A line with times or a number without directional marks, which editors of Arabic and Hebrew add, and with ASCII punctuation. Other
+    lines are returned as they are."""
+    plain = HIDDEN.sub("", line).translate(WIDE)
+    return plain if plain != line and (not plain or TIMES.fullmatch(plain) or NUMBER.fullmatch(plain)) else line
+
+
 def _read_times(index: int, line: str, sbv: bool) -> _Times | None:
     found = (SBV_TIMES if sbv else TIMES).fullmatch(line) if len(line) < 500 else None
     if found:
-        return _Times(index, (parse_clock(found[1]), parse_clock(found[2])))
+        more = "" if sbv or SETTINGS.fullmatch(found[3] or "") else found[3].strip()
+        return _Times(index, (parse_clock(found[1]), parse_clock(found[2])), more)
     return _Times(index, None) if len(line) < 500 and BROKEN_TIMES.match(line) else None
 
 
@@ -120,7 +141,9 @@ def _read_number(lines: list[str], times: int, before: int) -> int:
 def _find_stop(lines: list[str], times: int, following: int, number: int, web: bool) -> int:
     """Where the text of a cue ends: before the number or the name of the next cue, which is in the line before the next times."""
     last = following - 1
-    if last <= times or not lines[last].strip():
+    while last > times and not lines[last].strip() and not web:
+        last -= 1
+    if last <= times or (last < following - 1 and not NUMBER.fullmatch(lines[last])):
         return following
     is_apart = last - 1 > times and not lines[last - 1].strip()
     if not NUMBER.fullmatch(lines[last]):

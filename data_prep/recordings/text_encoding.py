@@ -36,14 +36,14 @@ class DecodedText(NamedTuple):
 
 
 def read_text(path: Path) -> DecodedText:
-    """The text of a file. Raises `UserError` for bytes that are neither Unicode nor plausible Western European text."""
+    """The text of a file. Raises `UserError` for bytes that are neither Unicode nor plausible Western European text, and for zero bytes."""
     try:
         raw = input_files.read_bytes(path, LARGEST)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); correct its permissions or remove it") from error
     encoding = _find_marked_encoding(raw)
     try:
-        return DecodedText(_unify_line_breaks(raw.decode(encoding)), "")
+        return DecodedText(_require_no_zero_bytes(path, _unify_line_breaks(raw.decode(encoding))), "")
     except UnicodeDecodeError as error:
         if encoding != "utf-8-sig":
             raise UserError(f"{path} begins like {encoding.upper()}, but byte {error.start} does not fit; save it as UTF-8") from error
@@ -60,6 +60,14 @@ def read_text(path: Path) -> DecodedText:
     return DecodedText(_unify_line_breaks(text), f"{path}: not UTF-8, read as {name}; check its accents, for example {example!r}")
 
 
+def _require_no_zero_bytes(path: Path, text: str) -> str:
+    """The text. Raises `UserError` for text in UTF-16 without its mark, and for files that hold no text."""
+    at = text.find("\0")
+    if at >= 0:
+        raise UserError(f"{path}:{text.count(chr(10), 0, at) + 1}: a zero byte, which no text has; save it as UTF-8 text")
+    return text
+
+
 def decode_head(raw: bytes) -> str:
     """The first bytes of a file as text with normal line breaks, without the checks of `read_text`."""
     return _unify_line_breaks(raw.decode(_find_marked_encoding(raw), "replace"))
@@ -70,4 +78,4 @@ def _find_marked_encoding(raw: bytes) -> str:
 
 
 def _unify_line_breaks(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    return text.replace("\r\r\n", "\n").replace("\r\n", "\n").replace("\r", "\n")  # `\r\r\n`: converted to Windows twice

@@ -95,19 +95,11 @@ def read_tables(folder: Path, more: Sequence[Path] = ()) -> TranscriptTables:
             tables.notes.append(f"{path} is not read: its first line names no columns like file_name and text")
             continue
         content, note = read_text(path)
-        _require_no_zero_bytes(path, content)
         rows, notes = _parse_table(path, content)
         lines, repeated = _drop_repeated(path, rows)
         tables.notes += [*([note] if note else []), *notes, *repeated]
         tables.lines += lines
     return tables
-
-
-def _require_no_zero_bytes(path: Path, content: str) -> None:
-    """Raises `UserError` for text in UTF-16 without its mark, and for damaged files."""
-    at = content.find("\0")
-    if at >= 0:
-        raise UserError(f"{path}:{content.count(chr(10), 0, at) + 1}: a zero byte, which no text has; save the table in UTF-8")
 
 
 def _drop_repeated(path: Path, rows: list[tuple[str, MetadataLine]]) -> tuple[list[tuple[str, MetadataLine]], list[str]]:

@@ -65,14 +65,16 @@ SUFFIXES = (".transcript.json", ".json", *SUBTITLES, ".tsv", textgrid.SUFFIX, ".
 """Suffixes in order of precedence: formats with times first."""
 NEAR_MISSES = (".srv3", ".json3", ".lrc", ".sub", ".smi", ".eaf", ".docx", ".doc", ".pdf")
 """Suffixes of files that may hold a transcript and are not read; named where one was expected."""
-IN_A_LANGUAGE = re.compile(r"(.+)\.([a-z]{2,3}(?:-[A-Za-z0-9]+)?)")
-"""`talk.en`, `talk.pt-BR`: names of subtitles with a language tag."""
+IN_A_LANGUAGE = re.compile(r"(.+?)\.((?:[a-z]{2,3}|[A-Z]{2})(?:[-_][A-Za-z0-9]+)?)(?:\.(?:cc|sdh))?")
+"""`talk.en`, `talk.EN`, `talk.pt-BR`, `talk.en.sdh`: names of subtitles with a language tag."""
 ORIGINAL = "-orig"
 """End of the language tag of YouTube's captions in the language of the recording."""
 DESCRIPTION = ".info.json"
 """What yt-dlp writes about a recording beside it."""
 ABOVE = ("wavs", "wav", "clips", "audio")
 """Folders whose tables are in the parent folder: those of LJSpeech, Piper and Common Voice."""
+DOCUMENT = re.compile(r"\s*(?:\{\\rtf|<\?xml|<!doctype|<html|<head|<body|%PDF-|\{\s*\"|\[\s*\{)", re.IGNORECASE)
+"""The beginning of RTF, HTML, XML, PDF and JSON, whose markup would be read as text."""
 SHOWN = 3
 
 
@@ -430,4 +432,10 @@ def _parse_cues(path: Path, content: str) -> ParsedCues | None:
         return subtitles.parse_subtitles(content, path)
     if suffix == textgrid.SUFFIX:
         return textgrid.parse_textgrid(content, path)
-    return subtitles.parse_labels(content, path) if subtitles.is_label_track(content) else None
+    if subtitles.is_subtitle_text(content):
+        return subtitles.parse_subtitles(content, path)
+    if subtitles.is_label_track(content):
+        return subtitles.parse_labels(content, path)
+    if found := DOCUMENT.match(content):
+        raise UserError(f"{path}:1: not a plain text ({' '.join(found[0].split())!r}); save it as text, or give subtitles")
+    return None

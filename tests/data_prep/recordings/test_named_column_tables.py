@@ -155,4 +155,6 @@ def test_texts_with_line_breaks_are_read_and_counted(name: str, delimiter: str) 
 def test_rows_that_give_no_text_are_counted() -> None:
     found = parse_columns(Path("a.csv"), "file_name,text\n\na.wav,\n,\nb.wav,B.")
     assert ([line.line for _, line in found.rows], found.notes) == ([5], ["a.csv: 2 rows without a text, dropped (line 3, 4)"])
+    errors = parse_columns(Path("a.csv"), "file_name,text\na.wav,#NAME?\nb.wav,nan\nc.wav,Nan.\n")
+    assert ([line.text for _, line in errors.rows], errors.notes) == (["Nan."], ["a.csv: 2 rows without a text, dropped (line 2, 3)"])
     assert parse_columns(Path("a.csv"), "file_name,text\n").notes == ["a.csv has no rows after the names of its columns"]

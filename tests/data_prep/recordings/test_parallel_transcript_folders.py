@@ -40,5 +40,10 @@ def test_names_in_a_tree_may_differ_in_their_unicode_form(tmp_path: Path) -> Non
     assert [find_texts_in_trees(recordings)[path].name for path in recordings] == ["fünf.txt", "Eins.txt", "Eins.txt"]
     (tmp_path / "txt" / "eins.txt").write_text("B.")
     assert find_texts_in_trees(recordings)[recordings[1]].name == "eins.txt"
+    composed, decomposed = (tmp_path / "txt" / "Rémi", tmp_path / "wavs" / unicodedata.normalize("NFD", "Rémi"))
+    composed.mkdir()
+    (composed / "a.txt").write_text("A.")
+    assert find_texts_in_trees([decomposed / "a.wav"]) == {decomposed / "a.wav": composed / "a.txt"}
+    assert find_tree_speaker(decomposed / "a.wav", composed / "a.txt") == decomposed.name
     with pytest.raises(UserError, match=r"Eins.txt: names both EINS and eiNs; name it exactly as one of them"):
         find_texts_in_trees([tmp_path / "wavs" / "EINS.wav", tmp_path / "wavs" / "eiNs.wav"])

@@ -62,6 +62,8 @@ def find(name: str, *recordings: str) -> dict[str, str]:
         ("0a1b2c3d-My_talk_1.wav", "My talk (1).wav", "without Label Studio's prefix"),
         ("/data/upload/1/0a1b2c3d-f%C3%BCnf.wav", decompose("fünf.wav"), "percent-encoded, without Label Studio's prefix"),
         ("deadbeef-a.wav", "deadbeef-a.wav", "as written"),
+        ("\ufeffa.wav", "a.wav", "by Unicode form"),
+        ("wavs/my\u00a0talk.wav\u200b", "wavs/my talk.wav", "by Unicode form"),
     ],
 )
 def test_one_recording_in_every_form_of_its_name(name: str, recording: str, rule: str) -> None:

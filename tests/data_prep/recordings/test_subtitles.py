@@ -105,6 +105,27 @@ def test_arrows_as_editors_change_them(arrow: str) -> None:
 FIRST, SECOND, THIRD = (f"{n}\n00:00:0{n},000 --> 00:00:0{n + 1},000\n" for n in (1, 2, 3))
 
 
+@pytest.mark.parametrize("line", ["\u200e{}", "\u202b{}\u202c", "\ufeff{}"])
+def test_times_and_numbers_between_directional_marks(line: str) -> None:
+    text = "\n".join(line.format(each) if "Hi" not in each else each for each in ("1", "00:00:01,000 --> 00:00:02,000", "Hi.\u200f", ""))
+    assert list_cues(parse_subtitles(f"{text}\n{text}", Path("a.srt"))) == [
+        ("a.srt:2", 1.0, 2.0, "Hi.\u200f"),
+        ("a.srt:6", 1.0, 2.0, "Hi.\u200f"),
+    ]
+    assert len(parse_subtitles("1\n00：00：01，000 --> 00：00：02，000\nHi.\n", Path("a.srt")).cues) == 1
+
+
+def test_a_text_in_the_line_of_its_times_is_read() -> None:
+    text = "00:00:01,000 --> 00:00:02,000 Hi there.\n00:00:03,000 --> 00:00:04,000  X1:0 X2:10\nBye.\n"
+    assert [cue.text for cue in parse_subtitles(text, Path("a.srt")).cues] == ["Hi there.", "Bye."]
+
+
+def test_blank_lines_between_all_lines() -> None:
+    text = f"{FIRST}One.\n\n{SECOND}Two.\n\n{THIRD}Three.\n".replace("\n", "\n\n")
+    found = parse_subtitles(text, Path("a.srt"))
+    assert ([cue.text for cue in found.cues], found.skipped) == (["One.", "Two.", "Three."], ())
+
+
 def test_cues_without_blank_lines_between_them() -> None:
     found = parse_subtitles(f"{FIRST}One.\n{SECOND}In 1984\n1984\n{THIRD}Three.\n", Path("a.srt"))
     assert [cue.text for cue in found.cues] == ["One.", "In 1984\n1984", "Three."]

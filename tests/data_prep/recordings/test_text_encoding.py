@@ -39,3 +39,14 @@ def test_other_encodings_are_refused(text: str, encoding: str, tmp_path: Path) -
         read_text(path)
     with pytest.raises(UserError, match="cannot be read"):
         read_text(tmp_path)
+
+
+def test_line_breaks_that_were_converted_twice_are_one(tmp_path: Path) -> None:
+    (path := tmp_path / "a.srt").write_bytes(b"1\r\r\n2\r\r\n\r\r\n3")
+    assert read_text(path).text == "1\n2\n\n3"
+
+
+def test_a_zero_byte_is_refused(tmp_path: Path) -> None:
+    (path := tmp_path / "a.txt").write_bytes(b"PK\nx\0\0")
+    with pytest.raises(UserError, match="a.txt:2: a zero byte, which no text has; save it as UTF-8 text"):
+        read_text(path)

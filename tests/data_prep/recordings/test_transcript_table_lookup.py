@@ -78,7 +78,7 @@ def test_rows_that_repeat_another_are_counted(tmp_path: Path) -> None:
 
 def test_a_zero_byte_is_named(tmp_path: Path) -> None:
     (tmp_path / "metadata.csv").write_bytes("a|One.\nb|Two.\n".encode("utf-16-le"))
-    with pytest.raises(UserError, match=r"metadata.csv:1: a zero byte, which no text has; save the table in UTF-8"):
+    with pytest.raises(UserError, match=r"metadata.csv:1: a zero byte, which no text has; save it as UTF-8 text"):
         read_tables(tmp_path)
     (tmp_path / "metadata.csv").write_text("a|One.\nb|T\0wo.")
     with pytest.raises(UserError, match=r"metadata.csv:2: a zero byte"):

@@ -441,3 +441,30 @@ def test_textgrid_and_substation_beside_a_recording(tmp_path) -> None:
     (tmp_path / "talk.ass").write_text(events + "Dialogue: 0,0:00:01.00,0:00:02.00,Default,Anna,0,0,0,,{\\i1}Zwei{\\i0}\\NDrei [Musik]\n")
     found = find_transcript(tmp_path / "talk.wav")
     assert (found.speaker, [(one.start, one.end, one.text) for one in found.utterances]) == ("Anna", [(1.0, 2.0, "Zwei Drei")])
+
+
+@pytest.mark.parametrize("ending", [".txt", ".lab"])
+def test_subtitles_with_the_ending_of_a_text_are_subtitles(ending, tmp_path) -> None:
+    (tmp_path / "talk.wav").touch()
+    for content in (SRT, f"WEBVTT\n\n{SRT.replace(',', '.')}"):
+        (tmp_path / f"talk{ending}").write_text(content)
+        found = find_transcript(tmp_path / "talk.wav")
+        assert found is not None and [one.text for one in found.utterances][0] == "First."
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["<html><body>Hello</body></html>", "<!DOCTYPE html>\n<p>Hello", "{\\rtf1\\ansi Hello}", '{"text": "Hello"}', '[{"text": "Hello"}]'],
+)
+def test_a_document_is_no_plain_text(content, tmp_path) -> None:
+    (tmp_path / "talk.wav").touch()
+    (tmp_path / "talk.txt").write_text(content)
+    with pytest.raises(UserError, match=r"talk.txt:1: not a plain text \(.*\); save it as text"):
+        find_transcript(tmp_path / "talk.wav")
+
+
+@pytest.mark.parametrize("name", ["talk.EN.srt", "talk.en_US.srt", "talk.en.sdh.srt", "talk.pt-BR.cc.srt"])
+def test_tags_of_languages_in_names(name, tmp_path) -> None:
+    (tmp_path / "talk.wav").touch()
+    (tmp_path / name).write_text(SRT)
+    assert find_transcript(tmp_path / "talk.wav") is not None
