@@ -35,7 +35,8 @@ UNCERTAIN = re.compile(r"\(\(([^()]{0,200})\)\)")
 """What transcribers of telephone calls could not understand, or were not sure of."""
 TIME = re.compile(r"(?:\d{1,2}:)?\d{1,2}:\d{2}(?:[.,]\d{1,3})?(?:\s*(?:-{1,2}>|[-–])\s*(?:\d{1,2}:)?\d{1,2}:\d{2}(?:[.,]\d{1,3})?)?")
 LOST_WORDS = re.compile(
-    r"inaudib|unintelligib|indistinct|incomprehensib|crosstalk|cross talk|talking over|overlapping|foreign language|"
+    r"inaudib|unintelligib|unclear|indiscernib|undecipherab|illegible|undeutlich|ininteligív|неразб|нерозбір|"
+    r"indistinct|incomprehensib|crosstalk|cross talk|talking over|overlapping|foreign language|"
     r"(?:speaks|speaking) (?:in )?(?:an? )?(?:foreign|native|other|english|german|spanish|french|italian|russian|chinese|mandarin|"
     r"cantonese|japanese|korean|arabic|hebrew|hindi|portuguese|polish|dutch|turkish|greek|latin)|unverständlich|unhörbar|inintelligible|ininteligible|incomprensibil|incompréhensib|ininteligível|inaudível|"
     r"неразборчив|неслышн|niezrozumiał|onverstaanbaar|anlaşılm|聞き取れ|聞き取り不能|不明|听不清|聽不清|안 ?들림|알아들을 수 없|غير واضح|"
@@ -61,7 +62,7 @@ WORDS = frozenset(
         r"\S+",
         """
     pause silence laugh laughs cries crying cry sings singing hum hums beat cheers claps gasps sigh shouts shouting noise
-    sfx ride ríe rit rires toux tos risos ri gulp gulps tsk bell bells rings ringing bip beep bleep pausa пауза смеётся
+    sfx sic ride ríe rit rires toux tos risos ri gulp gulps tsk bell bells rings ringing bip beep bleep pausa пауза смеётся
     смеется
     """,
     )
@@ -168,6 +169,8 @@ def _is_word_of_sentence(line: str, tag: Tag) -> bool:
     """Whether a bracket holds one word without a capital letter in the middle of a sentence, or a part of a word: `your [old] house`,
     `walk[ed]`. An editor added what may be spoken."""
     before, after = line[max(0, tag.start - NEAR) : tag.start], line[tag.stop : tag.stop + NEAR]
+    if len(tag.content) == 1 and tag.content.isalpha() and after[:1].islower():  # `[I]t was`
+        return True
     if not tag.content.isalpha() or not tag.content.islower() or names_sound(tag.content):
         return False
     is_inside_word = before[-1:].isalpha() or after[:1].isalpha()

@@ -25,9 +25,13 @@ BRACKETED = re.compile(rf"[{OPENING}]\s*({NAME}|{GENERIC.pattern})\s*[{CLOSING}]
 BEFORE_COLON = re.compile(
     rf"({NAME})(?:\s*[\[(（][^\[\]()（）]{{1,30}}[\])）])?(?:,?\s{{1,3}}{TIME})?\s{{0,2}}(?::(?=\s|$)|：)\s*(.*)", re.DOTALL
 )
-GENERIC_LINE = re.compile(rf"({GENERIC.pattern})\s*(?:[\[(]?{TIME}[\])]?)?\s*(?:[:：]|$)\s*(.*)", re.DOTALL | re.IGNORECASE)
+GENERIC_LINE = re.compile(rf"\|?({GENERIC.pattern})\|?\s*(?:[\[(]?{TIME}[\])]?)?\s*(?:[:：>|]|(?<=\|)|$)\s*(.*)", re.DOTALL | re.IGNORECASE)
+MACHINE_LINE = re.compile(r"((?:SPEAKER|SPK|spk|speaker)_\d{1,3})\s+(?:[-–—]\s+)?(.*)", re.DOTALL)
+"""`SPEAKER_00 hello`: nobody speaks an underscore."""
 BEFORE_TIME = re.compile(rf"({NAME})\s{{1,4}}[\[(]?{TIME}[\])]?\s*()")
 """A line with a name and a time, as some programs write before the words."""
+LOWER = re.compile(r"([^\W\d_]{2,20}):\s+(\S.*)", re.DOTALL)
+"""`anna: hello`: one word without a capital letter."""
 BEFORE_QUOTE = re.compile(r"([^\W\d_][^\s「」『』、。，,.]{0,11})[「『]([^「」『』]+)[」』]")
 PARTICLES = frozenset(
     re.findall(
@@ -53,6 +57,8 @@ HEADINGS = frozenset(
 """Words before a colon that are read aloud."""
 MOST_WORDS = 4
 LEAST_REPEATS = 3
+FEW_LABELS, MOST_NAMES = 4, 0.75
+"""Labels from which more different names than this share of them are no speakers: these speak several times."""
 LEAST_SHARE, DENSE_SHARE = 0.2, 0.5
 """Share of the texts that begin with names, from which these are labels: where each is repeated, and where some are not."""
 
@@ -61,7 +67,7 @@ class Label(NamedTuple):
     """What may be the label of a line."""
 
     form: str
-    """`generic`, `bracket_colon`, `bracket`, `colon` or `quote`."""
+    """`generic`, `bracket_colon`, `bracket`, `colon`, `lower` or `quote`."""
     name: str
     rest: str
     """The line after it."""
@@ -90,7 +96,7 @@ class LabelDecision:
 
 def find_label(line: str) -> Label | None:
     """What may be the label at the start of a line."""
-    if found := GENERIC_LINE.match(line):
+    if found := GENERIC_LINE.match(line) or MACHINE_LINE.match(line):
         return Label("generic", found[1], found[2])
     if found := BRACKETED.match(line):
         if GENERIC.fullmatch(found[1].strip()):
@@ -99,6 +105,8 @@ def find_label(line: str) -> Label | None:
     found = BEFORE_COLON.match(line) or BEFORE_TIME.fullmatch(line)
     if found and _is_name(found[1]):
         return Label("colon", found[1].strip(), found[2])
+    if found := LOWER.match(line):
+        return Label("lower", found[1], found[2])
     if found := BEFORE_QUOTE.fullmatch(line.strip()):
         return Label("quote", found[1], found[2])
     return None
@@ -117,15 +125,19 @@ def decide_labels(
     upper = {one for one in candidates if one[0] == "colon" and _is_upper(shown[one].name)}
     if any(candidates[one] > 1 for one in upper):
         accepted |= upper
-    for form in ("colon", "bracket", "quote"):
+    for form in ("colon", "lower", "bracket", "quote"):
         names = {one: count for one, count in candidates.items() if one[0] == form}
         repeated = {one for one, count in names.items() if count >= LEAST_REPEATS}
-        every = sum(names.values()) >= DENSE_SHARE * texts and (any(n > 1 for n in names.values()) or sum(names.values()) == texts)
+        total = sum(names.values())
+        every = total >= DENSE_SHARE * texts and (any(n > 1 for n in names.values()) or total == texts)
+        if total > FEW_LABELS and len(names) > MOST_NAMES * total:
+            continue  # a glossary: `Aardvark: an animal`
         if texts > 1 and every and (form == "colon" or repeated):
             accepted |= names.keys()
-        elif sum(names[one] for one in repeated) >= LEAST_SHARE * texts:
+        elif form != "lower" and sum(names[one] for one in repeated) >= LEAST_SHARE * texts:
             accepted |= repeated
-    kept = [(shown[one].shown, count) for one, count in counts.items() if one not in accepted and one[0] == "colon"]
+    named = {"colon": 1, "lower": LEAST_REPEATS}
+    kept = [(shown[one].shown, count) for one, count in counts.items() if one not in accepted and count >= named.get(one[0], count + 1)]
     kept.sort(key=lambda one: -one[1])
     return LabelDecision(frozenset(accepted), tuple(f"{name!r} ({count} of {texts})" for name, count in kept))
 

@@ -19,6 +19,7 @@ from data_prep.recordings.sound_tags import TagDecision
 from data_prep.recordings.speaker_labels import Label, LabelDecision
 
 MARKUP, SONG, LABEL = "formatting tags and entities", "songs and musical notes", "names of speakers"
+CREDITS = "credits of subtitles"
 DASH, CHANGE, EMOJI = "dashes of dialogues", "marks of another speaker (>>)", "emoji"
 FORMATTING = (
     "i|b|u|s|em|strong|font|c|v|lang|ruby|rt|rp|rb|span|p|br|div|small|big|sub|sup|strike|center|mark|a|tt|code|pre|h[1-6]|li|ul|ol|"
@@ -31,6 +32,18 @@ BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 FORMAT_TAG = re.compile(
     rf"</?(?:{FORMATTING})(?:[\s.][^<>]*)?/?>|<\d[\d:.,]*>|\{{\\[^{{}}]*\}}|\{{[YyFfSsCcPpHh]:[^{{}}]*\}}", re.IGNORECASE
 )
+BRACKET_FORMAT = re.compile(r"\[/?(?:i|b|u|s|color|font|size)(?:=[^\[\]]*)?\]|\{/?(?:i|b|u|s)\}", re.IGNORECASE)
+"""Formatting as in forums: `[i]…[/i]`, `{i}…{/i}`. It is such only in a text with an end tag."""
+BREAK_MARK = re.compile(r"\\[Nnh]")
+"""Breaks and special spaces of styled subtitles, which converters leave in SubRip, and of texts that a program escaped twice."""
+CREDIT = re.compile(
+    r"\W*(?:(?:subtitles?|subtitled|captions?|captioned|captioning|sous-titr\w+|subt[ií]tul\w+|sottotitol\w+|legendas?|ondertitel\w+)"
+    r"(?: \w+)? (?:by|par|por|door|a cura di) (?-i:[A-Z])|untertitel\w* im auftrag|untertitelung|субтитры (?:сделал|создавал|подготов)"
+    r"|редактор субтитров|字幕\s?(?:by|提供|制作|製作)).*|.*\b(?:opensubtitles|amara\.org|addic7ed|subscene|podnapisi)\b.*",
+    re.IGNORECASE | re.DOTALL,
+)
+"""`Subtitles by Anna`: who made them, at the beginning or the end of many files."""
+MOST_WORDS_OF_CREDIT = 14
 WORD_TAG = re.compile(r"<(/?)([a-zA-Z][\w-]{0,30})/?>")
 """`<laugh>`, `<unk>`: a tag that is no formatting; it is read as `[laugh]`."""
 ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[a-zA-Z][a-zA-Z\d]{1,30});")
@@ -51,6 +64,8 @@ INNER_LABEL = re.compile(
 LEADING_TIMES = re.compile(rf"(?:[\[(]\s*{sound_tags.TIME.pattern}\s*[\])]\s*)+")
 CLOCK = re.compile(r"(?:\d{1,2}:)?\d{1,2}:\d{2}(?:[.,]\d{1,3})?(?:\s*[-–:]?\s+|\t)(?=\S)")
 LEAST_CLOCKS, CLOCK_SHARE = 3, 0.5
+MASKED = re.compile(r"[^\W\d_]\*{2,}[^\W\d_]|(?<!\S)[^\W\d_]{1,3}\*{2,}(?![\w*])|(?<=\S )\*{3,}(?![\w*])")
+"""`f***`, `what the ****`: a word that the text does not show."""
 HOLE = "\ue000"
 """Where something was removed; no text contains it after `remove_invisible`, since it is replaced there."""
 HOLES = re.compile(rf" ?{HOLE}[ {HOLE}]*")
@@ -116,7 +131,15 @@ def _split_lines(text: str, removed: RemovedText) -> list[str]:
     clean, invisible = remove_invisible(text.replace(HOLE, ""))
     for kind, count in invisible.items():
         removed.add(kind, count=count)
-    clean = BREAK.sub("\n", clean)
+    if CREDIT.fullmatch(clean) and len(clean.split()) <= MOST_WORDS_OF_CREDIT:
+        removed.add(CREDITS, clean)
+        return [""]
+    clean, marks = BREAK_MARK.subn(lambda one: " " if one[0] == "\\h" else "\n", BREAK.sub("\n", clean))
+    if "[/" in clean or "{/" in clean:
+        clean, tags = BRACKET_FORMAT.subn("", clean)
+        marks += tags
+    if marks:
+        removed.add(MARKUP, count=marks)
     if SUNG.search(clean):
         for found in SUNG.findall(clean):
             removed.add(SONG, found)
@@ -188,6 +211,7 @@ def _strip_line(
         speakers.append(label.name)
         text = label.rest
     text, lost = _strip_tags(text, tags, removed, kept)
+    lost |= bool(MASKED.search(text))
     if PICTURE.search(text):
         removed.add(EMOJI, count=len(PICTURE.findall(text)), example="".join(PICTURE.findall(text)))
         text = PICTURES.sub(HOLE, text)

@@ -16,6 +16,11 @@ from data_prep.recordings.speaker_labels import decide_labels, find_label, list_
         ("Speaker 12 (00:01:02): Hi.", "generic", "Speaker 12", "Hi."),
         ("Sprecher 2: Ja.", "generic", "Sprecher 2", "Ja."),
         ("话者1：你好", "generic", "话者1", "你好"),
+        ("Speaker_1> Hi.", "generic", "Speaker_1", "Hi."),
+        ("|SPEAKER_00| Hi.", "generic", "SPEAKER_00", "Hi."),
+        ("SPEAKER_00 Hi.", "generic", "SPEAKER_00", "Hi."),
+        ("SPEAKER_00 - Hi.", "generic", "SPEAKER_00", "Hi."),
+        ("anna: hi", "lower", "anna", "hi"),
         ("[Anna]: Hi.", "bracket_colon", "Anna", "Hi."),
         ("（田中）はい", "bracket", "田中", "はい"),
         ("ANNA (V.O.): Hi.", "colon", "ANNA", "Hi."),
@@ -63,6 +68,10 @@ def test_repetition_decides() -> None:
     assert accepted("NASA: a", texts=400) == []
     assert accepted(*["Note: a"] * 30, *["WARNING: b"] * 10, texts=40) == [], "headings are read aloud"
     assert accepted(*["（田中）はい", "（鈴木）いいえ"] * 3, texts=6) == ["田中", "鈴木"]
+    glossary = [f"{name}: a word" for name in ("Ant", "Bee", "Cat", "Dog", "Elk", "Fox", "Ant")]
+    assert accepted(*glossary, texts=7) == [], "speakers say more than one thing"
+    assert accepted(*["anna: a", "bob: b"] * 3, texts=6) == ["anna", "bob"]
+    assert accepted(*["anna: a", "bob: b"] * 2, texts=4) == [] and accepted(*["so: a"] * 9, texts=20) == []
     assert accepted("[Anna]: a", "SPEAKER_01: b", texts=400) == ["Anna", "SPEAKER_01"], "forms that are nothing else"
 
 

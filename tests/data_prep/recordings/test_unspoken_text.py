@@ -56,6 +56,14 @@ def name_speakers(*texts: str) -> list[tuple[str, ...]]:
         ("[phone rings]: Hello?", "Hello?"),
         ("¶ la la ¶", ""),
         ("Yes. [00:01:02] No.", "Yes. No."),
+        ("\\h\\hHello\\Nthere\\n- you", "Hello there you"),
+        ("[i]Hello[/i] {b}you{/b} [color=red]there[/color]", "Hello you there"),
+        ("press [i] now", "press i now"),
+        ("[I]t was the man [sic].", "It was the man."),
+        ("Subtitles by Anna Smith", ""),
+        ("Untertitelung des ZDF, 2020", ""),
+        ("Sous-titres réalisés par la communauté d'Amara.org", ""),
+        ("Subtitles by the sea are hard to read.", "Subtitles by the sea are hard to read."),
     ],
 )
 def test_what_is_left_of_one_text(text: str, spoken: str) -> None:
@@ -75,6 +83,18 @@ def test_labels_are_read_in_every_form() -> None:
     assert strip("Anna  0:12", "Hi.", "Bob (0:15)", "Ho.", "Anna  0:17", "Yes.") == ["", "Hi.", "", "Ho.", "", "Yes."]
     assert strip("田中：こんにちは（笑）", "鈴木：はい", "田中：では") == ["こんにちは", "はい", "では"]
     assert strip("田中「こんにちは」", "鈴木「はい」", "田中「では」", "田中「ね」") == ["こんにちは", "はい", "では", "ね"]
+
+
+@pytest.mark.parametrize(
+    "text", ["what the **** is that", "f*** you", "f**k you", "I [unclear] him", "I [indiscernible] him", "Я [неразб.] его"]
+)
+def test_words_that_a_text_does_not_show_are_missing(text: str) -> None:
+    assert read_spoken_texts([text], RemovedText())[0][0].is_incomplete
+
+
+@pytest.mark.parametrize("text", ["It is **never** late.", "Alle Schüler*innen", "* one", "**Anna** and", "5*4"])
+def test_stars_that_hide_no_word(text: str) -> None:
+    assert not read_spoken_texts([text], RemovedText())[0][0].is_incomplete
 
 
 def test_changes_and_missing_words_are_counted() -> None:
