@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import re
+import unicodedata
+from collections import Counter
 from typing import Any, NamedTuple
 
 from data_prep.language_codes import NAMES
@@ -30,6 +33,35 @@ LEAST_ALONE, CLEAR_ALONE = 40, 0.5
 """The same for one sentence inside of a longer text."""
 
 
+LATIN = re.findall(
+    r"\w+",
+    """
+    afrikaans basque breton catalan croatian czech danish dutch english estonian finnish french galician german hungarian icelandic
+    indonesian irish italian latvian lithuanian luxembourgish maltese norwegian polish portuguese romanian slovak slovenian spanish
+    swedish turkish vietnamese welsh
+    """,
+)
+SCRIPTS = {
+    **dict.fromkeys(("russian", "ukrainian", "bulgarian", "belarusian", "macedonian"), frozenset({"CYRILLIC"})),
+    **dict.fromkeys(("arabic", "persian", "urdu", "pashto"), frozenset({"ARABIC"})),
+    **dict.fromkeys(("hindi", "marathi", "nepali"), frozenset({"DEVANAGARI"})),
+    **dict.fromkeys(("chinese", "cantonese"), frozenset({"CJK", "BOPOMOFO"})),
+    **dict.fromkeys(LATIN, frozenset({"LATIN"})),
+    "japanese": frozenset({"CJK", "HIRAGANA", "KATAKANA", "HALFWIDTH"}),
+    "korean": frozenset({"HANGUL"}),
+    "greek": frozenset({"GREEK"}),
+    "hebrew": frozenset({"HEBREW"}),
+    "thai": frozenset({"THAI"}),
+    "georgian": frozenset({"GEORGIAN"}),
+    "armenian": frozenset({"ARMENIAN"}),
+    "tamil": frozenset({"TAMIL"}),
+    "bengali": frozenset({"BENGALI"}),
+}
+"""Language → first words of the Unicode names of its letters; without languages that are written in several scripts."""
+LEAST_OF_SCRIPT, SCRIPT_SHARE = 8, 0.9
+"""Letters from which the script of a text is compared, and the share of them that must be of another one."""
+
+
 class LanguageMargin(NamedTuple):
     """How a text compares with a language."""
 
@@ -55,6 +87,17 @@ def compare_language(text: str, language: str) -> LanguageMargin | None:
     own = max(score for one, score in ranked if one in close)
     other, best = next((one, score) for one, score in ranked if one not in close)
     return LanguageMargin((best - own) / letters, NAMES[other])
+
+
+def find_other_script(text: str, language: str) -> str:
+    """The script of most letters of a text, if the language (full name) is written in another one; "" otherwise, and for few letters.
+    Unlike the language, it is certain in a few words."""
+    letters = [one for one in text if one.isalpha()]
+    if language not in SCRIPTS or len(letters) < LEAST_OF_SCRIPT:
+        return ""
+    counts = Counter(unicodedata.name(one, "?").partition(" ")[0] for one in letters)
+    other = sum(count for name, count in counts.items() if name not in SCRIPTS[language])
+    return counts.most_common(1)[0][0].title() if other >= SCRIPT_SHARE * len(letters) else ""
 
 
 def name_language(text: str) -> str:

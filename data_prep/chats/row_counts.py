@@ -58,6 +58,8 @@ class RowCounts:
     """What readers left out of exported chats → number of messages."""
     invisible: Counter[str] = field(default_factory=Counter)
     """Kind of invisible character → number of rows kept with it."""
+    misread: int = 0
+    """Rows kept with a text that was decoded wrongly."""
     first_rejected: dict[str, dict[str, str]] = field(default_factory=dict)
     """Reason, as in `reasons` → the first rejected row with it."""
     first_places: dict[bytes, str] = field(default_factory=dict)
@@ -111,6 +113,7 @@ def make_summary(tally: RowCounts, skipped: Counter[str], val_share: float, val_
         **({"answers_with_weight_0": tally.unlearned} if tally.unlearned else {}),
         **({"left_out_of_exported_chats": dict(tally.left_out.most_common())} if tally.left_out else {}),
         **({"rows_with_invisible_characters": dict(tally.invisible.most_common())} if tally.invisible else {}),
+        **({"rows_decoded_wrongly": tally.misread} if tally.misread else {}),
         "reasons": dict(tally.reasons.most_common()),
         "first_rejected": {reason: tally.first_rejected[reason] for reason, _ in tally.reasons.most_common()},
     }
@@ -140,6 +143,8 @@ def format_summary(summary: dict[str, Any]) -> str:
         found.append(f"  {format_count(summary['joined_messages'], 'message')} joined to the one before (--join-turns)")
     if invisible := summary.get("rows_with_invisible_characters"):
         found.append(f"  rows with invisible characters, which stay as they are: {format_counts(invisible)}")
+    if misread := summary.get("rows_decoded_wrongly"):
+        found.append(f"  rows that look decoded wrongly (such as Ã© for é, or U+FFFD), which stay as they are: {misread}")
     if summary.get("answers_with_weight_0"):
         found.append(f"  {format_count(summary['answers_with_weight_0'], 'answer')} with weight 0: read, but not learned")
     if least := summary.get("val_rows_at_least"):

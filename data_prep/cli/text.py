@@ -31,6 +31,7 @@ from data_prep.chats.conversation_formats import SHAPES, ChatRow, ShapeError, de
 from data_prep.chats.row_counts import MADE_BY, REJECTED, TRAINS, VALIDATES, RowCounts, UnreadKeys
 from data_prep.chats.whatsapp_export import DEFAULT_PAUSE_HOURS
 from data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
+from data_prep.recordings.garbled_text import find_utf8_reading
 from data_prep.recordings.invisible_characters import count_hidden
 from finetune.argument_parsing import parse_arguments
 from finetune.errors import UserError, exit_code
@@ -307,6 +308,7 @@ def _accept_row(found: FoundRow, wanted: TextOptions, tally: RowCounts) -> ChatR
     tally.count_kept(kind, unread, tidied, joined, unlearned)
     texts = [turn["content"] for turn in turns if isinstance(turn.get("content"), str)] + [part for part in parts if isinstance(part, str)]
     tally.invisible.update({kind for text in texts for kind in count_hidden(text)})
+    tally.misread += any("\ufffd" in text or find_utf8_reading(text) for text in texts)
     return row
 
 

@@ -15,6 +15,7 @@ from data_prep.language_identification import (
     LEAST_COMPARED,
     compare_language,
     count_letters,
+    find_other_script,
     name_language,
 )
 from data_prep.manifest import AUTO
@@ -30,6 +31,7 @@ COMPARED_CHARACTERS = 4000
 REFUSED_SHARE = 0.5
 """Share of the texts of a dataset that is wrong from which a run is refused before any work."""
 WAY_OUT = "if they are right all the same, --preset keep-all keeps them"
+NAME_LANGUAGE = "give their language with --language, or the transcripts of these recordings"
 
 
 class Doubt(NamedTuple):
@@ -106,23 +108,28 @@ def _describe_garbled(texts: Sequence[str], found: dict[int, str], advice: str) 
 
 def _doubt_language(texts: _Texts, doubts: ContentDoubts) -> None:
     sample = _sample_text([clip.text for clip in texts.clips])
-    if count_letters(sample) < LEAST_COMPARED:
+    if script := find_other_script(sample, texts.language):
+        _reject_foreign(texts, doubts, texts.clips, f"written in {script} letters", NAME_LANGUAGE)
+    elif count_letters(sample) < LEAST_COMPARED:
         _note(texts, doubts, f"language of the texts not checked: fewer than {LEAST_COMPARED} letters", "language not checked")
     elif texts.language == AUTO:
         doubts.languages.update(dict.fromkeys(texts.names, f"looks {name_language(sample)}"))
     elif (compared := compare_language(sample, texts.language)) is None:
         _note(texts, doubts, f"language of the texts not checked: no model of {texts.language}", "language not checked")
     elif compared.margin > CLEAR_MARGIN:
-        other = compared.other
         wrong = [clip for clip in texts.clips if not _is_clearly(clip.text, texts.language)]
-        doubts.by_clip.update({clip.id: Doubt(FOREIGN, f"looks {other}, not {texts.language}") for clip in wrong})
-        text = f"the texts look {other}, not {texts.language}: {advise_language(other)}; {WAY_OUT}"
-        doubts.notices.append(Notice(text=text, recordings=texts.names))
-        doubts.languages.update(dict.fromkeys(texts.names, f"looks {other}, not {texts.language}"))
+        _reject_foreign(texts, doubts, wrong, compared.other, advise_language(compared.other))
     else:
         sure = "language fits" if compared.margin < -CLEAR_MARGIN else f"language {texts.language} or {compared.other}"
         doubts.languages.update(dict.fromkeys(texts.names, sure))
         _count_foreign(texts, doubts)
+
+
+def _reject_foreign(texts: _Texts, doubts: ContentDoubts, wrong: Sequence[MeasuredClip], looks: str, advice: str) -> None:
+    doubts.by_clip.update({clip.id: Doubt(FOREIGN, f"looks {looks}, not {texts.language}") for clip in wrong})
+    text = f"the texts look {looks}, not {texts.language}: {advice}; {WAY_OUT}"
+    doubts.notices.append(Notice(text=text, recordings=texts.names))
+    doubts.languages.update(dict.fromkeys(texts.names, f"looks {looks}, not {texts.language}"))
 
 
 def _note(texts: _Texts, doubts: ContentDoubts, text: str, brief: str) -> None:
@@ -194,6 +201,8 @@ def refuse_wrong_texts(texts: Sequence[str], language: str | None) -> None:
     if len(found) > REFUSED_SHARE * len(texts):
         raise UserError(f"--transcripts: {_describe_garbled(texts, found, advice)}; {WAY_OUT}")
     sample = _sample_text(texts)
+    if script := find_other_script(sample, language or ""):
+        raise UserError(f"--language {language}: the texts of the transcripts are written in {script} letters: {NAME_LANGUAGE}; {WAY_OUT}")
     compared = compare_language(sample, language) if language and count_letters(sample) >= LEAST_COMPARED else None
     if compared is not None and compared.margin > CLEAR_MARGIN:
         right = sum(_is_clearly(text, language or "") for text in texts)

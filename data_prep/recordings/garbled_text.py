@@ -19,6 +19,12 @@ from data_prep.manifest import AUTO
 LOST = "letters replaced by question marks; they are lost"
 UTF8_READ_AS = ("cp1252", "latin-1", "cp1251", "koi8-r", "cp1250", "cp437", "mac-roman", "gbk", "cp932")
 """Encodings that UTF-8 is often taken for."""
+MULTIBYTE = ("gbk", "cp932")
+"""Two bytes of these are UTF-8 by chance, as of `未知` in GBK; three hardly are."""
+UNLIKELY = re.compile("[\u0530-\u058f\u0700-\u07ff]")
+"""Armenian, Syriac and N'Ko: `l’été` in Mac Roman, `Spaß…` in Windows-1252."""
+MAC_SIGN = re.compile(r"[√¬]|‚Ä|[–—][^\s\w\"“”«»…¿¡]")
+"""What UTF-8 looks like in Mac Roman. Quotation marks before letters with accents are UTF-8 by chance: `“Él`, `«État»`."""
 SHOWN_AS = ("latin-1", "cp1252", "cp1251", "koi8-r", "cp866")
 """Encodings as which other ones are read."""
 ENCODINGS = {
@@ -37,6 +43,8 @@ ENCODINGS = {
 LATIN1 = "letters of another alphabet that were read as Latin-1"
 LOST_LETTER = re.compile(r"[^\W\d_]\?[a-z]")
 """Followed by a capital, it is a question without a space behind it."""
+TYPOGRAPHY = re.compile("[\u2010-\u203a\u20ac\u2122]")
+"""Dashes, quotation marks, the signs for the euro and for trademarks."""
 ADDRESS = re.compile(r"\S*(?:://|www\.|=|@)\S*")
 """Of a page: a `?` inside is no letter."""
 ONLY_MARKS = re.compile(r"(?<!\S)\?{2,}(?!\S)")
@@ -45,6 +53,16 @@ ENDS_LOST = re.compile(r"[^\W\d_](?: ?\?)+,? +[a-zß-öø-ÿ]")
 CONTROL = re.compile(r"[\x80-\x84\x86-\x9f]")
 """Control characters that Windows-1252 has letters and quotation marks for; without U+0085, a line break."""
 INNER_SYMBOL = re.compile(r"[^\W\d_][¤¦§¨¬®¯°±¶¸¿¡†‡‰•‚„˜≥≤√∞≈◊]+[^\W\d_]|[a-zß-öø-ÿ][†‡‰‚„≥≤√∞≈◊ˆ˜](?!\w)")
+INNER_SCRIPT = re.compile(
+    "[a-zß-öø-ÿ][\u0590-\u06ff\u3041-\u30ff\u3400-\u9fff\uac00-\ud7a3\ue000-\uf8fe\uff61-\uff9f\u2500-\u25ff]{1,2}[a-zß-öø-ÿ]|"
+    "[a-zß-öø-ÿ][\u2550-\u25ff]|[\u2550-\u25ff][a-zß-öø-ÿ]"
+)
+"""`Sch철ne`, `Gr╗▀e`: one or two characters of a script that Latin letters do not mix with. Japanese and Korean words beside Latin ones
+have more, or stand at an end."""
+ESCAPE = re.compile(r"\\u[\da-fA-F]{4}|\\x[\da-fA-F]{2}|=[C-F][\dA-F]=[89AB][\dA-F]|%[C-F][\dA-F]%[89AB][\dA-F]")
+"""`caf\\u00e9`, `caf=C3=A9`, `caf%C3%A9`: a letter as a program wrote it for another."""
+CONTRACTION = re.compile(r"\b(?:do|is|ca|wo|did|does|was|are|were|have|has|had|could|would|should)n[íÕÔ¿Æ]t\b|\b[Ii]t[íÕÔ¿]s\b")
+"""`isnít`, `donÕt`: an English apostrophe between Windows and Mac."""
 INNER_CAPITAL = re.compile(r"[a-zß-öø-ÿ][À-ÖØ-Þ]|(?<![^\W\d_])[а-яё][А-ЯЁ]{2}")
 """`perchÈ`, `рТЙЧЕФ`: the case of letters is not that of a word."""
 MOST_LATIN1 = 0.5
@@ -54,6 +72,21 @@ FEW_LETTERS = 12
 SYSTEMATIC, FEW_TEXTS = 0.33, 4
 LEAST_TEXTS, LEAST_SHARE = 2, 0.05
 """Texts of a file that must have a weak sign, and their share of those that could."""
+CODE_PAGES = {
+    "cp1250": {
+        "czech": "áčďéěíňóřšťúůýž", "slovak": "áäčďéíĺľňóôŕšťúýž", "polish": "ąćęłńóśźż", "hungarian": "áéíóöőúüű",
+        "romanian": "ăâîşţ", "croatian": "čćđšž", "slovenian": "čšž",
+    },
+    "cp1254": {"turkish": "çğıöşü"},
+    "cp1252": {
+        "italian": "àèéìòù", "spanish": "áéíóúñü", "french": "àâæçèéêëîïôùûœ", "portuguese": "àáâãçéêíóôõú", "german": "äöüß",
+        "catalan": "àçèéíïòóúü", "swedish": "åäö", "danish": "æøå", "norwegian": "æøå", "finnish": "äö", "dutch": "éëï",
+    },
+}  # fmt: skip
+"""Code page → language → its letters outside ASCII. Languages of one page are not confused by letters that both have."""
+READ_AS_PAGES = ("cp1252", "cp1250", "cp1254", "cp1251", "cp1253", "cp1256", "cp437", "mac-roman")
+RIGHT_LETTERS = 0.25
+"""Right letters for each wrong one up to which a file was read with another code page: all of its letters are wrong, if any."""
 ACCENTED = frozenset(
     {"italian", "spanish", "french", "portuguese", "german", "catalan", "romanian", "czech", "polish", "turkish", "swedish"}
 )
@@ -81,8 +114,27 @@ def find_garbled_texts(texts: Sequence[str], language: str = "") -> GarbledTexts
         found |= weak
     if sum(index in found for index in far) > SYSTEMATIC * len(far) and len(far) >= FEW_TEXTS:
         found |= {index: "the other texts of the file were decoded wrongly" for index in far if index not in found}
+    found |= {index: sign for index, sign in _find_other_page(texts, language).items() if index not in found}
     found |= _find_lost_letters(texts, {index for index, sign in found.items() if sign == LOST}, language)
     return GarbledTexts(found, _advise([texts[index] for index in sorted(found)], set(found.values()), language) if found else "")
+
+
+def _find_other_page(texts: Sequence[str], language: str) -> dict[int, str]:
+    """The texts of a file whose letters are those that the language's own become when they are read with another code page: `þu` for `şu`,
+    `Pøijï` for `Přijď`. Each of them looks like text, but the language has no such letters, and those that it has are missing."""
+    page, own = next(((page, own[language]) for page, own in CODE_PAGES.items() if language in own), ("", ""))
+    letters = own + "".join(one.upper() for one in own if len(one.upper()) == 1)
+    counts = Counter("".join(texts))
+    best: tuple[int, str, dict[str, str]] = (0, "", {})
+    for shown in READ_AS_PAGES if own else ():
+        pairs = {one: one.encode(page).decode(shown, "replace") for one in letters}
+        wrong = {other: one for one, other in pairs.items() if other not in letters and other.isalpha()}
+        count = sum(counts[other] for other in wrong)
+        if count > best[0] and sum(counts[one] for one in wrong.values()) <= RIGHT_LETTERS * count:
+            best = (count, shown, wrong)
+    found = [index for index, text in enumerate(texts) if not best[2].keys().isdisjoint(text)]
+    sign = f"letters that {language} lacks, as of {page} that was read as {best[1]}"
+    return dict.fromkeys(found, sign) if _are_enough(len(found), len(texts)) else {}
 
 
 def _find_lost_letters(texts: Sequence[str], certain: Set[int], language: str) -> dict[int, str]:
@@ -106,6 +158,8 @@ def _find_certain_sign(text: str) -> str:
     """What is wrong with a text, without looking at others; "" if nothing is."""
     if "\ufffd" in text:
         return "characters that could not be decoded (U+FFFD)"
+    if ESCAPE.search(text):
+        return "letters written as codes"
     if text.isascii():
         bare = ADDRESS.sub(" ", text)
         return LOST if LOST_LETTER.search(bare) or _is_mostly_marks(bare) else ""
@@ -113,6 +167,8 @@ def _find_certain_sign(text: str) -> str:
         return "control characters in place of letters or quotation marks"
     if name := find_utf8_reading(text):
         return f"UTF-8 that was read as {name}"
+    if CONTRACTION.search(text):
+        return "letters in place of apostrophes"
     bare = ADDRESS.sub(" ", text)
     if LOST_LETTER.search(bare) or _is_mostly_marks(bare):
         return LOST
@@ -137,6 +193,8 @@ def _find_weak_sign(text: str) -> str:
         return "sequences of characters that no language has"
     if INNER_SYMBOL.search(text):
         return "symbols inside words"
+    if INNER_SCRIPT.search(text):
+        return "letters of several alphabets in one word"
     if INNER_CAPITAL.search(text):
         return "capitals inside words"
     mixed = any(len(_list_alphabets(word)) > 1 for word in re.findall(r"[^\W\d_]{3,}", text))
@@ -165,12 +223,18 @@ def _measure_badness(text: str) -> int:
 @functools.lru_cache(maxsize=1024)
 def find_utf8_reading(text: str) -> str:
     """The encoding as which the UTF-8 of a text was read; "" if its bytes are not UTF-8 in any."""
+    if text.isascii():
+        return ""
     for name in UTF8_READ_AS:
         with contextlib.suppress(UnicodeError):
             decoded = text.encode(name).decode()
+            if UNLIKELY.search(decoded) or (name in MULTIBYTE and not any(one > "\u07ff" for one in decoded)):
+                continue
+            if name == "mac-roman" and not MAC_SIGN.search(text):
+                continue
             sequences = sum(not one.isascii() for one in decoded)
-            # One pair may be by chance: `c’è` in Mac Roman, `LIBERTÉ»` in Windows-1252.
-            if sequences > 1 or (sequences and ("Ã" in text or "Â" in text)):
+            # One pair may be by chance: `c’è` in Mac Roman, `LIBERTÉ»` in Windows-1252. The three characters of an apostrophe are not.
+            if sequences > 1 or (sequences and ("Ã" in text or "Â" in text or TYPOGRAPHY.search(decoded))):
                 return name
     return ""
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from data_prep import language_identification
-from data_prep.language_identification import CLEAR_MARGIN, compare_language, identify_language, name_language
+from data_prep.language_identification import CLEAR_MARGIN, compare_language, find_other_script, identify_language, name_language
 from finetune.errors import UserError
 
 
@@ -61,3 +61,22 @@ def test_a_text_is_compared_with_each_language() -> None:
         assert margins[own].margin < -CLEAR_MARGIN
     assert margins["english"].other == "chinese" == name_language(text)
     assert compare_language(text, "klingon") is None and compare_language("42!", "english") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "script"),
+    [
+        ("Привет, да, нет", "english", "Cyrillic"),
+        ("Hello, bye", "russian", "Latin"),
+        ("Hello, bye", "japanese", "Latin"),
+        ("お元気ですか、はい", "korean", "Hiragana"),
+        ("今天下了一整天的雨", "english", "Cjk"),
+        ("Tシャツを着たい", "japanese", ""),
+        ("iPhone и МТС звонят", "russian", ""),
+        ("Dobar dan svima", "serbian", ""),
+        ("Привет", "english", ""),
+        ("Hello, bye", "klingon", ""),
+    ],
+)
+def test_a_script_that_a_language_is_not_written_in(text: str, language: str, script: str) -> None:
+    assert find_other_script(text, language) == script

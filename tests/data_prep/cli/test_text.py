@@ -94,6 +94,14 @@ def test_invisible_characters_of_chats_stay_and_are_counted(tmp_path: Path, caps
     assert "rows with invisible characters, which stay as they are: 1" in capsys.readouterr().out
 
 
+def test_rows_that_were_decoded_wrongly_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answers = ["It was dÃ©jÃ\u00a0 vu.", "Lost \ufffd letters", "It is déjà vu: \\u00e9, a?b:c"]
+    rows = [{"messages": [{"role": "user", "content": "Say it."}, {"role": "assistant", "content": each}]} for each in answers]
+    assert run(write(tmp_path / "chats.jsonl", [*chats(8), *rows]), "--out", tmp_path / "out") == 0
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["rows_decoded_wrongly"] == 2
+    assert "rows that look decoded wrongly (such as Ã© for é, or U+FFFD), which stay as they are: 2" in capsys.readouterr().out
+
+
 def test_output_is_deterministic_and_added_rows_move_no_other_row_between_splits(tmp_path: Path) -> None:
     path = write(tmp_path / "chats.jsonl", chats(60))
     for name in ("one", "two"):

@@ -68,6 +68,17 @@ def test_short_texts_are_judged_together_and_the_rest_is_not_checked() -> None:
     assert unknown.by_clip == {} and "no model of klingon" in unknown.notices[0].text
 
 
+def test_few_words_in_another_script_are_enough() -> None:
+    doubts = find_content_doubts([say(["Привет всем", "Да"], "english")])
+    assert {one.detail for one in doubts.by_clip.values()} == {"looks written in Cyrillic letters, not english"} and len(
+        doubts.by_clip
+    ) == 2
+    with pytest.raises(
+        UserError, match="--language english: the texts of the transcripts are written in Cyrillic letters: give their language"
+    ):
+        refuse_wrong_texts(["Привет всем", "Да"], "english")
+
+
 def test_a_language_that_nobody_named_is_identified() -> None:
     doubts = find_content_doubts([say(ENGLISH, "auto"), say(ITALIAN, "auto", "b.wav")])
     assert doubts.languages == {"a.wav": "looks english", "b.wav": "looks italian"}

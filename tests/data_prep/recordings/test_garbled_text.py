@@ -44,6 +44,13 @@ RIGHT = [
     "Wait... what?! Who??",
     "L·l col·lecció, Île-de-France",
     "Où? là-bas",
+    "Nom de l’étiquette ou de l’éditeur",
+    "“Él vino”, “Ésa es”, «Él»",
+    "Der Spaß… der Fluß–",
+    "未知",
+    "Tシャツを着た。iPhoneとMacです。",
+    "PC방에서 LG전자 앱을 썼다",
+    "ใช้Facebookได้",
 ]
 
 
@@ -63,6 +70,51 @@ def test_the_texts_of_telephone_prompts_are_not_found(code: str) -> None:
         pytest.skip(f"needs the Debian package asterisk-core-sounds-{code}")
     texts = [line.partition(":")[2].strip() for line in gzip.decompress(path.read_bytes()).decode().split("\n")]
     assert len(texts) > 300 and find_garbled_texts(texts, PACKAGES[code]).found == {}
+
+
+OF_CODE_PAGES = {
+    "czech": ["Přijď zítra večer.", "Děkuji vám.", "Dobrý den, těší mě."],
+    "turkish": ["Çağrı merkezi şu anda meşgul.", "Günaydın, nasılsınız?", "Yağmur yağıyor."],
+    "hungarian": ["Őszintén örülök.", "Jövő hétfőn eső lesz.", "A nő erős."],
+    "romanian": ["Bună dimineaţa tuturor.", "Ştiu că ţara e mare.", "Mâine va ploua în Bucureşti."],
+    "spanish": ["¿Dónde está el niño?", "Mañana será otro día.", "El señor Peña llegó."],
+    "italian": ["La città è così lontana.", "Non può essere.", "Sarà più lungo."],
+}
+
+
+@pytest.mark.parametrize(
+    ("language", "own", "shown"),
+    [
+        ("czech", "cp1250", "cp1252"),
+        ("turkish", "cp1254", "cp1252"),
+        ("hungarian", "cp1250", "cp1252"),
+        ("romanian", "cp1250", "cp1252"),
+        ("spanish", "cp1252", "cp1250"),
+        ("italian", "cp1252", "cp1250"),
+    ],
+)
+def test_letters_that_the_language_lacks_are_found(language: str, own: str, shown: str) -> None:
+    texts = OF_CODE_PAGES[language]
+    wrong = misread(texts, own, shown)
+    found = find_garbled_texts(wrong, language).found
+    assert set(found) == {0, 1, 2} and f"letters that {language} lacks, as of {own} that was read as {shown}" in found.values()
+    assert find_garbled_texts([*texts, wrong[1]], language).found == {}, "a name of another language among right texts"
+    assert find_garbled_texts(texts, language).found == {}
+
+
+@pytest.mark.parametrize(
+    "text", ["Donâ€™t go.", "don‚Äôt go", "Itís a nice day, isnít it?", "caf\\u00e9", "caf=C3=A9 is open", "caf%C3%A9 is open"]
+)
+def test_certain_signs_in_a_single_text(text: str) -> None:
+    assert find_garbled_texts([text, "Plain."], "english").found.keys() == {0}
+
+
+@pytest.mark.parametrize(
+    ("own", "shown"), [("utf-8", "cp949"), ("cp1252", "gb18030"), ("mac-roman", "cp949"), ("utf-8", "big5"), ("cp1252", "cp437")]
+)
+def test_characters_of_other_scripts_inside_latin_words_are_found(own: str, shown: str) -> None:
+    texts = ["Schöne Grüße aus Köln.", "Fußgänger überqueren Straßen.", "Er könnte später kommen."]
+    assert find_garbled_texts(misread(texts, own, shown), "german").found.keys() == {0, 1, 2}
 
 
 def misread(texts: list[str], own: str, shown: str) -> list[str]:
