@@ -449,7 +449,7 @@ def test_subtitles_with_the_ending_of_a_text_are_subtitles(ending, tmp_path) -> 
     for content in (SRT, f"WEBVTT\n\n{SRT.replace(',', '.')}"):
         (tmp_path / f"talk{ending}").write_text(content)
         found = find_transcript(tmp_path / "talk.wav")
-        assert found is not None and [one.text for one in found.utterances][0] == "First."
+        assert found is not None and found.utterances[0].text == "First."
 
 
 @pytest.mark.parametrize(
