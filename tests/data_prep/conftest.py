@@ -64,7 +64,7 @@ def mixed_recordings(tmp_path_factory: pytest.TempPathFactory, one_sentence: Aud
     (folder / "harbour.transcript.json").write_text(json.dumps(said))
     noise = 0.03 * np.random.default_rng(0).standard_normal(len(one_sentence.samples))
     soundfile.write(folder / f"{MARKUP}.wav", one_sentence.samples + noise, MASTER_RATE)
-    (folder / f"{MARKUP}.txt").write_text("</script><script>alert(2)</script>")
+    (folder / f"{MARKUP}.txt").write_text("<img src=x onerror=alert(2)>")
     (folder / "broken.mp3").write_bytes(b"\x01\x02" * 999)
     (folder / "broken.txt").write_text("Nobody will hear this.")
     return folder
