@@ -48,7 +48,10 @@ def to_refusal(rejected: HTTPException) -> Refusal:
 
 
 def validation_refusal(problems: Sequence[Any]) -> Refusal:
-    """All validation errors of a request; `param` is the field of the first."""
+    """All validation errors of a request; `param` is the field of the first. Of a body that is not JSON, it is None."""
+    if problems[0]["type"] == "json_invalid":
+        place, reason = problems[0]["loc"][-1], problems[0]["ctx"]["error"]
+        return Refusal(400, f"the body is not JSON ({reason}, after {place} characters); send one JSON object", "invalid_json")
     messages = [f"{_field_of(problem)}: {problem['msg']}" for problem in problems]
     return Refusal(400, "; ".join(messages), "invalid_value", _field_of(problems[0]))
 

@@ -34,7 +34,7 @@ PATTERNS = {
 }
 """Kind → what is dropped. The quantifiers have bounds, so that the time grows linearly with the text."""
 MARKDOWN = (
-    regex.compile(r"!?\[([^\[\]\n]{1,500})\]\((?:[^()\s]|\([^()\s]*\)){1,2000}\)"),  # a link or an image: its text is spoken
+    regex.compile(r"!?\[([^\[\]\n]{0,500})\]\((?:[^()\s]|\([^()\s]*\)){1,2000}\)"),  # a link or an image: its text is spoken
     regex.compile(r"(?<![\w*])\*\*\*?(?=\S)([^*\n]{1,500}?)(?<=\S)\*\*\*?(?![\w*])"),
     regex.compile(r"(?<![\w*])\*(?=[^\s*])([^*\n]{1,500}?)(?<=[^\s*])\*(?![\w*])"),
     regex.compile(r"(?<![\w/])__?(?=[^\s_])([^\n]{1,500}?)(?<=[^\s_])__?(?![\w/])"),

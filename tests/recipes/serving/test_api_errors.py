@@ -39,6 +39,13 @@ def test_every_validation_error_is_reported() -> None:
     assert refusal.detail == "input: Input should be a valid string; loudness: Extra inputs are not permitted"
 
 
+def test_a_body_that_is_not_json_is_named() -> None:
+    problem = {"type": "json_invalid", "loc": ("body", 17), "msg": "JSON decode error", "ctx": {"error": "Expecting value"}}
+    error = json.loads(validation_refusal([problem]).response().body)["error"]
+    assert (error["param"], error["code"]) == (None, "invalid_json")
+    assert error["message"] == "the body is not JSON (Expecting value, after 17 characters); send one JSON object"
+
+
 def test_rejections_of_the_guard_are_converted() -> None:
     answer = to_refusal(RequestError(429, "wait", "too_many_attempts", {"retry-after": "60"})).response()
     error = json.loads(answer.body)["error"]

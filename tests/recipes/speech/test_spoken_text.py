@@ -47,7 +47,7 @@ def test_other_texts_stay_as_they_are(text: str) -> None:
     assert cleaned.text == text and not cleaned.removed and has_speech(text)
 
 
-@pytest.mark.parametrize("text", ["", " \n", "…", "—", "😊", "*", "\u200b", "**", "?!", "<b></b>", "♪", "_", "- - -"])
+@pytest.mark.parametrize("text", ["", " \n", "…", "—", "😊", "*", "\u200b", "**", "?!", "<b></b>", "♪", "_", "![](a.png)", "- - -"])
 def test_a_text_of_nothing_else_is_refused(text: str) -> None:
     with pytest.raises(UserError, match=r"^the text has nothing to speak.*give the words to speak$"):
         prepare_request(SpeechRequest(text, None), "the text")

@@ -151,7 +151,7 @@ def test_unknown_paths_and_invalid_json_are_errors(client: TestClient) -> None:
     for answer in (client.get("/v1/voices"), client.get("/v1/models/x"), client.get("/v1/audio/speech")):
         assert answer.status_code == 404 and answer.json()["error"]["message"]
     answer = client.post("/v1/audio/speech", content=b"{", headers={"content-type": "application/json"})
-    assert answer.status_code == 400 and "JSON" in answer.json()["error"]["message"]
+    assert answer.status_code == 400 and answer.json()["error"]["code"] == "invalid_json"
 
 
 def test_a_full_queue_answers_with_the_time_to_retry(client: TestClient, speech: SpeechQueue) -> None:
