@@ -133,7 +133,7 @@ def decide_labels(
         if total > FEW_LABELS and len(names) > MOST_NAMES * total:
             continue  # a glossary: `Aardvark: an animal`
         if texts > 1 and every and (form == "colon" or repeated):
-            accepted |= names.keys()
+            accepted |= repeated if form == "lower" else names.keys()
         elif form != "lower" and sum(names[one] for one in repeated) >= LEAST_SHARE * texts:
             accepted |= repeated
     named = {"colon": 1, "lower": LEAST_REPEATS}

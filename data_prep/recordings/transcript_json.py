@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import median
 from typing import Any, TypeGuard
 
 from data_prep.recordings.timed_cues import Cue, ParsedCues
@@ -11,13 +12,16 @@ from finetune.storage import strict_json
 
 EXPECTED = "expected [{start, end, text}, …] in seconds, or the JSON of Whisper, whisperX, whisper.cpp or a transformers pipeline"
 MILLISECONDS = 1000
+MOST_SECONDS_PER_LETTER = 2.0
+"""Of the usual cue; whole numbers that make it longer are milliseconds."""
 LONGEST = 1e9
 """Seconds or milliseconds; no recording is longer."""
 
 
 def parse_json(content: str, name: str) -> ParsedCues:
     """Parse `[{start, end, text}, …]`, `{segments: […]}` of Whisper and whisperX, `{transcription: [{offsets, text}, …]}` of whisper.cpp,
-    or `{chunks: [{timestamp, text}, …]}` of transformers. Entries without times or text are skipped. Raises `UserError` with `name`."""
+    `{chunks: [{timestamp, text}, …]}` of transformers, or `{utterances: […]}` of AssemblyAI. Entries without times or text are skipped.
+    Raises `UserError` with `name`."""
     try:
         value = strict_json.loads(content)
     except strict_json.JsonSyntaxError as error:
@@ -26,7 +30,9 @@ def parse_json(content: str, name: str) -> ParsedCues:
         raise UserError(f"{name}: unusable JSON ({strict_json.one_line(error)}); {EXPECTED}") from error
     entries = value
     if isinstance(value, dict):
-        entries = next((value[key] for key in ("segments", "transcription", "chunks") if isinstance(value.get(key), list)), None)
+        entries = next(
+            (value[key] for key in ("segments", "transcription", "chunks", "utterances") if isinstance(value.get(key), list)), None
+        )
     if not isinstance(entries, list):
         keys = f"an object with the keys {', '.join(map(repr, list(value)[:5]))}" if isinstance(value, dict) else type(value).__name__
         raise UserError(f"{name}: top level: found {keys or 'an empty object'}; {EXPECTED}")
@@ -43,7 +49,16 @@ def parse_json(content: str, name: str) -> ParsedCues:
             cues.append(Cue(f"{name}: {index}", start, start if end is None else end, entry["text"].strip(), named or None))
     if not entries:
         raise UserError(f"{name} has no utterances; add some or remove the file")
+    if _are_milliseconds(cues):
+        cues = [cue._replace(start=cue.start / MILLISECONDS, end=cue.end / MILLISECONDS) for cue in cues]
+        return ParsedCues(tuple(cues), tuple(skipped), notes=("its times are milliseconds",))
     return ParsedCues(tuple(cues), tuple(skipped))
+
+
+def _are_milliseconds(cues: list[Cue]) -> bool:
+    """Whether the times, read as seconds, are whole and far too long for the texts."""
+    whole = all(cue.start.is_integer() and cue.end.is_integer() for cue in cues)
+    return bool(cues) and whole and median((cue.end - cue.start) / len(cue.text) for cue in cues) > MOST_SECONDS_PER_LETTER
 
 
 def parse_tsv(content: str, name: str) -> ParsedCues:

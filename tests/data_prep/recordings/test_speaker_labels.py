@@ -71,6 +71,7 @@ def test_repetition_decides() -> None:
     glossary = [f"{name}: a word" for name in ("Ant", "Bee", "Cat", "Dog", "Elk", "Fox", "Ant")]
     assert accepted(*glossary, texts=7) == [], "speakers say more than one thing"
     assert accepted(*["anna: a", "bob: b"] * 3, texts=6) == ["anna", "bob"]
+    assert accepted(*["anna: a"] * 3, "so: b", texts=4) == ["anna"]
     assert accepted(*["anna: a", "bob: b"] * 2, texts=4) == [] and accepted(*["so: a"] * 9, texts=20) == []
     assert accepted("[Anna]: a", "SPEAKER_01: b", texts=400) == ["Anna", "SPEAKER_01"], "forms that are nothing else"
 

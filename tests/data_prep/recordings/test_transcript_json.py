@@ -87,3 +87,14 @@ def test_a_line_of_whispers_tsv_without_times_is_skipped() -> None:
     assert found.skipped == ("talk.tsv:3: expected start and end in milliseconds and a text, found '0.5 2000 Bad.'",)
     with pytest.raises(UserError, match="talk.tsv:1: expected the columns"):
         parse_tsv("name\ttext\n", "talk.tsv")
+
+
+def test_whole_numbers_that_are_too_long_for_seconds_are_milliseconds() -> None:
+    cues = '[{"start": 0, "end": 2300, "text": "The first sentence."}, {"start": 2600, "end": 3000, "text": "Yes."}]'
+    for content in (cues, f'{{"utterances": {cues}}}'):
+        found = parse_json(content, "a.json")
+        assert [(cue.start, cue.end) for cue in found.cues] == [(0.0, 2.3), (2.6, 3.0)] and found.notes == ("its times are milliseconds",)
+    seconds = parse_json(
+        '[{"start": 0, "end": 30, "text": "A sentence in a long pause."}, {"start": 2600, "end": 2610, "text": "Yes."}]', "a.json"
+    )
+    assert [cue.end for cue in seconds.cues] == [30.0, 2610.0] and seconds.notes == ()
