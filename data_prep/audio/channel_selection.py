@@ -90,7 +90,8 @@ def choose_channels(wanted: str, covariance: NDArray[np.float64], levels: NDArra
     mean = np.full(count, 1 / count)
     if count == 1:
         return ChannelChoice(mean, "mono")
-    return ChannelChoice(mean, MIX) if wanted == MIX else _choose_by_levels(covariance, levels)
+    names = [name_channel(index, count) for index in range(count)]
+    return ChannelChoice(mean, MIX) if wanted == MIX else _choose_by_levels(covariance, levels, names)
 
 
 def find_channel(wanted: str) -> int | None:
@@ -117,10 +118,13 @@ def measure_clearness(levels: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def find_own_sound(levels: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """[frames, channels]: where each of the channels of `levels` is active and no other one is nearly as loud."""
-    loudness = levels - _measure_means(levels)
+    """[frames, channels]: where each of the channels of `levels` is active and no other one is nearly as loud. Dead channels, whose noise
+    is always as loud as in their mean, are not compared with."""
+    means = _measure_means(levels)
+    loudness = levels - means
     active = (levels > np.percentile(levels, QUIET, axis=0) + ACTIVE_DB) & (loudness > -ACTIVE_BELOW_DB)
-    louder = np.stack([loudness[:, index] - np.delete(loudness, index, axis=1).max(axis=1) for index in range(levels.shape[1])], axis=1)
+    compared = np.where(means < means.max() + 10 * np.log10(DEAD), -np.inf, loudness)
+    louder = np.stack([loudness[:, index] - np.delete(compared, index, axis=1).max(axis=1) for index in range(levels.shape[1])], axis=1)
     return active & (louder > OWN_DB)
 
 
@@ -129,26 +133,38 @@ def _measure_means(levels: NDArray[np.float64]) -> NDArray[np.float64]:
     return 10 * np.log10(np.mean(10 ** (levels / 10), axis=0))
 
 
-def _choose_by_levels(covariance: NDArray[np.float64], levels: NDArray[np.float64]) -> ChannelChoice:
+def _choose_by_levels(covariance: NDArray[np.float64], levels: NDArray[np.float64], names: list[str]) -> ChannelChoice:
     power, count = np.diag(covariance), len(covariance)
     mean, is_dead = np.full(count, 1 / count), power < DEAD * power.max()
     clear = np.minimum(measure_clearness(levels), CLEAR_DB) if len(levels) >= LEAST_FRAMES else np.zeros(count + 1)
     ranks = np.round((clear[:-1] - LEAST_LEAD_DB * is_dead) / MARGIN_DB)
     best = max(range(count), key=lambda index: (ranks[index], power[index]))
-    name = name_channel(best, count)
+    name = names[best]
     one = ChannelChoice(np.eye(count)[best], name)
     if is_dead.any() and not is_dead[best]:
-        dead = ", ".join(name_channel(index, count) for index in range(count) if is_dead[index])
+        if count - is_dead.sum() > 1:
+            return _choose_among(np.flatnonzero(~is_dead), covariance, levels, names)
+        dead = ", ".join(names[index] for index in range(count) if is_dead[index])
         return one._replace(note=f"{describe_only(name)}, since {dead} is silent or at least 40 dB weaker")
     if mean @ covariance @ mean < CANCELLED * power.mean():
         least = float(np.min(covariance / np.sqrt(np.outer(power, power) + np.finfo(float).tiny)))
         return one._replace(note=f"{describe_only(name)}, since channels cancel each other in the mean (correlation {least:.2f})")
     apart = _find_apart(levels[:, :-1]) if len(levels) >= LEAST_FRAMES else ()
     if len(apart) < 2 and clear[best] - clear[-1] > MARGIN_DB:
-        shown = ", ".join(f"{clear[index]:.0f} dB in {name_channel(index, count)}" for index in range(count))
+        shown = ", ".join(f"{clear[index]:.0f} dB in {names[index]}" for index in range(count))
         note = f"{describe_only(name)}: sound is above its pauses by {shown}, and by {clear[-1]:.0f} dB in the mean"
         return one._replace(note=note, apart=apart)
     return ChannelChoice(mean, MIX, apart=apart)
+
+
+def _choose_among(live: NDArray[np.intp], covariance: NDArray[np.float64], levels: NDArray[np.float64], names: list[str]) -> ChannelChoice:
+    """The choice of several `live` channels; the others are dead, which changes the mean by a factor alone."""
+    listed = [names[index] for index in live]
+    found = _choose_by_levels(covariance[np.ix_(live, live)], levels[:, [*live, -1]], listed)
+    weights = np.zeros(len(names))
+    weights[live] = found.weights
+    note = found.note or f"only the mean of channels {', '.join(listed)} is used, since the others are silent or at least 40 dB weaker"
+    return ChannelChoice(weights, found.name, note, tuple(int(live[index]) for index in found.apart))
 
 
 def describe_only(name: str) -> str:

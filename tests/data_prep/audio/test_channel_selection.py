@@ -71,6 +71,17 @@ def test_inverted_and_silent_channels_are_said(voice) -> None:
     assert choose([0 * voice, voice, white(voice)]).name == "2"
 
 
+def test_unused_inputs_of_a_recorder_change_nothing_for_the_others(voice) -> None:
+    turns = np.arange(len(voice)) // TURN % 2 == 0
+    left, right, unused = voice * turns, np.roll(voice, TURN) * ~turns, 1e-4 * white(voice, 2)
+    found = choose([unused, left, 0 * voice, right])
+    assert (found.weights.tolist(), found.name, found.apart) == ([0, 0.5, 0, 0.5], MIX, (1, 3))
+    assert found.note == "only the mean of channels 2, 4 is used, since the others are silent or at least 40 dB weaker"
+    found = choose([0 * voice, voice + white(voice), voice])
+    assert found.name == "3" and "dB in 2" in found.note and "dB in 3" in found.note
+    assert choose([voice, 0 * voice, -voice]).note.startswith("only channel ")
+
+
 @pytest.mark.parametrize("crosstalk", [0.0, 0.03, 0.2])
 def test_two_voices_in_turns_are_apart(voice, crosstalk) -> None:
     turns = np.arange(len(voice)) // TURN % 2 == 0

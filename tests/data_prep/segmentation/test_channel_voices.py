@@ -55,6 +55,12 @@ def test_two_people_on_two_channels_are_a_problem(interview, settle, crosstalk) 
     assert track.channel == "mix" and problem.startswith("2 people on 2 channels (left alone ") and "--channels split" in problem
 
 
+def test_unused_inputs_do_not_hide_two_people(interview, settle) -> None:
+    noise = 1e-5 * np.random.default_rng(2).standard_normal(len(interview))
+    _, problem = settle(np.stack([interview[:, 0], noise, interview[:, 1], 0 * noise], 1))
+    assert problem.startswith("2 people on 2 channels (1 alone ")
+
+
 def test_a_channel_with_both_voices_is_used_alone(interview, settle) -> None:
     both = interview.copy()
     both[:, 1] += both[:, 0]
