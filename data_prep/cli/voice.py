@@ -126,7 +126,7 @@ def _add_text_options(options: argparse.ArgumentParser) -> None:
     who.add_argument(
         "--speaker-from",
         choices=["folder", "transcript"],
-        help="folder: each sub-folder is named after its speaker; transcript: metadata.csv names the speakers",
+        help="folder: each sub-folder is named after its speaker; transcript: the transcripts name them, as in NAME: or a column",
     )
     who.add_argument(
         "--diarize", action="store_true", help="name the speaker of each clip by its voice: speaker_1 speaks most (needs a speaker encoder)"
