@@ -164,7 +164,7 @@ def keep_asking(url: str, training: subprocess.Popen[bytes], series: Series, beg
     """Ask the server for speech every few seconds while the training runs."""
     number = 0
     while training.poll() is None:
-        body = {"model": "base", "voice": str(number % 2), "input": f"Number {number}.", "response_format": "wav", "seed": number}
+        body = {"model": "base", "voice": str(number % 2), "input": f"Number {number}.", "response_format": "flac", "seed": number}
         request = urllib.request.Request(f"{url}/v1/audio/speech", json.dumps(body).encode(), {"Content-Type": "application/json"})
         asked = time.monotonic()
         try:
