@@ -59,6 +59,7 @@ def test_the_shipped_base_has_no_speaker_names() -> None:
     assert not (folder / export_plan.VOICES).exists()
 
 
+@pytest.mark.slow
 def test_nothing_is_written_before_all_models_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_given: object) -> None:
         raise UserError("no")

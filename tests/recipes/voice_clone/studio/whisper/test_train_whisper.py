@@ -37,6 +37,7 @@ def student(noise_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Stu
     return train(tmp_path_factory.mktemp("student"), noise_corpus, steps=2, seed=0, until=1)
 
 
+@pytest.mark.slow
 def test_the_stock_whisper_computes_the_trained_logits(student: Student) -> None:
     """On 30 s and in fp32: the logits of the used tokens and, for all others, the shared logit minus the logarithm of their number."""
     stock = Whisper(ModelDimensions(**DIMENSIONS))
@@ -54,6 +55,7 @@ def test_the_stock_whisper_computes_the_trained_logits(student: Student) -> None
     torch.testing.assert_close(torch.logsumexp(found, -1), total, atol=0.05, rtol=0.01)
 
 
+@pytest.mark.slow
 def test_the_guided_attention_equals_that_of_the_stock_whisper(student: Student, noise_corpus: Path) -> None:
     """The guided head is the first head of each cross-attention, as the stock package computes it."""
     finished = Student(WhisperDataset(noise_corpus, train_whisper.load_tokenizer()), student.weights())
@@ -71,6 +73,7 @@ def test_the_guided_attention_equals_that_of_the_stock_whisper(student: Student,
         assert (look - score[:, 1].log_softmax(-1)).abs().max() > 0.1, "the other head attends to other frames"
 
 
+@pytest.mark.slow
 def test_the_weights_do_not_include_the_phone_head(student: Student) -> None:
     assert not [name for name in student.weights() if "spell" in name]
     assert set(student.weights()) == set(Whisper(ModelDimensions(**DIMENSIONS)).state_dict())
@@ -83,6 +86,7 @@ def test_zero_steps_and_a_missing_corpus_are_refused(tmp_path: Path) -> None:
         main([str(tmp_path), "--corpus", str(tmp_path)])
 
 
+@pytest.mark.slow
 def test_a_training_continues_from_a_finished_model(student: Student, noise_corpus: Path, tmp_path: Path) -> None:
     """All weights of a checkpoint are used; it has no phone head."""
     torch.save({"dims": DIMENSIONS, "model_state_dict": student.weights()}, tmp_path / "finished.pt")
@@ -106,6 +110,7 @@ def test_the_guidance_loss_is_zero_for_attention_at_the_next_token() -> None:
     assert train_whisper._compute_guidance_loss([there.log_softmax(-1)], places + 1) > 10
 
 
+@pytest.mark.slow
 def test_the_guidance_loss_decreases_in_training(student: Student, noise_corpus: Path) -> None:
     speech = WhisperDataset(noise_corpus, train_whisper.load_tokenizer())
     finished = Student(speech, student.weights())
@@ -119,6 +124,7 @@ def test_the_guidance_loss_decreases_in_training(student: Student, noise_corpus:
     assert finished(batch)["places"] < 0.5 * before
 
 
+@pytest.mark.slow
 def test_training_from_a_finished_model_uses_long_windows_only(
     student: Student, noise_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +143,7 @@ def test_a_whisper_with_other_dimensions_is_refused(noise_corpus: Path, tmp_path
         train(tmp_path / "more", noise_corpus, steps=2, seed=0, start_from=str(tmp_path / "other.pt"))
 
 
+@pytest.mark.slow
 def test_a_training_must_resume_from_the_same_start(student: Student, noise_corpus: Path, tmp_path: Path) -> None:
     torch.save({"dims": DIMENSIONS, "model_state_dict": student.weights()}, tmp_path / "finished.pt")
     finished = str(tmp_path / "finished.pt")
