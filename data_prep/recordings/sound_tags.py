@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from data_prep.recordings import speaker_labels
+
 SOUND = "sound and mood tags"
 NOT_UNDERSTOOD = "marks of words that nobody understood"
 TIMESTAMP = "timestamps"
@@ -33,7 +35,7 @@ TAG = re.compile(
 )
 UNCERTAIN = re.compile(r"\(\(([^()]{0,200})\)\)")
 """What transcribers of telephone calls could not understand, or were not sure of."""
-TIME = re.compile(r"(?:\d{1,2}:)?\d{1,2}:\d{2}(?:[.,]\d{1,3})?(?:\s*(?:-{1,2}>|[-–])\s*(?:\d{1,2}:)?\d{1,2}:\d{2}(?:[.,]\d{1,3})?)?")
+TIME = re.compile(rf"{speaker_labels.TIME}(?:\s*(?:-{{1,2}}>|[-–])\s*{speaker_labels.TIME})?")
 LOST_WORDS = re.compile(
     r"inaudib|unintelligib|unclear|indiscernib|undecipherab|illegible|undeutlich|ininteligív|неразб|нерозбір|"
     r"indistinct|incomprehensib|crosstalk|cross talk|talking over|overlapping|foreign language|"

@@ -36,6 +36,8 @@ NUMBERED = frozenset(("no", "art", "mar", "jun", "jul", "sep"))
 """Words whose point does not end a sentence before a number."""
 SENTENCE = regex.compile(r"(?:[.!?…؟۔।॥።፧။։]+[\"'»”’)\]]*(?=\s)|[。！？｡]+[」』”）]*)")
 CLAUSE = regex.compile(r"(?:[;:,–—،؛፣၊](?=\s)|[，、；：]|\n)")
+NEIGHBOURHOOD = 100
+"""Characters on either side that decide whether a point ends a sentence: with all of them, a book would take hours."""
 FADE_SECONDS = 0.01
 PAUSE_SECONDS = 0.3
 """Silence between two passages, of which the end of the first counts: a usual pause between read sentences."""
@@ -90,12 +92,12 @@ def _sentence_ends(text: str) -> list[int]:
 
 def _is_sentence_end(text: str, match: regex.Match[str]) -> bool:
     """False after an abbreviation (also `p.m.`), an initial or an ordinal (`3. Mai`), and before a small letter."""
-    after = text[match.end() :].lstrip()
+    after = text[match.end() : match.end() + NEIGHBOURHOOD].lstrip()
     if after[:1].islower():
         return False
     if match[0][:1] != "." or len(match[0]) > 1:
         return True
-    word = regex.search(r"[\w.]*$", text[: match.start()])[0].lower()
+    word = regex.search(r"[\w.]*$", text[max(0, match.start() - NEIGHBOURHOOD) : match.start()])[0].lower()
     if word in ABBREVIATIONS or (word in NUMBERED and after[:1].isdigit()):
         return False
     is_short = all(len(part) == 1 and part.isalpha() for part in word.split("."))
@@ -115,15 +117,19 @@ def _pack(parts: Sequence[str], longest: float) -> list[str]:
     fewest = _pack_up_to(parts, longest)
     even = sum(map(estimate_seconds, fewest)) / len(fewest)
     limits = (even + (longest - even) * eighths / 8 for eighths in range(9))
-    return next(packed for limit in limits if len(packed := _pack_up_to(parts, limit)) == len(fewest))
+    packings = (_pack_up_to(parts, limit) for limit in limits)
+    return next((packed for packed in packings if len(packed) == len(fewest)), fewest)  # rounding may put the last limit below `longest`
 
 
 def _pack_up_to(parts: Sequence[str], longest: float) -> list[str]:
-    packed = [""]
+    packed, seconds = [""], 0.0
     for part in parts:
-        if packed[-1].strip() and estimate_seconds(packed[-1] + part) > longest:
+        more = estimate_seconds(part)
+        if packed[-1].strip() and seconds + more > longest:
             packed.append("")
+            seconds = 0.0
         packed[-1] += part
+        seconds += more
     return [each.strip() for each in packed if each.strip()]
 
 

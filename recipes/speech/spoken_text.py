@@ -80,6 +80,8 @@ def clean_text(text: str) -> SpokenText:
 def _drop(pattern: regex.Pattern[str], text: str, before: int) -> tuple[str, int]:
     """`text` without the matches, whose neighbours stay separate words, and `before` plus their number."""
     found = pattern.findall(text)
+    if not found:
+        return text, before
     runs = regex.compile(rf"(\s*)(?:{pattern.pattern})(?:\s*(?:{pattern.pattern}))*(\s*)", pattern.flags)
 
     def close(match: regex.Match[str]) -> str:
@@ -89,7 +91,7 @@ def _drop(pattern: regex.Pattern[str], text: str, before: int) -> tuple[str, int
         is_tag_in_a_word = "<" in match[0] and not match[1] and not match[2] and not regex.match(r"<(?:br|p|li|div|tr|td)", match[0])
         return "" if not after or after in ".,;:!?…)。，！？、" or is_tag_in_a_word else " "
 
-    return (runs.sub(close, text), before + len(found)) if found else (text, before)
+    return runs.sub(close, text), before + len(found)
 
 
 def has_speech(text: str) -> bool:

@@ -67,6 +67,12 @@ def test_no_word_is_lost_and_no_passage_too_long(text: str, seconds: float) -> N
     assert all(estimate_seconds(passage) <= min(LONGEST, max(SHORTEST, seconds / 2)) + 0.2 for passage in passages)
 
 
+def test_the_time_for_a_book_grows_with_its_length() -> None:
+    """Quadratic time would be minutes: the test's time limit ends it."""
+    book = "They met at half past nine in the old house. " * 20_000
+    assert "".join(split_text(book, 60)).count(".") == 20_000
+
+
 def test_a_short_time_limit_makes_shorter_passages() -> None:
     assert len(split_text(STORY * 15, 12)) > 2 * len(split_text(STORY * 15, 60))
     request = SpeechRequest(STORY * 15, "me", "english")
