@@ -1,8 +1,8 @@
 """Subtitles with a drifting clock or jumps beside real speech: the share of cues that is trusted at a right and at a wrong time.
 
 The recordings are joined from Debian's telephone prompts, one speaker for each of five languages: apt-get install
-asterisk-core-sounds-{en,es,fr,it,ru} asterisk-core-sounds-{en,es,fr,it,ru}-wav. Where they are unpacked elsewhere (dpkg -x), PROMPTS names
-that folder. Without them, nothing is measured and the table stays.
+asterisk-core-sounds-{en,es,fr,it,ru} asterisk-core-sounds-{en,es,fr,it,ru}-wav. Where they are unpacked in another folder (dpkg -x),
+PROMPTS names it. Without them, nothing is measured and the table stays.
 """
 
 from __future__ import annotations

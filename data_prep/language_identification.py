@@ -24,7 +24,7 @@ CLOSE = [
         "id ms jv su", "zh yue wuu", "hi mr ne sa", "bn as", "fa ur ps", "tr az tk uz tt", "kk ky tt", "zu xh", "rw rn", "ga gd",
     )
 ]  # fmt: skip
-"""Languages that are not told apart here: short texts of one often look like another of them."""
+"""Languages that are not distinguished here: short texts of one often look like another of them."""
 LEAST_COMPARED = 60
 """Letters from which a text is compared with a language. Of 150 pieces of telephone prompts in each of five languages, all of their own
 language have a margin below -0.4, all of another than the close ones above 0.4."""

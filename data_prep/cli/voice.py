@@ -284,7 +284,7 @@ def _check_options(options: argparse.Namespace) -> None:
 
 
 def _read_voice_count(options: argparse.Namespace) -> VoiceCount | None:
-    """The number of `--speakers`; None without the option. Raises `UserError` where it is no number of voices to distinguish."""
+    """The number of `--speakers`; None without the option. Raises `UserError` if it does not say how many voices there are."""
     if options.speakers is None:
         return None
     given = f"--speakers {options.speakers}"

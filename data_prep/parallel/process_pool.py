@@ -177,7 +177,7 @@ def _run_in_workers(
                 while isinstance(result := worker.receive(), ItemProgress):
                     on_progress(index, result.value)
             yield index, unwrap_result(result)
-        waiting.has_result = True  # the caller has seen the failures and goes on
+        waiting.has_result = True  # the caller has seen the failures and continues
 
 
 def _run_waiting(

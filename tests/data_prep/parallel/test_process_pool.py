@@ -60,7 +60,7 @@ def test_one_error_of_the_first_items_is_returned_before_others_begin(tmp_path, 
     items = ["raise row 1 of '/a/b.wav'", "raise row 2 of '/c.wav'", "raise row 3 of '/d.wav'", *(f"mark {number}" for number in range(9))]
     with StopSignal() as stop:
         first = [index for (index, _), _ in zip(process_pool.run_items(items, make, 1, stop), range(4), strict=False)]
-    assert first[:3] == [0, 1, 2] and first[3] == 3, "then it is the caller who stops, or goes on"
+    assert first[:3] == [0, 1, 2] and first[3] == 3, "then it is the caller who stops, or continues"
     mixed = results(["raise a", "raise b", "c", "raise d"], 1)
     assert {index for index, result in mixed.items() if isinstance(result, Failure)} == {0, 1, 3}
     capfd.readouterr()

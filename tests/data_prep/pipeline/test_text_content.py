@@ -46,7 +46,7 @@ def test_texts_in_the_declared_or_a_close_language_are_not_doubted() -> None:
         doubts = find_content_doubts([say(ENGLISH if language == "english" else ITALIAN, language)])
         assert (doubts.by_clip, doubts.notices, doubts.languages) == ({}, [], {"a.wav": "language fits"})
     swedish = "Alla människor är födda fria och lika i värde och rättigheter, och de är utrustade med förnuft."
-    assert find_content_doubts([say([swedish], "norwegian")]).by_clip == {}, "close languages are not told apart"
+    assert find_content_doubts([say([swedish], "norwegian")]).by_clip == {}, "close languages are not distinguished"
 
 
 def test_single_sentences_in_another_language_are_counted_and_kept() -> None:

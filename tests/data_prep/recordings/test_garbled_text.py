@@ -154,7 +154,7 @@ def test_letters_that_became_question_marks_are_found() -> None:
     assert find_garbled_texts(["Il n?mero giusto."]).found == {0: LOST}
     assert find_garbled_texts(["??? ????? ??", "Who??"], "russian").found == {0: LOST}
     questions = ["Davvero? disse lui.", "Che cosa? no, grazie.", "Sono qui.", "La città è bella."]
-    assert find_garbled_texts(questions, "italian").found == {}, "with accents elsewhere in the file they are questions"
+    assert find_garbled_texts(questions, "italian").found == {}, "with accents in other texts of the file they are questions"
 
 
 def test_a_weak_sign_in_one_of_many_texts_is_none() -> None:
