@@ -234,12 +234,13 @@ def speak_file(
     if args.out == STDOUT or args.out.suffix == ".wav" or args.out.is_file():
         raise UserError(f"--out {args.out}: --text-file writes a folder of wav files; give a folder, as in --out wavs/")
     given = text_inputs.read_lines(args.text_file, defaults)
+    prepared: list[tuple[SpeechRequest, SpokenText]] = []
 
     def check(request: SpeechRequest) -> None:
-        check_all(exported, split_request(prepare_request(request, "the line")[0], sampling.max_seconds))
+        prepared.append(prepare_request(request, "the line"))
+        check_all(exported, split_request(prepared[-1][0], sampling.max_seconds))
 
     text_inputs.check_lines(given, check)
-    prepared = [prepare_request(line.request, "the line") for line in given]
     lines = [replace(line, request=request) for line, (request, _) in zip(given, prepared, strict=True)]
     model = compute_model_key(exported.folder)
     keys = {line.number: synthesis_manifest.compute_line_key(line.request, sampling, model) for line in lines}
