@@ -9,19 +9,16 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
-import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import InitVar, dataclass, field
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
 
 from pydantic import BaseModel
 from typing_extensions import TypeVar
 
 from finetune.errors import UserError
-from finetune.moved_modules import warn_recipe_author
 
 if TYPE_CHECKING:
     from torch import Generator, Size, Tensor, nn
@@ -32,8 +29,6 @@ if TYPE_CHECKING:
 OptionsT = TypeVar("OptionsT", bound=BaseModel, default=Any)
 """A recipe's `Options`. A plain `Recipe` is one with any options."""
 
-_OLD_VERB_HELP = "verb_arguments"
-"""The module that is now `verb_help`, in copies of recipes of an earlier version."""
 POSITIONS = "positions"
 """The word for what `Recipe.length` counts, unless the recipe has its own."""
 Sample = dict[str, "Tensor"]
@@ -320,13 +315,6 @@ class Inference:
     """Metrics of what `sample` returns, besides the means of `Answer.numbers`. Absent: there are only these."""
 
 
-def _raise_missing_generate(_: Path, __: list[str]) -> int:
-    raise NotImplementedError
-
-
-_NO_INFERENCE = Inference(generate=_raise_missing_generate)
-
-
 @dataclass(frozen=True)
 class Recipe(Generic[OptionsT]):
     """The contract. Shapes and units are in each recipe's own docstrings."""
@@ -349,8 +337,8 @@ class Recipe(Generic[OptionsT]):
     """(base folder, state, buffers, format) → plan."""
     formats: tuple[str, ...]
     """Export formats, the default first."""
-    inference: Inference = _NO_INFERENCE
-    """Uses of an exported model. Required; the default is for recipes in the old form."""
+    inference: Inference
+    """Uses of an exported model."""
     lora_targets: str = "all-linear"
     """Regular expression over names of modules that LoRA adapts, unless model.lora.targets is set."""
     files: Callable[[dict[str, Any]], Iterable[str]] = _name_no_files
@@ -389,64 +377,6 @@ class Recipe(Generic[OptionsT]):
     """Folders in a base that `load`, `read` or `export` reads besides the files at its top; both are part of the base's digest."""
     sketch: Callable[[Config[OptionsT]], Sketch] | None = None
     """The base in shape only, for `finetune plan`. Absent: `prepare` and `load` are called, and the first rows of the data are read."""
-    generate: InitVar[Callable[[Path, list[str]], int] | None] = None
-    """The old form of `inference.generate`, as the four after it are of the others: still accepted, with a warning."""
-    chat: InitVar[Callable[[Path, list[str]], int] | None] = None
-    serve: InitVar[Callable[[Mapping[str, Path], list[str]], int] | None] = None
-    sample: InitVar[Callable[[Path, list[str]], list[Answer]] | None] = None
-    evaluate: InitVar[Callable[[Path, list[str]], int] | None] = None
-
-    def __post_init__(
-        self,
-        generate: Callable[[Path, list[str]], int] | None,
-        chat: Callable[[Path, list[str]], int] | None,
-        serve: Callable[[Mapping[str, Path], list[str]], int] | None,
-        sample: Callable[[Path, list[str]], list[Answer]] | None,
-        evaluate: Callable[[Path, list[str]], int] | None,
-    ) -> None:
-        """Accept the old forms: functions that belong into `inference`, and a `read` without a folder. Raises `TypeError` for a recipe that
-        cannot generate."""
-        if not _takes_folder(self.read):
-            object.__setattr__(self, "read", partial(_read_without_folder, cast("Any", self.read)))
-            warn_recipe_author(
-                "`read` of Recipe(…) gets the folder of the data file as its third argument; write "
-                "def read(row, processor, folder), with `from pathlib import Path` for its type (docs/add_a_recipe.md)",
-                4,  # the line of the recipe that calls Recipe(…), past the generated __init__
-            )
-        given = {"generate": generate, "chat": chat, "serve": serve, "sample": sample, "evaluate": evaluate}
-        if old := [f"{name}=…" for name, function in given.items() if function is not None]:
-            now = self.inference
-            moved = Inference(
-                generate or now.generate,
-                chat or now.chat,
-                serve or now.serve,
-                sample or now.sample,
-                evaluate or now.evaluate,
-                now.select,
-                now.example,
-                now.metrics,
-            )
-            object.__setattr__(self, "inference", moved)
-            warn_recipe_author(
-                f"{', '.join(old)} of Recipe(…) moved to its `inference`; write Recipe(…, inference=Inference({', '.join(old)})), with "
-                "`from finetune.recipe import Inference` (docs/add_a_recipe.md)",
-                4,
-            )
-        if self.inference.generate is _raise_missing_generate:
-            raise TypeError("Recipe(…) needs inference=Inference(generate=…); see docs/add_a_recipe.md")
-
-
-def _takes_folder(read: Callable[..., Sample]) -> bool:
-    """Whether `read` can be called with three arguments."""
-    try:
-        inspect.signature(read).bind(None, None, None)
-    except TypeError:
-        return False
-    return True
-
-
-def _read_without_folder(read: Callable[[dict[str, Any], Any], Sample], row: dict[str, Any], processor: Any, _folder: Path) -> Sample:
-    return read(row, processor)
 
 
 def find_recipe(name: str) -> Path:
@@ -532,14 +462,8 @@ def load_data_form(folder: Path) -> tuple[str | None, tuple[frozenset[str], ...]
 
 
 def _import_verb_help(folder: Path) -> Any:
-    """The recipe's `verb_help.py`, or `verb_arguments.py`, its earlier name; None without either."""
-    old = folder / f"{_OLD_VERB_HELP}.py"
-    if (folder / "verb_help.py").is_file():
-        return _import(folder, "verb_help")
-    if not old.is_file():
-        return None
-    warn_recipe_author(f"{old} is named verb_help.py now; rename it, also where the recipe imports it (docs/add_a_recipe.md)", 4)
-    return _import(folder, _OLD_VERB_HELP)
+    """The recipe's `verb_help.py`; None without that file."""
+    return _import(folder, "verb_help") if (folder / "verb_help.py").is_file() else None
 
 
 def _read_options_file(folder: Path) -> type[BaseModel] | None:

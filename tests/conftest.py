@@ -21,7 +21,6 @@ FIRST = (
     "tests/recipes/voice_clone/test_generate_command.py",
     "tests/finetune/data/test_mixture.py",
     "tests/finetune/training/test_generation_during_training.py",
-    "tests/finetune/test_moved_modules.py",
     "tests/finetune/checkpointing/",
     "tests/recipes/speech/test_interface.py",
     "tests/recipes/voice_clone/studio/",

@@ -18,7 +18,7 @@ House = Mapping[str, str]
 PACKAGES = ("finetune", "data_prep", "recipes")
 
 ORDER: tuple[frozenset[str], ...] = (
-    frozenset({"addresses", "errors", "moved_modules", "terminal"}),
+    frozenset({"addresses", "errors", "terminal"}),
     frozenset({"argument_parsing", "storage", "config_sources", "config_errors", "config_key_descriptions"}),
     frozenset({"config", "config_diff", "hardware"}),
     frozenset({"recipe", "command_lines"}),
@@ -98,7 +98,6 @@ ALLOWED_DANGERS: dict[tuple[str, str], str] = {
     ("finetune/recipe.py", "importlib.import_module"): "a built-in recipe",
     ("finetune/recipe.py", "importlib.util.spec_from_file_location"): "a recipe whose folder was given on the command line",
     ("finetune/recipe.py", "spec.loader.exec_module"): "likewise",
-    ("finetune/moved_modules.py", "importlib.import_module"): "a module of this package by its new name, from a fixed list",
     ("finetune/__main__.py", "importlib.import_module"): "a verb from a fixed list",
     ("data_prep/__main__.py", "importlib.import_module"): "a verb from a fixed list",
     ("data_prep/audio_codecs/qwen_tts_import.py", "importlib.import_module"): "an installed package by its fixed name",

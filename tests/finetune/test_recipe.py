@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from finetune.errors import UserError
 from finetune.recipe import (
-    Inference,
     Recipe,
-    Sample,
     built_in_recipes,
     choose_recipe,
     find_recipe,
@@ -27,7 +21,7 @@ from finetune.recipe import (
     load_recipe,
     load_released_models,
 )
-from tests.finetune import fork_server, tiny
+from tests.finetune import tiny
 
 ROOT = Path(__file__).parents[2]
 
@@ -133,67 +127,13 @@ def test_two_classes_of_options_are_refused(tmp_path: Path) -> None:
         load_recipe(folder)
 
 
-def old_form(folder: Path) -> Path:
-    """The byte model as it was written before there was an `Inference`."""
-    shutil.copytree(tiny.FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
+def test_a_recipe_without_inference_is_refused(tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny.FOLDER, tmp_path / "mine")
     source = (folder / "recipe.py").read_text()
-    for new, old in (("inference=Inference(generate=generate)", "generate=generate"), ("Inference, ", "")):
-        assert new in source
-        source = source.replace(new, old)
-    (folder / "recipe.py").write_text(source)
-    return folder
-
-
-def test_a_recipe_in_the_old_form_trains_and_generates_with_one_warning(tmp_path: Path) -> None:
-    folder, config = old_form(tmp_path / "mine"), tiny.config_in(tmp_path)
-    own = ["--run.dir", str(tmp_path / "run"), "--model.source", str(config.model.source), "--data.train", str(config.data.train)]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-
-    def run(*command: str) -> tuple[str, list[str]]:
-        done = fork_server.run_command(*command, "--recipe", folder, cwd=tmp_path, env=environ)
-        assert done.returncode == 0, done.stderr
-        return done.stdout, [line for line in done.stderr.splitlines() if "Warning" in line]
-
-    trained, warned = run(str(ROOT / "finetune" / "train.py"), *own, "--train.steps", "2")
-    assert "finished at step 2" in trained
-    (warning,) = warned
-    assert warning.startswith(f"{folder / 'recipe.py'}:") and "FutureWarning: generate=… of Recipe(…) moved to its `inference`; " in warning
-    assert "write Recipe(…, inference=Inference(generate=…)), with `from finetune.recipe import Inference`" in warning
-    said, warned = run("-m", "finetune", "generate", "--model", str(tmp_path / "run"))
-    assert "says nothing" in said and len(warned) == 1
-
-
-def test_the_old_form_and_the_new_one_make_the_same_recipe(tmp_path: Path) -> None:
-    def use(*_: object) -> int:
-        return 0
-
-    with pytest.warns(FutureWarning, match=r"^chat=…, serve=… of Recipe\(…\) moved"):
-        recipe = replace(tiny.RECIPE, chat=use, serve=use)
-    assert recipe.inference == Inference(tiny.RECIPE.inference.generate, chat=use, serve=use)
-    assert replace(recipe, formats=("mine",)).inference == recipe.inference
-
-
-def test_only_one_of_several_ranks_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder) -> None:
-    monkeypatch.setenv("RANK", "1")
-    load_recipe(old_form(tmp_path / "mine"))
-    assert len(recwarn) == 0
-
-
-def test_a_read_of_two_arguments_is_called_without_the_folder_after_one_warning() -> None:
-    def read(row: dict[str, Any], processor: Any) -> Sample:
-        return tiny.RECIPE.read(row, processor, Path())
-
-    with pytest.warns(FutureWarning, match=r"^`read` of Recipe\(…\) gets the folder .* write def read\(row, processor, folder\)") as warned:
-        recipe = replace(tiny.RECIPE, read=read)  # type: ignore[arg-type]
-        again = replace(recipe, formats=("mine",))
-    assert len(warned) == 1 and again.read({"text": "abcd"}, None, Path("data"))["ids"].tolist() == [97, 98, 99, 100]
-    assert pickle.loads(pickle.dumps(tiny.RECIPE.read)) is tiny.RECIPE.read, "a read of three arguments is not wrapped"
-
-
-def test_a_recipe_that_cannot_generate_is_refused(tmp_path: Path) -> None:
-    folder = old_form(tmp_path / "mine")
-    (folder / "recipe.py").write_text((folder / "recipe.py").read_text().replace("    generate=generate,\n", ""))
-    with pytest.raises(TypeError, match=r"Recipe\(…\) needs inference=Inference\(generate=…\)"):
+    line = "    inference=Inference(generate=generate),\n"
+    assert line in source
+    (folder / "recipe.py").write_text(source.replace(line, ""))
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'inference'"):
         load_recipe(folder)
 
 
@@ -209,18 +149,11 @@ def test_released_models_are_read_from_their_own_file(tmp_path: Path) -> None:
         load_released_models(other)
 
 
-def test_verbs_are_read_from_their_own_file_under_both_of_its_names(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+def test_verbs_are_read_from_their_own_file(tmp_path: Path) -> None:
     folder = shutil.copytree(tiny.FOLDER, tmp_path / "mine")
     assert load_argument_help(folder) == {} and "one JSON object in each line" in load_data_advice(folder)
-    (folder / "verb_arguments.py").write_text("HELP = {'generate': print}\nDATA = 'Write some.'\n")
+    (folder / "verb_help.py").write_text("HELP = {'generate': print}\nDATA = 'Write some.'\n")
     assert load_argument_help(folder) == {"generate": print} and load_data_advice(folder) == "Write some."
-    assert {str(one.message) for one in recwarn} == {
-        f"{folder / 'verb_arguments.py'} is named verb_help.py now; rename it, also where the recipe imports it (docs/add_a_recipe.md)"
-    }
-    (folder / "verb_help.py").write_text("HELP = {'chat': print}\n")
-    recwarn.clear()
-    assert load_argument_help(folder) == {"chat": print} and "one JSON object in each line" in load_data_advice(folder)
-    assert not recwarn.list
 
 
 def test_the_byte_model_keeps_the_contract() -> None:
