@@ -25,13 +25,13 @@ WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/language tests/recipes/code
 .PHONY: demo demo-llm demo-images test test-ci test-all test-chat test-gpu-versions mutants check bench gpu-dry bench-check
 
 demo: $(STAMP)  ## a small trained model learns a new voice; what came of it in runs/demo/summary.json
-	$(BIN)/python -m recipes.voice_clone.demo
+	$(BIN)/python -m overtone.recipes.voice_clone.demo
 
 demo-llm: $(CHAT)  ## a tiny model learns a task from chats; figures in runs/demo-llm/summary.json
-	.venv-chat/bin/python -m recipes.llm_sft.demo
+	.venv-chat/bin/python -m overtone.recipes.llm_sft.demo
 
 demo-images: $(CHAT)  ## a tiny model learns handwritten digits, with three seeds or SEEDS="0 …"; figures in runs/demo-images/summary.json
-	.venv-chat/bin/python -m recipes.image_classification.demo $(if $(SEEDS),--seeds $(SEEDS))
+	.venv-chat/bin/python -m overtone.recipes.image_classification.demo $(if $(SEEDS),--seeds $(SEEDS))
 
 # Tests start several processes themselves: one thread each, or they take each other's cores. Three at a time keep two cores busy, since tests
 # also wait for disks, servers and ranks.

@@ -15,10 +15,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
-from finetune.checkpointing import checkpoint, rank_shards
-from finetune.distributed import process_group
-from finetune.distributed.process_group import World
-from finetune.storage import files
+from overtone.finetune.checkpointing import checkpoint, rank_shards
+from overtone.finetune.distributed import process_group
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.storage import files
 
 WRITTEN = 1024
 """Mebibytes that are saved of each size, in as many rounds as that takes, but not fewer than seven."""

@@ -12,12 +12,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from finetune.config import Config
-from finetune.modeling import loading
-from finetune.recipe import BASE_DISTANCE, Batch
-from recipes.voice_clone.model import qwen3_tts_model
-from recipes.voice_clone.model.qwen3_tts_model import align_first_codebook, frame_embeddings, input_embeddings, states_before_frames
-from recipes.voice_clone.recipe import RECIPE
+from overtone.finetune.config import Config
+from overtone.finetune.modeling import loading
+from overtone.finetune.recipe import BASE_DISTANCE, Batch
+from overtone.recipes.voice_clone.model import qwen3_tts_model
+from overtone.recipes.voice_clone.model.qwen3_tts_model import (
+    align_first_codebook,
+    frame_embeddings,
+    input_embeddings,
+    states_before_frames,
+)
+from overtone.recipes.voice_clone.recipe import RECIPE
 
 Step = Callable[[], float]
 """An optimizer step; returns its loss."""

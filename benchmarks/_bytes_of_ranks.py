@@ -19,15 +19,15 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
 from benchmarks.strategy_bytes import cases, config_of
-from finetune.config import Config
-from finetune.data import batching
-from finetune.distributed import process_group
-from finetune.distributed.ddp_replication import Bucket
-from finetune.distributed.process_group import World
-from finetune.distributed.sharding import local_shard, replica_of
-from finetune.storage import files
-from finetune.training import setup
-from finetune.training.step import make_loader, train_step
+from overtone.finetune.config import Config
+from overtone.finetune.data import batching
+from overtone.finetune.distributed import process_group
+from overtone.finetune.distributed.ddp_replication import Bucket
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.distributed.sharding import local_shard, replica_of
+from overtone.finetune.storage import files
+from overtone.finetune.training import setup
+from overtone.finetune.training.step import make_loader, train_step
 from tests.causal_lm.recipe import RECIPE
 
 

@@ -23,16 +23,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.strategy_bytes import config_of
-from finetune.config import Config
-from finetune.data import batching
-from finetune.distributed import process_group, sharding
-from finetune.distributed.process_group import World
-from finetune.hardware.gpu_specs import Cluster, Gpu
-from finetune.planning.memory import Arrangement, outline_model
-from finetune.planning.parallelism_planner import HOP, Work, estimate_communication, estimate_tensor_traffic
-from finetune.storage import files
-from finetune.training import setup
-from finetune.training.step import make_loader, train_step
+from overtone.finetune.config import Config
+from overtone.finetune.data import batching
+from overtone.finetune.distributed import process_group, sharding
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.hardware.gpu_specs import Cluster, Gpu
+from overtone.finetune.planning.memory import Arrangement, outline_model
+from overtone.finetune.planning.parallelism_planner import HOP, Work, estimate_communication, estimate_tensor_traffic
+from overtone.finetune.storage import files
+from overtone.finetune.training import setup
+from overtone.finetune.training.step import make_loader, train_step
 from tests.causal_lm.recipe import RECIPE
 
 PASSES = {"all-gather": 1, "reduce-scatter": 1, "all-reduce": 2}

@@ -13,10 +13,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 from benchmarks import _watched
-from finetune.checkpointing import checkpoint, rank_shards
-from finetune.exporting import export
-from finetune.modeling import loading, lora_adapters, quantization
-from finetune.recipe import find_recipe, load_recipe
+from overtone.finetune.checkpointing import checkpoint, rank_shards
+from overtone.finetune.exporting import export
+from overtone.finetune.modeling import loading, lora_adapters, quantization
+from overtone.finetune.recipe import find_recipe, load_recipe
 
 IMPORTED = (lora_adapters, checkpoint, loading, quantization, rank_shards)
 """What `export` imports on its way, besides the recipe, so that it stands before the measure begins."""

@@ -16,13 +16,13 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from finetune.storage import files
-from recipes.voice_clone.model.config_factory import RELEASED, SMALL, ModelSize
+from overtone.finetune.storage import files
+from overtone.recipes.voice_clone.model.config_factory import RELEASED, SMALL, ModelSize
 
 if TYPE_CHECKING:
     import torch
 
-    from finetune.distributed.process_group import World
+    from overtone.finetune.distributed.process_group import World
 
 ROOT = Path(__file__).resolve().parents[1]
 QWEN3: dict[str, Any] = {
@@ -124,14 +124,14 @@ class Bench:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
     def joined(self) -> World:
-        from finetune.distributed import process_group
+        from overtone.finetune.distributed import process_group
 
         if self._joined is None:
             self._joined = process_group.join((), self.folder)
         return self._joined
 
     def leave(self) -> None:
-        from finetune.distributed import process_group
+        from overtone.finetune.distributed import process_group
 
         if self._joined is not None:
             process_group.leave()
@@ -178,7 +178,7 @@ def voice_base(bench: Bench) -> Path:
 
 def make_chat(folder: Path, scale: Scale) -> None:
     """A Qwen3 with the tiny tokenizer, which knows fewer words than the model, and a few chats, only for the run to have data."""
-    from recipes.llm_sft import tiny_checkpoint
+    from overtone.recipes.llm_sft import tiny_checkpoint
 
     tiny_checkpoint.build(folder / "base")
     shape = json.loads((folder / "base" / "config.json").read_text()) | scale.chat

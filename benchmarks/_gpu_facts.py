@@ -18,16 +18,16 @@ from torch.nn import functional
 from benchmarks import _gpu, _voice
 from benchmarks._gpu import Bench, one_line
 from benchmarks._gpu_figures import Cells, Figure, Part, Table
-from finetune.config import Config, resolve
-from finetune.data import batching
-from finetune.hardware.cudnn_sdpa import disable_cudnn
-from finetune.modeling import loss_head
-from finetune.recipe import find_recipe, load_recipe
-from finetune.storage import files
-from finetune.training import setup
-from finetune.training.step import make_loader, train_step
-from recipes.llm_sft import tiny_checkpoint
-from recipes.voice_clone.model.config_factory import SMALL
+from overtone.finetune.config import Config, resolve
+from overtone.finetune.data import batching
+from overtone.finetune.hardware.cudnn_sdpa import disable_cudnn
+from overtone.finetune.modeling import loss_head
+from overtone.finetune.recipe import find_recipe, load_recipe
+from overtone.finetune.storage import files
+from overtone.finetune.training import setup
+from overtone.finetune.training.step import make_loader, train_step
+from overtone.recipes.llm_sft import tiny_checkpoint
+from overtone.recipes.voice_clone.model.config_factory import SMALL
 
 HEADS, SHARED, CHANNELS = 16, 8, 128
 """Of attention in Qwen3-1.7B: queries, keys and values."""
@@ -134,7 +134,7 @@ def loss_heads(bench: Bench) -> list[Cells]:
         with mock.patch.object(loss_head, "rows_of_a_chunk", lambda *_, size=size: size):
             rows.append(head_row(f"loss head, chunks of {size:,} positions", partial(learn, head, hidden, targets)))
     try:
-        from recipes.language import liger_loss
+        from overtone.recipes.language import liger_loss
 
         liger_loss.check_runnable()
         rows.append(head_row("Liger's loss head", partial(learn, liger_loss.LigerHead(linear, loss_head.Shaping()), hidden, targets)))
@@ -270,7 +270,7 @@ def codes_of_both(bench: Bench) -> list[Cells]:
     import soundfile
     import soxr
 
-    from data_prep.audio_codecs.selection import open_codec, open_speaker_encoder
+    from overtone.data_prep.audio_codecs.selection import open_codec, open_speaker_encoder
 
     codec, encoder = open_codec(DEMO_BASE), open_speaker_encoder(DEMO_BASE, "--model")
     sound, own = soundfile.read(SPEECH, dtype="float32", frames=8 * 44100 if bench.dry else -1)

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks._gpu import ROOT, Bench, circumstances, one_line
 from benchmarks._table import NOT_YET
-from finetune.storage import files
+from overtone.finetune.storage import files
 
 PARTS = ("facts", "smoke", "recipes", "chat", "voice", "speech", "saving")
 """Each is a module `_gpu_NAME` with a `PART`."""

@@ -18,15 +18,15 @@ from torch import Tensor
 from benchmarks import _gpu, _timing
 from benchmarks._gpu import ROOT, Bench, Scale
 from benchmarks._gpu_figures import Cells, Figure, Part, Table
-from finetune.checkpointing import checkpoint
-from finetune.config import Config, resolve
-from finetune.data.batching import RankBatch
-from finetune.distributed.sharding import local_shard
-from finetune.storage import files
-from finetune.training import loop, setup
-from finetune.training.loop import Progress
-from finetune.training.step import Training, make_loader, train_step
-from recipes.llm_sft.recipe import RECIPE as CHAT
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.config import Config, resolve
+from overtone.finetune.data.batching import RankBatch
+from overtone.finetune.distributed.sharding import local_shard
+from overtone.finetune.storage import files
+from overtone.finetune.training import loop, setup
+from overtone.finetune.training.loop import Progress
+from overtone.finetune.training.step import Training, make_loader, train_step
+from overtone.recipes.llm_sft.recipe import RECIPE as CHAT
 
 GIB = 2**30
 

@@ -18,14 +18,14 @@ from pathlib import Path
 from benchmarks import _gpu, _voice
 from benchmarks._gpu import ROOT, Bench
 from benchmarks._gpu_figures import Cells, Figure, Part, Table
-from finetune.config import resolve
-from finetune.exporting.export_provenance import CARD
-from finetune.monitoring.run_records import read_log
-from finetune.planning.meta_device_estimate import estimate_run
-from finetune.recipe import find_recipe, load_recipe
-from finetune.storage import files
-from recipes.llm_sft import tiny_checkpoint
-from recipes.voice_clone.model.config_factory import SMALL
+from overtone.finetune.config import resolve
+from overtone.finetune.exporting.export_provenance import CARD
+from overtone.finetune.monitoring.run_records import read_log
+from overtone.finetune.planning.meta_device_estimate import estimate_run
+from overtone.finetune.recipe import find_recipe, load_recipe
+from overtone.finetune.storage import files
+from overtone.recipes.llm_sft import tiny_checkpoint
+from overtone.recipes.voice_clone.model.config_factory import SMALL
 
 Keys = Mapping[str, object]
 STEPS = 4

@@ -15,14 +15,14 @@ import torch
 from benchmarks import _gpu, _timing, generation
 from benchmarks._gpu import FULL, Bench
 from benchmarks._gpu_figures import Cells, Figure, Part, Table
-from finetune.exporting.export_provenance import CARD
-from finetune.storage import files
-from recipes.speech.decoding import frame_loop
-from recipes.speech.decoding.cuda_graphs import window_size
-from recipes.voice_clone.inference.synthesizer import Request, open_synthesizer
-from recipes.voice_clone.model.config_factory import FRAME_RATE, RELEASED, SMALL
-from recipes.voice_clone.model.sampling_settings import SamplingSettings
-from recipes.voice_clone.model.sequence_layout import SpeechProcessor, TokenIds
+from overtone.finetune.exporting.export_provenance import CARD
+from overtone.finetune.storage import files
+from overtone.recipes.speech.decoding import frame_loop
+from overtone.recipes.speech.decoding.cuda_graphs import window_size
+from overtone.recipes.voice_clone.inference.synthesizer import Request, open_synthesizer
+from overtone.recipes.voice_clone.model.config_factory import FRAME_RATE, RELEASED, SMALL
+from overtone.recipes.voice_clone.model.sampling_settings import SamplingSettings
+from overtone.recipes.voice_clone.model.sequence_layout import SpeechProcessor, TokenIds
 
 NOTHING = "–"
 LABELS = ("0.6B", "1.7B")
@@ -53,7 +53,7 @@ def without_graphs() -> mock._patch[type[OneByOne]]:
 
 def codes(label: str, bench: Bench) -> list[Cells]:
     """Codes by the stock package beside ours: frames a second, and how many codes agree, since bf16 rounds by the shape of a product."""
-    from recipes.voice_clone.inference import stock_qwen_tts
+    from overtone.recipes.voice_clone.inference import stock_qwen_tts
 
     base, frames = speaker(bench, label), bench.scale.frames
     tts = stock_qwen_tts.load(base)
@@ -105,8 +105,8 @@ def sounds(label: str, bench: Bench) -> list[Cells]:
 def transcription(bench: Bench) -> list[Cells]:
     """Recording to words with word times, by data_prep with large-v3: speech detection on the CPU included, decoding the file not."""
     from benchmarks import transcribe_speed
-    from data_prep.segmentation import vad
-    from data_prep.transcription import packed_transcription
+    from overtone.data_prep.segmentation import vad
+    from overtone.data_prep.transcription import packed_transcription
 
     size, minutes = ("demo", 0.6) if bench.dry else ("large-v3", 20.0)
     model, detector = transcribe_speed.random_weights(size).to(bench.device), vad.load_vad()

@@ -17,20 +17,20 @@ from torch import Tensor, nn
 from benchmarks import _gpu
 from benchmarks._gpu import Bench, Scale
 from benchmarks._heads import WholeLogits
-from finetune.config import Config, resolve
-from finetune.data import batching, sample_serialization
-from finetune.data.batching import Order, RankBatch
-from finetune.distributed.sharding import choose_strategy
-from finetune.hardware.gpu_specs import GPUS, make_cluster
-from finetune.planning.activation_memory import Recomputing
-from finetune.planning.memory import Arrangement
-from finetune.planning.meta_device_estimate import estimate_run
-from finetune.planning.parallelism_planner import estimate_layout
-from finetune.recipe import Recipe, find_recipe, load_recipe
-from finetune.storage import files
-from finetune.training import setup
-from finetune.training.step import Training, make_loader, train_step
-from recipes.language import causal_model
+from overtone.finetune.config import Config, resolve
+from overtone.finetune.data import batching, sample_serialization
+from overtone.finetune.data.batching import Order, RankBatch
+from overtone.finetune.distributed.sharding import choose_strategy
+from overtone.finetune.hardware.gpu_specs import GPUS, make_cluster
+from overtone.finetune.planning.activation_memory import Recomputing
+from overtone.finetune.planning.memory import Arrangement
+from overtone.finetune.planning.meta_device_estimate import estimate_run
+from overtone.finetune.planning.parallelism_planner import estimate_layout
+from overtone.finetune.recipe import Recipe, find_recipe, load_recipe
+from overtone.finetune.storage import files
+from overtone.finetune.training import setup
+from overtone.finetune.training.step import Training, make_loader, train_step
+from overtone.recipes.language import causal_model
 
 GIB = 2**30
 NOT_HERE = "–"

@@ -13,11 +13,11 @@ from benchmarks._gpu import FULL, Bench
 from benchmarks._gpu_figures import Cells, Figure, Part, Table
 from benchmarks._gpu_steps import SPEED, Version, ceiling_row, measure, voice_versions
 from benchmarks._overhead_of_ranks import our_step
-from finetune.config import Config
-from finetune.data import batching
-from finetune.training import setup
-from recipes.voice_clone.model.config_factory import FRAME_RATE
-from recipes.voice_clone.recipe import RECIPE
+from overtone.finetune.config import Config
+from overtone.finetune.data import batching
+from overtone.finetune.training import setup
+from overtone.recipes.voice_clone.model.config_factory import FRAME_RATE
+from overtone.recipes.voice_clone.recipe import RECIPE
 
 ALIKE = 0.05
 """Nats by which two bf16 losses of one model may differ."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
-from finetune.modeling.loss_head import LossHead, of_logits
+from overtone.finetune.modeling.loss_head import LossHead, of_logits
 
 
 class WholeLogits(LossHead):

@@ -13,8 +13,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from finetune.data import cached_samples, index_building
-from finetune.data.index_building import Measured
+from overtone.finetune.data import cached_samples, index_building
+from overtone.finetune.data.index_building import Measured
 
 READ = 1000
 

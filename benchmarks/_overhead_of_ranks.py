@@ -16,15 +16,15 @@ import torch
 
 from benchmarks import _timing, _voice
 from benchmarks._by_hand import Step, accelerate_step, bare_step, check_equal_losses, load_filled_model, optimizer_of
-from finetune.config import Config
-from finetune.data import batching
-from finetune.distributed import process_group
-from finetune.distributed.process_group import World
-from finetune.recipe import Batch
-from finetune.storage import files
-from finetune.training import setup
-from finetune.training.step import train_step
-from recipes.voice_clone.recipe import RECIPE
+from overtone.finetune.config import Config
+from overtone.finetune.data import batching
+from overtone.finetune.distributed import process_group
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.recipe import Batch
+from overtone.finetune.storage import files
+from overtone.finetune.training import setup
+from overtone.finetune.training.step import train_step
+from overtone.recipes.voice_clone.recipe import RECIPE
 
 
 def measure(joined: World, folder: Path, rounds: int) -> dict[str, object]:

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from benchmarks import _prompts
 from benchmarks._prompts import RATE
-from data_prep.audio.waveform import MASTER_RATE, Samples
-from data_prep.clips import overlapped_speech
-from data_prep.clips.overlapped_speech import Matrix
-from finetune.storage import files
+from overtone.data_prep.audio.waveform import MASTER_RATE, Samples
+from overtone.data_prep.clips import overlapped_speech
+from overtone.data_prep.clips.overlapped_speech import Matrix
+from overtone.finetune.storage import files
 
 TUNED = ("en", "it")
 FITTED_SHARE = 0.6

@@ -11,7 +11,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from finetune.storage import files  # noqa: E402 - the line before makes it importable
+from overtone.finetune.storage import files  # noqa: E402 - the line before makes it importable
 
 TRIALS, END_OF_TRIALS = "<!-- trials: written by benchmarks/_pages.py -->", "<!-- end of trials -->"
 HARDWARE, END_OF_HARDWARE = "<!-- hardware: written by benchmarks/_pages.py -->", "<!-- end of hardware -->"

@@ -20,7 +20,7 @@ import soundfile
 import soxr
 from numpy.typing import NDArray
 
-from data_prep.audio.waveform import Samples
+from overtone.data_prep.audio.waveform import Samples
 
 RATE = 16_000
 SOUNDS, TEXTS = Path("/usr/share/asterisk/sounds"), Path("/usr/share/doc")

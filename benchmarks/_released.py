@@ -5,10 +5,10 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from finetune.config import resolve
-from finetune.planning.meta_device_estimate import RunEstimate, estimate_run
-from finetune.recipe import ReleasedModel, built_in_recipes, find_recipe, load_recipe, load_released_models
-from finetune.storage import files
+from overtone.finetune.config import resolve
+from overtone.finetune.planning.meta_device_estimate import RunEstimate, estimate_run
+from overtone.finetune.recipe import ReleasedModel, built_in_recipes, find_recipe, load_recipe, load_released_models
+from overtone.finetune.storage import files
 
 Overrides = tuple[tuple[str, str], ...]
 LORA: Overrides = (("model.lora", "{rank: 16, alpha: 32}"),)

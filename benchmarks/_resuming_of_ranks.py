@@ -16,13 +16,13 @@ import psutil
 import torch
 
 from benchmarks.resume_time import LOADS, config_of
-from finetune.checkpointing import checkpoint
-from finetune.data import batching
-from finetune.distributed import process_group
-from finetune.storage import files
-from finetune.training import loop, setup
-from finetune.training.loop import Progress
-from finetune.training.step import Training, make_loader, train_step
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.data import batching
+from overtone.finetune.distributed import process_group
+from overtone.finetune.storage import files
+from overtone.finetune.training import loop, setup
+from overtone.finetune.training.loop import Progress
+from overtone.finetune.training.step import Training, make_loader, train_step
 from tests.causal_lm.recipe import RECIPE
 
 

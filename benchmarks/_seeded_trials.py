@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from finetune.checkpointing import checkpoint
-from finetune.config import Config, dump, resolve
-from finetune.data.row_measurement import LengthLimit, encode_row
-from finetune.data.sample_serialization import decode
-from finetune.errors import UserError
-from finetune.recipe import find_recipe, load_recipe
-from finetune.storage import strict_json
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.config import Config, dump, resolve
+from overtone.finetune.data.row_measurement import LengthLimit, encode_row
+from overtone.finetune.data.sample_serialization import decode
+from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import find_recipe, load_recipe
+from overtone.finetune.storage import strict_json
 from tests.data_prep import test_damaged_files, test_text_any_input
 from tests.finetune import hostile
 from tests.reliability import test_corruption, test_kill, victims
@@ -87,7 +87,7 @@ def _make_bytes(folder: Path) -> None:
 
 
 def _make_chats(folder: Path) -> None:
-    from recipes.llm_sft import tiny_checkpoint
+    from overtone.recipes.llm_sft import tiny_checkpoint
 
     tiny_checkpoint.build(folder / "base")
     pairs = [("Good day.", "And to you."), ("Who are you?", "I am a machine."), ("What is 2 + 2?", "It is 4."), ("Bye.", "See you.")]
@@ -97,7 +97,7 @@ def _make_chats(folder: Path) -> None:
 
 
 def _make_images(folder: Path) -> None:
-    from recipes.image_classification import tiny_checkpoint
+    from overtone.recipes.image_classification import tiny_checkpoint
     from tests.recipes.image_classification.tiny_images import write_images
 
     tiny_checkpoint.build(folder / "base")
@@ -105,7 +105,7 @@ def _make_images(folder: Path) -> None:
 
 
 def _make_voices(folder: Path) -> None:
-    from recipes.voice_clone.model import tiny_checkpoint
+    from overtone.recipes.voice_clone.model import tiny_checkpoint
     from tests.launch.launching import voice_rows
 
     tiny_checkpoint.build(folder / "base")
@@ -113,7 +113,7 @@ def _make_voices(folder: Path) -> None:
 
 
 def _make_csm(folder: Path) -> None:
-    from recipes.csm.model import tiny_checkpoint
+    from overtone.recipes.csm.model import tiny_checkpoint
     from tests.recipes.csm.tiny_csm import make_rows
 
     tiny_checkpoint.build(folder / "base")
@@ -121,7 +121,7 @@ def _make_csm(folder: Path) -> None:
 
 
 def _make_codec_lm(folder: Path) -> None:
-    from recipes.codec_lm import tiny_checkpoint
+    from overtone.recipes.codec_lm import tiny_checkpoint
     from tests.recipes.codec_lm.tiny_models import make_rows
 
     tiny_checkpoint.build(folder / "base")
@@ -245,8 +245,8 @@ def prepare_configs(recipe: str, folder: Path) -> Trial:
 
 def prepare_sounds(ending: str, folder: Path) -> Trial:
     """A damaged recording is decoded to finite samples, or refused with its reason; the decoder continues."""
-    from data_prep.audio.sandboxed_decoder import AudioDecoder
-    from data_prep.audio.waveform import MASTER_RATE
+    from overtone.data_prep.audio.sandboxed_decoder import AudioDecoder
+    from overtone.data_prep.audio.waveform import MASTER_RATE
     from tests.data_prep.audio.test_stream_reader import encode
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -283,7 +283,7 @@ def prepare_models(recipe: str, folder: Path) -> Trial:
     load_recipe(find_recipe(recipe_argument(recipe)))
     import peft  # noqa: F401 - once here instead of in each process
 
-    from finetune.training import run  # noqa: F401 - likewise
+    from overtone.finetune.training import run  # noqa: F401 - likewise
 
     def load(seed: int) -> str:
         chance = random.Random(seed)
@@ -369,7 +369,7 @@ def _cut(data: bytes, chance: random.Random) -> bytes:
 
 def run_process(argv: list[str], said: Path) -> tuple[int, str]:
     """Exit code and output of `finetune train` in a forked process with limits; a code of 124 if it had to be killed."""
-    from finetune import train
+    from overtone.finetune import train
 
     if not (child := os.fork()):
         code = 70
@@ -405,12 +405,12 @@ def _wait_for(child: int, deadline: float) -> int:
 
 def prepare_requests(recipe: str, folder: Path) -> Trial:
     """Any request to a server gets an answer that is not the server's failure."""
-    from recipes.serving.access_control import AccessPolicy
-    from recipes.speech.serving.metrics import SpeechServerMetrics
-    from recipes.speech.serving.openai_api import Limits
-    from recipes.speech.serving.request_queue import SpeechQueue
-    from recipes.speech.serving.serve_command import build_app
-    from recipes.speech.serving.uploaded_clips import Clips
+    from overtone.recipes.serving.access_control import AccessPolicy
+    from overtone.recipes.speech.serving.metrics import SpeechServerMetrics
+    from overtone.recipes.speech.serving.openai_api import Limits
+    from overtone.recipes.speech.serving.request_queue import SpeechQueue
+    from overtone.recipes.speech.serving.serve_command import build_app
+    from overtone.recipes.speech.serving.uploaded_clips import Clips
     from tests.asgi import HOME, JSON, App
 
     voice = _open_voice(recipe, folder)
@@ -450,15 +450,15 @@ def prepare_requests(recipe: str, folder: Path) -> Trial:
 def _open_voice(recipe: str, folder: Path) -> Any:
     given = {**make_inputs(recipe, folder), "run.dir": folder / "run", "train.steps": 1, "checkpoint.every": 1}
     if recipe == "csm":
-        from recipes.csm.speech_registration import COMMAND
+        from overtone.recipes.csm.speech_registration import COMMAND
 
         return COMMAND.speech.inspect(folder / "base").open()
     if recipe == "codec_lm":
-        from recipes.codec_lm.speech_registration import COMMAND as TOKENS
+        from overtone.recipes.codec_lm.speech_registration import COMMAND as TOKENS
 
         return TOKENS.speech.inspect(folder / "base").open()
-    from finetune.exporting import export
-    from recipes.voice_clone.inference.synthesizer import open_synthesizer
+    from overtone.finetune.exporting import export
+    from overtone.recipes.voice_clone.inference.synthesizer import open_synthesizer
 
     victims.finish(folder / "witness", 1, command_line(recipe, given))
     export.export(folder / "run", folder / "tuned", recipe=recipe)

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.order import anonymous_kib
-from finetune.config import resolve
-from finetune.data import batching
-from finetune.distributed import process_group
-from finetune.training import loop, setup
-from finetune.training.step import make_loader, train_step
-from recipes.llm_sft.recipe import RECIPE, load_tokenizer, read
+from overtone.finetune.config import resolve
+from overtone.finetune.data import batching
+from overtone.finetune.distributed import process_group
+from overtone.finetune.training import loop, setup
+from overtone.finetune.training.step import make_loader, train_step
+from overtone.recipes.llm_sft.recipe import RECIPE, load_tokenizer, read
 
 ROWS, POSITIONS = 8, 2048
 """Of a padded batch at most, and of a packed one."""
@@ -89,7 +89,7 @@ def padded_batches(folder: Path) -> Iterator[tuple[dict[str, Tensor], int]]:
 
 
 def read_samples(folder: Path) -> list[Any]:
-    from recipes.llm_sft.recipe import ChatProcessor
+    from overtone.recipes.llm_sft.recipe import ChatProcessor
 
     processor = ChatProcessor(load_tokenizer(folder / "base", None), "assistant")
     lines = (folder / "train.jsonl").read_text(encoding="utf-8").splitlines()

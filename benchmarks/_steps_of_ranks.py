@@ -15,10 +15,10 @@ import torch
 
 from benchmarks._timing import WARM_UP
 from benchmarks.growth import config_of
-from finetune.distributed import process_group
-from finetune.storage import files
-from finetune.training import loop, setup
-from finetune.training.step import make_loader, train_step
+from overtone.finetune.distributed import process_group
+from overtone.finetune.storage import files
+from overtone.finetune.training import loop, setup
+from overtone.finetune.training.step import make_loader, train_step
 from tests.causal_lm.recipe import RECIPE
 
 

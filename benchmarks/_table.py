@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from finetune.storage import files
+from overtone.finetune.storage import files
 
 RESULTS = Path(__file__).parent / "results"
 NOT_YET = "Not measured yet"

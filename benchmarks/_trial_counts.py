@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from finetune.storage import files, strict_json
+from overtone.finetune.storage import files, strict_json
 
 
 @dataclass

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from finetune.config import Config, resolve
-from finetune.storage import files
-from recipes.voice_clone.model import tiny_checkpoint
-from recipes.voice_clone.model.config_factory import CODEBOOKS, ModelSize, make_codec_config, make_model_config
-from recipes.voice_clone.recipe import RECIPE
+from overtone.finetune.config import Config, resolve
+from overtone.finetune.storage import files
+from overtone.recipes.voice_clone.model import tiny_checkpoint
+from overtone.recipes.voice_clone.model.config_factory import CODEBOOKS, ModelSize, make_codec_config, make_model_config
+from overtone.recipes.voice_clone.recipe import RECIPE
 
 
 def make(folder: Path, width: ModelSize, clips: int, frames: int) -> Path:

@@ -22,11 +22,11 @@ import soundfile
 import soxr
 
 from benchmarks import _table
-from data_prep.audio.waveform import Samples
-from data_prep.cli import voice
-from data_prep.clips import dnsmos
-from data_prep.clips.quality_rules import AUDIO_RULES
-from finetune.storage import files
+from overtone.data_prep.audio.waveform import Samples
+from overtone.data_prep.cli import voice
+from overtone.data_prep.clips import dnsmos
+from overtone.data_prep.clips.quality_rules import AUDIO_RULES
+from overtone.finetune.storage import files
 from tests.data_prep.telephone_prompts import FIVE_VOICES, RATE, has_prompts, list_prompts
 
 SAMPLE = Path(__file__).resolve().parents[1] / "recipes" / "voice_clone" / "sample"

@@ -16,15 +16,15 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks._stock_generation import TEXT, Codes, Ways, publish_comparison
-from finetune.storage import files
-from recipes.codec_lm import tiny_checkpoint
-from recipes.codec_lm.families import ORPHEUS, Family
-from recipes.codec_lm.inference.exported_folder import ExportedSpeechTokens
-from recipes.codec_lm.inference.token_decoding import SpeechTokenDecoder, SpeechTokenSession
-from recipes.codec_lm.sequence_layout import SpeechTokenIds
-from recipes.speech.decoding.token_sampling import CodeSampler
-from recipes.speech.interface import SpeechRequest
-from recipes.tiny_checkpoints import to_safetensors
+from overtone.finetune.storage import files
+from overtone.recipes.codec_lm import tiny_checkpoint
+from overtone.recipes.codec_lm.families import ORPHEUS, Family
+from overtone.recipes.codec_lm.inference.exported_folder import ExportedSpeechTokens
+from overtone.recipes.codec_lm.inference.token_decoding import SpeechTokenDecoder, SpeechTokenSession
+from overtone.recipes.codec_lm.sequence_layout import SpeechTokenIds
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler
+from overtone.recipes.speech.interface import SpeechRequest
+from overtone.recipes.tiny_checkpoints import to_safetensors
 
 COLUMNS = ("model", "codes of a codebook", "texts at once", "frames / s, stock", "frames / s, here", "here / stock")
 NOTE = (

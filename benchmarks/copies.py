@@ -20,11 +20,11 @@ import soundfile
 import soxr
 
 from benchmarks import _table
-from data_prep.audio.waveform import MASTER_RATE, Samples
-from data_prep.clips import duplicates
-from data_prep.clips.duplicates import DuplicateCandidate
-from data_prep.clips.fingerprint_matching import FingerprintedClip
-from data_prep.clips.fingerprints import compute_fingerprint
+from overtone.data_prep.audio.waveform import MASTER_RATE, Samples
+from overtone.data_prep.clips import duplicates
+from overtone.data_prep.clips.duplicates import DuplicateCandidate
+from overtone.data_prep.clips.fingerprint_matching import FingerprintedClip
+from overtone.data_prep.clips.fingerprints import compute_fingerprint
 from tests.data_prep.telephone_prompts import FIVE_VOICES, HALVES, RATE, has_prompts, list_prompts
 
 VOICES = ("kal", "awb", "rms", "slt")

@@ -16,10 +16,10 @@ import torch
 from transformers import CsmForConditionalGeneration
 
 from benchmarks._stock_generation import TEXT, Codes, Ways, publish_comparison
-from recipes.csm.inference.exported_folder import ExportedCsm
-from recipes.csm.inference.frame_decoding import CsmDecoder, CsmSession
-from recipes.csm.model import tiny_checkpoint
-from recipes.speech.decoding.token_sampling import GREEDY
+from overtone.recipes.csm.inference.exported_folder import ExportedCsm
+from overtone.recipes.csm.inference.frame_decoding import CsmDecoder, CsmSession
+from overtone.recipes.csm.model import tiny_checkpoint
+from overtone.recipes.speech.decoding.token_sampling import GREEDY
 
 COLUMNS = ("model", "codebooks", "texts at once", "frames / s, stock", "frames / s, here", "here / stock")
 NOTE = (

@@ -15,7 +15,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import _table
-from finetune.storage import files
+from overtone.finetune.storage import files
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "tests" / "causal_lm"

@@ -19,16 +19,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 from benchmarks import _table, _timing
-from finetune.storage import files
-from recipes.speech.decoding.token_sampling import GREEDY
-from recipes.voice_clone.inference import stock_qwen_tts
-from recipes.voice_clone.inference.prompt_embeddings import PromptEmbedder, VoiceConditioning
-from recipes.voice_clone.inference.synthesizer import Request, Synthesizer, open_synthesizer
-from recipes.voice_clone.inference.talker_decoding import DecodingSession, TalkerDecoder
-from recipes.voice_clone.model import sequence_layout, tiny_checkpoint
-from recipes.voice_clone.model.config_factory import FRAME_RATE, RELEASED, make_model_config
-from recipes.voice_clone.model.sampling_settings import SamplingSettings
-from recipes.voice_clone.model.sequence_layout import SpeechProcessor, TokenIds
+from overtone.finetune.storage import files
+from overtone.recipes.speech.decoding.token_sampling import GREEDY
+from overtone.recipes.voice_clone.inference import stock_qwen_tts
+from overtone.recipes.voice_clone.inference.prompt_embeddings import PromptEmbedder, VoiceConditioning
+from overtone.recipes.voice_clone.inference.synthesizer import Request, Synthesizer, open_synthesizer
+from overtone.recipes.voice_clone.inference.talker_decoding import DecodingSession, TalkerDecoder
+from overtone.recipes.voice_clone.model import sequence_layout, tiny_checkpoint
+from overtone.recipes.voice_clone.model.config_factory import FRAME_RATE, RELEASED, make_model_config
+from overtone.recipes.voice_clone.model.sampling_settings import SamplingSettings
+from overtone.recipes.voice_clone.model.sequence_layout import SpeechProcessor, TokenIds
 
 COLUMNS = (
     *("model", "texts at once", "frames / s, stock", "frames / s, here", "here / stock"),

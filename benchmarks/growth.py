@@ -16,8 +16,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import _ranks, _table, _timing
-from finetune.config import Config, resolve
-from finetune.storage import files
+from overtone.finetune.config import Config, resolve
+from overtone.finetune.storage import files
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "tests" / "causal_lm"
@@ -79,7 +79,7 @@ def config_of(folder: Path, run: str) -> Config:
 
 def measure_lengths(folder: Path, lengths: list[int], rounds: int) -> Iterator[list[object]]:
     """Positions a second at each length of the sequences."""
-    from finetune.distributed import process_group
+    from overtone.finetune.distributed import process_group
 
     joined = process_group.join((), folder)
     taken = _timing.time_in_turns(steps_of(joined, folder, lengths), rounds, _timing.WARM_UP)
@@ -95,9 +95,9 @@ def steps_of(joined: Any, folder: Path, lengths: list[int]) -> dict[str, Callabl
     """A step on a micro-batch of sequences of each length."""
     import torch
 
-    from finetune.data.batching import MicroBatch, RankBatch
-    from finetune.training import setup
-    from finetune.training.step import train_step
+    from overtone.finetune.data.batching import MicroBatch, RankBatch
+    from overtone.finetune.training import setup
+    from overtone.finetune.training.step import train_step
     from tests.causal_lm.recipe import RECIPE as OF_BYTES
 
     torch.set_num_threads(1)

@@ -13,10 +13,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import _table
 from benchmarks._released import LORA, QLORA, estimate_model
-from finetune.hardware.gpu_specs import GPUS, make_cluster
-from finetune.planning.meta_device_estimate import RunEstimate
-from finetune.planning.run_plan import plan_run
-from finetune.recipe import find_recipe, load_released_models
+from overtone.finetune.hardware.gpu_specs import GPUS, make_cluster
+from overtone.finetune.planning.meta_device_estimate import RunEstimate
+from overtone.finetune.planning.run_plan import plan_run
+from overtone.finetune.recipe import find_recipe, load_released_models
 
 COLUMNS = ("model", "training", "added to the recipe's config", "one GPU", "memory, GiB", "eight GPUs", "memory of each, GiB")
 NOTE = (

@@ -29,16 +29,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks import _table, _timing, _voice
 from benchmarks.voice_ways import frames_of, text_of
-from finetune.config import Config, on_disk, resolve
-from finetune.data import batching, cached_samples, dataset_opening, sample_cache_key
-from finetune.data.batching import Loader, MicroBatch, Order, Place, RankBatch, Step
-from finetune.distributed import process_group
-from finetune.distributed.process_group import World
-from finetune.recipe import Recipe, Sample
-from recipes.llm_sft import recipe as chat
-from recipes.llm_sft import tiny_checkpoint
-from recipes.voice_clone import recipe as voice
-from recipes.voice_clone.model.config_factory import SMALL
+from overtone.finetune.config import Config, on_disk, resolve
+from overtone.finetune.data import batching, cached_samples, dataset_opening, sample_cache_key
+from overtone.finetune.data.batching import Loader, MicroBatch, Order, Place, RankBatch, Step
+from overtone.finetune.distributed import process_group
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.recipe import Recipe, Sample
+from overtone.recipes.llm_sft import recipe as chat
+from overtone.recipes.llm_sft import tiny_checkpoint
+from overtone.recipes.voice_clone import recipe as voice
+from overtone.recipes.voice_clone.model.config_factory import SMALL
 
 OPERATIONS = {"llm_sft": 9_400, "voice_clone": 12_700}
 """That one micro-batch issues, forward and backward: Qwen3-1.7B and Qwen3-TTS 0.6B, counted by a dispatch mode."""

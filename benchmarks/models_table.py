@@ -13,11 +13,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import _table
 from benchmarks._released import LORA, QLORA, Overrides, estimate_model, released_models
-from finetune.errors import UserError
-from finetune.hardware.gpu_specs import GPUS, make_cluster
-from finetune.planning.meta_device_estimate import RunEstimate
-from finetune.planning.run_plan import plan_run
-from finetune.recipe import ReleasedModel, find_recipe, load_recipe
+from overtone.finetune.errors import UserError
+from overtone.finetune.hardware.gpu_specs import GPUS, make_cluster
+from overtone.finetune.planning.meta_device_estimate import RunEstimate
+from overtone.finetune.planning.run_plan import plan_run
+from overtone.finetune.recipe import ReleasedModel, find_recipe, load_recipe
 
 WAYS: dict[str, Overrides] = {"full": (), "LoRA": LORA, "QLoRA": QLORA}
 COLUMNS = (

@@ -15,11 +15,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from benchmarks import _table
-from finetune.data import batching, cached_samples, index_building
-from finetune.data.batching import Order, Place
-from finetune.data.cached_samples import Ids
-from finetune.data.index_building import Measured
-from finetune.storage import files
+from overtone.finetune.data import batching, cached_samples, index_building
+from overtone.finetune.data.batching import Order, Place
+from overtone.finetune.data.cached_samples import Ids
+from overtone.finetune.data.index_building import Measured
+from overtone.finetune.storage import files
 
 ORDER = Order(seed=1, window=1024, micro_tokens=4096, global_batch_tokens=16384)
 ROUNDS = 15

@@ -20,9 +20,9 @@ import soxr
 
 from benchmarks import _overlap_fitting, _prompts, _table
 from benchmarks._prompts import FLITE, RATE
-from data_prep.audio.waveform import MASTER_RATE, Samples
-from data_prep.clips.overlapped_speech import measure_overlap
-from data_prep.clips.quality_rules import MOST_OVERLAP
+from overtone.data_prep.audio.waveform import MASTER_RATE, Samples
+from overtone.data_prep.clips.overlapped_speech import measure_overlap
+from overtone.data_prep.clips.quality_rules import MOST_OVERLAP
 
 TUNED, REPORTED = _overlap_fitting.TUNED, ("es", "fr", "ru", *FLITE)
 PAIRS = {

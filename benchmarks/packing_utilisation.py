@@ -10,8 +10,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from benchmarks import _table
-from finetune.data.batching import Order, micro_batches
-from finetune.data.cached_samples import Ids
+from overtone.finetune.data.batching import Order, micro_batches
+from overtone.finetune.data.cached_samples import Ids
 
 KINDS = {"instructions": (5.6, 0.8), "conversations": (6.5, 1.0)}
 """Mean and standard deviation of the logarithm of a sample's tokens: a median of 270, and of 665 with a long tail."""

@@ -22,16 +22,16 @@ from transformers import AutoModelForCausalLM, FalconConfig, GPTNeoXConfig, Llam
 
 from benchmarks import _table
 from benchmarks._heads import WholeLogits
-from finetune.config import Lora
-from finetune.distributed.tensor_parallel import blocks_of
-from finetune.modeling import loading, lora_adapters
-from finetune.modeling.loss_head import LossHead
-from finetune.planning.activation_memory import Recomputing, trace_step, trim_stacks
-from finetune.planning.memory import Arrangement, estimate_memory, outline_model
-from finetune.recipe import Batch
-from recipes.language import varlen_attention
-from recipes.language.causal_lm_loss import compute_terms
-from recipes.language.causal_model import CausalModel, find_block_classes
+from overtone.finetune.config import Lora
+from overtone.finetune.distributed.tensor_parallel import blocks_of
+from overtone.finetune.modeling import loading, lora_adapters
+from overtone.finetune.modeling.loss_head import LossHead
+from overtone.finetune.planning.activation_memory import Recomputing, trace_step, trim_stacks
+from overtone.finetune.planning.memory import Arrangement, estimate_memory, outline_model
+from overtone.finetune.recipe import Batch
+from overtone.recipes.language import varlen_attention
+from overtone.recipes.language.causal_lm_loss import compute_terms
+from overtone.recipes.language.causal_model import CausalModel, find_block_classes
 
 COLUMNS = ("run", "source", "published, GB", "states, GB", "traced, GB", "sum / published", "use", "fitted / published")
 LITGPT = "litgpt tutorials/resource-tables.md"

@@ -22,11 +22,11 @@ import soundfile
 import soxr
 
 from benchmarks import _table, transcribe_speed
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, load_track, probe_recording
-from data_prep.cli import voice
-from data_prep.pipeline.stage_cache import Stages
-from data_prep.segmentation import vad
-from finetune.storage import files
+from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, load_track, probe_recording
+from overtone.data_prep.cli import voice
+from overtone.data_prep.pipeline.stage_cache import Stages
+from overtone.data_prep.segmentation import vad
+from overtone.finetune.storage import files
 
 MINUTES = 3.0
 LETTERS_PER_SECOND = 13

@@ -101,7 +101,7 @@ def add_trials(counts: Path, kind: str, subject: str, seeds: range, end: float) 
 def save_outcomes(path: Path, kind: str, subject: str, found: list[tuple[int, str, str | None]]) -> None:
     """Add outcomes to the file, and empty the list. The file is read again, since another run may have added its own."""
     from benchmarks._seeded_trials import count_weight
-    from finetune.storage import files
+    from overtone.finetune.storage import files
 
     with files.hold_lock(path.with_suffix(".lock")):
         counts = _trial_counts.read_counts(path)

@@ -18,13 +18,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import _table
-from finetune.config import resolve
-from finetune.hardware.gpu_specs import GPUS, Cluster
-from finetune.planning.meta_device_estimate import estimate_run
-from finetune.planning.parallelism_planner import LayoutEstimate, Work, estimate_layout, list_arrangements, rank_layouts
-from finetune.recipe import find_recipe, load_recipe
-from finetune.storage import files
-from recipes.voice_clone.model.config_factory import make_released_config
+from overtone.finetune.config import resolve
+from overtone.finetune.hardware.gpu_specs import GPUS, Cluster
+from overtone.finetune.planning.meta_device_estimate import estimate_run
+from overtone.finetune.planning.parallelism_planner import LayoutEstimate, Work, estimate_layout, list_arrangements, rank_layouts
+from overtone.finetune.recipe import find_recipe, load_recipe
+from overtone.finetune.storage import files
+from overtone.recipes.voice_clone.model.config_factory import make_released_config
 
 GPU = "h100-80gb"
 MACHINE = 8

@@ -19,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import _table
 from benchmarks.scaling import GPU, LLAMA_8B, MACHINE, Model, cluster_of, work_of
 from benchmarks.scaling_pipeline import SHAPES
-from finetune.hardware.gpu_specs import EFFICIENCY, GPUS
-from finetune.planning.memory import Arrangement
-from finetune.planning.parallelism_planner import Work, estimate_layout
-from recipes.voice_clone.model.config_factory import make_released_config
+from overtone.finetune.hardware.gpu_specs import EFFICIENCY, GPUS
+from overtone.finetune.planning.memory import Arrangement
+from overtone.finetune.planning.parallelism_planner import Work, estimate_layout
+from overtone.recipes.voice_clone.model.config_factory import make_released_config
 
 TRACED = tuple(2**power for power in range(11, 19))
 """Lengths of the traced sequences, in positions."""

@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import _table
-from finetune.hardware.gpu_specs import EFFICIENCY, GPUS
+from overtone.finetune.hardware.gpu_specs import EFFICIENCY, GPUS
 
 BANDWIDTH = {"h100-80gb": 3350, "a100-80gb": 2039, "l40s": 864, "l4": 300, "rtx-4090": 1008}
 """GB a second of a GPU's own memory, from NVIDIA's data sheets (H100 SXM5, A100 SXM4)."""

@@ -15,9 +15,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import _table
-from finetune.hardware.gpu_specs import EFFICIENCY, GPUS
-from finetune.planning.memory import GIB, GRADIENT
-from finetune.planning.parallelism_planner import HOP
+from overtone.finetune.hardware.gpu_specs import EFFICIENCY, GPUS
+from overtone.finetune.planning.memory import GIB, GRADIENT
+from overtone.finetune.planning.parallelism_planner import HOP
 
 GPU = GPUS["h100-80gb"]
 MACHINE = 8

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import _table
 from benchmarks.scaling import COUNTS, FABRICS, WAYS, Case, cases, cluster_of, waits, work_of
-from finetune.planning.parallelism_planner import estimate_layout
+from overtone.finetune.planning.parallelism_planner import estimate_layout
 
 MOST = 0.2
 """Of a step, spent waiting: positions cost at most a quarter more than without."""

@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import _table
 from benchmarks.scaling import FABRICS, LLAMA_8B, MACHINE, Model, cluster_of, work_of
-from finetune.hardware.gpu_specs import Cluster
-from finetune.planning.activation_memory import Activations, Recomputing
-from finetune.planning.parallelism_planner import HOP, LayoutEstimate, Work, estimate_layout, list_arrangements, rank_layouts
+from overtone.finetune.hardware.gpu_specs import Cluster
+from overtone.finetune.planning.activation_memory import Activations, Recomputing
+from overtone.finetune.planning.parallelism_planner import HOP, LayoutEstimate, Work, estimate_layout, list_arrangements, rank_layouts
 
 SEQUENCE, BATCH = 8192, 2**22
 """Positions of a micro-batch, which is one sequence, and of a step: 512 sequences, as Llama 3 was pretrained at first."""

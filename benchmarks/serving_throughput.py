@@ -23,17 +23,17 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from benchmarks import _table, _voice
 from benchmarks.generation import add_named_speaker
-from recipes.language.tokenizer import load_tokenizer
-from recipes.llm_sft import tiny_checkpoint
-from recipes.llm_sft.generation import LoadedModel
-from recipes.llm_sft.serving.chat_batch import AnswerRequest
-from recipes.llm_sft.serving.chat_queue import ChatQueue, ServedModel, find_batching_obstacle, open_lane
-from recipes.serving.continuous_batch_scheduler import CutOffError
-from recipes.speech.decoding.token_sampling import CodeSampler
-from recipes.speech.interface import SpeechRequest, SpeechSampling
-from recipes.speech.serving.request_queue import SpeechQueue
-from recipes.voice_clone.inference.synthesizer import open_synthesizer
-from recipes.voice_clone.model.config_factory import FRAME_RATE, SMALL, ModelSize
+from overtone.recipes.language.tokenizer import load_tokenizer
+from overtone.recipes.llm_sft import tiny_checkpoint
+from overtone.recipes.llm_sft.generation import LoadedModel
+from overtone.recipes.llm_sft.serving.chat_batch import AnswerRequest
+from overtone.recipes.llm_sft.serving.chat_queue import ChatQueue, ServedModel, find_batching_obstacle, open_lane
+from overtone.recipes.serving.continuous_batch_scheduler import CutOffError
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler
+from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
+from overtone.recipes.speech.serving.request_queue import SpeechQueue
+from overtone.recipes.voice_clone.inference.synthesizer import open_synthesizer
+from overtone.recipes.voice_clone.model.config_factory import FRAME_RATE, SMALL, ModelSize
 
 COLUMNS = (
     *("model", "clients", "requests / s, one at a time", "requests / s, batched", "batched / one at a time"),

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from benchmarks import _table
-from finetune.storage import files
+from overtone.finetune.storage import files
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = ROOT / ".venv-chat" / "bin" / "python"
@@ -67,7 +67,7 @@ def make(folder: Path, rows: int, width: int) -> None:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from recipes.llm_sft import tiny_checkpoint
+    from overtone.recipes.llm_sft import tiny_checkpoint
 
     tiny_checkpoint.build(folder / "base")
     torch.manual_seed(0)

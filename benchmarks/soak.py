@@ -29,8 +29,8 @@ import psutil
 
 from benchmarks import _table
 from benchmarks._seeded_trials import command_line, make_inputs
-from finetune.monitoring.run_records import read_log
-from finetune.storage import files
+from overtone.finetune.monitoring.run_records import read_log
+from overtone.finetune.storage import files
 from tests import loopback
 from tests.reliability.object_storage import BUCKET, Server
 

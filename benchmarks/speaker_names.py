@@ -22,13 +22,13 @@ from scipy.optimize import linear_sum_assignment
 
 from benchmarks import _prompts, _table
 from benchmarks._prompts import RATE
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples
-from data_prep.segmentation import vad
-from data_prep.speakers import resemblyzer_encoder
-from data_prep.speakers.encoder_selection import find_installed_encoder
-from data_prep.speakers.voice_changes import assess_clip, label_windows
-from data_prep.speakers.voice_clusters import VoiceCount
-from data_prep.speakers.windowed_speaker_vectors import VoiceWindows, embed_windows, join_windows, read_windows
+from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples
+from overtone.data_prep.segmentation import vad
+from overtone.data_prep.speakers import resemblyzer_encoder
+from overtone.data_prep.speakers.encoder_selection import find_installed_encoder
+from overtone.data_prep.speakers.voice_changes import assess_clip, label_windows
+from overtone.data_prep.speakers.voice_clusters import VoiceCount
+from overtone.data_prep.speakers.windowed_speaker_vectors import VoiceWindows, embed_windows, join_windows, read_windows
 
 GROUPS = {
     "one person, limits chosen on": ("en", "it"),

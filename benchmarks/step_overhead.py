@@ -15,7 +15,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import _ranks, _table, _voice
-from recipes.voice_clone.model.config_factory import SMALL, ModelSize
+from overtone.recipes.voice_clone.model.config_factory import SMALL, ModelSize
 
 SMALL_ENOUGH = ModelSize("small", 2048, 256, 384, 1024, 6, 384, 1024, 2, 6, 2, 64, 16, 8, 2048)
 """39 million parameters: as wide as lets matrix products, and not calls, take the time, and small enough for a processor."""

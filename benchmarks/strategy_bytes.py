@@ -15,8 +15,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import _ranks, _table
-from finetune.config import Config, resolve
-from finetune.storage import files
+from overtone.finetune.config import Config, resolve
+from overtone.finetune.storage import files
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "tests" / "causal_lm"

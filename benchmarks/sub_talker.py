@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from benchmarks import _table, _timing, _voice
 from benchmarks._by_hand import check_equal_losses, load_filled_model, stock_heads, stock_others
-from recipes.voice_clone.model.config_factory import CODEBOOKS, SMALL
-from recipes.voice_clone.model.qwen3_tts_model import frame_embeddings, run_code_predictor, sum_codebook_losses
-from recipes.voice_clone.recipe import RECIPE
+from overtone.recipes.voice_clone.model.config_factory import CODEBOOKS, SMALL
+from overtone.recipes.voice_clone.model.qwen3_tts_model import frame_embeddings, run_code_predictor, sum_codebook_losses
+from overtone.recipes.voice_clone.recipe import RECIPE
 
 COLUMNS = ("model", "at once", "loop over time", "loop / at once")
 NOTE = (

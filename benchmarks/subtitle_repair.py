@@ -24,20 +24,20 @@ import soundfile
 import soxr
 
 from benchmarks import _table
-from data_prep.audio.waveform import MASTER_RATE, Audio, Track, convert_position
-from data_prep.pipeline import transcript_timing
-from data_prep.pipeline.lazy_audio import LazyAudio
-from data_prep.pipeline.recording_results import DetectedSpeech, Job, TimedText
-from data_prep.pipeline.stage_cache import Stages
-from data_prep.pipeline.worker_models import Models
-from data_prep.recordings.recording_files import RecordingSource
-from data_prep.recordings.timed_transcript import TimedUtterance
-from data_prep.recordings.user_transcripts import UserTranscript
-from data_prep.segmentation import vad
-from data_prep.segmentation.clip_segmentation import Lengths, TextUnit
-from data_prep.segmentation.subtitle_repair import TimingRepair, TimingSegment
-from data_prep.segmentation.vad import Region
-from finetune.terminal import print_line
+from overtone.data_prep.audio.waveform import MASTER_RATE, Audio, Track, convert_position
+from overtone.data_prep.pipeline import transcript_timing
+from overtone.data_prep.pipeline.lazy_audio import LazyAudio
+from overtone.data_prep.pipeline.recording_results import DetectedSpeech, Job, TimedText
+from overtone.data_prep.pipeline.stage_cache import Stages
+from overtone.data_prep.pipeline.worker_models import Models
+from overtone.data_prep.recordings.recording_files import RecordingSource
+from overtone.data_prep.recordings.timed_transcript import TimedUtterance
+from overtone.data_prep.recordings.user_transcripts import UserTranscript
+from overtone.data_prep.segmentation import vad
+from overtone.data_prep.segmentation.clip_segmentation import Lengths, TextUnit
+from overtone.data_prep.segmentation.subtitle_repair import TimingRepair, TimingSegment
+from overtone.data_prep.segmentation.vad import Region
+from overtone.finetune.terminal import print_line
 
 ROOT = Path(os.environ.get("PROMPTS", "/"))
 VOICES = {"en": "en_US_f_Allison", "es": "es_MX_f_Allison", "fr": "fr_CA_f_June", "it": "it_IT_m_Carlo", "ru": "ru_RU_f_IvrvoiceRU"}

@@ -29,10 +29,10 @@ from whisper.model import ModelDimensions, Whisper
 from benchmarks import _table, scaling_data, transcribe_speed
 from benchmarks._gpu_speech import GOAL
 from benchmarks.scaling_data import BANDWIDTH, FRAMES, SIZES, START, STREAM, VOCABULARY
-from data_prep.segmentation import vad
-from data_prep.transcription import packed_transcription, whisper_engine
-from data_prep.transcription.packed_transcription import BATCH, Pack
-from finetune.hardware.gpu_specs import EFFICIENCY, GPUS
+from overtone.data_prep.segmentation import vad
+from overtone.data_prep.transcription import packed_transcription, whisper_engine
+from overtone.data_prep.transcription.packed_transcription import BATCH, Pack
+from overtone.finetune.hardware.gpu_specs import EFFICIENCY, GPUS
 
 LARGE = SIZES["large-v3"]
 FEW, MORE = 1, 2

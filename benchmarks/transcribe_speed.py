@@ -27,9 +27,9 @@ from whisper.model import ModelDimensions, Whisper
 from whisper.tokenizer import get_tokenizer
 
 from benchmarks import _table
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples, load_track, probe_recording
-from data_prep.segmentation import vad
-from data_prep.transcription import packed_transcription, whisper_engine
+from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples, load_track, probe_recording
+from overtone.data_prep.segmentation import vad
+from overtone.data_prep.transcription import packed_transcription, whisper_engine
 
 SAMPLE = Path(__file__).resolve().parents[1] / "recipes" / "voice_clone" / "sample"
 RECORDINGS = ("rms/railway.ogg", "rms/workshop.wav", "slt/harbour.flac", "slt/kitchen.mp3")

@@ -11,8 +11,8 @@ import numpy as np
 
 from benchmarks import _table
 from benchmarks.packing_utilisation import computed, side_by_side
-from finetune.data.cached_samples import Ids
-from recipes.voice_clone.model.config_factory import FRAME_RATE
+from overtone.finetune.data.cached_samples import Ids
+from overtone.recipes.voice_clone.model.config_factory import FRAME_RATE
 
 KINDS = {"one sentence each": (1.3, 0.45, 1.0, 12.0), "audiobook": (2.1, 0.55, 1.0, 30.0)}
 """Mean and standard deviation of the logarithm of a clip's seconds (medians of 3.7 and 8.2 s), and the shortest and longest kept."""

@@ -28,16 +28,16 @@ from torch import nn
 from benchmarks import _table, _timing, _voice
 from benchmarks._by_hand import Step, bare_step, check_equal_losses, load_filled_model, optimizer_of, stock_heads, stock_sums
 from benchmarks.voice_batches import KINDS
-from finetune.config import Config
-from finetune.data import batching
-from finetune.data.batching import Loader, MicroBatch, RankBatch
-from finetune.distributed import process_group
-from finetune.distributed.process_group import World
-from finetune.training import setup
-from finetune.training.step import Training, train_step
-from recipes.voice_clone.model.config_factory import FRAME_RATE, SMALL
-from recipes.voice_clone.model.tiny_checkpoint import SENTENCES
-from recipes.voice_clone.recipe import RECIPE
+from overtone.finetune.config import Config
+from overtone.finetune.data import batching
+from overtone.finetune.data.batching import Loader, MicroBatch, RankBatch
+from overtone.finetune.distributed import process_group
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.training import setup
+from overtone.finetune.training.step import Training, train_step
+from overtone.recipes.voice_clone.model.config_factory import FRAME_RATE, SMALL
+from overtone.recipes.voice_clone.model.tiny_checkpoint import SENTENCES
+from overtone.recipes.voice_clone.recipe import RECIPE
 
 LONGEST = 100
 """Frames of a clip, 8 seconds: the loop over frames is limited to so many calls for a clip, and clips are no longer here."""

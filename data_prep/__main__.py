@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import sys
 
-from finetune.argument_parsing import suggest_word
-from finetune.terminal import print_diagnostic, print_line, protect_terminal
+from overtone.finetune.argument_parsing import suggest_word
+from overtone.finetune.terminal import print_diagnostic, print_line, protect_terminal
 
 VERBS = {
     "voice": "turn recordings into clips with transcripts (train.jsonl, val.jsonl, rejects.jsonl)",
@@ -34,7 +34,7 @@ OTHER_NAMES = {
 def main(argv: list[str]) -> int:
     """Run the verb that `argv` names and return its exit code; 2 for an unknown verb."""
     if argv and argv[0] in VERBS:
-        return importlib.import_module(f"data_prep.cli.{argv[0]}").main(argv[1:])
+        return importlib.import_module(f"overtone.data_prep.cli.{argv[0]}").main(argv[1:])
     help_requested = bool(argv) and argv[0] in ("-h", "--help")
     if argv and not help_requested:
         known = OTHER_NAMES.get(argv[0].lower())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from data_prep.hub_dataset_configs import DataFiles, match_pattern
-from finetune.errors import UserError
+from overtone.data_prep.hub_dataset_configs import DataFiles, match_pattern
+from overtone.finetune.errors import UserError
 
 OTHER_SPLITS = re.compile(r"(^|[/_.-])(test|testing|validation|valid|dev|val|eval|evaluation)([-_./]|$)", re.IGNORECASE)
 """Matches the path of a file, or the name of a split, that is not training data."""

@@ -11,9 +11,9 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from finetune.config_sources import load_yaml
-from finetune.errors import UserError
-from finetune.storage import input_files
+from overtone.finetune.config_sources import load_yaml
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import input_files
 
 HEADER = re.compile(r"\A\ufeff?---[ \t]*\r?\n(.*?\n)---[ \t]*\r?$", re.DOTALL | re.MULTILINE)
 CONFIGS = re.compile(r"^configs:.*\n(?:(?:[ \t-].*)?\r?\n)*", re.MULTILINE)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from data_prep.dataset_split_selection import choose_configurations, find_split, guess_split, list_configuration_folders
-from data_prep.hub_dataset_configs import read_configurations
-from finetune.storage.model_resolver import find_dataset_card, resolve_dataset
+from overtone.data_prep.dataset_split_selection import choose_configurations, find_split, guess_split, list_configuration_folders
+from overtone.data_prep.hub_dataset_configs import read_configurations
+from overtone.finetune.storage.model_resolver import find_dataset_card, resolve_dataset
 
 NO_DATA = frozenset(
     {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}

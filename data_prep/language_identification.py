@@ -8,8 +8,8 @@ import unicodedata
 from collections import Counter
 from typing import Any, NamedTuple
 
-from data_prep.language_codes import NAMES
-from finetune.errors import UserError
+from overtone.data_prep.language_codes import NAMES
+from overtone.finetune.errors import UserError
 
 LEAST_LETTERS = 20
 """Letters below which a text is of no known language: short ones such as "ok" are taken for any."""

@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from data_prep.language_codes import find_language_name
-from finetune.errors import UserError
-from finetune.storage import files, input_files, strict_json
-from finetune.storage.referenced_files import find_file
+from overtone.data_prep.language_codes import find_language_name
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files, input_files, strict_json
+from overtone.finetune.storage.referenced_files import find_file
 
 LANGUAGES = {
     "de": "german",

@@ -1,3 +1,1 @@
-"""Overtone: fine-tuning of speech and language models. Importing this package loads nothing heavy."""
-
-__version__ = "0.1.0"
+"""Trains, exports and generates; independent of any model. Importing this package loads nothing heavy."""

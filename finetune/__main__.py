@@ -6,10 +6,10 @@ import importlib
 import signal
 import sys
 
-from finetune import __version__
-from finetune.argument_parsing import suggest_word
-from finetune.storage.folder_handles import name_paths
-from finetune.terminal import print_diagnostic, print_line, protect_terminal
+from overtone import __version__
+from overtone.finetune.argument_parsing import suggest_word
+from overtone.finetune.storage.folder_handles import name_paths
+from overtone.finetune.terminal import print_diagnostic, print_line, protect_terminal
 
 VERBS = {
     "train": "fine-tune a model: on one GPU, with --launch fsdp2 on all of them",
@@ -32,17 +32,17 @@ VERBS = {
 }
 
 MODULES = {
-    "train": "finetune.train",
-    "ray-train": "finetune.ray_train",
-    "ray-tune": "finetune.cli.ray_tune",
-    "eval-voice": "finetune.cli.eval_voice",
-    "select": "finetune.cli.select_checkpoint",
-    "check": "finetune.cli.verify_checkpoints",
-    "verify-audio": "finetune.cli.verify_synthetic_mark",
-    "ls": "finetune.cli.list_runs",
-    "translate": "finetune.cli.translate_launch_file",
-    "cp": "finetune.cli.copy_recipe",
-    "where": "finetune.cli.install_paths",
+    "train": "overtone.finetune.train",
+    "ray-train": "overtone.finetune.ray_train",
+    "ray-tune": "overtone.finetune.cli.ray_tune",
+    "eval-voice": "overtone.finetune.cli.eval_voice",
+    "select": "overtone.finetune.cli.select_checkpoint",
+    "check": "overtone.finetune.cli.verify_checkpoints",
+    "verify-audio": "overtone.finetune.cli.verify_synthetic_mark",
+    "ls": "overtone.finetune.cli.list_runs",
+    "translate": "overtone.finetune.cli.translate_launch_file",
+    "cp": "overtone.finetune.cli.copy_recipe",
+    "where": "overtone.finetune.cli.install_paths",
 }
 """The module of each verb that does not bear the name of one in `finetune/cli/`."""
 
@@ -80,7 +80,7 @@ def main(argv: list[str]) -> int:
         return 2
     name_paths(argv)  # here, since some verbs hand their arguments to a recipe
     try:
-        module = importlib.import_module(MODULES.get(argv[0], f"finetune.cli.{argv[0]}"))
+        module = importlib.import_module(MODULES.get(argv[0], f"overtone.finetune.cli.{argv[0]}"))
     except KeyboardInterrupt:  # later ones are the verb's
         print_diagnostic("interrupted")
         return 128 + signal.SIGINT

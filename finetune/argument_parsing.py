@@ -9,9 +9,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NoReturn
 
-from finetune.addresses import looks_like_url
-from finetune.errors import UserError
-from finetune.storage.folder_handles import name_paths
+from overtone.finetune.addresses import looks_like_url
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.folder_handles import name_paths
 
 CHOICE = re.compile(r"argument (?P<name>.*?): invalid choice: '(?P<given>.*)' \(choose from (?P<choices>.*)\)", re.DOTALL)
 """argparse's message for a value that is not among the choices."""

@@ -10,14 +10,14 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from finetune.addresses import hide_word
-from finetune.recipe import recipe_arguments
+from overtone.finetune.addresses import hide_word
+from overtone.finetune.recipe import recipe_arguments
 
 PACKAGE = Path(__file__).resolve().parent
-VERBS = ("train", "finetune.train")
+VERBS = ("train", "overtone.finetune.train")
 """Words that mark the command of a training, besides the path of train.py."""
 SCRIPTS = ("finetune", "accelerate", "torchrun", "train.py")
-MODULES = ("finetune", "finetune.train", "accelerate.commands.launch", "torch.distributed.run")
+MODULES = ("finetune", "overtone.finetune", "overtone.finetune.train", "accelerate.commands.launch", "torch.distributed.run")
 INTERPRETER_FLAGS = ("-u", "-O", "-B", "-I", "-s", "-E")
 
 
@@ -49,12 +49,12 @@ def launch_command(config_file: object, launcher: Sequence[object], arguments: S
 
 def training_script() -> list[str]:
     """What accelerate starts: train.py of a clone by its path, the module of an installed copy."""
-    return ["-m", "finetune.train"] if is_installed() else [str(shorten_path(PACKAGE / "train.py"))]
+    return ["-m", "overtone.finetune.train"] if is_installed() else [str(shorten_path(PACKAGE / "train.py"))]
 
 
 def is_installed() -> bool:
-    """Whether the package was installed from a wheel: there, the launch files are inside it."""
-    return (PACKAGE / "configs").is_dir()
+    """Whether the package was installed from a wheel: a clone has `overtone/` beside `finetune/`."""
+    return not (PACKAGE.parent / "overtone").is_dir()
 
 
 def launch_file(name: str) -> Path:
@@ -63,8 +63,8 @@ def launch_file(name: str) -> Path:
 
 
 def configs_folder() -> Path:
-    """Folder of the launch files: next to the package in a clone, inside it when installed."""
-    return next(path for path in (PACKAGE.parent / "configs", PACKAGE / "configs") if path.is_dir())
+    """Folder of the launch files."""
+    return PACKAGE.parent / "configs"
 
 
 def shorten_path(path: Path) -> Path:

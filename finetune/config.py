@@ -31,13 +31,13 @@ from pydantic import (
 )
 from typing_extensions import TypeVar
 
-from finetune.addresses import RemoteAddress, is_url, looks_like_url
-from finetune.config_diff import flatten
-from finetune.config_errors import explain
-from finetune.config_key_descriptions import fields
-from finetune.config_sources import ConfigSource, Dumper, merge, parse_overrides, read_config_file, split_section
-from finetune.errors import UserError
-from finetune.storage.folder_handles import name_paths
+from overtone.finetune.addresses import RemoteAddress, is_url, looks_like_url
+from overtone.finetune.config_diff import flatten
+from overtone.finetune.config_errors import explain
+from overtone.finetune.config_key_descriptions import fields
+from overtone.finetune.config_sources import ConfigSource, Dumper, merge, parse_overrides, read_config_file, split_section
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.folder_handles import name_paths
 
 AUTO: Final = "auto"
 OVERLAY = "lora"

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from finetune.config_key_descriptions import fields, section_of
+from overtone.finetune.config_key_descriptions import fields, section_of
 
 
 def explain(problem: ErrorDetails, model: type[BaseModel], origins: dict[str, str]) -> str:

@@ -7,7 +7,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
-from finetune.addresses import RemoteAddress
+from overtone.finetune.addresses import RemoteAddress
 
 
 def fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str, str]]:

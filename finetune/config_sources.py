@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 import yaml
 
-from finetune.errors import UserError
-from finetune.storage import input_files
-from finetune.storage.folder_handles import name_paths
-from finetune.storage.strict_json import DEEPEST, TOO_DEEP, one_line
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import input_files
+from overtone.finetune.storage.folder_handles import name_paths
+from overtone.finetune.storage.strict_json import DEEPEST, TOO_DEEP, one_line
 
 LARGEST = 2**63 - 1
 """Largest integer: a larger one fits neither a tensor nor a random generator."""

@@ -8,8 +8,8 @@ import signal
 import sys
 from collections.abc import Callable
 
-from finetune.addresses import hide_secrets
-from finetune.terminal import print_diagnostic
+from overtone.finetune.addresses import hide_secrets
+from overtone.finetune.terminal import print_diagnostic
 
 
 class UserError(Exception):

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetune import command_lines
-from finetune.config_sources import Arguments, read_config_file
-from finetune.errors import UserError
-from finetune.monitoring.run_records import EXIT_RECORD, read_json
+from overtone.finetune import command_lines
+from overtone.finetune.config_sources import Arguments, read_config_file
+from overtone.finetune.errors import UserError
+from overtone.finetune.monitoring.run_records import EXIT_RECORD, read_json
 
 FLAG = "launch"
 PASSED_ON = ("num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port")

@@ -15,8 +15,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-if __package__ in (None, ""):  # started as a file: the first entry of the path is finetune/, where `import finetune` finds nothing
-    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+if __package__ in (None, ""):  # started as a file: the first entry of the path is finetune/, where `import overtone` finds nothing
+    sys.path[0] = next(str(folder) for folder in Path(__file__).resolve().parents if (folder / "overtone").is_dir())
 
 import os
 import re
@@ -24,15 +24,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from finetune.command_lines import export_command, join_words
-from finetune.config_sources import Arguments, parse_arguments
-from finetune.errors import UserError, exit_code
-from finetune.monitoring.run_records import is_finished
-from finetune.ray_cluster import cluster_checks, cluster_connection
-from finetune.ray_cluster.verb_arguments import CLUSTER_FLAGS, ClusterOptions, format_arguments, list_local_files
-from finetune.storage import files
-from finetune.terminal import print_line
-from finetune.train import check_config, load_checked_recipe, print_help, report_overlay
+from overtone.finetune.command_lines import export_command, join_words
+from overtone.finetune.config_sources import Arguments, parse_arguments
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.monitoring.run_records import is_finished
+from overtone.finetune.ray_cluster import cluster_checks, cluster_connection
+from overtone.finetune.ray_cluster.verb_arguments import CLUSTER_FLAGS, ClusterOptions, format_arguments, list_local_files
+from overtone.finetune.storage import files
+from overtone.finetune.terminal import print_line
+from overtone.finetune.train import check_config, load_checked_recipe, print_help, report_overlay
 
 if TYPE_CHECKING:
     from ray.train import Result
@@ -99,7 +99,7 @@ def train_on_cluster(engine: Engine, gpu: bool, run_dir: Path, arguments: list[s
     from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    from finetune.ray_cluster.worker import train_as_worker
+    from overtone.finetune.ray_cluster.worker import train_as_worker
 
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # else each line is printed twice
     records, launch = files.make_folder(run_dir / RECORDS), time.strftime("%Y%m%d-%H%M%S")

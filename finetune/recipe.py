@@ -18,17 +18,19 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
 from pydantic import BaseModel
 from typing_extensions import TypeVar
 
-from finetune.errors import UserError
+from overtone.finetune.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Generator, Size, Tensor, nn
 
-    from finetune.config import Config
-    from finetune.storage.tensor_layouts import TensorLayout
+    from overtone.finetune.config import Config
+    from overtone.finetune.storage.tensor_layouts import TensorLayout
 
 OptionsT = TypeVar("OptionsT", bound=BaseModel, default=Any)
 """A recipe's `Options`. A plain `Recipe` is one with any options."""
 
+PACKAGES = ("finetune", "data_prep", "recipes")
+"""The packages below `overtone`."""
 POSITIONS = "positions"
 """The word for what `Recipe.length` counts, unless the recipe has its own."""
 Sample = dict[str, "Tensor"]
@@ -308,7 +310,7 @@ class Inference:
     """(run, checkpoint or exported folder; remaining arguments) → exit code, for `finetune eval-voice`. Absent: it makes no voice."""
     select: Callable[[Path, list[str]], int] | None = None
     """(run, remaining arguments) → exit code, for `finetune select`: generates with the run's checkpoints, measures the output, and writes
-    its choice by `finetune.exporting.selection_record.write_selection`. Absent: the checkpoints' evaluations decide."""
+    its choice by `overtone.finetune.exporting.selection_record.write_selection`. Absent: the checkpoints' evaluations decide."""
     example: tuple[str, ...] = ()
     """Arguments of `finetune generate` for the command that a run prints after its last step: a text to start with."""
     metrics: SampleMetrics | None = None
@@ -474,7 +476,7 @@ def _read_options_file(folder: Path) -> type[BaseModel] | None:
 def _import(folder: Path, name: str) -> Any:
     """A module of a recipe."""
     if folder.parent.name == "recipes" and folder.parent in _recipe_roots():
-        return importlib.import_module(f"recipes.{folder.name}.{name}")
+        return importlib.import_module(f"overtone.recipes.{folder.name}.{name}")
     return _import_outside(folder, name)
 
 
@@ -502,6 +504,20 @@ def _import_file(name: str, file: Path, inside: list[str] | None) -> None:
         return
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+        _refuse_second_copies(file)
+    except BaseException as error:
         del sys.modules[name]  # half of a module must not pass for the whole at the next import
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in PACKAGES:
+            raise UserError(f"{file} imports {error.name}; import overtone.{error.name}") from error
         raise
+
+
+def _refuse_second_copies(file: Path) -> None:
+    """Raises `UserError` if a recipe imported this package by the names of its folders, which a clone has on the import path: that would
+    be a second copy of each module, whose classes are none of ours."""
+    root = Path(__file__).resolve().parent.parent
+    for name, module in sorted(sys.modules.items()):
+        package, _, inside = name.partition(".")
+        own = package in PACKAGES and Path(getattr(module, "__file__", None) or "/").is_relative_to(root)
+        if own and inside not in ("", "__main__"):
+            raise UserError(f"{file} imports {name}; import overtone.{name}")

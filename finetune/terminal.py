@@ -13,7 +13,7 @@ import warnings
 from types import TracebackType
 from typing import TextIO
 
-from finetune.addresses import hide_secrets
+from overtone.finetune.addresses import hide_secrets
 
 JOINERS = "\u200c\u200d"
 """Format characters that Persian, Indic scripts and emoji need, and that only affect their neighbours."""

@@ -12,27 +12,27 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-if __package__ in (None, ""):  # started as a file: the first entry of the path is finetune/, where `import finetune` finds nothing
-    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+if __package__ in (None, ""):  # started as a file: the first entry of the path is finetune/, where `import overtone` finds nothing
+    sys.path[0] = next(str(folder) for folder in Path(__file__).resolve().parents if (folder / "overtone").is_dir())
 
 import importlib.util
 import os
 from typing import NoReturn
 
-from finetune import launcher
-from finetune.addresses import RemoteAddress
-from finetune.config import Config, describe_overlay, help_text, read_sources, resolve
-from finetune.config_diff import flatten
-from finetune.config_sources import Arguments, parse_arguments, read_config_file
-from finetune.data.raw_data_files import explain_raw_data
-from finetune.errors import ElsewhereError, UserError, exit_code
-from finetune.hardware import cuda_allocator
-from finetune.monitoring.run_records import SAMPLED
-from finetune.recipe import Recipe, built_in_recipes, find_recipe, load_data_advice, load_data_form, load_options, load_recipe
-from finetune.storage import remote
-from finetune.storage.model_resolver import is_hub_name
-from finetune.terminal import print_line, protect_terminal
-from finetune.training import generation_during_training
+from overtone.finetune import launcher
+from overtone.finetune.addresses import RemoteAddress
+from overtone.finetune.config import Config, describe_overlay, help_text, read_sources, resolve
+from overtone.finetune.config_diff import flatten
+from overtone.finetune.config_sources import Arguments, parse_arguments, read_config_file
+from overtone.finetune.data.raw_data_files import explain_raw_data
+from overtone.finetune.errors import ElsewhereError, UserError, exit_code
+from overtone.finetune.hardware import cuda_allocator
+from overtone.finetune.monitoring.run_records import SAMPLED
+from overtone.finetune.recipe import Recipe, built_in_recipes, find_recipe, load_data_advice, load_data_form, load_options, load_recipe
+from overtone.finetune.storage import remote
+from overtone.finetune.storage.model_resolver import is_hub_name
+from overtone.finetune.terminal import print_line, protect_terminal
+from overtone.finetune.training import generation_during_training
 
 EXAMPLES = """
 examples:
@@ -69,7 +69,7 @@ def run(argv: list[str]) -> int:
         if os.environ.get("LOCAL_RANK", "0") == "0":
             raise
         raise ElsewhereError(str(error)) from error  # every process of a machine finds the same mistake; one reports it
-    from finetune.training.run import process_group, train
+    from overtone.finetune.training.run import process_group, train
 
     with process_group(config) as world:
         train(world, config, recipe)
@@ -153,11 +153,11 @@ def check_given_inputs(config: Config) -> None:
         key = "train.patience" if config.train.patience is not None else "checkpoint.best_by"
         raise UserError(f"{key} is set, but there are no evaluations without validation data; give --data.val FILE, or remove {key}")
     if config.data.mix:
-        from finetune.data.mixture import name_sources  # here, since --help needs no numpy
+        from overtone.finetune.data.mixture import name_sources  # here, since --help needs no numpy
 
         name_sources([file.path for file in config.data.mix])  # raises for a file that is listed twice, before all are read
     if isinstance(config.data.val, tuple):
-        from finetune.data.mixture import name_validation_sources
+        from overtone.finetune.data.mixture import name_validation_sources
 
         name_validation_sources(config.data.val)
     for tracker in config.log.trackers:

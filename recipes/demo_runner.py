@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from finetune.command_lines import configs_folder
-from finetune.monitoring.run_records import LOG, read_log
-from finetune.storage import files
-from finetune.terminal import print_diagnostic, print_line
+from overtone.finetune.command_lines import configs_folder, training_script
+from overtone.finetune.monitoring.run_records import LOG, read_log
+from overtone.finetune.storage import files
+from overtone.finetune.terminal import print_diagnostic, print_line
 
 Seconds = dict[str, float]
 """Stage → its duration."""
@@ -54,8 +54,7 @@ def training_command(launch_file: str, launch_options: Sequence[str], options: S
     """`accelerate launch` of finetune/train.py with two processes, by a launch file in configs/."""
     launcher = shutil.which("accelerate", path=str(Path(sys.executable).parent)) or "accelerate"
     launch = [launcher, "launch", "--config_file", configs_folder() / launch_file, "--num_processes", "2", *launch_options]
-    script = ["finetune/train.py"] if Path("finetune/train.py").is_file() else ["-m", "finetune.train"]  # a clone, or an installed copy
-    return [str(word) for word in (*launch, *script, *options)]
+    return [str(word) for word in (*launch, *training_script(), *options)]
 
 
 @contextlib.contextmanager

@@ -15,12 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from finetune.errors import UserError, format_count
-from finetune.ray_cluster import cluster_checks, cluster_connection
+from overtone.finetune.errors import UserError, format_count
+from overtone.finetune.ray_cluster import cluster_checks, cluster_connection
 
 if TYPE_CHECKING:
-    from data_prep.parallel.process_pool import Failure, Make
-    from data_prep.parallel.ray_pool import RayWorkers
+    from overtone.data_prep.parallel.process_pool import Failure, Make
+    from overtone.data_prep.parallel.ray_pool import RayWorkers
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -67,7 +67,7 @@ def open_engine(args: argparse.Namespace, shared: Path, needed: Sequence[Path | 
     if args.engine == "local":
         yield None
         return
-    from data_prep.parallel import ray_pool
+    from overtone.data_prep.parallel import ray_pool
 
     there = [*dict.fromkeys(path.absolute() for path in (Path.cwd(), *needed) if path is not None)]
     with cluster_connection.connect(args.ray_address):
@@ -84,8 +84,8 @@ def run_batches(batches: Sequence[T], make: Make[T, R], remote: RayWorkers) -> I
     """
     import torch
 
-    from data_prep.parallel import ray_pool
-    from data_prep.parallel.process_pool import StopSignal
+    from overtone.data_prep.parallel import ray_pool
+    from overtone.data_prep.parallel.process_pool import StopSignal
 
     with StopSignal() as stop:
         yield from ray_pool.run_items(batches, partial(_open_with_threads, make, torch.get_num_threads()), remote, stop)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from finetune.config import Config
-from finetune.errors import UserError
-from finetune.storage import files, input_files
-from finetune.storage.strict_json import loads_object
+from overtone.finetune.config import Config
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files, input_files
+from overtone.finetune.storage.strict_json import loads_object
 
 
 def store_state(config: Config, state: dict[str, Any]) -> None:

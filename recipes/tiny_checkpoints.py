@@ -11,9 +11,9 @@ from safetensors.torch import save
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Size, Tensor
 
-from finetune.errors import UserError
-from finetune.storage import files
-from finetune.terminal import print_line
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
+from overtone.finetune.terminal import print_line
 
 
 def require_new_folder(folder: Path) -> None:

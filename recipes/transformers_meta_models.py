@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.errors import UserError
-from finetune.storage.model_security import Kind, admit
-from finetune.storage.strict_json import one_line
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.model_security import Kind, admit
+from overtone.finetune.storage.strict_json import one_line
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,7 +43,7 @@ def build_on_meta(make: Callable[[], Any], base: Path) -> Any:
     """What `make` makes of the config of `base`, with parameters on the meta device and real buffers. Raises `UserError` if it fails."""
     from accelerate import init_empty_weights
 
-    from finetune.storage.construction_limits import LargeOnMeta, limit_construction
+    from overtone.finetune.storage.construction_limits import LargeOnMeta, limit_construction
 
     with init_empty_weights(include_buffers=False), without_initialization(), limit_construction(base), LargeOnMeta():
         try:

@@ -11,9 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.errors import UserError
-from finetune.storage.strict_json import one_line
-from finetune.storage.tensor_layouts import TensorLayout
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.strict_json import one_line
+from overtone.finetune.storage.tensor_layouts import TensorLayout
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +26,7 @@ def find_layouts(whole: Any, base: Path) -> dict[str, TensorLayout]:
     transformers 5 renames modules, and makes one parameter of all experts of a layer; its own list of conversions is applied to layouts
     instead of tensors. Raises `UserError` for a conversion that does more than moving values, and for tensors that do not fit together.
     """
-    from finetune.modeling.loading import tensor_shapes
+    from overtone.finetune.modeling.loading import tensor_shapes
 
     known = tensor_shapes(base) if any(base.glob("*.safetensors")) else {}
     own: dict[str, Tensor] = whole.state_dict(keep_vars=True)
@@ -109,7 +109,7 @@ def find_file_names(whole: Any, names: Collection[str]) -> dict[str, str]:
 
 def read_buffers(whole: Any, layouts: Mapping[str, TensorLayout], base: Path) -> dict[str, Tensor]:
     """Values of the saved buffers by their names in the model: statistics of batch normalization. `layouts`: from `find_layouts`."""
-    from finetune.modeling.loading import open_base, tensor_shapes
+    from overtone.finetune.modeling.loading import open_base, tensor_shapes
 
     saved = whole.state_dict().keys() - dict(whole.named_parameters()).keys()
     if not saved or not any(base.glob("*.safetensors")):

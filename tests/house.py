@@ -16,6 +16,8 @@ from pathlib import Path, PurePosixPath
 House = Mapping[str, str]
 
 PACKAGES = ("finetune", "data_prep", "recipes")
+BELOW = "overtone."
+"""Everything is imported below this name. A house's own module names leave it out."""
 
 ORDER: tuple[frozenset[str], ...] = (
     frozenset({"addresses", "errors", "terminal"}),
@@ -125,7 +127,7 @@ def read_house(root: Path) -> House:
 
 
 def module_name(path: str) -> str:
-    """`finetune/training/loop.py` → `finetune.training.loop`; a package is called by its folder."""
+    """`finetune/training/loop.py` → `overtone.finetune.training.loop`, its name below `overtone`; a package is called by its folder."""
     parts = PurePosixPath(path).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -141,9 +143,9 @@ def _imports_of(name: str, source: str, path: str, modules: set[str]) -> set[str
     found: set[str] = set()
     for node in ast.walk(parse(source)):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            found |= {alias.name.removeprefix(BELOW) for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            base = _absolute(node, package)
+            base = _absolute(node, package).removeprefix(BELOW)
             found |= {f"{base}.{alias.name}" if f"{base}.{alias.name}" in modules else base for alias in node.names}
     return found & modules
 
@@ -190,7 +192,7 @@ def arrows_back(house: House) -> list[str]:
 
 
 def room_of(module: str) -> str:
-    """`finetune.training.loop` → `training`; the package itself is in the first room."""
+    """`overtone.finetune.training.loop` → `training`; the package itself is in the first room."""
     return [*module.split("."), "errors"][1]
 
 
@@ -257,14 +259,32 @@ def imports_of_missing_names(house: House, importers: House) -> list[str]:
     complaints = []
     for path, source in importers.items():
         for node in ast.walk(parse(source)):
-            if not isinstance(node, ast.ImportFrom) or (node.module or "").partition(".")[0] not in PACKAGES or node.level:
+            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(BELOW) or node.level:
                 continue
-            known = modules.get(node.module or "", set())
+            module = (node.module or "").removeprefix(BELOW)
+            known = modules.get(module, set())
             for name in (alias.name for alias in node.names):
-                whole = f"{node.module}.{name}"
+                whole = f"{module}.{name}"
                 if not known & {name, "__getattr__", "*"} and whole not in modules and whole not in folders:
                     complaints.append(f"{path}:{node.lineno}: {node.module} has no {name}")
     return complaints
+
+
+def bare_imports(importers: House) -> list[str]:
+    """Imports of a package of the house by its folder's name, which would be a second copy of its modules, with other classes."""
+    return [
+        f"{path}:{node.lineno}: imports {name}; import {BELOW}{name}"
+        for path, source in importers.items()
+        for node in ast.walk(parse(source))
+        for name in _absolute_imports(node)
+        if name.partition(".")[0] in PACKAGES
+    ]
+
+
+def _absolute_imports(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
 
 
 def _folders_above(module: str) -> Iterator[str]:
@@ -393,7 +413,7 @@ def _dotted(node: ast.expr) -> str:
 
 
 def disk_writes(house: House) -> list[str]:
-    """Changes to the disk that do not pass through `finetune.storage.files`. Writing into an `io.BytesIO` is no such change."""
+    """Changes to the disk that do not pass through `overtone.finetune.storage.files`. Writing into an `io.BytesIO` is no such change."""
     return [f"{path}:{line}: {call}" for path, source in house.items() if path not in DISK_OWNERS for line, call in _writes(parse(source))]
 
 
@@ -433,7 +453,8 @@ def _changes_disk(call: ast.Call, buffers: set[str]) -> bool:
 
 
 def bare_reads(house: House) -> list[str]:
-    """Files that are opened past `finetune.storage.input_files`, which refuses pipes and devices, and files without an end. The package's
+    """Files that are opened past `overtone.finetune.storage.input_files`, which refuses pipes and devices, and files without an end. The
+    package's
     own resources are named by constants (`PAGE.read_text()`)."""
     return [
         f"{path}:{line}: {call}"
@@ -473,7 +494,9 @@ def lenient_readers(house: House) -> list[str]:
 def loose_line_ends(house: House) -> list[str]:
     """Where lines are split at more than line feeds: `splitlines`, a file iterated in text mode, `read_text` that is then split.
 
-    JSON texts and sentences can contain U+2028, U+0085, form feeds and carriage returns; `finetune.storage.text_lines` leaves them alone.
+
+    JSON texts and sentences can contain U+2028, U+0085, form feeds and carriage returns; `finetune/storage/text_lines.py` leaves them
+    alone.
     """
     return [f"{path}:{line}: {fault}" for path, source in house.items() for line, fault in _loose_ends(parse(source))]
 
@@ -513,7 +536,7 @@ def _buffers(tree: ast.Module) -> set[str]:
 
 def undeclared_imports(house: House, declared: frozenset[str]) -> list[str]:
     """Third-party packages that are imported and that pyproject.toml does not name."""
-    known = frozenset(sys.stdlib_module_names) | declared | frozenset(PACKAGES)
+    known = frozenset(sys.stdlib_module_names) | declared | {BELOW.rstrip(".")}
     complaints = []
     for path, source in house.items():
         for node in ast.walk(parse(source)):

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-import data_prep.__main__
-import finetune.__main__
-from data_prep.clips.quality_rules import PRESETS
-from data_prep.pipeline.clip_selection import DUPLICATE, REVIEWED
-from finetune.config import Config
-from finetune.config_key_descriptions import fields
-from finetune.recipe import built_in_recipes, find_recipe, load_recipe
+import overtone.data_prep.__main__
+import overtone.finetune.__main__
+from overtone.data_prep.clips.quality_rules import PRESETS
+from overtone.data_prep.pipeline.clip_selection import DUPLICATE, REVIEWED
+from overtone.finetune.config import Config
+from overtone.finetune.config_key_descriptions import fields
+from overtone.finetune.recipe import built_in_recipes, find_recipe, load_recipe
 
 ROOT = Path(__file__).parents[1]
 PAGES = {path.relative_to(ROOT).as_posix(): path for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]}
-VERBS = {"finetune": set(finetune.__main__.VERBS), "data_prep": set(data_prep.__main__.VERBS)}
+VERBS = {"finetune": set(overtone.finetune.__main__.VERBS), "data_prep": set(overtone.data_prep.__main__.VERBS)}
 CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 
 
@@ -95,7 +95,9 @@ def test_the_map_of_data_prep_names_every_room() -> None:
 def test_every_module_that_a_command_names_runs_something() -> None:
     """A module without an entry would be imported, and nothing else: `make demo` passed like that."""
     texts = [ROOT / "Makefile", *ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("recipes/**/*.py"), *ROOT.glob("recipes/**/*.md")]
-    named = {name for path in texts for name in re.findall(r"-m ((?:finetune|data_prep|recipes|tests)(?:\.\w+)*)", path.read_text("utf-8"))}
+    named = {
+        name for path in texts for name in re.findall(r"-m ((?:overtone|finetune|data_prep|tests)(?:\.\w+)*)", path.read_text("utf-8"))
+    }
     files = {name: ROOT / name.replace(".", "/") for name in named}
     entries = {name: next(filter(Path.is_file, (path / "__main__.py", path.with_suffix(".py"))), None) for name, path in files.items()}
     assert len(named) >= 12

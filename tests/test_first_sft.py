@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.monitoring.run_records import read_log
+from overtone.finetune.monitoring.run_records import read_log
 from tests.finetune import fake_hub
 from tests.launch.launching import ALONE, ROOT
 from tests.recipes.llm_sft import tiny_runs

@@ -11,17 +11,19 @@ from pathlib import Path
 
 import pytest
 
-import data_prep.__main__
-import finetune.__main__
-from finetune.config import Config, Section
-from finetune.config_key_descriptions import fields
-from finetune.recipe import find_recipe, load_recipe
+import overtone.data_prep.__main__
+import overtone.finetune.__main__
+from overtone.finetune.config import Config, Section
+from overtone.finetune.config_key_descriptions import fields
+from overtone.finetune.recipe import find_recipe, load_recipe
 from tests import house
 
 ROOT = Path(__file__).parents[1]
 HOUSE = house.read_house(ROOT)
 RECIPES = sorted(path.parent.name for path in (ROOT / "recipes").glob("*/recipe.py"))
-VERBS = [f"finetune {verb}" for verb in finetune.__main__.VERBS] + [f"data_prep {verb}" for verb in data_prep.__main__.VERBS]
+VERBS = [f"finetune {verb}" for verb in overtone.finetune.__main__.VERBS] + [
+    f"data_prep {verb}" for verb in overtone.data_prep.__main__.VERBS
+]
 
 ALLOWED_WRITES: dict[str, str] = {
     "data_prep/audio/sandboxed_decoder.py: one.open": "filled by the decoder's process, in a folder that `files.new_folder` renames",
@@ -32,7 +34,7 @@ ALLOWED_WRITES: dict[str, str] = {
     "recipes/speech/marked_audio_encoding.py: soundfile.SoundFile": "the same",
     "data_prep/audio/waveform.py: soundfile.SoundFile": "the same",
 }
-"""`path: call` → why it may touch the disk without `finetune.storage.files`."""
+"""`path: call` → why it may touch the disk without `overtone.finetune.storage.files`."""
 
 MESSAGES, OURS, MODELS, STUDIO = (
     "messages between own processes",
@@ -65,8 +67,9 @@ ALLOWED_JSON: dict[str, str] = {
         for name in ("corpus/make_corpus", "base/pack_base", "remeasure_models", "base/spliced_clips", "whisper/augmented_windows")
     },
 }
-"""Path → what it parses with Python's own reader of JSON; what people wrote goes through `finetune.storage.strict_json`, YAML through
-`finetune.config_sources`."""
+"""Path → what it parses with Python's own reader of JSON; what people wrote goes through `overtone.finetune.storage.strict_json`, YAML
+through
+`overtone.finetune.config_sources`."""
 
 
 def test_the_listings_found_the_house() -> None:
@@ -89,12 +92,12 @@ def test_imports_go_one_way() -> None:
     ("broken", "complaint"),
     [
         (
-            {"finetune/config.py": "from finetune.training import loop", "finetune/training/loop.py": ""},
+            {"finetune/config.py": "from overtone.finetune.training import loop", "finetune/training/loop.py": ""},
             "finetune.config imports finetune.training.loop",
         ),
         (
             {
-                "finetune/storage/files.py": "def f():\n import finetune.distributed.process_group",
+                "finetune/storage/files.py": "def f():\n import overtone.finetune.distributed.process_group",
                 "finetune/distributed/process_group.py": "",
             },
             "finetune.storage.files imports finetune.distributed.process_group",
@@ -104,31 +107,40 @@ def test_imports_go_one_way() -> None:
             "finetune.distributed.process_group imports finetune.train",
         ),
         (
-            {"finetune/training/loop.py": "import recipes.a.recipe", "recipes/a/recipe.py": ""},
+            {"finetune/training/loop.py": "import overtone.recipes.a.recipe", "recipes/a/recipe.py": ""},
             "finetune.training.loop imports recipes.a.recipe",
         ),
         (
-            {"finetune/training/loop.py": "from data_prep.audio import waveform", "data_prep/audio/waveform.py": ""},
+            {"finetune/training/loop.py": "from overtone.data_prep.audio import waveform", "data_prep/audio/waveform.py": ""},
             "finetune.training.loop imports data_prep.audio.waveform",
         ),
         (
             {
-                "data_prep/audio/waveform.py": "from finetune.distributed.process_group import join",
+                "data_prep/audio/waveform.py": "from overtone.finetune.distributed.process_group import join",
                 "finetune/distributed/process_group.py": "",
             },
             "data_prep.audio.waveform imports finetune.distributed.process_group",
         ),
         (
-            {"data_prep/audio/waveform.py": "import recipes.a.recipe", "recipes/a/recipe.py": ""},
+            {"data_prep/audio/waveform.py": "import overtone.recipes.a.recipe", "recipes/a/recipe.py": ""},
             "data_prep.audio.waveform imports recipes.a.recipe",
         ),
-        ({"recipes/a/recipe.py": "from recipes.b import recipe", "recipes/b/recipe.py": ""}, "recipes.a.recipe imports recipes.b.recipe"),
         (
-            {"recipes/demo_runner.py": "from recipes.a import recipe", "recipes/a/recipe.py": "from recipes import demo_runner"},
+            {"recipes/a/recipe.py": "from overtone.recipes.b import recipe", "recipes/b/recipe.py": ""},
+            "recipes.a.recipe imports recipes.b.recipe",
+        ),
+        (
+            {
+                "recipes/demo_runner.py": "from overtone.recipes.a import recipe",
+                "recipes/a/recipe.py": "from overtone.recipes import demo_runner",
+            },
             "recipes.demo_runner imports recipes.a.recipe",
         ),
         (
-            {"recipes/speech/interface.py": "from recipes.a import recipe", "recipes/a/recipe.py": "from recipes.speech import interface"},
+            {
+                "recipes/speech/interface.py": "from overtone.recipes.a import recipe",
+                "recipes/a/recipe.py": "from overtone.recipes.speech import interface",
+            },
             "recipes.speech.interface imports recipes.a.recipe",
         ),
         ({"finetune/attic.py": ""}, "finetune.attic: no place in ORDER"),
@@ -140,16 +152,20 @@ def test_an_arrow_back_is_seen(broken: dict[str, str], complaint: str) -> None:
 
 
 def test_a_cycle_is_seen() -> None:
-    broken = {"data_prep/a.py": "from . import b", "data_prep/b.py": "import data_prep.c", "data_prep/c.py": "from data_prep.a import x"}
+    broken = {
+        "data_prep/a.py": "from . import b",
+        "data_prep/b.py": "import overtone.data_prep.c",
+        "data_prep/c.py": "from overtone.data_prep.a import x",
+    }
     assert house.import_cycles(broken) == ["data_prep.a → data_prep.b → data_prep.c → data_prep.a: a cycle of imports"]
-    assert house.import_cycles({"data_prep/a.py": "from data_prep import b", "data_prep/b.py": ""}) == []
+    assert house.import_cycles({"data_prep/a.py": "from overtone.data_prep import b", "data_prep/b.py": ""}) == []
 
 
 def test_a_cycle_of_folders_is_seen() -> None:
     broken = {
-        "data_prep/a/x.py": "from data_prep.b import y",
+        "data_prep/a/x.py": "from overtone.data_prep.b import y",
         "data_prep/b/y.py": "",
-        "data_prep/b/z.py": "import data_prep.a.w",
+        "data_prep/b/z.py": "import overtone.data_prep.a.w",
         "data_prep/a/w.py": "",
     }
     assert house.import_cycles(broken) == []
@@ -200,18 +216,30 @@ def test_tests_and_benchmarks_import_what_exists() -> None:
     }
     assert len(importers) > 400
     assert house.imports_of_missing_names(HOUSE, HOUSE | importers) == []
+    assert house.bare_imports(HOUSE | importers) == []
 
 
 def test_an_import_of_a_missing_name_is_seen() -> None:
     product = {"finetune/a.py": "if 1:\n    X: int = 1\ndef f():\n    hidden = 1", "finetune/b/c.py": "from x import y as z"}
-    sound = "from finetune.a import X, f\nfrom finetune.b.c import z\nfrom finetune import a, b\nfrom torch import nothing"
-    broken = "from finetune.a import hidden\nfrom finetune.b import d\nfrom recipes.none import X\nfrom finetune.b.c import y"
+    sound = "from overtone.finetune.a import X, f\nfrom overtone.finetune.b.c import z\n"
+    sound += "from overtone.finetune import a, b\nfrom torch import nothing"
+    broken = "from overtone.finetune.a import hidden\nfrom overtone.finetune.b import d\n"
+    broken += "from overtone.recipes.none import X\nfrom overtone.finetune.b.c import y"
     found = house.imports_of_missing_names(product, {"tests/sound.py": sound, "tests/broken.py": broken})
     assert found == [
-        "tests/broken.py:1: finetune.a has no hidden",
-        "tests/broken.py:2: finetune.b has no d",
-        "tests/broken.py:3: recipes.none has no X",
-        "tests/broken.py:4: finetune.b.c has no y",
+        "tests/broken.py:1: overtone.finetune.a has no hidden",
+        "tests/broken.py:2: overtone.finetune.b has no d",
+        "tests/broken.py:3: overtone.recipes.none has no X",
+        "tests/broken.py:4: overtone.finetune.b.c has no y",
+    ]
+
+
+def test_an_import_past_the_one_name_is_seen() -> None:
+    engine, recipe = "finetune.config", "recipes.csm"
+    source = f"from {engine} import Config\nimport json, {recipe}\nfrom overtone.data_prep import manifest\nfrom . import recipes"
+    assert house.bare_imports({"tests/a.py": source}) == [
+        f"tests/a.py:1: imports {engine}; import overtone.{engine}",
+        f"tests/a.py:2: imports {recipe}; import overtone.{recipe}",
     ]
 
 
@@ -326,7 +354,7 @@ def test_what_people_wrote_is_parsed_by_the_strict_readers() -> None:
 
 
 def test_lines_end_at_line_feeds_alone() -> None:
-    assert house.loose_line_ends(HOUSE) == [], "use finetune.storage.text_lines"
+    assert house.loose_line_ends(HOUSE) == [], "use overtone.finetune.storage.text_lines"
 
 
 def test_a_loose_line_end_is_seen() -> None:
@@ -412,7 +440,7 @@ def test_every_import_is_declared() -> None:
 
 
 def test_an_undeclared_import_is_seen() -> None:
-    source = "import json, numpy.linalg\nfrom . import b\nfrom finetune import files\ndef f():\n    from left_pad import pad"
+    source = "import json, numpy.linalg\nfrom . import b\nfrom overtone.finetune import files\ndef f():\n    from left_pad import pad"
     assert house.undeclared_imports({"finetune/a.py": source}, frozenset({"numpy"})) == ["finetune/a.py:5: left_pad is not declared"]
 
 
@@ -497,7 +525,8 @@ COMMANDS = [*VERBS, "finetune", "data_prep", "finetune train --recipe voice_clon
 WITH_TORCH = "import torch; print('usage'); code = 0"
 FORKED = """
 import contextlib, io, json, os, sys
-import data_prep.__main__, finetune.__main__, pydantic  # what most commands import; were any of it heavy, each would show it
+import overtone.data_prep.__main__, overtone.finetune.__main__
+import pydantic  # what most commands import; were any of it heavy, each would show it
 
 for statement in json.load(sys.stdin):
     if not os.fork():
@@ -528,7 +557,7 @@ def helps() -> dict[str, tuple[int, str, list[str]]]:
 
 def statement_of(command: str) -> str:
     package, *words = command.split()
-    return f"from {package}.__main__ import main; code = main({[*words, '--help']!r})"
+    return f"from overtone.{package}.__main__ import main; code = main({[*words, '--help']!r})"
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.speakers import resemblyzer_encoder
+from overtone.data_prep.speakers import resemblyzer_encoder
 
 ROOT = Path(__file__).parents[1]
 PINS = {

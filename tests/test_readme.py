@@ -13,7 +13,7 @@ import pytest
 import soundfile
 
 from benchmarks import _pages
-from recipes.voice_clone.model import tiny_checkpoint
+from overtone.recipes.voice_clone.model import tiny_checkpoint
 from tests.launch.launching import ALONE, ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -38,7 +38,7 @@ trap stop_and_requeue USR1
 srun --kill-on-bad-exit=1 bash -c 'exec accelerate launch --config_file "$LAUNCH_FILE" \
     --num_machines "$SLURM_NNODES" --num_processes "$((SLURM_NNODES * GPUS_PER_NODE))" --machine_rank "$SLURM_PROCID" \
     --main_process_ip "$MAIN_ADDRESS" --main_process_port "$MAIN_PORT" \
-    -m finetune.train "$@" --run.dir "$RUN_DIR"' launch "$@" &
+    -m overtone.finetune.train "$@" --run.dir "$RUN_DIR"' launch "$@" &
 launched=$!
 
 wait "$launched"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from data_prep.alignment.ctc_aligner import open_ctc_aligner
-from data_prep.alignment.interface import Aligner, LoadedAligner, TextAlignment
-from data_prep.alignment.pocketsphinx_aligner import NAME as POCKETSPHINX
-from data_prep.alignment.pocketsphinx_aligner import open_pocketsphinx_aligner
-from data_prep.audio.waveform import SPEECH_RATE, read_audio
+from overtone.data_prep.alignment.ctc_aligner import open_ctc_aligner
+from overtone.data_prep.alignment.interface import Aligner, LoadedAligner, TextAlignment
+from overtone.data_prep.alignment.pocketsphinx_aligner import NAME as POCKETSPHINX
+from overtone.data_prep.alignment.pocketsphinx_aligner import open_pocketsphinx_aligner
+from overtone.data_prep.audio.waveform import SPEECH_RATE, read_audio
 
 LONGEST_SECONDS = 60
 """Longer clips are not aligned: they are rejected for their length, and would take memory without bound."""

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.alignment import ctc_viterbi
-from data_prep.alignment.ctc_viterbi import Emissions, TokenPath
-from data_prep.alignment.interface import UNALIGNED_SCORE, AlignedUnit, TextAlignment, find_starts
-from data_prep.audio.waveform import SPEECH_RATE, Samples
-from finetune.errors import UserError
-from finetune.storage import files
-from finetune.storage.hub_download import commit_of
-from finetune.storage.model_resolver import resolve_model
-from finetune.storage.model_security import CONFIG, Kind, admit, check_config, read_object, require_safetensors, require_weights
+from overtone.data_prep.alignment import ctc_viterbi
+from overtone.data_prep.alignment.ctc_viterbi import Emissions, TokenPath
+from overtone.data_prep.alignment.interface import UNALIGNED_SCORE, AlignedUnit, TextAlignment, find_starts
+from overtone.data_prep.audio.waveform import SPEECH_RATE, Samples
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
+from overtone.finetune.storage.hub_download import commit_of
+from overtone.finetune.storage.model_resolver import resolve_model
+from overtone.finetune.storage.model_security import CONFIG, Kind, admit, check_config, read_object, require_safetensors, require_weights
 
 KIND = Kind("a Wav2Vec2 model of transformers with a CTC head", frozenset({"wav2vec2"}))
 VOCABULARY, PREPROCESSOR = "vocab.json", "preprocessor_config.json"

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
-from data_prep.audio.waveform import Samples
+from overtone.data_prep.audio.waveform import Samples
 
 UNALIGNED_SCORE = -10.0
 """Score of a text that no path can align: longer than its audio, or outside the beam of the search. Below all measured scores."""

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from data_prep.alignment.interface import UNALIGNED_SCORE, AlignedUnit, TextAlignment, find_starts
-from data_prep.audio.waveform import SPEECH_RATE, Samples
-from finetune.errors import UserError
+from overtone.data_prep.alignment.interface import UNALIGNED_SCORE, AlignedUnit, TextAlignment, find_starts
+from overtone.data_prep.audio.waveform import SPEECH_RATE, Samples
+from overtone.finetune.errors import UserError
 
 NAME = "pocketsphinx"
 LEAST_SCORE = 0.6

@@ -19,13 +19,13 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from data_prep.alignment.clip_alignment import split_words
-from data_prep.alignment.interface import LoadedAligner, TextAlignment
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples, convert_position
-from data_prep.segmentation.clip_segmentation import SENTENCE_ENDS, TextUnit
-from data_prep.segmentation.vad import Region
-from finetune.errors import format_count
-from finetune.storage import files
+from overtone.data_prep.alignment.clip_alignment import split_words
+from overtone.data_prep.alignment.interface import LoadedAligner, TextAlignment
+from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples, convert_position
+from overtone.data_prep.segmentation.clip_segmentation import SENTENCE_ENDS, TextUnit
+from overtone.data_prep.segmentation.vad import Region
+from overtone.finetune.errors import format_count
+from overtone.finetune.storage import files
 
 HINT_ERROR = 8 * MASTER_RATE
 """How late or early the times of a transcript may be, in samples."""

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from data_prep.audio import joined_files
-from data_prep.audio.decoded_stream import DECODE_ERRORS, AudioError, Samples, Stream, fit_channels, format_error
-from data_prep.audio.file_view import FilePart
-from data_prep.audio.packet_clock import PacketClock
-from finetune.errors import format_count
+from overtone.data_prep.audio import joined_files
+from overtone.data_prep.audio.decoded_stream import DECODE_ERRORS, AudioError, Samples, Stream, fit_channels, format_error
+from overtone.data_prep.audio.file_view import FilePart
+from overtone.data_prep.audio.packet_clock import PacketClock
+from overtone.finetune.errors import format_count
 
 if TYPE_CHECKING:
     from av import AudioFrame

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.audio.stream_reader import Samples
+from overtone.data_prep.audio.stream_reader import Samples
 
 SPECTRUM = 1024  # samples per frame; at 24 kHz 43 ms and 23 Hz
 MOST_FRAMES = 4000

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.audio.stream_reader import Samples
+from overtone.data_prep.audio.stream_reader import Samples
 
 AUTO, LEFT, RIGHT, MIX = "auto", "left", "right", "mix"
 """Values of a channel choice; the others are numbers of channels from 1."""

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import soundfile
 
-from data_prep.audio import mp3_frames
-from data_prep.audio.file_view import FilePart
-from finetune.storage import input_files
+from overtone.data_prep.audio import mp3_frames
+from overtone.data_prep.audio.file_view import FilePart
+from overtone.finetune.storage import input_files
 
 LOSSLESS = ("PCM_", "FLOAT", "DOUBLE", "ALAC_")
 """Beginnings of libsndfile's names of lossless encodings; 8-bit PCM and the others lose."""

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from finetune.storage import input_files
+from overtone.finetune.storage import input_files
 
 
 @dataclass(frozen=True)

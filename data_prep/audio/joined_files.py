@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Literal
 
-from data_prep.audio import mp3_frames
-from data_prep.audio.file_view import FilePart, FileView
+from overtone.data_prep.audio import mp3_frames
+from overtone.data_prep.audio.file_view import FilePart, FileView
 
 OGG_PAGE = 27
 """Bytes of the header of a page, without its table of segments (RFC 3533)."""

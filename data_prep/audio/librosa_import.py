@@ -10,8 +10,8 @@ import functools
 import importlib
 from types import ModuleType
 
-from finetune.storage import files
-from finetune.storage.demo_models import cache
+from overtone.finetune.storage import files
+from overtone.finetune.storage.demo_models import cache
 
 COMPILED = ("librosa.util.utils", "librosa.core.audio", "librosa.core.pitch")
 """The modules that use `guvectorize`, except `librosa.beat`, which is not needed here."""

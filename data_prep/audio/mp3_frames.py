@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from data_prep.audio.file_view import FilePart, FileView
+from overtone.data_prep.audio.file_view import FilePart, FileView
 
 CHAIN = 4
 """Consecutive headers that make a stream; a single one is found in any bytes."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from data_prep.audio.decoded_stream import AudioError
+from overtone.data_prep.audio.decoded_stream import AudioError
 
 MOST = Fraction(20, 1000)
 """Seconds. Largest limit of what counts as inexact, and not as a pause."""

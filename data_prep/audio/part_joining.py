@@ -6,9 +6,17 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from data_prep.audio.decoded_stream import DECODE_ERRORS, AudioError, Samples, Stream, describe_missing, describe_stop, fit_channels
-from data_prep.audio.file_view import FilePart
-from finetune.errors import format_count
+from overtone.data_prep.audio.decoded_stream import (
+    DECODE_ERRORS,
+    AudioError,
+    Samples,
+    Stream,
+    describe_missing,
+    describe_stop,
+    fit_channels,
+)
+from overtone.data_prep.audio.file_view import FilePart
+from overtone.finetune.errors import format_count
 
 SHOWN = 3
 """Parts that a note lists."""

@@ -25,9 +25,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from data_prep.audio.channel_selection import AUTO
-from data_prep.audio.stream_reader import DECODE_ERRORS, AudioError, Samples, format_error, holds_sound, open_stream
-from data_prep.audio.waveform import (
+from overtone.data_prep.audio.channel_selection import AUTO
+from overtone.data_prep.audio.stream_reader import DECODE_ERRORS, AudioError, Samples, format_error, holds_sound, open_stream
+from overtone.data_prep.audio.waveform import (
     MASTER_RATE,
     RECORDING,
     SPEECH_RATE,
@@ -38,8 +38,8 @@ from data_prep.audio.waveform import (
     probe_recording,
     resample_blocks,
 )
-from finetune.storage import files
-from finetune.storage.text_lines import split_lines
+from overtone.finetune.storage import files
+from overtone.finetune.storage.text_lines import split_lines
 
 STALL_SECONDS = 10.0
 """Maximum time without a decoded block."""
@@ -165,7 +165,7 @@ class _DecoderProcess:
         self._stderr = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - closed by `kill`
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         root = str(Path(__file__).resolve().parents[2])
-        code = "import sys; import data_prep.audio.sandboxed_decoder as d; d.serve_requests(*map(float, sys.argv[1:]))"
+        code = "import sys; import overtone.data_prep.audio.sandboxed_decoder as d; d.serve_requests(*map(float, sys.argv[1:]))"
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-c", code, str(stall), str(memory), str(HEARTBEAT_SECONDS)],

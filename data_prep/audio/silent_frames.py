@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.audio.waveform import Samples
+from overtone.data_prep.audio.waveform import Samples
 
 FRAMES_PER_SECOND = 50
 """Frames of 20 ms."""

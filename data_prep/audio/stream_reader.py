@@ -14,12 +14,12 @@ from typing import Literal, NamedTuple, Protocol
 
 import soundfile
 
-from data_prep.audio import joined_files
-from data_prep.audio.av_reader import open_with_av
-from data_prep.audio.decoded_stream import DECODE_ERRORS, AudioError, Samples, Stream, format_error
-from data_prep.audio.file_view import FilePart, FileView
-from data_prep.audio.part_joining import join_parts
-from finetune.storage import input_files
+from overtone.data_prep.audio import joined_files
+from overtone.data_prep.audio.av_reader import open_with_av
+from overtone.data_prep.audio.decoded_stream import DECODE_ERRORS, AudioError, Samples, Stream, format_error
+from overtone.data_prep.audio.file_view import FilePart, FileView
+from overtone.data_prep.audio.part_joining import join_parts
+from overtone.finetune.storage import input_files
 
 __all__ = ["DECODE_ERRORS", "AudioError", "Samples", "Stream", "format_error"]
 

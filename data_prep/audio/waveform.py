@@ -19,9 +19,9 @@ import soundfile
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from data_prep.audio.channel_selection import AUTO, ChannelLevels, choose_channels, find_channel
-from data_prep.audio.decoded_stream import DECODE_ERRORS, AudioError, Samples, Stream, describe_missing, describe_stop
-from data_prep.audio.stream_reader import EXTENSIONS, MOST_CHANNELS, ignore_progress, open_stream
+from overtone.data_prep.audio.channel_selection import AUTO, ChannelLevels, choose_channels, find_channel
+from overtone.data_prep.audio.decoded_stream import DECODE_ERRORS, AudioError, Samples, Stream, describe_missing, describe_stop
+from overtone.data_prep.audio.stream_reader import EXTENSIONS, MOST_CHANNELS, ignore_progress, open_stream
 
 __all__ = ["EXTENSIONS", "AudioError", "Samples"]
 

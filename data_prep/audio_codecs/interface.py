@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.audio.waveform import Samples
-from finetune.errors import UserError
+from overtone.data_prep.audio.waveform import Samples
+from overtone.finetune.errors import UserError
 
 Codes = NDArray[np.uint16]
 """Codes of one clip, [frames, codebooks]."""

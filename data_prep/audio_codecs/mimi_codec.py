@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from data_prep.audio.waveform import Samples
-from data_prep.audio_codecs.interface import CodeFormat, Codes, check_codes
-from data_prep.audio_codecs.partial_weights import read_partial_weights
-from data_prep.parallel.torch_settings import disable_tf32
-from finetune.errors import UserError
-from finetune.storage.hub_download import commit_of
-from finetune.storage.model_resolver import resolve_model
-from finetune.storage.model_security import CONFIG, Kind, check_config, checked_index
-from finetune.storage.safetensors_opening import open_weights
-from finetune.storage.strict_json import one_line
+from overtone.data_prep.audio.waveform import Samples
+from overtone.data_prep.audio_codecs.interface import CodeFormat, Codes, check_codes
+from overtone.data_prep.audio_codecs.partial_weights import read_partial_weights
+from overtone.data_prep.parallel.torch_settings import disable_tf32
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.hub_download import commit_of
+from overtone.finetune.storage.model_resolver import resolve_model
+from overtone.finetune.storage.model_security import CONFIG, Kind, check_config, checked_index
+from overtone.finetune.storage.safetensors_opening import open_weights
+from overtone.finetune.storage.strict_json import one_line
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -242,7 +242,7 @@ def load_mimi(codec: MimiCodec, device: str) -> MimiModel:
     import torch
     from transformers import MimiModel
 
-    from finetune.storage.construction_limits import limit_construction
+    from overtone.finetune.storage.construction_limits import limit_construction
 
     config, weights = codec.read_config(), read_codec_weights(codec.model, codec.prefix)
     misfit = f"{codec.model}: the codec's weights and {CONFIG} do not fit"

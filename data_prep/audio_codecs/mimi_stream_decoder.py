@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 from transformers.models.mimi.modeling_mimi import MimiConv1d, MimiConvTranspose1d
 
-from data_prep.parallel.torch_settings import disable_tf32
-from finetune.errors import UserError
+from overtone.data_prep.parallel.torch_settings import disable_tf32
+from overtone.finetune.errors import UserError
 
 from .streamed_convolutions import StreamedDecoder
 

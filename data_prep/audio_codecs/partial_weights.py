@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from finetune.storage.safetensors_opening import open_weights
+from overtone.finetune.storage.safetensors_opening import open_weights
 
 if TYPE_CHECKING:
     from torch import Tensor

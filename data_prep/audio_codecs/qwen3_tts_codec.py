@@ -14,14 +14,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from data_prep.audio.waveform import MASTER_RATE, Samples
-from data_prep.audio_codecs.interface import CodeFormat, Codes, check_codes
-from data_prep.audio_codecs.qwen_tts_import import CODEC, CODEC_FOLDER, import_qwen_tts
-from data_prep.parallel.torch_settings import disable_tf32
-from finetune.errors import UserError
-from finetune.storage import files
-from finetune.storage.model_resolver import resolve_model
-from finetune.storage.model_security import admit, check_config, require_safetensors
+from overtone.data_prep.audio.waveform import MASTER_RATE, Samples
+from overtone.data_prep.audio_codecs.interface import CodeFormat, Codes, check_codes
+from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC, CODEC_FOLDER, import_qwen_tts
+from overtone.data_prep.parallel.torch_settings import disable_tf32
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
+from overtone.finetune.storage.model_resolver import resolve_model
+from overtone.finetune.storage.model_security import admit, check_config, require_safetensors
 
 RECIPE = "voice_clone"
 """The recipe that trains on these codes."""

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.audio.waveform import MASTER_RATE, Samples
-from data_prep.audio_codecs.interface import UnsupportedModelError
-from data_prep.audio_codecs.partial_weights import read_partial_weights
-from data_prep.audio_codecs.qwen_tts_import import VOICE_MODEL, import_qwen_tts
-from data_prep.parallel.torch_settings import disable_tf32
-from finetune.errors import UserError
-from finetune.storage.hub_download import commit_of
-from finetune.storage.model_resolver import resolve_model
-from finetune.storage.model_security import CONFIG, check_config
+from overtone.data_prep.audio.waveform import MASTER_RATE, Samples
+from overtone.data_prep.audio_codecs.interface import UnsupportedModelError
+from overtone.data_prep.audio_codecs.partial_weights import read_partial_weights
+from overtone.data_prep.audio_codecs.qwen_tts_import import VOICE_MODEL, import_qwen_tts
+from overtone.data_prep.parallel.torch_settings import disable_tf32
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.hub_download import commit_of
+from overtone.finetune.storage.model_resolver import resolve_model
+from overtone.finetune.storage.model_security import CONFIG, check_config
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -115,7 +115,7 @@ def load_encoder(folder: Path, device: str = "cpu") -> nn.Module:
     from qwen_tts.core.models.configuration_qwen3_tts import Qwen3TTSSpeakerEncoderConfig
     from qwen_tts.core.models.modeling_qwen3_tts import Qwen3TTSSpeakerEncoder
 
-    from finetune.storage.construction_limits import limit_construction
+    from overtone.finetune.storage.construction_limits import limit_construction
 
     shape, weights = read_base_config(folder), read_encoder_weights(folder)
     try:

@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import IO
 
-from finetune.errors import UserError
-from finetune.storage.model_classes import COMMON_TOKENIZERS
-from finetune.storage.model_security import Kind
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.model_classes import COMMON_TOKENIZERS
+from overtone.finetune.storage.model_security import Kind
 
 
 def _is_part(_: str, inner: str) -> bool:

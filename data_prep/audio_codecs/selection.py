@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from data_prep.audio_codecs import mimi_codec, qwen3_tts_codec, qwen3_tts_speaker_encoder, snac_codec
-from data_prep.audio_codecs.interface import Codec, SpeakerEncoder, UnsupportedModelError
-from data_prep.audio_codecs.qwen_tts_import import CODEC, CODEC_FOLDER, VOICE_MODEL
-from data_prep.manifest import LANGUAGES
-from finetune.errors import UserError
-from finetune.storage import demo_models
-from finetune.storage.hub_download import commit_of
-from finetune.storage.model_resolver import resolve_model
-from finetune.storage.model_security import CONFIG, cleaned, shorten
+from overtone.data_prep.audio_codecs import mimi_codec, qwen3_tts_codec, qwen3_tts_speaker_encoder, snac_codec
+from overtone.data_prep.audio_codecs.interface import Codec, SpeakerEncoder, UnsupportedModelError
+from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC, CODEC_FOLDER, VOICE_MODEL
+from overtone.data_prep.manifest import LANGUAGES
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import demo_models
+from overtone.finetune.storage.hub_download import commit_of
+from overtone.finetune.storage.model_resolver import resolve_model
+from overtone.finetune.storage.model_security import CONFIG, cleaned, shorten
 
 Part = TypeVar("Part")
 

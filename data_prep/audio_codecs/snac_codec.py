@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from data_prep.audio.waveform import Samples
-from data_prep.audio_codecs.interface import CodeFormat, Codes, check_codes
-from data_prep.parallel.torch_settings import disable_tf32
-from finetune.errors import UserError
-from finetune.storage.model_resolver import resolve_model
-from finetune.storage.model_security import CONFIG, cleaned, load_pickled_weights, report, shorten
-from finetune.storage.safetensors_opening import open_weights
-from finetune.storage.strict_json import one_line
+from overtone.data_prep.audio.waveform import Samples
+from overtone.data_prep.audio_codecs.interface import CodeFormat, Codes, check_codes
+from overtone.data_prep.parallel.torch_settings import disable_tf32
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.model_resolver import resolve_model
+from overtone.finetune.storage.model_security import CONFIG, cleaned, load_pickled_weights, report, shorten
+from overtone.finetune.storage.safetensors_opening import open_weights
+from overtone.finetune.storage.strict_json import one_line
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -168,7 +168,7 @@ class LoadedSnacCodec:
         """
         import torch
 
-        from data_prep.audio_codecs.snac_noise import number_frames
+        from overtone.data_prep.audio_codecs.snac_noise import number_frames
 
         with torch.inference_mode(), disable_tf32(), number_frames(first_frame, codes.shape[1]):
             levels = split_levels(codes.to(_device_of(self.model)), self.config.codes_per_level)
@@ -274,8 +274,8 @@ def load_snac(codec: SnacCodec, device: str) -> Any:
     """The `snac.SNAC` of a codec in fp32, with deterministic noise. Raises `UserError` if weights and config.json do not match, or the
     package is missing."""
     make_model = import_snac()
-    from data_prep.audio_codecs.snac_noise import fix_noise  # imports the package
-    from finetune.storage.construction_limits import limit_construction
+    from overtone.data_prep.audio_codecs.snac_noise import fix_noise  # imports the package
+    from overtone.finetune.storage.construction_limits import limit_construction
 
     weights = read_weights(codec.folder)
     try:

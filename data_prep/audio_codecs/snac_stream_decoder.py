@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from data_prep.audio_codecs.snac_codec import LoadedSnacCodec
+from overtone.data_prep.audio_codecs.snac_codec import LoadedSnacCodec
 
 CHUNK_FRAMES = 300
 """Frames per chunk when nobody waits for the sound: 26 s with Orpheus; limits the memory of the convolutions."""

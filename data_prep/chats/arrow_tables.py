@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_prep.chats.chat_file_search import ChatSource, FoundRow, is_plain_name
-from data_prep.chats.chat_messages import ROW_MARKS
-from data_prep.chats.conversation_formats import LABELS, SHAPES
-from finetune.errors import UserError
-from finetune.storage import input_files
-from finetune.storage.strict_json import one_line, read_object
+from overtone.data_prep.chats.chat_file_search import ChatSource, FoundRow, is_plain_name
+from overtone.data_prep.chats.chat_messages import ROW_MARKS
+from overtone.data_prep.chats.conversation_formats import LABELS, SHAPES
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import input_files
+from overtone.finetune.storage.strict_json import one_line, read_object
 
 if TYPE_CHECKING:
     import pyarrow

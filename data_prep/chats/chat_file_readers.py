@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from data_prep.chats import whatsapp_export
-from data_prep.chats.arrow_tables import read_parquet, read_saved_dataset
-from data_prep.chats.chat_file_search import COMMAS, DATASET, DOCUMENT, GZIP, LINES, PARQUET, TABS, WHATSAPP, ChatSource, FoundRow
-from data_prep.chats.conversation_formats import SHAPES
-from data_prep.chats.whatsapp_export import DEFAULT_PAUSE_HOURS
-from data_prep.delimited_records import LITERAL, BrokenRecordError, find_excel_mark, read_records, unquote
-from finetune.errors import UserError
-from finetune.storage import input_files
-from finetune.storage.strict_json import loads, one_line
+from overtone.data_prep.chats import whatsapp_export
+from overtone.data_prep.chats.arrow_tables import read_parquet, read_saved_dataset
+from overtone.data_prep.chats.chat_file_search import COMMAS, DATASET, DOCUMENT, GZIP, LINES, PARQUET, TABS, WHATSAPP, ChatSource, FoundRow
+from overtone.data_prep.chats.conversation_formats import SHAPES
+from overtone.data_prep.chats.whatsapp_export import DEFAULT_PAUSE_HOURS
+from overtone.data_prep.delimited_records import LITERAL, BrokenRecordError, find_excel_mark, read_records, unquote
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import input_files
+from overtone.finetune.storage.strict_json import loads, one_line
 
 LARGEST_DOCUMENT = 2**30
 """Bytes of a JSON document, after decompression, 1 GiB: the largest published collections of chats have 0.7 GB. The rows of other files are

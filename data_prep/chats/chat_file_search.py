@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from data_prep.chats import whatsapp_export
-from data_prep.dataset_split_selection import OTHER_SPLITS, choose_splits
-from data_prep.hub_dataset_download import NO_DATA, download_dataset_files
-from finetune.errors import UserError
-from finetune.storage.strict_json import one_line, read_object
-from finetune.terminal import print_line
+from overtone.data_prep.chats import whatsapp_export
+from overtone.data_prep.dataset_split_selection import OTHER_SPLITS, choose_splits
+from overtone.data_prep.hub_dataset_download import NO_DATA, download_dataset_files
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.strict_json import one_line, read_object
+from overtone.finetune.terminal import print_line
 
 LINES, DOCUMENT, COMMAS, TABS, PARQUET, DATASET, WHATSAPP = "jsonl", "json", "csv", "tsv", "parquet", "dataset", "whatsapp"
 KINDS = {".jsonl": LINES, ".ndjson": LINES, ".json": DOCUMENT, ".csv": COMMAS, ".tsv": TABS, ".parquet": PARQUET}

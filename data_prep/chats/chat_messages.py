@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from finetune.errors import UserError
-from finetune.storage import strict_json
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import strict_json
 
 Message = dict[str, Any]
 ACCEPTED_FORMS = '{"messages": [{"role": …, "content": …}, …]}, or "prompt" and "completion", both text or both such lists'

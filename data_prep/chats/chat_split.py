@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from data_prep.chats.conversation_formats import ChatRow
+from overtone.data_prep.chats.conversation_formats import ChatRow
 
 LEAST_VALIDATION = 5
 """Validation rows of a dataset of 50 rows and more; of smaller ones a tenth."""

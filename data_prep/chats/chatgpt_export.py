@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from finetune.errors import UserError
+from overtone.finetune.errors import UserError
 
 SKIPPED_CONTENT = frozenset({"user_editable_context", "model_editable_context", "thoughts", "reasoning_recap", "system_error"})
 """Kinds of content that the page does not show as part of the conversation."""

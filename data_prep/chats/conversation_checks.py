@@ -7,8 +7,8 @@ import re
 from itertools import pairwise
 from typing import Any
 
-from data_prep.chats.conversation_formats import ChatRow
-from finetune.errors import UserError
+from overtone.data_prep.chats.conversation_formats import ChatRow
+from overtone.finetune.errors import UserError
 
 PLACEHOLDER = re.compile(r"<(?:image|image_\d+|ImageHere)>|<\|(?:image|audio|video)(?:_pad|_\d+)?\|>")
 """What stands for an image, audio or video in the text of datasets for multimodal models (LLaVA, Phi-3, Qwen-VL)."""

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from data_prep.chats.chat_messages import check_row_marks, read_message
-from data_prep.chats.chatgpt_export import read_shown_turns
-from finetune.errors import UserError
-from finetune.storage.strict_json import loads
+from overtone.data_prep.chats.chat_messages import check_row_marks, read_message
+from overtone.data_prep.chats.chatgpt_export import read_shown_turns
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.strict_json import loads
 
 ChatRow = dict[str, Any]
 ROLES = {

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from data_prep.chats.chat_file_search import format_counts
-from data_prep.chats.conversation_formats import ChatRow
-from data_prep.manifest import REJECTS, VAL
-from finetune.errors import format_count
-from finetune.storage.strict_json import one_line
+from overtone.data_prep.chats.chat_file_search import format_counts
+from overtone.data_prep.chats.conversation_formats import ChatRow
+from overtone.data_prep.manifest import REJECTS, VAL
+from overtone.finetune.errors import format_count
+from overtone.finetune.storage.strict_json import one_line
 
 MADE_BY = "data_prep text"
 TRAINS, VALIDATES, REJECTED = range(3)

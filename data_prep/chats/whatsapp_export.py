@@ -25,10 +25,10 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from finetune.errors import UserError, format_count
-from finetune.storage import input_files
-from finetune.storage.strict_json import one_line
-from finetune.storage.text_lines import split_lines
+from overtone.finetune.errors import UserError, format_count
+from overtone.finetune.storage import input_files
+from overtone.finetune.storage.strict_json import one_line
+from overtone.finetune.storage.text_lines import split_lines
 
 DEFAULT_PAUSE_HOURS = 6.0
 LARGEST_BYTES = 2**30

@@ -16,22 +16,22 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep import manifest
-from data_prep.audio.stream_reader import AudioError
-from data_prep.audio_codecs.interface import Codec, CodeFormat, read_code_format
-from data_prep.audio_codecs.selection import CODECS, DEFAULT_MODEL, RECIPES, find_base_model, open_codec
-from data_prep.dataset import row_checks
-from data_prep.dataset.clip_audio_checks import AudioInfo, inspect_clips
-from data_prep.dataset.clip_encoding import STORE
-from data_prep.dataset.codec_metadata import CodesSummary, has_same_shape, read_codes_summary
-from data_prep.dataset.duration_accounting import format_clock
-from data_prep.dataset.manifest_line_reader import DATASET, ROOT, ManifestLine, find_manifests, read_manifest_lines
-from data_prep.dataset.row_checks import NOTES, PROBLEMS, Problem, RowFacts
-from data_prep.manifest import SUMMARY, TRAIN, VAL, ManifestRow
-from finetune.argument_parsing import parse_arguments
-from finetune.errors import UserError, exit_code, format_count
-from finetune.storage.referenced_files import AmbiguousNameError, find_file, is_renamed
-from finetune.terminal import print_line
+from overtone.data_prep import manifest
+from overtone.data_prep.audio.stream_reader import AudioError
+from overtone.data_prep.audio_codecs.interface import Codec, CodeFormat, read_code_format
+from overtone.data_prep.audio_codecs.selection import CODECS, DEFAULT_MODEL, RECIPES, find_base_model, open_codec
+from overtone.data_prep.dataset import row_checks
+from overtone.data_prep.dataset.clip_audio_checks import AudioInfo, inspect_clips
+from overtone.data_prep.dataset.clip_encoding import STORE
+from overtone.data_prep.dataset.codec_metadata import CodesSummary, has_same_shape, read_codes_summary
+from overtone.data_prep.dataset.duration_accounting import format_clock
+from overtone.data_prep.dataset.manifest_line_reader import DATASET, ROOT, ManifestLine, find_manifests, read_manifest_lines
+from overtone.data_prep.dataset.row_checks import NOTES, PROBLEMS, Problem, RowFacts
+from overtone.data_prep.manifest import SUMMARY, TRAIN, VAL, ManifestRow
+from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.errors import UserError, exit_code, format_count
+from overtone.finetune.storage.referenced_files import AmbiguousNameError, find_file, is_renamed
+from overtone.finetune.terminal import print_line
 
 SHOWN = 3
 """Locations printed per kind of problem."""

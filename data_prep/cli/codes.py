@@ -24,24 +24,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from data_prep import manifest
-from data_prep.audio.stream_reader import AudioError
-from data_prep.audio_codecs.interface import Codec, read_code_format
-from data_prep.audio_codecs.selection import CODECS, find_base_model, list_models, open_codec
-from data_prep.dataset import clip_encoding
-from data_prep.dataset.clip_audio_checks import inspect_clips
-from data_prep.dataset.clip_encoding import STORE, ClipToEncode
-from data_prep.dataset.codec_metadata import describe_codec
-from data_prep.dataset.manifest_line_reader import DATASET, find_manifests
-from data_prep.manifest import REJECTS, ManifestRow, Reject
-from data_prep.parallel import worker_options
-from data_prep.parallel.process_pool import StopSignal, report_stopped
-from data_prep.recordings.invisible_characters import remove_invisible
-from finetune.argument_parsing import parse_arguments
-from finetune.errors import UserError, exit_code, format_count
-from finetune.storage import demo_models, files
-from finetune.storage.referenced_files import is_renamed
-from finetune.terminal import print_diagnostic, print_line
+from overtone.data_prep import manifest
+from overtone.data_prep.audio.stream_reader import AudioError
+from overtone.data_prep.audio_codecs.interface import Codec, read_code_format
+from overtone.data_prep.audio_codecs.selection import CODECS, find_base_model, list_models, open_codec
+from overtone.data_prep.dataset import clip_encoding
+from overtone.data_prep.dataset.clip_audio_checks import inspect_clips
+from overtone.data_prep.dataset.clip_encoding import STORE, ClipToEncode
+from overtone.data_prep.dataset.codec_metadata import describe_codec
+from overtone.data_prep.dataset.manifest_line_reader import DATASET, find_manifests
+from overtone.data_prep.manifest import REJECTS, ManifestRow, Reject
+from overtone.data_prep.parallel import worker_options
+from overtone.data_prep.parallel.process_pool import StopSignal, report_stopped
+from overtone.data_prep.recordings.invisible_characters import remove_invisible
+from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.errors import UserError, exit_code, format_count
+from overtone.finetune.storage import demo_models, files
+from overtone.finetune.storage.referenced_files import is_renamed
+from overtone.finetune.terminal import print_diagnostic, print_line
 
 MOST_TIME_SHIFTS = 63
 """More copies would be shifted by less than the encoders resolve: 30 samples for Qwen3-TTS."""

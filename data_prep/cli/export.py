@@ -21,21 +21,21 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.audio_codecs.selection import DEFAULT_RECIPE
-from data_prep.cli.check import CheckResult, check_dataset
-from data_prep.dataset.clip_encoding import STORE
-from data_prep.dataset.codec_metadata import CodesSummary
-from data_prep.dataset.duration_accounting import format_clock
-from data_prep.dataset.export_formats import FORMATS, ExportItem, ExportResult
-from data_prep.dataset.manifest_line_reader import DATASET, ROOT, find_manifests, read_manifest_lines
-from data_prep.dataset.row_checks import RowFacts
-from data_prep.manifest import SUMMARY
-from finetune.argument_parsing import parse_arguments
-from finetune.errors import UserError, exit_code, format_count
-from finetune.storage import files
-from finetune.storage.referenced_files import find_file
-from finetune.terminal import print_diagnostic, print_line
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.audio_codecs.selection import DEFAULT_RECIPE
+from overtone.data_prep.cli.check import CheckResult, check_dataset
+from overtone.data_prep.dataset.clip_encoding import STORE
+from overtone.data_prep.dataset.codec_metadata import CodesSummary
+from overtone.data_prep.dataset.duration_accounting import format_clock
+from overtone.data_prep.dataset.export_formats import FORMATS, ExportItem, ExportResult
+from overtone.data_prep.dataset.manifest_line_reader import DATASET, ROOT, find_manifests, read_manifest_lines
+from overtone.data_prep.dataset.row_checks import RowFacts
+from overtone.data_prep.manifest import SUMMARY
+from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.errors import UserError, exit_code, format_count
+from overtone.finetune.storage import files
+from overtone.finetune.storage.referenced_files import find_file
+from overtone.finetune.terminal import print_diagnostic, print_line
 
 UNFIT = {"not_json", "bad_row", "outside", "no_file", "unreadable", "empty", "nan", "silent", "truncated"}
 """Kinds of problems that prevent an export."""

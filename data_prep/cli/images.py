@@ -20,16 +20,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from data_prep.images import image_dataset_writer, image_report
-from data_prep.images.image_dataset_writer import MADE_BY, REPORT
-from data_prep.images.image_examination import ExaminedImage, examine_images
-from data_prep.images.image_selection import select_images
-from data_prep.images.image_sources import find_images
-from data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
-from finetune.argument_parsing import parse_arguments
-from finetune.errors import UserError, exit_code
-from finetune.storage import files, input_files, strict_json
-from finetune.terminal import print_line
+from overtone.data_prep.images import image_dataset_writer, image_report
+from overtone.data_prep.images.image_dataset_writer import MADE_BY, REPORT
+from overtone.data_prep.images.image_examination import ExaminedImage, examine_images
+from overtone.data_prep.images.image_selection import select_images
+from overtone.data_prep.images.image_sources import find_images
+from overtone.data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
+from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.storage import files, input_files, strict_json
+from overtone.finetune.terminal import print_line
 
 REPORTED = 1000
 """Images between two lines of progress."""

@@ -13,14 +13,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from data_prep.images.image_dataset_writer import MADE_BY as MADE_BY_IMAGES
-from data_prep.manifest import SUMMARY
-from data_prep.pages import chat_report, voice_dataset_loader
-from data_prep.pages.chat_report import CountTokens
-from finetune.argument_parsing import parse_arguments
-from finetune.errors import UserError, exit_code
-from finetune.storage import files, input_files, strict_json
-from finetune.terminal import print_diagnostic, print_line
+from overtone.data_prep.images.image_dataset_writer import MADE_BY as MADE_BY_IMAGES
+from overtone.data_prep.manifest import SUMMARY
+from overtone.data_prep.pages import chat_report, voice_dataset_loader
+from overtone.data_prep.pages.chat_report import CountTokens
+from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.storage import files, input_files, strict_json
+from overtone.finetune.terminal import print_diagnostic, print_line
 
 PAGE = "report.html"
 GENERATOR = b'<meta name="generator" content="overtone">'
@@ -76,7 +76,7 @@ def _render_voice(folder: Path, tokenizer: str | None) -> str:
     if tokenizer is not None:
         raise UserError(f"--tokenizer {tokenizer}: {folder} is a dataset of a voice; remove --tokenizer")
     dataset = voice_dataset_loader.read_dataset(folder)
-    from data_prep.pages import report_page  # imports matplotlib: too slow for --help or a wrong folder
+    from overtone.data_prep.pages import report_page  # imports matplotlib: too slow for --help or a wrong folder
 
     drift = report_page.compute_drift(dataset)
     if abs(drift) > report_page.TOLERANCE:
@@ -94,7 +94,7 @@ def _load_token_counter(model: str) -> CountTokens:
     """Counts the tokens of a text. Raises `UserError` for a model without a tokenizer.json, which is all that is read of it."""
     from tokenizers import Tokenizer
 
-    from finetune.storage.model_resolver import resolve_model
+    from overtone.finetune.storage.model_resolver import resolve_model
 
     path = resolve_model("--tokenizer", model, ["tokenizer.json"]) / "tokenizer.json"
     try:

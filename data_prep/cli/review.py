@@ -12,12 +12,12 @@ import argparse
 import importlib.util
 from pathlib import Path
 
-from data_prep.pages import voice_dataset_loader
-from data_prep.pages.review_page import ReviewSession
-from data_prep.pages.review_server import serve_page
-from data_prep.pages.web_server import require_free_port, require_port
-from finetune.argument_parsing import parse_arguments
-from finetune.errors import UserError, exit_code
+from overtone.data_prep.pages import voice_dataset_loader
+from overtone.data_prep.pages.review_page import ReviewSession
+from overtone.data_prep.pages.review_server import serve_page
+from overtone.data_prep.pages.web_server import require_free_port, require_port
+from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.errors import UserError, exit_code
 
 
 def main(argv: list[str]) -> int:

@@ -22,22 +22,30 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from data_prep.chats import chat_file_readers, chat_file_search, chat_messages, chat_split, conversation_checks, row_counts, whatsapp_export
-from data_prep.chats.chat_file_readers import ReaderOptions
-from data_prep.chats.chat_file_search import ChatSource, FoundRow, FoundSources
-from data_prep.chats.chat_split import ValidationFilter
-from data_prep.chats.column_mapping import ColumnMapping, parse_columns
-from data_prep.chats.conversation_formats import SHAPES, ChatRow, ShapeError, detect_shape, list_unread_keys, normalise_row
-from data_prep.chats.row_counts import MADE_BY, REJECTED, TRAINS, VALIDATES, RowCounts, UnreadKeys
-from data_prep.chats.whatsapp_export import DEFAULT_PAUSE_HOURS
-from data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
-from data_prep.recordings.garbled_text import find_utf8_reading
-from data_prep.recordings.invisible_characters import count_hidden
-from finetune.argument_parsing import parse_arguments
-from finetune.errors import UserError, exit_code
-from finetune.storage import files, input_files, strict_json
-from finetune.storage.strict_json import one_line
-from finetune.terminal import print_line
+from overtone.data_prep.chats import (
+    chat_file_readers,
+    chat_file_search,
+    chat_messages,
+    chat_split,
+    conversation_checks,
+    row_counts,
+    whatsapp_export,
+)
+from overtone.data_prep.chats.chat_file_readers import ReaderOptions
+from overtone.data_prep.chats.chat_file_search import ChatSource, FoundRow, FoundSources
+from overtone.data_prep.chats.chat_split import ValidationFilter
+from overtone.data_prep.chats.column_mapping import ColumnMapping, parse_columns
+from overtone.data_prep.chats.conversation_formats import SHAPES, ChatRow, ShapeError, detect_shape, list_unread_keys, normalise_row
+from overtone.data_prep.chats.row_counts import MADE_BY, REJECTED, TRAINS, VALIDATES, RowCounts, UnreadKeys
+from overtone.data_prep.chats.whatsapp_export import DEFAULT_PAUSE_HOURS
+from overtone.data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
+from overtone.data_prep.recordings.garbled_text import find_utf8_reading
+from overtone.data_prep.recordings.invisible_characters import count_hidden
+from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.storage import files, input_files, strict_json
+from overtone.finetune.storage.strict_json import one_line
+from overtone.finetune.terminal import print_line
 
 MOST_PAUSE_HOURS = 24 * 365
 CHANGED = "the input files changed while they were being read; run the same command again"

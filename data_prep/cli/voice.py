@@ -19,36 +19,43 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from data_prep import manifest
-from data_prep.alignment.clip_alignment import open_aligner
-from data_prep.alignment.pocketsphinx_aligner import NAME as POCKETSPHINX
-from data_prep.audio.channel_selection import AUTO, LEFT, MIX, RIGHT
-from data_prep.audio_codecs.interface import SpeakerEncoder
-from data_prep.audio_codecs.selection import DEFAULT_MODEL, suggest_other_models
-from data_prep.clips import dnsmos, review_decisions
-from data_prep.clips.quality_rules import KEEP_ALL, PRESETS, make_presets
-from data_prep.dataset import duration_accounting, voice_dataset_writer
-from data_prep.parallel import worker_options
-from data_prep.parallel.devices import choose_device
-from data_prep.parallel.process_pool import StopSignal, report_stopped
-from data_prep.parallel.worker_options import WorkerOptions
-from data_prep.pipeline import clip_selection, rule_removal_table, transcript_examples, transcript_plausibility
-from data_prep.pipeline.all_recordings import CRASHED, RecordingTask, StoppedError, WorkerSetup, describe_crashes, process_recordings
-from data_prep.pipeline.clip_selection import JudgedClip, SelectionCriteria
-from data_prep.pipeline.notices import Notice, print_notices
-from data_prep.pipeline.recording_results import Job, PreparedRecording
-from data_prep.pipeline.speech_detection import PEOPLE_ON_CHANNELS
-from data_prep.pipeline.text_content import describe_languages, refuse_wrong_texts
-from data_prep.pipeline.text_verification import TextChecks, describe_texts
-from data_prep.recordings import (
+from overtone.data_prep import manifest
+from overtone.data_prep.alignment.clip_alignment import open_aligner
+from overtone.data_prep.alignment.pocketsphinx_aligner import NAME as POCKETSPHINX
+from overtone.data_prep.audio.channel_selection import AUTO, LEFT, MIX, RIGHT
+from overtone.data_prep.audio_codecs.interface import SpeakerEncoder
+from overtone.data_prep.audio_codecs.selection import DEFAULT_MODEL, suggest_other_models
+from overtone.data_prep.clips import dnsmos, review_decisions
+from overtone.data_prep.clips.quality_rules import KEEP_ALL, PRESETS, make_presets
+from overtone.data_prep.dataset import duration_accounting, voice_dataset_writer
+from overtone.data_prep.parallel import worker_options
+from overtone.data_prep.parallel.devices import choose_device
+from overtone.data_prep.parallel.process_pool import StopSignal, report_stopped
+from overtone.data_prep.parallel.worker_options import WorkerOptions
+from overtone.data_prep.pipeline import clip_selection, rule_removal_table, transcript_examples, transcript_plausibility
+from overtone.data_prep.pipeline.all_recordings import (
+    CRASHED,
+    RecordingTask,
+    StoppedError,
+    WorkerSetup,
+    describe_crashes,
+    process_recordings,
+)
+from overtone.data_prep.pipeline.clip_selection import JudgedClip, SelectionCriteria
+from overtone.data_prep.pipeline.notices import Notice, print_notices
+from overtone.data_prep.pipeline.recording_results import Job, PreparedRecording
+from overtone.data_prep.pipeline.speech_detection import PEOPLE_ON_CHANNELS
+from overtone.data_prep.pipeline.text_content import describe_languages, refuse_wrong_texts
+from overtone.data_prep.pipeline.text_verification import TextChecks, describe_texts
+from overtone.data_prep.recordings import (
     named_column_tables,
     remote_recordings,
     speakers_from_transcripts,
     transcript_list_parsers,
     user_transcripts,
 )
-from data_prep.recordings.audio_datasets import is_audio_dataset, unpack_dataset
-from data_prep.recordings.recording_files import (
+from overtone.data_prep.recordings.audio_datasets import is_audio_dataset, unpack_dataset
+from overtone.data_prep.recordings.recording_files import (
     SOUND_ENDINGS,
     SPLIT,
     RecordingSource,
@@ -57,20 +64,20 @@ from data_prep.recordings.recording_files import (
     format_counts,
     select_channels,
 )
-from data_prep.recordings.removed_text import RemovedKind, format_removals
-from data_prep.recordings.user_transcripts import FORMS, UserTranscript
-from data_prep.segmentation.clip_segmentation import Lengths
-from data_prep.speakers import resemblyzer_encoder
-from data_prep.speakers.encoder_selection import find_installed_encoder, open_voice_encoder
-from data_prep.speakers.voice_clusters import FEWEST_WINDOWS, LEAST_SECONDS, MOST_VOICES, VoiceCount
-from data_prep.transcription import faster_whisper_engine, whisper_engine
-from data_prep.transcription.whisper_languages import WHISPER_OPTION
-from finetune.addresses import RemoteAddress
-from finetune.argument_parsing import parse_arguments
-from finetune.errors import UserError, exit_code, format_count
-from finetune.storage import files, remote
-from finetune.storage.synthetic_audio_mark import find_synthetic_mark
-from finetune.terminal import print_diagnostic, print_line
+from overtone.data_prep.recordings.removed_text import RemovedKind, format_removals
+from overtone.data_prep.recordings.user_transcripts import FORMS, UserTranscript
+from overtone.data_prep.segmentation.clip_segmentation import Lengths
+from overtone.data_prep.speakers import resemblyzer_encoder
+from overtone.data_prep.speakers.encoder_selection import find_installed_encoder, open_voice_encoder
+from overtone.data_prep.speakers.voice_clusters import FEWEST_WINDOWS, LEAST_SECONDS, MOST_VOICES, VoiceCount
+from overtone.data_prep.transcription import faster_whisper_engine, whisper_engine
+from overtone.data_prep.transcription.whisper_languages import WHISPER_OPTION
+from overtone.finetune.addresses import RemoteAddress
+from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.errors import UserError, exit_code, format_count
+from overtone.finetune.storage import files, remote
+from overtone.finetune.storage.synthetic_audio_mark import find_synthetic_mark
+from overtone.finetune.terminal import print_diagnostic, print_line
 
 CHECK_OPTION = "--check-with"
 NO_MODEL = "none"

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from data_prep.audio.librosa_import import import_librosa
-from data_prep.audio.waveform import SPEECH_RATE, Samples, read_audio
-from finetune.errors import UserError
-from finetune.storage import files
+from overtone.data_prep.audio.librosa_import import import_librosa
+from overtone.data_prep.audio.waveform import SPEECH_RATE, Samples, read_audio
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
 
 NAME = "speechmos"
 INSTALL = "pip install --no-deps speechmos==0.0.1.1 && pip install onnxruntime"

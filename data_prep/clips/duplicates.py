@@ -14,10 +14,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from data_prep.audio.waveform import MASTER_RATE, Samples
-from data_prep.clips.fingerprint_matching import FingerprintedClip, Match, compare_clips, find_matches
-from data_prep.clips.measurements import WORD
-from data_prep.clips.waveform_agreement import RATE, agrees_throughout, prepare_waveform
+from overtone.data_prep.audio.waveform import MASTER_RATE, Samples
+from overtone.data_prep.clips.fingerprint_matching import FingerprintedClip, Match, compare_clips, find_matches
+from overtone.data_prep.clips.measurements import WORD
+from overtone.data_prep.clips.waveform_agreement import RATE, agrees_throughout, prepare_waveform
 
 LENGTH_TOLERANCE, LENGTH_SECONDS = 0.02, 0.15
 """Clips of the same words are compared if their lengths differ by less than the larger of 2 % and 150 ms: voice activity detection moves

@@ -13,18 +13,18 @@ from pathlib import Path
 import numpy as np
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
-from data_prep.audio import bandwidth
-from data_prep.audio.waveform import MASTER_RATE, Audio, convert_position, encode_flac, fade_edges
-from data_prep.clips import fingerprints, loudness, measurements, overlapped_speech
-from data_prep.manifest import AUTO, Quality
-from data_prep.recordings.recording_files import RecordingSource
-from data_prep.recordings.user_transcripts import UserTranscript
-from data_prep.segmentation import clip_segmentation
-from data_prep.segmentation.clip_segmentation import Lengths, Piece, TextUnit
-from data_prep.segmentation.vad import Region
-from data_prep.transcription import whisper_engine
-from finetune.storage import files
-from finetune.storage.synthetic_audio_mark import make_comment_of_copy
+from overtone.data_prep.audio import bandwidth
+from overtone.data_prep.audio.waveform import MASTER_RATE, Audio, convert_position, encode_flac, fade_edges
+from overtone.data_prep.clips import fingerprints, loudness, measurements, overlapped_speech
+from overtone.data_prep.manifest import AUTO, Quality
+from overtone.data_prep.recordings.recording_files import RecordingSource
+from overtone.data_prep.recordings.user_transcripts import UserTranscript
+from overtone.data_prep.segmentation import clip_segmentation
+from overtone.data_prep.segmentation.clip_segmentation import Lengths, Piece, TextUnit
+from overtone.data_prep.segmentation.vad import Region
+from overtone.data_prep.transcription import whisper_engine
+from overtone.finetune.storage import files
+from overtone.finetune.storage.synthetic_audio_mark import make_comment_of_copy
 
 UTTERANCE_TOLERANCE = 1.0
 """Tolerance of the times of a transcript in seconds, when matching them to pauses."""

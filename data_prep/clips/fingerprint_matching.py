@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.clips.fingerprints import BANDS, HOP, Words
+from overtone.data_prep.clips.fingerprints import BANDS, HOP, Words
 
 LEAST_FRAMES = 16
 """Minimum overlap that is compared: half a second, 384 bits."""
@@ -40,7 +40,7 @@ class FingerprintedClip(NamedTuple):
     id: str
     recording: str
     start: int
-    """Samples at `data_prep.audio.waveform.MASTER_RATE`, as `stop`."""
+    """Samples at `overtone.data_prep.audio.waveform.MASTER_RATE`, as `stop`."""
     stop: int
     words: Words
 

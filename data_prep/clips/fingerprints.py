@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.audio.waveform import MASTER_RATE, Samples
+from overtone.data_prep.audio.waveform import MASTER_RATE, Samples
 
 Words = NDArray[np.uint32]
 

@@ -8,8 +8,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.audio.waveform import Audio
-from data_prep.segmentation.vad import Region
+from overtone.data_prep.audio.waveform import Audio
+from overtone.data_prep.segmentation.vad import Region
 
 TARGET_LUFS = -23.0
 """EBU R 128 target, measured by ITU-R BS.1770 on speech only."""

@@ -11,13 +11,13 @@ from bisect import bisect_left, bisect_right
 
 import numpy as np
 
-from data_prep.audio.librosa_import import import_librosa
-from data_prep.audio.waveform import MASTER_RATE, Audio, Samples
-from data_prep.clips import loudness
-from data_prep.clips.overlapped_speech import measure_overlap
-from data_prep.manifest import Quality
-from data_prep.segmentation.clip_segmentation import Piece, TextUnit
-from data_prep.segmentation.vad import Region
+from overtone.data_prep.audio.librosa_import import import_librosa
+from overtone.data_prep.audio.waveform import MASTER_RATE, Audio, Samples
+from overtone.data_prep.clips import loudness
+from overtone.data_prep.clips.overlapped_speech import measure_overlap
+from overtone.data_prep.manifest import Quality
+from overtone.data_prep.segmentation.clip_segmentation import Piece, TextUnit
+from overtone.data_prep.segmentation.vad import Region
 
 FRAME = MASTER_RATE // 100
 EDGE = MASTER_RATE * 30 // 1000

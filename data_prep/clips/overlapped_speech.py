@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.audio.waveform import MASTER_RATE, Samples
-from finetune.storage import strict_json
+from overtone.data_prep.audio.waveform import MASTER_RATE, Samples
+from overtone.finetune.storage import strict_json
 
 RATE = 6000
 """Hz that the clip is resampled to: only harmonics below `TOP_HZ` are used."""

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_prep.manifest import Quality
-from data_prep.segmentation.clip_segmentation import Lengths
+from overtone.data_prep.manifest import Quality
+from overtone.data_prep.segmentation.clip_segmentation import Lengths
 
 CHARACTERS_PER_SECOND = {"chinese": (1.5, 12.0), "japanese": (2.0, 20.0), "korean": (1.5, 15.0)}
 """Plausible speaking rates (minimum, maximum). In these scripts a syllable is one character; in others it is two or three."""

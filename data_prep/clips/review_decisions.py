@@ -10,10 +10,10 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from data_prep.recordings.invisible_characters import remove_invisible
-from finetune.errors import UserError
-from finetune.storage import files, input_files, strict_json
-from finetune.terminal import print_diagnostic
+from overtone.data_prep.recordings.invisible_characters import remove_invisible
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files, input_files, strict_json
+from overtone.finetune.terminal import print_diagnostic
 
 REVIEW = "review.jsonl"
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.audio.waveform import read_audio
-from data_prep.audio_codecs.interface import LoadedSpeakerEncoder
-from data_prep.clips.quality_rules import VOICE_CLIPS
-from finetune.errors import UserError
+from overtone.data_prep.audio.waveform import read_audio
+from overtone.data_prep.audio_codecs.interface import LoadedSpeakerEncoder
+from overtone.data_prep.clips.quality_rules import VOICE_CLIPS
+from overtone.finetune.errors import UserError
 
 Vector = NDArray[np.float32]
 LONGEST_SECONDS = 30

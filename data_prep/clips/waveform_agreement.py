@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.audio.waveform import MASTER_RATE, Samples
+from overtone.data_prep.audio.waveform import MASTER_RATE, Samples
 
 RATE = 16_000
 BAND_HZ = (200.0, 3600.0)

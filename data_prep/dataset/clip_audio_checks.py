@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.audio.decoded_stream import DECODE_ERRORS, AudioError, describe_missing
-from data_prep.audio.stream_reader import open_stream
-from data_prep.audio.waveform import SILENT, convert_position
-from finetune.storage import files
+from overtone.data_prep.audio.decoded_stream import DECODE_ERRORS, AudioError, describe_missing
+from overtone.data_prep.audio.stream_reader import open_stream
+from overtone.data_prep.audio.waveform import SILENT, convert_position
+from overtone.finetune.storage import files
 
 
 @dataclass(frozen=True)

@@ -17,18 +17,18 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.audio.stream_reader import AudioError, Samples
-from data_prep.audio.waveform import load_track, probe_recording
-from data_prep.audio_codecs.interface import Codec, CodecError, Codes, LoadedCodec
-from data_prep.parallel.item_distribution import distribute_items
-from data_prep.parallel.process_pool import Failure, StopSignal
-from data_prep.parallel.torch_settings import use_one_thread
-from data_prep.parallel.worker_options import WorkerOptions
-from data_prep.pipeline.progress import Pace, format_progress
-from finetune.errors import UserError
-from finetune.storage import files, input_files
-from finetune.storage.strict_json import one_line
-from finetune.terminal import print_line
+from overtone.data_prep.audio.stream_reader import AudioError, Samples
+from overtone.data_prep.audio.waveform import load_track, probe_recording
+from overtone.data_prep.audio_codecs.interface import Codec, CodecError, Codes, LoadedCodec
+from overtone.data_prep.parallel.item_distribution import distribute_items
+from overtone.data_prep.parallel.process_pool import Failure, StopSignal
+from overtone.data_prep.parallel.torch_settings import use_one_thread
+from overtone.data_prep.parallel.worker_options import WorkerOptions
+from overtone.data_prep.pipeline.progress import Pace, format_progress
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files, input_files
+from overtone.finetune.storage.strict_json import one_line
+from overtone.finetune.terminal import print_line
 
 STORE = "codes"
 """Folder of the store inside that of the dataset."""

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from data_prep.audio_codecs.interface import Codec, CodeFormat, read_code_format
-from data_prep.audio_codecs.selection import DEFAULT_FORMAT, DEFAULT_RECIPE, RECIPES
-from data_prep.dataset.clip_encoding import STORE
-from data_prep.manifest import SUMMARY
-from finetune.errors import UserError
-from finetune.storage.strict_json import read_object
+from overtone.data_prep.audio_codecs.interface import Codec, CodeFormat, read_code_format
+from overtone.data_prep.audio_codecs.selection import DEFAULT_FORMAT, DEFAULT_RECIPE, RECIPES
+from overtone.data_prep.dataset.clip_encoding import STORE
+from overtone.data_prep.manifest import SUMMARY
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.strict_json import read_object
 
 CODEC_KEYS = ("model", "codec_digest", "code_format", "recipe", "demo_model")
 """Entries about the codec, which also hold for a part of the dataset."""

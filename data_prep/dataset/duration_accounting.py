@@ -8,15 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
-from data_prep import manifest
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.manifest import ManifestRow, Reject
-from data_prep.pipeline.notices import Notice, join_all_texts
-from data_prep.pipeline.recording_results import PreparedRecording
-from data_prep.recordings.removed_text import RemovedKind
-from data_prep.segmentation.subtitle_repair import TimingSegment
-from data_prep.segmentation.vad import Region
-from finetune.errors import format_count
+from overtone.data_prep import manifest
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.manifest import ManifestRow, Reject
+from overtone.data_prep.pipeline.notices import Notice, join_all_texts
+from overtone.data_prep.pipeline.recording_results import PreparedRecording
+from overtone.data_prep.recordings.removed_text import RemovedKind
+from overtone.data_prep.segmentation.subtitle_repair import TimingSegment
+from overtone.data_prep.segmentation.vad import Region
+from overtone.finetune.errors import format_count
 
 
 class RecordingDurations(BaseModel):

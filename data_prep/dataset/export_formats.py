@@ -15,13 +15,13 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from data_prep.audio.stream_reader import is_joined
-from data_prep.audio.waveform import MASTER_RATE, convert_to_int16, encode_pcm_file, read_audio
-from data_prep.audio_codecs.selection import DEFAULT_MODEL
-from data_prep.manifest import AUTO, TRAIN, VAL, ManifestRow
-from finetune.errors import UserError
-from finetune.storage import files, input_files
-from finetune.storage.synthetic_audio_mark import make_comment_of_copy
+from overtone.data_prep.audio.stream_reader import is_joined
+from overtone.data_prep.audio.waveform import MASTER_RATE, convert_to_int16, encode_pcm_file, read_audio
+from overtone.data_prep.audio_codecs.selection import DEFAULT_MODEL
+from overtone.data_prep.manifest import AUTO, TRAIN, VAL, ManifestRow
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files, input_files
+from overtone.finetune.storage.synthetic_audio_mark import make_comment_of_copy
 
 AUDIO_FOLDER_READS = (".flac", ".mp3", ".ogg", ".opus", ".wav")
 COLUMNS = ("id", "text", "speaker", "language", "duration", "source", "start", "end")

@@ -10,10 +10,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from data_prep.manifest import REJECTS, TRAIN, VAL, ManifestRow
-from data_prep.recordings.ljspeech_metadata import NAMES
-from finetune.errors import UserError
-from finetune.storage import input_files, strict_json
+from overtone.data_prep.manifest import REJECTS, TRAIN, VAL, ManifestRow
+from overtone.data_prep.recordings.ljspeech_metadata import NAMES
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import input_files, strict_json
 
 DATASET = f"folder with {TRAIN} and optionally {VAL}; or a JSONL file of {{audio, text, …}}"
 ROOT = "folder that contains all clips; relative paths start here (default: the folder of the manifest)"

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.audio.waveform import MASTER_RATE, Audio, convert_to_int16, encode_pcm_file, fade_edges, read_audio
-from data_prep.manifest import ManifestRow
-from finetune.storage import files, input_files
-from finetune.storage.synthetic_audio_mark import make_comment_of_copy
+from overtone.data_prep.audio.waveform import MASTER_RATE, Audio, convert_to_int16, encode_pcm_file, fade_edges, read_audio
+from overtone.data_prep.manifest import ManifestRow
+from overtone.finetune.storage import files, input_files
+from overtone.finetune.storage.synthetic_audio_mark import make_comment_of_copy
 
 SECONDS = 6.0
 LENGTH = round(SECONDS * MASTER_RATE)

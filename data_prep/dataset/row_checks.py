@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from data_prep.audio.stream_reader import AudioError
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.audio_codecs.interface import CodeFormat
-from data_prep.dataset.clip_audio_checks import AudioInfo
-from data_prep.dataset.manifest_line_reader import ManifestLine
-from data_prep.manifest import AUTO, LANGUAGES, TRAIN, VAL, ManifestRow
-from data_prep.recordings.invisible_characters import remove_invisible
+from overtone.data_prep.audio.stream_reader import AudioError
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.audio_codecs.interface import CodeFormat
+from overtone.data_prep.dataset.clip_audio_checks import AudioInfo
+from overtone.data_prep.dataset.manifest_line_reader import ManifestLine
+from overtone.data_prep.manifest import AUTO, LANGUAGES, TRAIN, VAL, ManifestRow
+from overtone.data_prep.recordings.invisible_characters import remove_invisible
 
 DURATION_TOLERANCE = 0.02
 """Tolerance of `duration` in seconds: rows are rounded, and MP3 adds padding that its header may not declare."""

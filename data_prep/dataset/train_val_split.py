@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from itertools import groupby
 
-from data_prep.clips.duplicates import normalise_text
-from data_prep.dataset.reference_clips import make_reference_path
-from data_prep.manifest import ManifestRow
+from overtone.data_prep.clips.duplicates import normalise_text
+from overtone.data_prep.dataset.reference_clips import make_reference_path
+from overtone.data_prep.manifest import ManifestRow
 
 OVERSHOOT = 1.5
 """Factor by which whole recordings may exceed the requested validation share."""

@@ -7,16 +7,16 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from data_prep import manifest
-from data_prep.dataset import duration_accounting, reference_clips
-from data_prep.dataset.train_val_split import GUARD_SECONDS, assign_splits
-from data_prep.manifest import ManifestRow, Reject
-from data_prep.pipeline import clip_selection
-from data_prep.pipeline.clip_selection import JudgedClip
-from data_prep.pipeline.notices import Notice
-from data_prep.pipeline.recording_results import PreparedRecording
-from data_prep.recordings.removed_text import RemovedKind
-from finetune.storage import files
+from overtone.data_prep import manifest
+from overtone.data_prep.dataset import duration_accounting, reference_clips
+from overtone.data_prep.dataset.train_val_split import GUARD_SECONDS, assign_splits
+from overtone.data_prep.manifest import ManifestRow, Reject
+from overtone.data_prep.pipeline import clip_selection
+from overtone.data_prep.pipeline.clip_selection import JudgedClip
+from overtone.data_prep.pipeline.notices import Notice
+from overtone.data_prep.pipeline.recording_results import PreparedRecording
+from overtone.data_prep.recordings.removed_text import RemovedKind
+from overtone.finetune.storage import files
 
 STAGES = ".stages"
 """Folder of cached stage results."""

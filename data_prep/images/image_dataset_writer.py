@@ -6,10 +6,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from data_prep.images.image_examination import IMAGES, STAGES, ExaminedImage
-from data_prep.images.image_selection import LabelledDataset, shorten_reason
-from data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
-from finetune.storage import files
+from overtone.data_prep.images.image_examination import IMAGES, STAGES, ExaminedImage
+from overtone.data_prep.images.image_selection import LabelledDataset, shorten_reason
+from overtone.data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
+from overtone.finetune.storage import files
 
 MADE_BY = "data_prep images"
 REPORT, LABELS = "report.html", "labels.json"

@@ -11,9 +11,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.errors import UserError
-from finetune.storage import input_files
-from finetune.storage.strict_json import one_line
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import input_files
+from overtone.finetune.storage.strict_json import one_line
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_prep.images.image_decoding import DecodedImage, decode_image
-from data_prep.images.image_sources import FoundImage
-from data_prep.images.perceptual_hash import compute_hash, make_gray_copy
-from finetune.errors import UserError
-from finetune.storage import files, input_files, strict_json
-from finetune.storage.strict_json import one_line
+from overtone.data_prep.images.image_decoding import DecodedImage, decode_image
+from overtone.data_prep.images.image_sources import FoundImage
+from overtone.data_prep.images.perceptual_hash import compute_hash, make_gray_copy
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files, input_files, strict_json
+from overtone.finetune.storage.strict_json import one_line
 
 IMAGES, STAGES = "images", ".stages"
 """Folders of the dataset: the images under the digest of their bytes, and what was found in each."""

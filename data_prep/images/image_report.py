@@ -10,12 +10,12 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data_prep.images.image_decoding import decode_image
-from data_prep.images.image_examination import ExaminedImage
-from data_prep.images.image_selection import LabelledDataset
-from data_prep.pages.jinja_environment import make_environment, read_style
-from data_prep.pages.report_charts import make_histogram
-from finetune.errors import UserError
+from overtone.data_prep.images.image_decoding import decode_image
+from overtone.data_prep.images.image_examination import ExaminedImage
+from overtone.data_prep.images.image_selection import LabelledDataset
+from overtone.data_prep.pages.jinja_environment import make_environment, read_style
+from overtone.data_prep.pages.report_charts import make_histogram
+from overtone.finetune.errors import UserError
 
 FOLDER = Path(__file__).parent
 SIDE = 96

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from data_prep.images.image_examination import ExaminedImage
-from data_prep.images.label_split import choose_validation
-from data_prep.images.perceptual_hash import find_duplicates
-from finetune.errors import UserError
+from overtone.data_prep.images.image_examination import ExaminedImage
+from overtone.data_prep.images.label_split import choose_validation
+from overtone.data_prep.images.perceptual_hash import find_duplicates
+from overtone.finetune.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_prep.chats.arrow_tables import list_data_files, read_streams
-from data_prep.dataset_split_selection import choose_splits
-from data_prep.hub_dataset_download import download_dataset_files
-from data_prep.images.image_decoding import SUFFIXES
-from finetune.errors import UserError
-from finetune.storage import input_files, strict_json
-from finetune.storage.model_resolver import is_hub_name
-from finetune.storage.referenced_files import find_file, is_renamed
-from finetune.storage.strict_json import one_line
+from overtone.data_prep.chats.arrow_tables import list_data_files, read_streams
+from overtone.data_prep.dataset_split_selection import choose_splits
+from overtone.data_prep.hub_dataset_download import download_dataset_files
+from overtone.data_prep.images.image_decoding import SUFFIXES
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import input_files, strict_json
+from overtone.finetune.storage.model_resolver import is_hub_name
+from overtone.finetune.storage.referenced_files import find_file, is_renamed
+from overtone.finetune.storage.strict_json import one_line
 
 if TYPE_CHECKING:
     import pyarrow

@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data_prep import manifest
-from data_prep.chats.chat_messages import is_plain_text, read_messages
-from data_prep.chats.row_counts import MADE_BY
-from data_prep.language_identification import identify_language
-from data_prep.manifest import SUMMARY, TRAIN, VAL
-from data_prep.pages.jinja_environment import make_environment, read_style
-from data_prep.pages.report_charts import Histogram, make_histogram
-from finetune.errors import UserError
-from finetune.storage import strict_json
+from overtone.data_prep import manifest
+from overtone.data_prep.chats.chat_messages import is_plain_text, read_messages
+from overtone.data_prep.chats.row_counts import MADE_BY
+from overtone.data_prep.language_identification import identify_language
+from overtone.data_prep.manifest import SUMMARY, TRAIN, VAL
+from overtone.data_prep.pages.jinja_environment import make_environment, read_style
+from overtone.data_prep.pages.report_charts import Histogram, make_histogram
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import strict_json
 
 FOLDER = Path(__file__).parent
 EXTREMES = 5

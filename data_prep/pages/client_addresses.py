@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from finetune.errors import UserError
+from overtone.finetune.errors import UserError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 OPTION = "--trusted-proxy"

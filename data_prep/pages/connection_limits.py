@@ -24,10 +24,10 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from data_prep.pages.client_addresses import TrustedProxies, group_address
-from data_prep.pages.http_framing import LARGEST_HEAD, StrictConnection
-from data_prep.pages.request_validation import CONNECTION
-from finetune.terminal import print_diagnostic
+from overtone.data_prep.pages.client_addresses import TrustedProxies, group_address
+from overtone.data_prep.pages.http_framing import LARGEST_HEAD, StrictConnection
+from overtone.data_prep.pages.request_validation import CONNECTION
+from overtone.finetune.terminal import print_diagnostic
 
 REPORT_SECONDS = 60.0
 """Least time between two reports of closed connections."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, StringConstraints, ValidationError
 from starlette.responses import FileResponse, Response
 
-from data_prep.pages.request_validation import LARGEST_JSON, RequestError, Route
+from overtone.data_prep.pages.request_validation import LARGEST_JSON, RequestError, Route
 
 if TYPE_CHECKING:
     import gradio

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from data_prep.pages.report_charts import format_number
+from overtone.data_prep.pages.report_charts import format_number
 
 FOLDER = Path(__file__).parent
 

@@ -9,9 +9,9 @@ from math import inf
 
 import numpy as np
 
-from data_prep.clips.quality_rules import PRESETS, TRAINABLE, Candidate, Rule, RuleInput, build_candidates, make_presets
-from data_prep.pages.voice_dataset_loader import Dataset, ReportClip
-from data_prep.segmentation.clip_segmentation import Lengths
+from overtone.data_prep.clips.quality_rules import PRESETS, TRAINABLE, Candidate, Rule, RuleInput, build_candidates, make_presets
+from overtone.data_prep.pages.voice_dataset_loader import Dataset, ReportClip
+from overtone.data_prep.segmentation.clip_segmentation import Lengths
 
 DEFAULT_PRESET = "default"
 LENGTH_REASONS = {rule.reason for rule in TRAINABLE}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from data_prep.clips.quality_rules import PRESETS
+from overtone.data_prep.clips.quality_rules import PRESETS
 
 OTHER_REASONS = {
     "codec_error": "the speech tokenizer failed on it",

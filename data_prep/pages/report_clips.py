@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep.audio.waveform import AudioError, read_audio
-from data_prep.pages.quality_rule_effects import Weakness
-from data_prep.pages.spectrogram_images import RATE, draw_spectrogram
-from data_prep.pages.voice_dataset_loader import ReportClip
-from finetune.storage import input_files
-from finetune.storage.referenced_files import find_file
+from overtone.data_prep.audio.waveform import AudioError, read_audio
+from overtone.data_prep.pages.quality_rule_effects import Weakness
+from overtone.data_prep.pages.spectrogram_images import RATE, draw_spectrogram
+from overtone.data_prep.pages.voice_dataset_loader import ReportClip
+from overtone.finetune.storage import input_files
+from overtone.finetune.storage.referenced_files import find_file
 
 SHOWN = 20
 """Clips per group."""

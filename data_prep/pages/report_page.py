@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.dataset.duration_accounting import RecordingDurations
-from data_prep.pages.jinja_environment import format_identifier, make_environment, read_style
-from data_prep.pages.quality_rule_effects import (
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.dataset.duration_accounting import RecordingDurations
+from overtone.data_prep.pages.jinja_environment import format_identifier, make_environment, read_style
+from overtone.data_prep.pages.quality_rule_effects import (
     DEFAULT_PRESET,
     RuleFinding,
     RuleRemoval,
@@ -26,11 +26,11 @@ from data_prep.pages.quality_rule_effects import (
     find_weaknesses,
     list_rules,
 )
-from data_prep.pages.rejection_advice import ADVICE, explain_reason
-from data_prep.pages.report_charts import STEPS, Curve, Histogram, choose_ticks, format_number, make_curve, make_histogram
-from data_prep.pages.report_clips import AUDIO_BYTES, ClipSelection, choose_clips, render_clips
-from data_prep.pages.voice_dataset_loader import Dataset, ReportClip
-from data_prep.pipeline.notices import format_notice
+from overtone.data_prep.pages.rejection_advice import ADVICE, explain_reason
+from overtone.data_prep.pages.report_charts import STEPS, Curve, Histogram, choose_ticks, format_number, make_curve, make_histogram
+from overtone.data_prep.pages.report_clips import AUDIO_BYTES, ClipSelection, choose_clips, render_clips
+from overtone.data_prep.pages.voice_dataset_loader import Dataset, ReportClip
+from overtone.data_prep.pipeline.notices import format_notice
 
 FOLDER = Path(__file__).parent
 MOST_RECORDINGS = 2000

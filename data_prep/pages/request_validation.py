@@ -17,8 +17,8 @@ from urllib.parse import parse_qsl, urlencode
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from data_prep.pages.client_addresses import NO_PROXIES, TrustedProxies, find_client, find_scheme
-from finetune.storage import strict_json
+from overtone.data_prep.pages.client_addresses import NO_PROXIES, TrustedProxies, find_client, find_scheme
+from overtone.finetune.storage import strict_json
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

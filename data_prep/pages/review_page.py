@@ -6,13 +6,13 @@ from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
-from data_prep.clips import review_decisions
-from data_prep.clips.review_decisions import Action, Decision
-from data_prep.pages.jinja_environment import format_identifier
-from data_prep.pages.quality_rule_effects import Weakness
-from data_prep.pages.rejection_advice import explain_reason
-from data_prep.pages.report_charts import format_number
-from data_prep.pages.review_queue import (
+from overtone.data_prep.clips import review_decisions
+from overtone.data_prep.clips.review_decisions import Action, Decision
+from overtone.data_prep.pages.jinja_environment import format_identifier
+from overtone.data_prep.pages.quality_rule_effects import Weakness
+from overtone.data_prep.pages.rejection_advice import explain_reason
+from overtone.data_prep.pages.report_charts import format_number
+from overtone.data_prep.pages.review_queue import (
     ALL,
     ORDERS,
     WORST,
@@ -23,8 +23,8 @@ from data_prep.pages.review_queue import (
     move_selection,
     select_clips,
 )
-from data_prep.pages.voice_dataset_loader import Dataset, ReportClip, resolve_clip
-from finetune.errors import UserError
+from overtone.data_prep.pages.voice_dataset_loader import Dataset, ReportClip, resolve_clip
+from overtone.finetune.errors import UserError
 
 if TYPE_CHECKING:
     import gradio

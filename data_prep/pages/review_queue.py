@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
-from data_prep.clips.review_decisions import Action, Decision
-from data_prep.pages import voice_dataset_loader
-from data_prep.pages.quality_rule_effects import Weakness, build_candidate_clips, find_weaknesses, list_rules
-from data_prep.pages.voice_dataset_loader import Dataset, ReportClip
-from finetune.errors import UserError
+from overtone.data_prep.clips.review_decisions import Action, Decision
+from overtone.data_prep.pages import voice_dataset_loader
+from overtone.data_prep.pages.quality_rule_effects import Weakness, build_candidate_clips, find_weaknesses, list_rules
+from overtone.data_prep.pages.voice_dataset_loader import Dataset, ReportClip
+from overtone.finetune.errors import UserError
 
 ALL, KEPT, REJECTED, OPEN, DECIDED = "all clips", "kept", "rejected", "not decided yet", "decided"
 WORST, IN_ORDER, SHORTEST, LONGEST = "worst first", "as recorded", "shortest first", "longest first"

@@ -6,11 +6,11 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data_prep.clips import review_decisions
-from data_prep.pages import web_server
-from data_prep.pages.request_validation import Caller, add_request_guard, require_own_site
-from data_prep.pages.review_page import ReviewSession, build_page
-from data_prep.pages.voice_dataset_loader import resolve_clip
+from overtone.data_prep.clips import review_decisions
+from overtone.data_prep.pages import web_server
+from overtone.data_prep.pages.request_validation import Caller, add_request_guard, require_own_site
+from overtone.data_prep.pages.review_page import ReviewSession, build_page
+from overtone.data_prep.pages.voice_dataset_loader import resolve_clip
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -34,7 +34,7 @@ def make_application(session: ReviewSession) -> FastAPI:
     from fastapi import FastAPI
     from starlette.middleware import Middleware
 
-    from data_prep.pages.gradio_route_allowlist import add_files, list_page_routes
+    from overtone.data_prep.pages.gradio_route_allowlist import add_files, list_page_routes
 
     warnings.filterwarnings("ignore", module="gradio")  # deprecation warnings inside gradio and its dependencies
     # Without this, gradio copies each displayed clip into its temporary folder.

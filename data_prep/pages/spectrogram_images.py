@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.image import imsave
 
-from data_prep.audio.librosa_import import import_librosa
-from data_prep.audio.waveform import Samples
+from overtone.data_prep.audio.librosa_import import import_librosa
+from overtone.data_prep.audio.waveform import Samples
 
 RATE = 24_000
 FFT, HOP, COLUMNS, BANDS = 1024, 256, 480, 80

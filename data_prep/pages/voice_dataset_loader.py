@@ -9,12 +9,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from data_prep import manifest
-from data_prep.dataset.duration_accounting import Summary
-from data_prep.manifest import AUTO, ManifestRow, Quality, Reject
-from finetune.errors import UserError
-from finetune.storage import files, input_files, strict_json
-from finetune.storage.referenced_files import find_file
+from overtone.data_prep import manifest
+from overtone.data_prep.dataset.duration_accounting import Summary
+from overtone.data_prep.manifest import AUTO, ManifestRow, Quality, Reject
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files, input_files, strict_json
+from overtone.finetune.storage.referenced_files import find_file
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from data_prep.pages.client_addresses import NO_PROXIES, TrustedProxies
-from finetune.errors import UserError
-from finetune.storage import files
-from finetune.terminal import print_line
+from overtone.data_prep.pages.client_addresses import NO_PROXIES, TrustedProxies
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
+from overtone.finetune.terminal import print_line
 
 if TYPE_CHECKING:
     import asyncio
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from data_prep.pages.connection_limits import OpenConnections
+    from overtone.data_prep.pages.connection_limits import OpenConnections
 
 LOOPBACK = "127.0.0.1"
 POLICY = (
@@ -138,7 +138,7 @@ def run_server(
     """Print the announcement and serve; blocks until SIGTERM or Ctrl-C. `make_server`: by default uvicorn's own."""
     import uvicorn
 
-    from data_prep.pages.connection_limits import ConnectionLimits, OpenConnections
+    from overtone.data_prep.pages.connection_limits import ConnectionLimits, OpenConnections
 
     opened = OpenConnections(ConnectionLimits(), proxies)
     config = configure_server(app, host, port, opened)
@@ -154,7 +154,7 @@ def configure_server(app: ASGIApp, host: str, port: int, opened: OpenConnections
     """Uvicorn's settings, with the limits of `opened` in front of the app. It reads no headers of proxies: the request guard does."""
     import uvicorn
 
-    from data_prep.pages.connection_limits import LimitedHttpProtocol
+    from overtone.data_prep.pages.connection_limits import LimitedHttpProtocol
 
     return uvicorn.Config(
         app,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from finetune.errors import UserError
-from finetune.hardware.host_memory import free_host_memory
+from overtone.finetune.errors import UserError
+from overtone.finetune.hardware.host_memory import free_host_memory
 
 DEVICES = ("cpu", "cuda")
 

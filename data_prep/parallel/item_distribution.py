@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
-from data_prep.parallel import process_pool, ray_pool
-from data_prep.parallel.devices import assign_devices, choose_device, set_current_device
-from data_prep.parallel.process_pool import Failure, OnProgress, StopSignal, ignore_progress
-from data_prep.parallel.worker_options import WorkerOptions
+from overtone.data_prep.parallel import process_pool, ray_pool
+from overtone.data_prep.parallel.devices import assign_devices, choose_device, set_current_device
+from overtone.data_prep.parallel.process_pool import Failure, OnProgress, StopSignal, ignore_progress
+from overtone.data_prep.parallel.worker_options import WorkerOptions
 
 T = TypeVar("T")
 R = TypeVar("R")

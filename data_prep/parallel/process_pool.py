@@ -22,8 +22,8 @@ from multiprocessing import connection, resource_tracker
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
-from finetune.errors import UserError
-from finetune.terminal import print_diagnostic, protect_terminal
+from overtone.finetune.errors import UserError
+from overtone.finetune.terminal import print_diagnostic, protect_terminal
 
 T = TypeVar("T")
 R = TypeVar("R")

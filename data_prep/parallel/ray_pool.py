@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from data_prep.parallel.process_pool import Failure, ItemResult, Make, StopSignal, attempt_twice, open_worker, unwrap_result
-from finetune.ray_cluster import cluster_checks, cluster_connection
-from finetune.storage import files, folder_handles
+from overtone.data_prep.parallel.process_pool import Failure, ItemResult, Make, StopSignal, attempt_twice, open_worker, unwrap_result
+from overtone.finetune.ray_cluster import cluster_checks, cluster_connection
+from overtone.finetune.storage import files, folder_handles
 
 T = TypeVar("T")
 R = TypeVar("R")

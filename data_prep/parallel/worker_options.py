@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep.parallel import ray_pool
-from data_prep.parallel.devices import DEVICES
-from data_prep.parallel.ray_pool import RayWorkers
-from finetune.errors import UserError
+from overtone.data_prep.parallel import ray_pool
+from overtone.data_prep.parallel.devices import DEVICES
+from overtone.data_prep.parallel.ray_pool import RayWorkers
+from overtone.finetune.errors import UserError
 
 
 @dataclass(frozen=True)

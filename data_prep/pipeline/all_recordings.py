@@ -11,18 +11,25 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from data_prep.audio.stream_reader import AudioError
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.parallel.item_distribution import distribute_items
-from data_prep.parallel.process_pool import SYSTEMATIC, Failure, StopSignal, generalize_failure, is_of_the_machine
-from data_prep.parallel.torch_settings import use_one_thread
-from data_prep.parallel.worker_options import WorkerOptions
-from data_prep.pipeline import clip_selection
-from data_prep.pipeline.clip_selection import SelectionCriteria
-from data_prep.pipeline.notices import Notice
-from data_prep.pipeline.one_recording import begin_part, examine_recording, join_parts, prepare_part, prepare_recording, store_samples
-from data_prep.pipeline.progress import RecordingProgress
-from data_prep.pipeline.recording_results import (
+from overtone.data_prep.audio.stream_reader import AudioError
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.parallel.item_distribution import distribute_items
+from overtone.data_prep.parallel.process_pool import SYSTEMATIC, Failure, StopSignal, generalize_failure, is_of_the_machine
+from overtone.data_prep.parallel.torch_settings import use_one_thread
+from overtone.data_prep.parallel.worker_options import WorkerOptions
+from overtone.data_prep.pipeline import clip_selection
+from overtone.data_prep.pipeline.clip_selection import SelectionCriteria
+from overtone.data_prep.pipeline.notices import Notice
+from overtone.data_prep.pipeline.one_recording import (
+    begin_part,
+    examine_recording,
+    join_parts,
+    prepare_part,
+    prepare_recording,
+    store_samples,
+)
+from overtone.data_prep.pipeline.progress import RecordingProgress
+from overtone.data_prep.pipeline.recording_results import (
     DecodedPart,
     DetectedSpeech,
     DividedRecording,
@@ -31,18 +38,18 @@ from data_prep.pipeline.recording_results import (
     PreparedRecording,
     refuse_recording,
 )
-from data_prep.pipeline.speech_detection import SAMPLES, load_stored_speech, locate_samples
-from data_prep.pipeline.stage_cache import NotStoredError, Stages, StoredStages
-from data_prep.pipeline.worker_activity import Activity
-from data_prep.pipeline.worker_models import Models
-from data_prep.recordings.recording_files import RecordingSource
-from data_prep.recordings.user_transcripts import UserTranscript
-from data_prep.segmentation.vad import Region
-from data_prep.transcription import whisper_engine
-from data_prep.transcription.whisper_languages import WHISPER_OPTION
-from finetune.errors import UserError, format_count
-from finetune.storage import files
-from finetune.terminal import print_line
+from overtone.data_prep.pipeline.speech_detection import SAMPLES, load_stored_speech, locate_samples
+from overtone.data_prep.pipeline.stage_cache import NotStoredError, Stages, StoredStages
+from overtone.data_prep.pipeline.worker_activity import Activity
+from overtone.data_prep.pipeline.worker_models import Models
+from overtone.data_prep.recordings.recording_files import RecordingSource
+from overtone.data_prep.recordings.user_transcripts import UserTranscript
+from overtone.data_prep.segmentation.vad import Region
+from overtone.data_prep.transcription import whisper_engine
+from overtone.data_prep.transcription.whisper_languages import WHISPER_OPTION
+from overtone.finetune.errors import UserError, format_count
+from overtone.finetune.storage import files
+from overtone.finetune.terminal import print_line
 
 BYTES_PER_SECOND = {".wav": 96_000, ".aif": 96_000, ".aiff": 96_000, ".flac": 50_000}
 """Approximate; other suffixes are compressed formats."""

@@ -14,21 +14,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.audio.encoding_info import read_encoding
-from data_prep.audio.waveform import MASTER_RATE, read_audio_unchanged
-from data_prep.clips import duplicates, quality_rules, speaker_similarity
-from data_prep.clips.extraction import MeasuredClip
-from data_prep.clips.fingerprint_matching import FingerprintedClip
-from data_prep.clips.quality_rules import Candidate, Rule, RuleInput
-from data_prep.clips.review_decisions import Decision
-from data_prep.manifest import ManifestRow, Reject
-from data_prep.pipeline import transcript_plausibility
-from data_prep.pipeline.recording_results import PreparedRecording
-from data_prep.pipeline.text_content import Doubt
-from data_prep.pipeline.transcript_plausibility import TranscriptDoubts
-from data_prep.segmentation.clip_segmentation import Lengths
-from data_prep.speakers.voice_changes import assess_clip, label_windows
-from data_prep.speakers.voice_clusters import VoiceCount
+from overtone.data_prep.audio.encoding_info import read_encoding
+from overtone.data_prep.audio.waveform import MASTER_RATE, read_audio_unchanged
+from overtone.data_prep.clips import duplicates, quality_rules, speaker_similarity
+from overtone.data_prep.clips.extraction import MeasuredClip
+from overtone.data_prep.clips.fingerprint_matching import FingerprintedClip
+from overtone.data_prep.clips.quality_rules import Candidate, Rule, RuleInput
+from overtone.data_prep.clips.review_decisions import Decision
+from overtone.data_prep.manifest import ManifestRow, Reject
+from overtone.data_prep.pipeline import transcript_plausibility
+from overtone.data_prep.pipeline.recording_results import PreparedRecording
+from overtone.data_prep.pipeline.text_content import Doubt
+from overtone.data_prep.pipeline.transcript_plausibility import TranscriptDoubts
+from overtone.data_prep.segmentation.clip_segmentation import Lengths
+from overtone.data_prep.speakers.voice_changes import assess_clip, label_windows
+from overtone.data_prep.speakers.voice_clusters import VoiceCount
 
 REVIEWED = "review"
 """Reason for clips rejected in review."""

@@ -7,13 +7,13 @@ from functools import cached_property, partial
 from math import inf
 from pathlib import Path
 
-from data_prep.audio import sandboxed_decoder
-from data_prep.audio.channel_selection import AUTO
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Track, convert_position
-from data_prep.pipeline.worker_activity import report_activity
-from data_prep.pipeline.worker_models import Models
-from data_prep.segmentation import recording_parts
-from data_prep.segmentation.vad import Region
+from overtone.data_prep.audio import sandboxed_decoder
+from overtone.data_prep.audio.channel_selection import AUTO
+from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Track, convert_position
+from overtone.data_prep.pipeline.worker_activity import report_activity
+from overtone.data_prep.pipeline.worker_models import Models
+from overtone.data_prep.segmentation import recording_parts
+from overtone.data_prep.segmentation.vad import Region
 
 
 class LazyAudio:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict
 
-from finetune.terminal import print_diagnostic
+from overtone.finetune.terminal import print_diagnostic
 
 SHOWN = 3
 """Recordings named in a line; summary.json names all."""

@@ -12,14 +12,14 @@ from sys import maxsize
 
 from pydantic import TypeAdapter
 
-from data_prep.audio.stream_reader import AudioError
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.clips import extraction
-from data_prep.clips.extraction import RecordingLevels
-from data_prep.manifest import AUTO
-from data_prep.pipeline.lazy_audio import LazyAudio, PartAudio
-from data_prep.pipeline.part_stages import RecordingPart, cut_clips, embed_part_windows, transcribe_part
-from data_prep.pipeline.recording_results import (
+from overtone.data_prep.audio.stream_reader import AudioError
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.clips import extraction
+from overtone.data_prep.clips.extraction import RecordingLevels
+from overtone.data_prep.manifest import AUTO
+from overtone.data_prep.pipeline.lazy_audio import LazyAudio, PartAudio
+from overtone.data_prep.pipeline.part_stages import RecordingPart, cut_clips, embed_part_windows, transcribe_part
+from overtone.data_prep.pipeline.recording_results import (
     DecodedPart,
     DetectedSpeech,
     DividedRecording,
@@ -30,15 +30,15 @@ from data_prep.pipeline.recording_results import (
     UnusableRecording,
     refuse_recording,
 )
-from data_prep.pipeline.speech_detection import SPEECH, FindUtterances, detect_speech, locate_samples, make_speech_inputs
-from data_prep.pipeline.stage_cache import Stages, make_key
-from data_prep.pipeline.transcript_timing import find_language, time_transcript
-from data_prep.pipeline.worker_models import Models
-from data_prep.recordings.recording_files import RecordingSource
-from data_prep.recordings.user_transcripts import UserTranscript
-from data_prep.segmentation import recording_parts
-from data_prep.segmentation.vad import Region
-from data_prep.speakers.windowed_speaker_vectors import (
+from overtone.data_prep.pipeline.speech_detection import SPEECH, FindUtterances, detect_speech, locate_samples, make_speech_inputs
+from overtone.data_prep.pipeline.stage_cache import Stages, make_key
+from overtone.data_prep.pipeline.transcript_timing import find_language, time_transcript
+from overtone.data_prep.pipeline.worker_models import Models
+from overtone.data_prep.recordings.recording_files import RecordingSource
+from overtone.data_prep.recordings.user_transcripts import UserTranscript
+from overtone.data_prep.segmentation import recording_parts
+from overtone.data_prep.segmentation.vad import Region
+from overtone.data_prep.speakers.windowed_speaker_vectors import (
     join_windows,
 )
 

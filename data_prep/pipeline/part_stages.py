@@ -12,34 +12,34 @@ from typing import Any
 import numpy as np
 from pydantic import Base64Bytes, TypeAdapter
 
-from data_prep.alignment import clip_alignment, recording_alignment
-from data_prep.alignment.interface import TextAlignment
-from data_prep.alignment.recording_alignment import DividedText
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.clips import dnsmos, extraction, speaker_similarity
-from data_prep.clips.dnsmos import SoundRatings
-from data_prep.clips.extraction import MeasuredClip, RecordingLevels
-from data_prep.pipeline.lazy_audio import LazyAudio, PartAudio
-from data_prep.pipeline.recording_results import Job, PreparedPart, TimedText
-from data_prep.pipeline.speech_detection import make_speech_inputs
-from data_prep.pipeline.stage_cache import Stages, make_key
-from data_prep.pipeline.transcript_timing import find_language
-from data_prep.pipeline.worker_activity import format_time, report_activity
-from data_prep.pipeline.worker_models import Models
-from data_prep.recordings.recording_files import RecordingSource
-from data_prep.recordings.user_transcripts import UserTranscript
-from data_prep.segmentation import vad
-from data_prep.segmentation.clip_segmentation import TextUnit
-from data_prep.segmentation.vad import Region
-from data_prep.speakers.voice_changes import find_voice_changes
-from data_prep.speakers.windowed_speaker_vectors import (
+from overtone.data_prep.alignment import clip_alignment, recording_alignment
+from overtone.data_prep.alignment.interface import TextAlignment
+from overtone.data_prep.alignment.recording_alignment import DividedText
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.clips import dnsmos, extraction, speaker_similarity
+from overtone.data_prep.clips.dnsmos import SoundRatings
+from overtone.data_prep.clips.extraction import MeasuredClip, RecordingLevels
+from overtone.data_prep.pipeline.lazy_audio import LazyAudio, PartAudio
+from overtone.data_prep.pipeline.recording_results import Job, PreparedPart, TimedText
+from overtone.data_prep.pipeline.speech_detection import make_speech_inputs
+from overtone.data_prep.pipeline.stage_cache import Stages, make_key
+from overtone.data_prep.pipeline.transcript_timing import find_language
+from overtone.data_prep.pipeline.worker_activity import format_time, report_activity
+from overtone.data_prep.pipeline.worker_models import Models
+from overtone.data_prep.recordings.recording_files import RecordingSource
+from overtone.data_prep.recordings.user_transcripts import UserTranscript
+from overtone.data_prep.segmentation import vad
+from overtone.data_prep.segmentation.clip_segmentation import TextUnit
+from overtone.data_prep.segmentation.vad import Region
+from overtone.data_prep.speakers.voice_changes import find_voice_changes
+from overtone.data_prep.speakers.windowed_speaker_vectors import (
     StoredVoiceWindows,
     VoiceWindows,
     describe_windows,
     embed_windows,
     read_windows,
 )
-from data_prep.transcription import whisper_engine, word_errors
+from overtone.data_prep.transcription import whisper_engine, word_errors
 
 LENIENCE = 0.35
 """Nats per frame by which the limit of a check that nobody requested is lower. Of 32 right texts of telephone prompts at 8 kHz, it rejects

@@ -10,12 +10,12 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.pipeline.recording_results import DividedRecording, PreparedRecording
-from data_prep.pipeline.worker_activity import Activity, format_time
-from finetune.errors import format_count
-from finetune.storage.text_lines import split_lines
-from finetune.terminal import make_safe, print_line
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.pipeline.recording_results import DividedRecording, PreparedRecording
+from overtone.data_prep.pipeline.worker_activity import Activity, format_time
+from overtone.finetune.errors import format_count
+from overtone.finetune.storage.text_lines import split_lines
+from overtone.finetune.terminal import make_safe, print_line
 
 ACTIVITY_SECONDS = 1.0
 """Time from the start of a step, or from the last line, until a line says how far it is."""

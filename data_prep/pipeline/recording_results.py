@@ -9,20 +9,20 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from data_prep.alignment.interface import Aligner
-from data_prep.audio.waveform import Track
-from data_prep.audio_codecs.interface import SpeakerEncoder
-from data_prep.clips import speaker_similarity
-from data_prep.clips.dnsmos import SoundScorer
-from data_prep.clips.extraction import MeasuredClip, RecordingLevels
-from data_prep.recordings.recording_files import RecordingSource
-from data_prep.segmentation import recording_parts
-from data_prep.segmentation.clip_segmentation import Lengths, TextUnit
-from data_prep.segmentation.subtitle_repair import TimingRepair
-from data_prep.segmentation.subtitle_sync import TranscriptTiming
-from data_prep.segmentation.vad import Region
-from data_prep.speakers.voice_clusters import MOST_VOICES
-from data_prep.speakers.windowed_speaker_vectors import (
+from overtone.data_prep.alignment.interface import Aligner
+from overtone.data_prep.audio.waveform import Track
+from overtone.data_prep.audio_codecs.interface import SpeakerEncoder
+from overtone.data_prep.clips import speaker_similarity
+from overtone.data_prep.clips.dnsmos import SoundScorer
+from overtone.data_prep.clips.extraction import MeasuredClip, RecordingLevels
+from overtone.data_prep.recordings.recording_files import RecordingSource
+from overtone.data_prep.segmentation import recording_parts
+from overtone.data_prep.segmentation.clip_segmentation import Lengths, TextUnit
+from overtone.data_prep.segmentation.subtitle_repair import TimingRepair
+from overtone.data_prep.segmentation.subtitle_sync import TranscriptTiming
+from overtone.data_prep.segmentation.vad import Region
+from overtone.data_prep.speakers.voice_clusters import MOST_VOICES
+from overtone.data_prep.speakers.windowed_speaker_vectors import (
     VoiceWindows,
 )
 

@@ -8,11 +8,11 @@ from datetime import timedelta
 from math import isfinite
 from pathlib import Path
 
-from data_prep.clips.quality_rules import KEEP_ALL, Rule, make_presets
-from data_prep.pipeline import clip_selection
-from data_prep.pipeline.clip_selection import JudgedClip, SelectionCriteria
-from data_prep.pipeline.recording_results import PreparedRecording
-from data_prep.pipeline.transcript_plausibility import TranscriptDoubts
+from overtone.data_prep.clips.quality_rules import KEEP_ALL, Rule, make_presets
+from overtone.data_prep.pipeline import clip_selection
+from overtone.data_prep.pipeline.clip_selection import JudgedClip, SelectionCriteria
+from overtone.data_prep.pipeline.recording_results import PreparedRecording
+from overtone.data_prep.pipeline.transcript_plausibility import TranscriptDoubts
 
 HEADER = f"{'rule':<22}{'removes':>8}{'time':>10}{'alone':>8}{'time':>10}  limit"
 

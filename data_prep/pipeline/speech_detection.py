@@ -9,18 +9,18 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from data_prep.audio import sandboxed_decoder
-from data_prep.audio.stream_reader import AudioError
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, convert_position
-from data_prep.parallel import process_pool
-from data_prep.pipeline.lazy_audio import LazyAudio
-from data_prep.pipeline.recording_results import DecodedPart, DetectedSpeech, UnusableRecording
-from data_prep.pipeline.stage_cache import NotStoredError, StoredStages
-from data_prep.pipeline.worker_activity import report_activity
-from data_prep.pipeline.worker_models import Models
-from data_prep.recordings.recording_files import RecordingSource
-from data_prep.segmentation import channel_voices, recording_parts, vad
-from data_prep.segmentation.vad import Region, SpeechScan
+from overtone.data_prep.audio import sandboxed_decoder
+from overtone.data_prep.audio.stream_reader import AudioError
+from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, convert_position
+from overtone.data_prep.parallel import process_pool
+from overtone.data_prep.pipeline.lazy_audio import LazyAudio
+from overtone.data_prep.pipeline.recording_results import DecodedPart, DetectedSpeech, UnusableRecording
+from overtone.data_prep.pipeline.stage_cache import NotStoredError, StoredStages
+from overtone.data_prep.pipeline.worker_activity import report_activity
+from overtone.data_prep.pipeline.worker_models import Models
+from overtone.data_prep.recordings.recording_files import RecordingSource
+from overtone.data_prep.segmentation import channel_voices, recording_parts, vad
+from overtone.data_prep.segmentation.vad import Region, SpeechScan
 
 FORM = 3
 """Version of the results: increase it when they change."""

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from finetune.storage import files, input_files
+from overtone.finetune.storage import files, input_files
 
 T = TypeVar("T")
 

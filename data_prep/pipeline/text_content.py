@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from data_prep.clips.extraction import MeasuredClip
-from data_prep.language_identification import (
+from overtone.data_prep.clips.extraction import MeasuredClip
+from overtone.data_prep.language_identification import (
     CLEAR_ALONE,
     CLEAR_MARGIN,
     LEAST_ALONE,
@@ -18,11 +18,11 @@ from data_prep.language_identification import (
     find_other_script,
     name_language,
 )
-from data_prep.manifest import AUTO
-from data_prep.pipeline.notices import Notice
-from data_prep.pipeline.recording_results import PreparedRecording
-from data_prep.recordings.garbled_text import FEW_TEXTS, find_garbled_texts
-from finetune.errors import UserError, format_count
+from overtone.data_prep.manifest import AUTO
+from overtone.data_prep.pipeline.notices import Notice
+from overtone.data_prep.pipeline.recording_results import PreparedRecording
+from overtone.data_prep.recordings.garbled_text import FEW_TEXTS, find_garbled_texts
+from overtone.finetune.errors import UserError, format_count
 
 GARBLED, FOREIGN = "garbled_text", "other_language"
 """Reasons for rejected clips."""

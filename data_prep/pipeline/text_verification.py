@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from data_prep.clips.extraction import MeasuredClip
-from data_prep.pipeline.recording_results import PreparedRecording
-from data_prep.pipeline.transcript_plausibility import TranscriptDoubts
-from finetune.errors import format_count
+from overtone.data_prep.clips.extraction import MeasuredClip
+from overtone.data_prep.pipeline.recording_results import PreparedRecording
+from overtone.data_prep.pipeline.transcript_plausibility import TranscriptDoubts
+from overtone.finetune.errors import format_count
 
 
 @dataclass(frozen=True)

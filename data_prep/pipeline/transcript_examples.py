@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data_prep.pipeline.clip_selection import JudgedClip
+from overtone.data_prep.pipeline.clip_selection import JudgedClip
 
 COUNT = 5
 

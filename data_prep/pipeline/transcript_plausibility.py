@@ -11,13 +11,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.clips import whole_transcript_misfit
-from data_prep.clips.extraction import MeasuredClip
-from data_prep.pipeline.notices import Notice
-from data_prep.pipeline.recording_results import PreparedRecording
-from data_prep.pipeline.text_content import Doubt, find_content_doubts
-from data_prep.segmentation.subtitle_sync import FEW_CUES, LEAST_CUES
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.clips import whole_transcript_misfit
+from overtone.data_prep.clips.extraction import MeasuredClip
+from overtone.data_prep.pipeline.notices import Notice
+from overtone.data_prep.pipeline.recording_results import PreparedRecording
+from overtone.data_prep.pipeline.text_content import Doubt, find_content_doubts
+from overtone.data_prep.segmentation.subtitle_sync import FEW_CUES, LEAST_CUES
 
 MISTIMED, MISFIT, REPEATED = "mistimed_text", "misfit_text", "same_text"
 """Reasons for rejected clips."""

@@ -7,22 +7,22 @@ from itertools import pairwise
 
 from pydantic import TypeAdapter
 
-from data_prep import manifest
-from data_prep.alignment import recording_alignment
-from data_prep.alignment.recording_alignment import LocatedText
-from data_prep.manifest import AUTO
-from data_prep.pipeline.lazy_audio import LazyAudio
-from data_prep.pipeline.recording_results import DetectedSpeech, Job, TimedText
-from data_prep.pipeline.speech_detection import make_speech_inputs
-from data_prep.pipeline.stage_cache import Stages, make_key
-from data_prep.pipeline.worker_models import Models
-from data_prep.recordings.recording_files import RecordingSource
-from data_prep.recordings.user_transcripts import UserTranscript
-from data_prep.segmentation import subtitle_repair, subtitle_sync, vad
-from data_prep.segmentation.clip_segmentation import TextUnit
-from data_prep.segmentation.subtitle_repair import TimingRepair
-from data_prep.segmentation.subtitle_sync import TranscriptTiming
-from data_prep.segmentation.vad import Region
+from overtone.data_prep import manifest
+from overtone.data_prep.alignment import recording_alignment
+from overtone.data_prep.alignment.recording_alignment import LocatedText
+from overtone.data_prep.manifest import AUTO
+from overtone.data_prep.pipeline.lazy_audio import LazyAudio
+from overtone.data_prep.pipeline.recording_results import DetectedSpeech, Job, TimedText
+from overtone.data_prep.pipeline.speech_detection import make_speech_inputs
+from overtone.data_prep.pipeline.stage_cache import Stages, make_key
+from overtone.data_prep.pipeline.worker_models import Models
+from overtone.data_prep.recordings.recording_files import RecordingSource
+from overtone.data_prep.recordings.user_transcripts import UserTranscript
+from overtone.data_prep.segmentation import subtitle_repair, subtitle_sync, vad
+from overtone.data_prep.segmentation.clip_segmentation import TextUnit
+from overtone.data_prep.segmentation.subtitle_repair import TimingRepair
+from overtone.data_prep.segmentation.subtitle_sync import TranscriptTiming
+from overtone.data_prep.segmentation.vad import Region
 
 FORM = 1
 """Version of the results: increase it when they change. The code of the alignment is part of the key."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from data_prep.parallel import process_pool
+from overtone.data_prep.parallel import process_pool
 
 
 @dataclass(frozen=True)

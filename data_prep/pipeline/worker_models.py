@@ -8,14 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from data_prep.alignment.interface import Aligner, LoadedAligner
-from data_prep.audio.sandboxed_decoder import AudioDecoder
-from data_prep.audio_codecs.interface import LoadedSpeakerEncoder, SpeakerEncoder
-from data_prep.clips.dnsmos import LoadedSoundScorer, SoundScorer
-from data_prep.segmentation import vad
-from data_prep.segmentation.vad import SpeechDetector
-from data_prep.transcription import whisper_engine
-from data_prep.transcription.whisper_languages import WHISPER_OPTION
+from overtone.data_prep.alignment.interface import Aligner, LoadedAligner
+from overtone.data_prep.audio.sandboxed_decoder import AudioDecoder
+from overtone.data_prep.audio_codecs.interface import LoadedSpeakerEncoder, SpeakerEncoder
+from overtone.data_prep.clips.dnsmos import LoadedSoundScorer, SoundScorer
+from overtone.data_prep.segmentation import vad
+from overtone.data_prep.segmentation.vad import SpeechDetector
+from overtone.data_prep.transcription import whisper_engine
+from overtone.data_prep.transcription.whisper_languages import WHISPER_OPTION
 
 
 class Models:

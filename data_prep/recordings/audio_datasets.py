@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from data_prep.audio.stream_reader import EXTENSIONS
-from data_prep.chats.arrow_tables import list_data_files, read_streams
-from data_prep.chats.chat_file_search import is_plain_name
-from data_prep.dataset_split_selection import TRAIN_SPLIT, choose_configurations, choose_splits, list_configuration_folders
-from data_prep.hub_dataset_download import download_dataset_files
-from data_prep.recordings.named_column_tables import TEXT_COLUMNS, find_columns
-from data_prep.recordings.recording_files import SOUND_ENDINGS
-from finetune.errors import UserError, format_count
-from finetune.storage import files, input_files, strict_json
-from finetune.storage.model_resolver import is_hub_name
-from finetune.storage.referenced_files import find_file
-from finetune.terminal import print_line
+from overtone.data_prep.audio.stream_reader import EXTENSIONS
+from overtone.data_prep.chats.arrow_tables import list_data_files, read_streams
+from overtone.data_prep.chats.chat_file_search import is_plain_name
+from overtone.data_prep.dataset_split_selection import TRAIN_SPLIT, choose_configurations, choose_splits, list_configuration_folders
+from overtone.data_prep.hub_dataset_download import download_dataset_files
+from overtone.data_prep.recordings.named_column_tables import TEXT_COLUMNS, find_columns
+from overtone.data_prep.recordings.recording_files import SOUND_ENDINGS
+from overtone.finetune.errors import UserError, format_count
+from overtone.finetune.storage import files, input_files, strict_json
+from overtone.finetune.storage.model_resolver import is_hub_name
+from overtone.finetune.storage.referenced_files import find_file
+from overtone.finetune.terminal import print_line
 
 if TYPE_CHECKING:
     import pyarrow

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence, Set
 from typing import NamedTuple
 
-from data_prep.manifest import AUTO
+from overtone.data_prep.manifest import AUTO
 
 LOST = "letters replaced by question marks; they are lost"
 UTF8_READ_AS = ("cp1252", "latin-1", "cp1251", "koi8-r", "cp1250", "cp437", "mac-roman", "gbk", "cp932")

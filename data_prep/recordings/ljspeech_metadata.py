@@ -10,8 +10,8 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import NamedTuple
 
-from data_prep.delimited_records import unquote
-from finetune.errors import UserError
+from overtone.data_prep.delimited_records import unquote
+from overtone.finetune.errors import UserError
 
 NAMES = ("metadata.csv", "metadata_val.csv")
 """The second lists a trainer's validation clips. Their texts are used too; the validation split is chosen anew here."""

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data_prep.delimited_records import BrokenRecordError, Record, find_excel_mark, is_quoted, read_records, unquote
-from data_prep.recordings.ljspeech_metadata import NAMES, MetadataLine
-from data_prep.recordings.recording_names import has_sound_ending
-from data_prep.recordings.text_encoding import decode_head, read_text
-from finetune.errors import UserError, format_count
-from finetune.storage import input_files, strict_json
+from overtone.data_prep.delimited_records import BrokenRecordError, Record, find_excel_mark, is_quoted, read_records, unquote
+from overtone.data_prep.recordings.ljspeech_metadata import NAMES, MetadataLine
+from overtone.data_prep.recordings.recording_names import has_sound_ending
+from overtone.data_prep.recordings.text_encoding import decode_head, read_text
+from overtone.finetune.errors import UserError, format_count
+from overtone.finetune.storage import input_files, strict_json
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".json")
 FILE_COLUMNS = (

@@ -8,8 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from data_prep.recordings.recording_names import RecordingMatch, RecordingNames
-from finetune.errors import UserError, format_count
+from overtone.data_prep.recordings.recording_names import RecordingMatch, RecordingNames
+from overtone.finetune.errors import UserError, format_count
 
 TREES = ("txt", "text", "transcripts")
 MICROPHONE = re.compile(r"_mic\d$")

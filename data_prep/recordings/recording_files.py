@@ -16,12 +16,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from data_prep.audio.channel_selection import AUTO, name_channel
-from data_prep.audio.sandboxed_decoder import AudioDecoder
-from data_prep.audio.stream_reader import EXTENSIONS, FILM_EXTENSIONS
-from data_prep.manifest import parse_speaker
-from finetune.errors import UserError
-from finetune.storage import files
+from overtone.data_prep.audio.channel_selection import AUTO, name_channel
+from overtone.data_prep.audio.sandboxed_decoder import AudioDecoder
+from overtone.data_prep.audio.stream_reader import EXTENSIONS, FILM_EXTENSIONS
+from overtone.data_prep.manifest import parse_speaker
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
 
 SOUND_ENDINGS = frozenset({*EXTENSIONS, *FILM_EXTENSIONS})
 SPLIT = "split"

@@ -16,9 +16,9 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from data_prep.audio.stream_reader import EXTENSIONS, FILM_EXTENSIONS
-from data_prep.recordings.invisible_characters import HIDDEN
-from finetune.errors import format_count
+from overtone.data_prep.audio.stream_reader import EXTENSIONS, FILM_EXTENSIONS
+from overtone.data_prep.recordings.invisible_characters import HIDDEN
+from overtone.finetune.errors import format_count
 
 SOUND_ENDINGS = frozenset({*EXTENSIONS, *FILM_EXTENSIONS})
 AS_WRITTEN, NO_ENDING = "as written", "by name without ending"

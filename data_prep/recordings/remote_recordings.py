@@ -10,13 +10,13 @@ import contextlib
 import json
 from pathlib import Path, PurePosixPath
 
-from data_prep.recordings.recording_files import SOUND_ENDINGS
-from data_prep.recordings.user_transcripts import SUFFIXES
-from finetune.addresses import RemoteAddress
-from finetune.errors import UserError
-from finetune.storage import files, remote, strict_json
-from finetune.storage.text_lines import read_lines
-from finetune.terminal import print_line
+from overtone.data_prep.recordings.recording_files import SOUND_ENDINGS
+from overtone.data_prep.recordings.user_transcripts import SUFFIXES
+from overtone.finetune.addresses import RemoteAddress
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files, remote, strict_json
+from overtone.finetune.storage.text_lines import read_lines
+from overtone.finetune.terminal import print_line
 
 
 def download_recordings(url: RemoteAddress, out: Path) -> Path:

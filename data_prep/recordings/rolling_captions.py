@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from data_prep.recordings.timed_cues import Cue, ParsedCues
-from data_prep.recordings.unspoken_text import strip_markup
+from overtone.data_prep.recordings.timed_cues import Cue, ParsedCues
+from overtone.data_prep.recordings.unspoken_text import strip_markup
 
 WORD_TIME = re.compile(r"<((?:\d+:)?\d{1,2}:\d{1,2}\.\d{1,3})>")
 TAG = re.compile(r"<[^<>]*>")

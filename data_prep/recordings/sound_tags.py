@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from data_prep.recordings import speaker_labels
+from overtone.data_prep.recordings import speaker_labels
 
 SOUND = "sound and mood tags"
 NOT_UNDERSTOOD = "marks of words that nobody understood"

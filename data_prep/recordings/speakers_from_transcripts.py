@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from data_prep.manifest import parse_speaker
-from data_prep.recordings.recording_files import RecordingSource
-from data_prep.recordings.user_transcripts import UserTranscript
-from finetune.errors import UserError
+from overtone.data_prep.manifest import parse_speaker
+from overtone.data_prep.recordings.recording_files import RecordingSource
+from overtone.data_prep.recordings.user_transcripts import UserTranscript
+from overtone.finetune.errors import UserError
 
 SHOWN = 3
 

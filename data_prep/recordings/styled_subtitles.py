@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree.ElementTree import ParseError
 
-from data_prep.recordings.timed_cues import Cue, ParsedCues
-from finetune.errors import UserError, format_count
-from finetune.storage import input_files, strict_json
+from overtone.data_prep.recordings.timed_cues import Cue, ParsedCues
+from overtone.finetune.errors import UserError, format_count
+from overtone.finetune.storage import input_files, strict_json
 
 if TYPE_CHECKING:
     from pysubs2 import SSAEvent

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from data_prep.recordings.invisible_characters import HIDDEN
-from data_prep.recordings.timed_cues import Cue, ParsedCues
-from finetune.errors import UserError
+from overtone.data_prep.recordings.invisible_characters import HIDDEN
+from overtone.data_prep.recordings.timed_cues import Cue, ParsedCues
+from overtone.finetune.errors import UserError
 
 CLOCK = r"-?\s?(?:\d{1,4}\s?:\s?){1,2}\d{1,2}(?:\s?[.,]\s?\d{1,9}|:\d{3})?"
 ARROW = r"(?:-{1,3}|[–—])\s?(?:>|&gt;)|[→⟶]"

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from finetune.errors import UserError
-from finetune.storage import input_files
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import input_files
 
 MARKED = (
     (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with

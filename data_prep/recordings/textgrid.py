@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from data_prep.recordings.timed_cues import Cue, ParsedCues
-from finetune.errors import UserError, format_count
+from overtone.data_prep.recordings.timed_cues import Cue, ParsedCues
+from overtone.finetune.errors import UserError, format_count
 
 SUFFIX = ".textgrid"
 TOKEN = re.compile(r'"((?:[^"]|"")*)"|(?<![^\s])([-+]?\d[\d.]*(?:[eE][-+]?\d+)?)(?![^\s])|<(exists|absent)>|![^\n]*')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from finetune.errors import UserError, format_count
+from overtone.finetune.errors import UserError, format_count
 
 MOST_SKIPPED = 0.2
 """Share of unusable cues from which a file is refused; one is always allowed."""

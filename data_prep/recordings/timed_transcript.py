@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from data_prep.recordings.removed_text import RemovedText
-from data_prep.recordings.rolling_captions import SECONDS_BEFORE_LETTERS, SECONDS_PER_LETTER, merge_rolling_cues
-from data_prep.recordings.speaker_labels import list_speakers, name_speaker
-from data_prep.recordings.timed_cues import Cue, ParsedCues, require_mostly_usable
-from data_prep.recordings.unspoken_text import StrippedText, read_spoken_texts
-from finetune.errors import UserError, format_count
+from overtone.data_prep.recordings.removed_text import RemovedText
+from overtone.data_prep.recordings.rolling_captions import SECONDS_BEFORE_LETTERS, SECONDS_PER_LETTER, merge_rolling_cues
+from overtone.data_prep.recordings.speaker_labels import list_speakers, name_speaker
+from overtone.data_prep.recordings.timed_cues import Cue, ParsedCues, require_mostly_usable
+from overtone.data_prep.recordings.unspoken_text import StrippedText, read_spoken_texts
+from overtone.finetune.errors import UserError, format_count
 
 SHOWN_SPEAKERS = 3
 REPEATED = "cues that repeat the cue before"

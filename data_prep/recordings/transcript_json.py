@@ -6,9 +6,9 @@ import math
 from statistics import median
 from typing import Any, TypeGuard
 
-from data_prep.recordings.timed_cues import Cue, ParsedCues
-from finetune.errors import UserError
-from finetune.storage import strict_json
+from overtone.data_prep.recordings.timed_cues import Cue, ParsedCues
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import strict_json
 
 EXPECTED = "expected [{start, end, text}, …] in seconds, or the JSON of Whisper, whisperX, whisper.cpp or a transformers pipeline"
 MILLISECONDS = 1000

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_prep.recordings.ljspeech_metadata import MetadataLine
-from finetune.errors import UserError
+from overtone.data_prep.recordings.ljspeech_metadata import MetadataLine
+from overtone.finetune.errors import UserError
 
 GPT_SOVITS, LIBRISPEECH = ".list", ".trans.txt"
 UTTERANCE = re.compile(r"(?P<speaker>\d+)-(?P<chapter>\d+)-\d+")

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from data_prep.recordings import ljspeech_metadata, named_column_tables, transcript_list_parsers
-from data_prep.recordings.ljspeech_metadata import MetadataLine
-from data_prep.recordings.named_column_tables import ColumnTable
-from data_prep.recordings.recording_names import TRIVIAL, NameRank, RecordingNames, format_rules, split_name
-from data_prep.recordings.text_encoding import read_text
-from finetune.errors import UserError
+from overtone.data_prep.recordings import ljspeech_metadata, named_column_tables, transcript_list_parsers
+from overtone.data_prep.recordings.ljspeech_metadata import MetadataLine
+from overtone.data_prep.recordings.named_column_tables import ColumnTable
+from overtone.data_prep.recordings.recording_names import TRIVIAL, NameRank, RecordingNames, format_rules, split_name
+from overtone.data_prep.recordings.text_encoding import read_text
+from overtone.finetune.errors import UserError
 
 NAMES = (*ljspeech_metadata.NAMES, "metadata.jsonl")
 REPORTED = (".csv", ".jsonl")

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from data_prep.recordings import sound_tags, speaker_labels
-from data_prep.recordings.invisible_characters import remove_invisible
-from data_prep.recordings.removed_text import RemovedText
-from data_prep.recordings.sound_tags import TagDecision
-from data_prep.recordings.speaker_labels import Label, LabelDecision
+from overtone.data_prep.recordings import sound_tags, speaker_labels
+from overtone.data_prep.recordings.invisible_characters import remove_invisible
+from overtone.data_prep.recordings.removed_text import RemovedText
+from overtone.data_prep.recordings.sound_tags import TagDecision
+from overtone.data_prep.recordings.speaker_labels import Label, LabelDecision
 
 MARKUP, SONG, LABEL = "formatting tags and entities", "songs and musical notes", "names of speakers"
 CREDITS = "credits of subtitles"

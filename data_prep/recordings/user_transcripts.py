@@ -28,8 +28,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.recordings import (
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.recordings import (
     named_column_tables,
     styled_subtitles,
     subtitles,
@@ -39,19 +39,26 @@ from data_prep.recordings import (
     transcript_list_parsers,
     transcript_table_lookup,
 )
-from data_prep.recordings.audio_datasets import ORIGIN
-from data_prep.recordings.ljspeech_metadata import MetadataLine
-from data_prep.recordings.parallel_transcript_folders import describe_trees, find_texts_in_trees, find_tree_speaker
-from data_prep.recordings.recording_names import TRIVIAL, RecordingMatch, RecordingNames, are_one_name, format_rules, has_sound_ending
-from data_prep.recordings.removed_text import RemovedKind, RemovedText
-from data_prep.recordings.speaker_labels import list_speakers, name_speaker
-from data_prep.recordings.text_encoding import read_text
-from data_prep.recordings.timed_cues import ParsedCues
-from data_prep.recordings.timed_transcript import TimedUtterance
-from data_prep.recordings.transcript_table_lookup import TranscriptTables
-from data_prep.recordings.unspoken_text import StrippedText, read_spoken_texts
-from data_prep.segmentation.clip_segmentation import TextUnit
-from finetune.errors import UserError, format_count
+from overtone.data_prep.recordings.audio_datasets import ORIGIN
+from overtone.data_prep.recordings.ljspeech_metadata import MetadataLine
+from overtone.data_prep.recordings.parallel_transcript_folders import describe_trees, find_texts_in_trees, find_tree_speaker
+from overtone.data_prep.recordings.recording_names import (
+    TRIVIAL,
+    RecordingMatch,
+    RecordingNames,
+    are_one_name,
+    format_rules,
+    has_sound_ending,
+)
+from overtone.data_prep.recordings.removed_text import RemovedKind, RemovedText
+from overtone.data_prep.recordings.speaker_labels import list_speakers, name_speaker
+from overtone.data_prep.recordings.text_encoding import read_text
+from overtone.data_prep.recordings.timed_cues import ParsedCues
+from overtone.data_prep.recordings.timed_transcript import TimedUtterance
+from overtone.data_prep.recordings.transcript_table_lookup import TranscriptTables
+from overtone.data_prep.recordings.unspoken_text import StrippedText, read_spoken_texts
+from overtone.data_prep.segmentation.clip_segmentation import TextUnit
+from overtone.finetune.errors import UserError, format_count
 
 UNSPACED = ("chinese", "japanese")
 FORMS = (

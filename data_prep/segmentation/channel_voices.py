@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.audio.channel_selection import (
+from overtone.data_prep.audio.channel_selection import (
     FRAME_SECONDS,
     convert_to_decibels,
     describe_only,
@@ -20,8 +20,8 @@ from data_prep.audio.channel_selection import (
     measure_clearness,
     name_channel,
 )
-from data_prep.audio.waveform import MASTER_RATE, Audio, Track
-from data_prep.segmentation.vad import Region
+from overtone.data_prep.audio.waveform import MASTER_RATE, Audio, Track
+from overtone.data_prep.segmentation.vad import Region
 
 MOST_CHANNELS = 8
 """Channels that are examined; a recording with more is mixed."""

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from data_prep.audio.waveform import MASTER_RATE, Audio
-from data_prep.segmentation.vad import Region, find_faded, find_quietest, list_gaps
+from overtone.data_prep.audio.waveform import MASTER_RATE, Audio
+from overtone.data_prep.segmentation.vad import Region, find_faded, find_quietest, list_gaps
 
 CUT_GAP_SECONDS = 0.09
 """Minimum pause to cut at; a shorter one may be the closure of a plosive."""

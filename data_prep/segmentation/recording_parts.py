@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.segmentation.vad import Region, list_gaps
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.segmentation.vad import Region, list_gaps
 
 PART_SECONDS = 600.0
 """Target duration of a part. A part lasts at least half of it, except the last, and at most one and a half times if there is a pause."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from finetune.terminal import print_diagnostic
+from overtone.finetune.terminal import print_diagnostic
 
 FRAME, CONTEXT = 512, 64
 """Samples of a frame, and of the previous frame that the network gets with it."""

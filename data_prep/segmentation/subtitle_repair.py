@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.segmentation.clip_segmentation import TextUnit
-from data_prep.segmentation.subtitle_sync import BLUR_SECONDS, FRAMES_PER_SECOND, join_short_pauses, make_train
-from data_prep.segmentation.vad import Region
-from finetune.storage import files
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.segmentation.clip_segmentation import TextUnit
+from overtone.data_prep.segmentation.subtitle_sync import BLUR_SECONDS, FRAMES_PER_SECOND, join_short_pauses, make_train
+from overtone.data_prep.segmentation.vad import Region
+from overtone.finetune.storage import files
 
 WINDOW_CUES, STEP_CUES = 12, 3
 """Cues that are compared together, and from one window to the next."""

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.segmentation.clip_segmentation import TextUnit
-from data_prep.segmentation.vad import Region
-from finetune.storage import files
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.segmentation.clip_segmentation import TextUnit
+from overtone.data_prep.segmentation.vad import Region
+from overtone.finetune.storage import files
 
 FRAMES_PER_SECOND = 50
 BLUR_SECONDS = 0.15

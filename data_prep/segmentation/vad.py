@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples, convert_position
-from data_prep.parallel.torch_settings import restore_thread_count
+from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples, convert_position
+from overtone.data_prep.parallel.torch_settings import restore_thread_count
 
 if TYPE_CHECKING:
-    from data_prep.segmentation.silero_network import SileroNetwork
+    from overtone.data_prep.segmentation.silero_network import SileroNetwork
 
 WINDOW_SECONDS = 28.0
 """Maximum window for Whisper: its input is 30 s, and the edges need a margin."""
@@ -68,7 +68,7 @@ def load_vad() -> SpeechDetector:
     with restore_thread_count():
         import silero_vad
 
-        from data_prep.segmentation import silero_network
+        from overtone.data_prep.segmentation import silero_network
 
         wheel = silero_vad.load_silero_vad()
         return SpeechDetector(wheel, silero_network.load_network(wheel))
@@ -100,7 +100,7 @@ class SpeechScan:
     """Speech detection in a recording whose samples at 16 kHz arrive bit by bit; its regions are those of the whole recording."""
 
     def __init__(self, network: SileroNetwork) -> None:
-        from data_prep.segmentation import silero_network
+        from overtone.data_prep.segmentation import silero_network
 
         self._frame = silero_network.FRAME
         self._probabilities = silero_network.ProbabilityScan(network)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from data_prep.audio_codecs import selection
-from data_prep.audio_codecs.interface import SpeakerEncoder
-from data_prep.speakers import resemblyzer_encoder
-from data_prep.speakers.resemblyzer_encoder import ResemblyzerEncoder
-from data_prep.speakers.xvector_encoder import open_xvector_encoder
-from finetune.errors import UserError
-from finetune.storage.model_resolver import resolve_model
-from finetune.storage.model_security import CONFIG, cleaned
+from overtone.data_prep.audio_codecs import selection
+from overtone.data_prep.audio_codecs.interface import SpeakerEncoder
+from overtone.data_prep.speakers import resemblyzer_encoder
+from overtone.data_prep.speakers.resemblyzer_encoder import ResemblyzerEncoder
+from overtone.data_prep.speakers.xvector_encoder import open_xvector_encoder
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.model_resolver import resolve_model
+from overtone.finetune.storage.model_security import CONFIG, cleaned
 
 
 def open_voice_encoder(option: str, name: str) -> SpeakerEncoder:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.audio.librosa_import import import_librosa
-from data_prep.audio.silent_frames import find_silent_frames
-from data_prep.audio.waveform import SPEECH_RATE, Samples
-from finetune.errors import UserError
-from finetune.storage import files
-from finetune.storage.model_security import load_pickled_weights
+from overtone.data_prep.audio.librosa_import import import_librosa
+from overtone.data_prep.audio.silent_frames import find_silent_frames
+from overtone.data_prep.audio.waveform import SPEECH_RATE, Samples
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
+from overtone.finetune.storage.model_security import load_pickled_weights
 
 if TYPE_CHECKING:
     from torch import nn

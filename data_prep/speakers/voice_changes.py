@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.segmentation.vad import Region
-from data_prep.speakers.voice_clusters import MOST_VOICES, VoiceCount, find_voices, smooth_labels
-from data_prep.speakers.windowed_speaker_vectors import VoiceWindows
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.segmentation.vad import Region
+from overtone.data_prep.speakers.voice_clusters import MOST_VOICES, VoiceCount, find_voices, smooth_labels
+from overtone.data_prep.speakers.windowed_speaker_vectors import VoiceWindows
 
 
 class ClipVoice(NamedTuple):

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Base64Bytes, BaseModel, ConfigDict
 
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples, convert_position
-from data_prep.audio_codecs.interface import LoadedSpeakerEncoder
-from data_prep.segmentation.vad import Region
-from finetune.errors import UserError
+from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples, convert_position
+from overtone.data_prep.audio_codecs.interface import LoadedSpeakerEncoder
+from overtone.data_prep.segmentation.vad import Region
+from overtone.finetune.errors import UserError
 
 WINDOW_SECONDS = 1.6
 """Of one vector: the length that GE2E encoders are trained on. Shorter speech between two pauses is one shorter window."""

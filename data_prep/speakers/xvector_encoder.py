@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.audio.waveform import SPEECH_RATE, Samples
-from data_prep.parallel.torch_settings import disable_tf32
-from finetune.errors import UserError
-from finetune.storage import files
-from finetune.storage.model_classes import list_feature_extractors
-from finetune.storage.model_resolver import resolve_model
-from finetune.storage.model_security import CONFIG, Kind, admit, load_pickled_weights, require_weights
-from finetune.storage.strict_json import first_line
+from overtone.data_prep.audio.waveform import SPEECH_RATE, Samples
+from overtone.data_prep.parallel.torch_settings import disable_tf32
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
+from overtone.finetune.storage.model_classes import list_feature_extractors
+from overtone.finetune.storage.model_resolver import resolve_model
+from overtone.finetune.storage.model_security import CONFIG, Kind, admit, load_pickled_weights, require_weights
+from overtone.finetune.storage.strict_json import first_line
 
 PICKLED = "pytorch_model.bin"
 SPEAKER_MODEL_FILES = ["*.json", "*.safetensors", PICKLED]

@@ -14,9 +14,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from data_prep.transcription.whisper_languages import WHISPER_OPTION
-from finetune.errors import UserError
-from finetune.storage import demo_models, files, input_files
+from overtone.data_prep.transcription.whisper_languages import WHISPER_OPTION
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import demo_models, files, input_files
 
 NAME = "whisper-demo-en"
 WEIGHTS, ABOUT = "weights.safetensors", "about.json"

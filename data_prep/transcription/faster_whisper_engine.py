@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.audio.waveform import SPEECH_RATE, Audio, Samples
-from data_prep.segmentation.clip_segmentation import TextUnit, WhisperScores
-from data_prep.transcription import packed_transcription
-from data_prep.transcription.packed_transcription import Pack
-from data_prep.transcription.whisper_languages import WHISPER_OPTION
-from finetune.errors import UserError
-from finetune.storage import files, input_files
+from overtone.data_prep.audio.waveform import SPEECH_RATE, Audio, Samples
+from overtone.data_prep.segmentation.clip_segmentation import TextUnit, WhisperScores
+from overtone.data_prep.transcription import packed_transcription
+from overtone.data_prep.transcription.packed_transcription import Pack
+from overtone.data_prep.transcription.whisper_languages import WHISPER_OPTION
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files, input_files
 
 FORM = 1
 """Version of the text units, part of the cache key: increase it when the code gives other results for the same settings."""

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples, convert_position
-from data_prep.segmentation.clip_segmentation import TextUnit
-from data_prep.segmentation.vad import Region
+from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples, convert_position
+from overtone.data_prep.segmentation.clip_segmentation import TextUnit
+from overtone.data_prep.segmentation.vad import Region
 
 BATCH = 16
 """Packs per decoder batch; decoding then takes a third of the time of one by one."""

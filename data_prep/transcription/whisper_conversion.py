@@ -9,14 +9,14 @@ import re
 from pathlib import Path
 from typing import Any
 
-from data_prep.transcription.faster_whisper_engine import PREFIX
-from data_prep.transcription.whisper_languages import WHISPER_OPTION
-from finetune.errors import UserError
-from finetune.storage import files
-from finetune.storage.model_classes import COMMON_TOKENIZERS
-from finetune.storage.model_resolver import is_hub_name, resolve_model
-from finetune.storage.model_security import CONFIG, Kind, check_config, require_safetensors
-from finetune.storage.strict_json import read_object
+from overtone.data_prep.transcription.faster_whisper_engine import PREFIX
+from overtone.data_prep.transcription.whisper_languages import WHISPER_OPTION
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
+from overtone.finetune.storage.model_classes import COMMON_TOKENIZERS
+from overtone.finetune.storage.model_resolver import is_hub_name, resolve_model
+from overtone.finetune.storage.model_security import CONFIG, Kind, check_config, require_safetensors
+from overtone.finetune.storage.strict_json import read_object
 
 CLASSES = {
     "tokenizer_class": COMMON_TOKENIZERS | {"WhisperTokenizer", "WhisperTokenizerFast"},

@@ -15,18 +15,24 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from data_prep.audio.waveform import SPEECH_RATE, Audio
-from data_prep.parallel.torch_settings import restore_thread_count
-from data_prep.segmentation.clip_segmentation import TextUnit, WhisperScores
-from data_prep.segmentation.vad import Region
-from data_prep.transcription import demo_whisper, faster_whisper_engine, packed_transcription, whisper_conversion, whisper_languages
-from data_prep.transcription.packed_transcription import Pack, sum_seconds
-from data_prep.transcription.whisper_languages import WHISPER_OPTION
-from finetune.errors import UserError
-from finetune.hardware import cudnn_sdpa
-from finetune.storage import files
-from finetune.storage.folder_handles import cache_home
-from finetune.storage.model_security import load_pickled_weights
+from overtone.data_prep.audio.waveform import SPEECH_RATE, Audio
+from overtone.data_prep.parallel.torch_settings import restore_thread_count
+from overtone.data_prep.segmentation.clip_segmentation import TextUnit, WhisperScores
+from overtone.data_prep.segmentation.vad import Region
+from overtone.data_prep.transcription import (
+    demo_whisper,
+    faster_whisper_engine,
+    packed_transcription,
+    whisper_conversion,
+    whisper_languages,
+)
+from overtone.data_prep.transcription.packed_transcription import Pack, sum_seconds
+from overtone.data_prep.transcription.whisper_languages import WHISPER_OPTION
+from overtone.finetune.errors import UserError
+from overtone.finetune.hardware import cudnn_sdpa
+from overtone.finetune.storage import files
+from overtone.finetune.storage.folder_handles import cache_home
+from overtone.finetune.storage.model_security import load_pickled_weights
 
 FORM = 3
 """Version of the text units, part of the cache key: increase it when the code gives other results for the same settings."""
@@ -93,7 +99,7 @@ def load_whisper(name: str, device: str, option: str = WHISPER_OPTION) -> Any:
     folder or the hub. Raises `UserError`."""
     import whisper
 
-    from finetune.storage.construction_limits import limit_construction  # imports torch
+    from overtone.finetune.storage.construction_limits import limit_construction  # imports torch
 
     if faster_whisper_engine.is_faster_whisper(name, option):
         return faster_whisper_engine.load_model(name, device, option)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from finetune.errors import UserError
+from overtone.finetune.errors import UserError
 
 WHISPER_OPTION = "--whisper"
 """The option that usually names a Whisper model; functions that may refuse one get the name of the option for their message."""

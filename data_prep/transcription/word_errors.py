@@ -6,8 +6,8 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from data_prep.manifest import AUTO
-from data_prep.segmentation.clip_segmentation import TextUnit
+from overtone.data_prep.manifest import AUTO
+from overtone.data_prep.segmentation.clip_segmentation import TextUnit
 
 WITHOUT_SPACES = ("chinese", "japanese", "thai")
 """Languages whose words are not separated: every character counts as a word."""

@@ -22,19 +22,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from finetune.checkpointing import rank_shards, sample_measurement_records, staging_buffers
-from finetune.checkpointing.checkpoint_metadata import FORMAT, parse_json, parse_manifest, parse_state, shorten_value
-from finetune.checkpointing.retention import NEWEST_OF_SPREAD, BestBy, Keep, choose_best, choose_spread, is_comparable
-from finetune.data.mixture import describe_changes
-from finetune.distributed.process_group import World, gather_from_ranks, run_on_all, run_on_main, sum_over_ranks
-from finetune.distributed.sharding import local_shard, plain_name
-from finetune.errors import UserError
-from finetune.modeling import optimizers
-from finetune.modeling.loading import local_slices
-from finetune.monitoring.loss_spikes import check_checkpoint_tensors
-from finetune.monitoring.run_records import CHECKPOINTS
-from finetune.storage import files, input_files
-from finetune.storage.hub_download import COMMIT
+from overtone.finetune.checkpointing import rank_shards, sample_measurement_records, staging_buffers
+from overtone.finetune.checkpointing.checkpoint_metadata import FORMAT, parse_json, parse_manifest, parse_state, shorten_value
+from overtone.finetune.checkpointing.retention import NEWEST_OF_SPREAD, BestBy, Keep, choose_best, choose_spread, is_comparable
+from overtone.finetune.data.mixture import describe_changes
+from overtone.finetune.distributed.process_group import World, gather_from_ranks, run_on_all, run_on_main, sum_over_ranks
+from overtone.finetune.distributed.sharding import local_shard, plain_name
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling import optimizers
+from overtone.finetune.modeling.loading import local_slices
+from overtone.finetune.monitoring.loss_spikes import check_checkpoint_tensors
+from overtone.finetune.monitoring.run_records import CHECKPOINTS
+from overtone.finetune.storage import files, input_files
+from overtone.finetune.storage.hub_download import COMMIT
 
 STEP_FOLDER = re.compile(r"step-(\d{8})")
 SAME_RUN = ("recipe", "data", "base", "order", "lora", "quantization", "optimizer", "recipe_state", "added", "base_distance")

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from finetune.config import LAST_STEP, Lora
-from finetune.errors import UserError
+from overtone.finetune.config import LAST_STEP, Lora
+from overtone.finetune.errors import UserError
 
 FORMAT = 1
 DEEPEST = 100

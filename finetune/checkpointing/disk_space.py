@@ -6,9 +6,9 @@ from pathlib import Path
 
 from torch import nn
 
-from finetune.checkpointing import checkpoint
-from finetune.modeling import optimizers
-from finetune.storage import files
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.modeling import optimizers
+from overtone.finetune.storage import files
 
 MASTER = 4
 """Bytes of a checkpoint per trained parameter, without the optimizer state."""

@@ -21,11 +21,11 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
-from finetune.distributed.sharding import local_shard
-from finetune.errors import UserError
-from finetune.modeling.loading import local_slices
-from finetune.storage import files, input_files
-from finetune.storage.tensor_layouts import Reader
+from overtone.finetune.distributed.sharding import local_shard
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling.loading import local_slices
+from overtone.finetune.storage import files, input_files
+from overtone.finetune.storage.tensor_layouts import Reader
 
 OFFSETS_KEY = "DCP_SHARDING_INFO"
 DTYPES = {

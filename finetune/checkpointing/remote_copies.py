@@ -14,17 +14,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from finetune.addresses import RemoteAddress
-from finetune.checkpointing import checkpoint
-from finetune.checkpointing.checkpoint_metadata import parse_state
-from finetune.checkpointing.remote_lease import Lease
-from finetune.checkpointing.retention import Keep
-from finetune.config import Config
-from finetune.errors import UserError
-from finetune.monitoring.run_logger import Events
-from finetune.storage import files, input_files, remote
-from finetune.storage.remote import RemoteFile
-from finetune.terminal import print_line
+from overtone.finetune.addresses import RemoteAddress
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.checkpointing.checkpoint_metadata import parse_state
+from overtone.finetune.checkpointing.remote_lease import Lease
+from overtone.finetune.checkpointing.retention import Keep
+from overtone.finetune.config import Config
+from overtone.finetune.errors import UserError
+from overtone.finetune.monitoring.run_logger import Events
+from overtone.finetune.storage import files, input_files, remote
+from overtone.finetune.storage.remote import RemoteFile
+from overtone.finetune.terminal import print_line
 
 MANIFEST = "manifest.json"
 NAME = "copy"

@@ -18,10 +18,10 @@ import time
 from types import TracebackType
 from typing import Any
 
-from finetune.addresses import RemoteAddress
-from finetune.errors import UserError
-from finetune.storage import remote
-from finetune.terminal import print_diagnostic
+from overtone.finetune.addresses import RemoteAddress
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import remote
+from overtone.finetune.terminal import print_diagnostic
 
 OBJECT = "owner.json"
 BEAT_SECONDS = 5.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from finetune.monitoring.run_records import SAMPLED
+from overtone.finetune.monitoring.run_records import SAMPLED
 
 SPREAD = 8
 """Largest number of checkpoints that `checkpoint.keep: spread` keeps besides the two newest and the best; at least half as many, if the run

@@ -6,9 +6,9 @@ import platform
 import secrets
 from pathlib import Path
 
-from finetune.distributed.process_group import World, run_on_all, run_on_main
-from finetune.errors import UserError
-from finetune.storage import files
+from overtone.finetune.distributed.process_group import World, run_on_all, run_on_main
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
 
 
 def check_shared(run_dir: Path, world: World) -> None:

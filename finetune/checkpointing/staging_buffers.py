@@ -17,9 +17,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from finetune.checkpointing.rank_shards import TensorShard
-from finetune.distributed.process_group import World, gather_from_ranks
-from finetune.hardware.host_memory import free_host_memory
+from overtone.finetune.checkpointing.rank_shards import TensorShard
+from overtone.finetune.distributed.process_group import World, gather_from_ranks
+from overtone.finetune.hardware.host_memory import free_host_memory
 
 ALIGNMENT = 64
 """In bytes; a multiple of the size of every type, which views of another type need."""

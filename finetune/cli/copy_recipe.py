@@ -17,13 +17,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from finetune.argument_parsing import parse_arguments
-from finetune.cli.install_paths import recipes_folder
-from finetune.command_lines import configs_folder, finetune_command, join_words
-from finetune.errors import UserError, exit_code
-from finetune.recipe import built_in_recipes
-from finetune.storage import files
-from finetune.terminal import print_line
+from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.cli.install_paths import recipes_folder
+from overtone.finetune.command_lines import configs_folder, finetune_command, join_words
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.recipe import built_in_recipes
+from overtone.finetune.storage import files
+from overtone.finetune.terminal import print_line
 
 
 def main(argv: list[str]) -> int:

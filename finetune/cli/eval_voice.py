@@ -9,11 +9,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from finetune.cli.generate import ModelArguments, ensure_exported, find_model, find_recipe_name, locate_model, parse_model_arguments
-from finetune.errors import UserError, exit_code
-from finetune.exporting.export_provenance import CARD
-from finetune.recipe import find_recipe, load_recipe
-from finetune.terminal import announce_torch
+from overtone.finetune.cli.generate import (
+    ModelArguments,
+    ensure_exported,
+    find_model,
+    find_recipe_name,
+    locate_model,
+    parse_model_arguments,
+)
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.exporting.export_provenance import CARD
+from overtone.finetune.recipe import find_recipe, load_recipe
+from overtone.finetune.terminal import announce_torch
 
 
 def main(argv: list[str]) -> int:
@@ -44,6 +51,6 @@ def find_evaluated(model: str, given: ModelArguments) -> tuple[Path, str]:
     if given.recipe is not None:
         return folder, given.recipe
     announce_torch(f"the model {model}")
-    from finetune.checkpointing import checkpoint
+    from overtone.finetune.checkpointing import checkpoint
 
     return folder, find_recipe_name(checkpoint.find(folder), None)

@@ -15,16 +15,16 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from finetune.addresses import RemoteAddress
-from finetune.argument_parsing import check_run_exists, parse_arguments
-from finetune.command_lines import finetune_command
-from finetune.errors import UserError, exit_code
-from finetune.exporting import hub_upload
-from finetune.exporting.export_provenance import CARD
-from finetune.monitoring.run_records import read_json
-from finetune.recipe import choose_recipe, find_recipe, load_recipe, recipe_arguments
-from finetune.storage import files, remote
-from finetune.terminal import announce_torch, print_line
+from overtone.finetune.addresses import RemoteAddress
+from overtone.finetune.argument_parsing import check_run_exists, parse_arguments
+from overtone.finetune.command_lines import finetune_command
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.exporting import hub_upload
+from overtone.finetune.exporting.export_provenance import CARD
+from overtone.finetune.monitoring.run_records import read_json
+from overtone.finetune.recipe import choose_recipe, find_recipe, load_recipe, recipe_arguments
+from overtone.finetune.storage import files, remote
+from overtone.finetune.terminal import announce_torch, print_line
 
 
 def main(argv: list[str]) -> int:
@@ -69,8 +69,8 @@ def run(argv: list[str]) -> int:
     if arguments.best:
         check_best(arguments)
     announce_torch("the recipe of the run")
-    from finetune.exporting.export import export  # here, since --help and mistakes in the flags need no torch
-    from finetune.exporting.model_card_metadata import describe_target
+    from overtone.finetune.exporting.export import export  # here, since --help and mistakes in the flags need no torch
+    from overtone.finetune.exporting.model_card_metadata import describe_target
 
     if arguments.best:
         take_selection(arguments)
@@ -92,8 +92,8 @@ def run(argv: list[str]) -> int:
 
 def check_base_name(arguments: argparse.Namespace, place: Path, step: int | None) -> None:
     """Raise `UserError` if an adapter would be published with a folder of this machine as the name of its base."""
-    from finetune.checkpointing import checkpoint
-    from finetune.exporting.model_card import is_on_hub
+    from overtone.finetune.checkpointing import checkpoint
+    from overtone.finetune.exporting.model_card import is_on_hub
 
     if arguments.base_name is not None and not arguments.adapter_only:
         raise UserError("--base-name is for --adapter-only: other exports contain the base's weights; remove it")
@@ -125,7 +125,7 @@ def fetch_and_place(
 
     Raises `UserError` if `target` is a URL at which there are files already.
     """
-    from finetune.checkpointing import remote_copies
+    from overtone.finetune.checkpointing import remote_copies
 
     if isinstance(target, RemoteAddress) and remote.list_files(target):
         raise UserError(f"--to {target} already exists; choose another name or remove it")
@@ -148,7 +148,7 @@ def check_best(arguments: argparse.Namespace) -> None:
 
 def take_selection(arguments: argparse.Namespace) -> None:
     """Replace run and strength by what `finetune select` chose, and print the reason. Raises `UserError` without a selection."""
-    from finetune.exporting.selection_record import read_selection
+    from overtone.finetune.exporting.selection_record import read_selection
 
     arguments.checkpoint, choice = read_selection(arguments.checkpoint)
     arguments.strength = choice.strength

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from finetune.errors import UserError, exit_code
-from finetune.exporting.export_provenance import CARD
-from finetune.monitoring.run_records import CHECKPOINTS
-from finetune.recipe import built_in_recipes, choose_recipe, find_recipe, load_argument_help, load_recipe
-from finetune.storage import files
-from finetune.storage.hub_download import commit_of
-from finetune.storage.model_resolver import resolve_model
-from finetune.storage.strict_json import read_object
-from finetune.terminal import announce_torch, print_line
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.exporting.export_provenance import CARD
+from overtone.finetune.monitoring.run_records import CHECKPOINTS
+from overtone.finetune.recipe import built_in_recipes, choose_recipe, find_recipe, load_argument_help, load_recipe
+from overtone.finetune.storage import files
+from overtone.finetune.storage.hub_download import commit_of
+from overtone.finetune.storage.model_resolver import resolve_model
+from overtone.finetune.storage.strict_json import read_object
+from overtone.finetune.terminal import announce_torch, print_line
 
 INFERENCE = {"generate": "generate", "chat": "chat", "serve": "serve", "eval-voice": "evaluate", "select": "select"}
 """Verb → the function of a recipe's `inference` that it calls."""
@@ -140,7 +140,7 @@ def locate_model(given: Path) -> Path:
     if (given / CARD).is_file() or not ((given / CHECKPOINTS).is_dir() or is_checkpoint(given)):
         return given
     announce_torch(f"the model {given}")
-    from finetune.checkpointing import checkpoint
+    from overtone.finetune.checkpointing import checkpoint
 
     return checkpoint.find(given)
 
@@ -156,7 +156,7 @@ def ensure_exported(model: Path, recipe: str, strength: float | None = None) -> 
         if strength is not None:
             raise UserError(f"--strength {strength:g}: {model} is exported already; give the run, or export it again with --strength")
         return model
-    from finetune.exporting import export
+    from overtone.finetune.exporting import export
 
     # Another run in the same folder may reach the same step; what the checkpoint holds is in its manifest.
     weaker = "" if strength in (None, 1) else f"-strength-{strength!r}"
@@ -174,7 +174,7 @@ def find_recipe_name(folder: Path, given: str | None) -> str:
     if given is not None:
         return given
     if is_checkpoint(folder):
-        from finetune.checkpointing import checkpoint
+        from overtone.finetune.checkpointing import checkpoint
 
         return choose_recipe(folder / "state.json", checkpoint.read_state(folder).get("recipe"), None)
     try:

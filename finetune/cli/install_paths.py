@@ -1,15 +1,15 @@
 """finetune where [recipes|configs|NAME.yaml]: print the paths of the installed recipes and launch files, for use in a command line.
 
-accelerate launch --config_file "$(finetune where fsdp2.yaml)" -m finetune.train --recipe voice_clone
+accelerate launch --config_file "$(finetune where fsdp2.yaml)" -m overtone.finetune.train --recipe voice_clone
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from finetune.command_lines import configs_folder
-from finetune.errors import UserError, exit_code
-from finetune.terminal import print_line
+from overtone.finetune.command_lines import configs_folder
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.terminal import print_line
 
 
 def main(argv: list[str]) -> int:

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from finetune.argument_parsing import parse_arguments
-from finetune.errors import UserError, exit_code
-from finetune.exporting.export_provenance import CARD
-from finetune.terminal import print_line, printable
+from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.exporting.export_provenance import CARD
+from overtone.finetune.terminal import print_line, printable
 
 if TYPE_CHECKING:
-    from finetune.monitoring.run_summary import RunSummary
+    from overtone.finetune.monitoring.run_summary import RunSummary
 
 DEFAULT = ("runs", "exports")
 DEPTH = 3
@@ -50,7 +50,7 @@ def run(argv: list[str]) -> int:
     given = parse_arguments(parser, argv).folders
     if missing := [str(folder) for folder in given if not folder.is_dir()]:
         raise UserError(f"{', '.join(missing)}: no such folder; without a folder, `finetune ls` lists runs/ and exports/")
-    from finetune.monitoring import run_summary
+    from overtone.finetune.monitoring import run_summary
 
     runs, exports = list[run_summary.RunSummary](), list[ExportSummary]()
     for folder in find_folders(given or [Path(name) for name in DEFAULT]):
@@ -78,7 +78,7 @@ def run(argv: list[str]) -> int:
 
 def find_folders(places: Sequence[Path], depth: int = DEPTH) -> Iterator[Path]:
     """Runs and exports at and below these folders, sorted. Symbolic links are not followed, hidden folders are skipped."""
-    from finetune.monitoring.run_summary import is_run
+    from overtone.finetune.monitoring.run_summary import is_run
 
     for place in sorted(places):
         if (place / CARD).is_file() or is_run(place):
@@ -93,8 +93,8 @@ def find_folders(places: Sequence[Path], depth: int = DEPTH) -> Iterator[Path]:
 
 def summarize_export(folder: Path) -> ExportSummary:
     """What an export's card says. A value that is not a text counts as empty."""
-    from finetune.monitoring.run_records import read_json
-    from finetune.monitoring.run_summary import count_bytes
+    from overtone.finetune.monitoring.run_records import read_json
+    from overtone.finetune.monitoring.run_summary import count_bytes
 
     facts = read_json(folder / CARD)
     recipe, form, source = (value if isinstance(value := facts.get(key), str) else "" for key in ("recipe", "format", "checkpoint"))
@@ -134,6 +134,6 @@ def print_table(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...
 
 
 def print_recipes() -> None:
-    from finetune.recipe import built_in_recipes
+    from overtone.finetune.recipe import built_in_recipes
 
     print_line(f"recipes: {', '.join(built_in_recipes())}   (`python -m finetune cp RECIPE` copies one to change it)")

@@ -22,19 +22,27 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from finetune.config import Config, choose_sources, read_sources
-from finetune.config_sources import Arguments, Dumper, parse_arguments
-from finetune.errors import UserError, exit_code, format_count
-from finetune.hardware.gpu_specs import Cluster, make_cluster
-from finetune.launcher import take_launch
-from finetune.recipe import Recipe, find_recipe, load_recipe
-from finetune.storage import files
-from finetune.terminal import announce_torch, print_coloured, print_content, print_line
-from finetune.train import check_config, check_given_inputs, list_config_files, list_words, load_checked_recipe, print_help, resolve_config
-from finetune.training import generation_during_training
+from overtone.finetune.config import Config, choose_sources, read_sources
+from overtone.finetune.config_sources import Arguments, Dumper, parse_arguments
+from overtone.finetune.errors import UserError, exit_code, format_count
+from overtone.finetune.hardware.gpu_specs import Cluster, make_cluster
+from overtone.finetune.launcher import take_launch
+from overtone.finetune.recipe import Recipe, find_recipe, load_recipe
+from overtone.finetune.storage import files
+from overtone.finetune.terminal import announce_torch, print_coloured, print_content, print_line
+from overtone.finetune.train import (
+    check_config,
+    check_given_inputs,
+    list_config_files,
+    list_words,
+    load_checked_recipe,
+    print_help,
+    resolve_config,
+)
+from overtone.finetune.training import generation_during_training
 
 if TYPE_CHECKING:
-    from finetune.distributed.process_group import World
+    from overtone.finetune.distributed.process_group import World
 
 SHOW_BATCH, SETTINGS = "--show-batch", "--settings"
 
@@ -92,10 +100,10 @@ def take_plan_options(arguments: Arguments) -> PlanOptions:
 def print_estimate(config: Config, recipe: Recipe, requested: PlanOptions, arguments: Arguments) -> int:
     """Print the estimate as YAML comments, and write the launch file if `--write` was given. Returns 1 if there are problems to fix before
     training, else 0."""
-    from finetune.planning.launch_file import format_launch_command, format_launch_file
-    from finetune.planning.meta_device_estimate import NoEstimateError, estimate_run
-    from finetune.planning.plan_report import format_plan, format_problems
-    from finetune.planning.run_plan import look_at_data, plan_run, settle_plan
+    from overtone.finetune.planning.launch_file import format_launch_command, format_launch_file
+    from overtone.finetune.planning.meta_device_estimate import NoEstimateError, estimate_run
+    from overtone.finetune.planning.plan_report import format_plan, format_problems
+    from overtone.finetune.planning.run_plan import look_at_data, plan_run, settle_plan
 
     foreseen = estimate_run(config, recipe)
     problems = [*startup_errors(config, recipe)]
@@ -157,7 +165,7 @@ def read_first_batch(config: Config, recipe: Recipe) -> list[str]:
     """The samples of the first micro-batch of a new run, as lines."""
     if recipe.show is None:
         raise UserError(f"{SHOW_BATCH}: the recipe {config.recipe} does not define `show`, so its samples cannot be printed")
-    from finetune.distributed import process_group as worlds
+    from overtone.finetune.distributed import process_group as worlds
 
     world = worlds.join((), config.run.dir)
     try:
@@ -168,11 +176,11 @@ def read_first_batch(config: Config, recipe: Recipe) -> list[str]:
 
 def format_first_batch(config: Config, recipe: Recipe, world: World) -> Iterator[str]:
     """Lines about dropped rows, then the samples of the first micro-batch of epoch 0. The run reuses the index that is built here."""
-    from finetune.data.batching import Loader, Place, count_steps, steps
-    from finetune.data.dataset_opening import check_batching, describe_dropped, open_training_data
-    from finetune.data.mixture import MixedRows
-    from finetune.data.run_sizes import settle_sizes
-    from finetune.data.sample_cache_key import data_key
+    from overtone.finetune.data.batching import Loader, Place, count_steps, steps
+    from overtone.finetune.data.dataset_opening import check_batching, describe_dropped, open_training_data
+    from overtone.finetune.data.mixture import MixedRows
+    from overtone.finetune.data.run_sizes import settle_sizes
+    from overtone.finetune.data.sample_cache_key import data_key
 
     assert recipe.show is not None
     check_batching(config, recipe)

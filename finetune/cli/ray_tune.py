@@ -27,19 +27,19 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from finetune.command_lines import export_command, join_words, shorten_path
-from finetune.config_sources import Arguments, parse_arguments
-from finetune.errors import UserError, exit_code, format_count
-from finetune.monitoring.run_records import CHECKPOINTS
-from finetune.ray_cluster import cluster_checks, cluster_connection
-from finetune.ray_cluster.verb_arguments import CLUSTER_FLAGS, ClusterOptions, list_local_files, parse_choice, parse_count
-from finetune.storage import files
-from finetune.terminal import print_diagnostic, print_line
-from finetune.train import load_checked_recipe, print_help, report_overlay
-from finetune.tuning import report, search_space, study_plan, study_record
-from finetune.tuning.study_plan import StudyOptions, StudyPlan
-from finetune.tuning.study_record import TrialRecord
-from finetune.tuning.trial_metric import explain_missing_metric, rank_trials, read_curve
+from overtone.finetune.command_lines import export_command, join_words, shorten_path
+from overtone.finetune.config_sources import Arguments, parse_arguments
+from overtone.finetune.errors import UserError, exit_code, format_count
+from overtone.finetune.monitoring.run_records import CHECKPOINTS
+from overtone.finetune.ray_cluster import cluster_checks, cluster_connection
+from overtone.finetune.ray_cluster.verb_arguments import CLUSTER_FLAGS, ClusterOptions, list_local_files, parse_choice, parse_count
+from overtone.finetune.storage import files
+from overtone.finetune.terminal import print_diagnostic, print_line
+from overtone.finetune.train import load_checked_recipe, print_help, report_overlay
+from overtone.finetune.tuning import report, search_space, study_plan, study_record
+from overtone.finetune.tuning.study_plan import StudyOptions, StudyPlan
+from overtone.finetune.tuning.study_record import TrialRecord
+from overtone.finetune.tuning.trial_metric import explain_missing_metric, rank_trials, read_curve
 
 FLAGS = (
     *("space", "num-samples", "metric", "tune-seed", "early-stopping", "grace-steps", "reduction", "max-concurrent"),
@@ -109,8 +109,8 @@ def parse_reduction(value: str) -> float:
 def run_study(plan: StudyPlan, where: ClusterOptions, most: int | None) -> str | None:
     """Prepare the data and run the unfinished trials, at most `most` at a time; returns why they were stopped, or None. Needs a connection
     to a cluster."""
-    from finetune.monitoring.stop_requests import STOP_FILE, StopRequests
-    from finetune.ray_cluster import study_driver  # here, since mistakes in the command line need no torch
+    from overtone.finetune.monitoring.stop_requests import STOP_FILE, StopRequests
+    from overtone.finetune.ray_cluster import study_driver  # here, since mistakes in the command line need no torch
 
     each = cluster_checks.choose_worker_resources(where.gpu)
     cluster_checks.require_resources(most or 1, each, f"--max-concurrent {most or 1}")

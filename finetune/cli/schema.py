@@ -12,11 +12,11 @@ import argparse
 import json
 from typing import Any
 
-from finetune.argument_parsing import parse_arguments
-from finetune.config import Config, make_config_class
-from finetune.errors import exit_code
-from finetune.recipe import find_recipe, load_options
-from finetune.terminal import print_content
+from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.config import Config, make_config_class
+from overtone.finetune.errors import exit_code
+from overtone.finetune.recipe import find_recipe, load_options
+from overtone.finetune.terminal import print_content
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from finetune.argument_parsing import check_run_exists
-from finetune.cli.generate import print_help_of_recipes, print_recipe_help
-from finetune.command_lines import exported_folder, finetune_command
-from finetune.errors import UserError, exit_code
-from finetune.monitoring.run_records import CHECKPOINTS
-from finetune.recipe import choose_recipe, find_recipe, load_recipe, recipe_arguments
-from finetune.terminal import announce_torch, print_line
+from overtone.finetune.argument_parsing import check_run_exists
+from overtone.finetune.cli.generate import print_help_of_recipes, print_recipe_help
+from overtone.finetune.command_lines import exported_folder, finetune_command
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.monitoring.run_records import CHECKPOINTS
+from overtone.finetune.recipe import choose_recipe, find_recipe, load_recipe, recipe_arguments
+from overtone.finetune.terminal import announce_torch, print_line
 
 
 def main(argv: list[str]) -> int:
@@ -37,7 +37,7 @@ def run(argv: list[str]) -> int:
     if not (run_dir / CHECKPOINTS).is_dir():
         raise UserError(f"{run_dir} is not the folder of a run: it contains no {CHECKPOINTS}/; an export has nothing to choose from")
     announce_torch(f"the recipe of {run_dir}")
-    from finetune.checkpointing import checkpoint
+    from overtone.finetune.checkpointing import checkpoint
 
     newest = checkpoint.find(run_dir)
     name = choose_recipe(newest / "state.json", checkpoint.read_state(newest).get("recipe"), given)
@@ -67,9 +67,9 @@ def select_by_evaluation(run_dir: Path, recipe: str, rest: list[str]) -> int:
         return 0
     if rest:
         raise UserError(f"{rest[0]}: the recipe {recipe} generates nothing for `select`; its checkpoints are compared by their evaluations")
-    from finetune.checkpointing import checkpoint, sample_measurement_records
-    from finetune.checkpointing.retention import BestBy, choose_best, is_comparable
-    from finetune.exporting import selection_record
+    from overtone.finetune.checkpointing import checkpoint, sample_measurement_records
+    from overtone.finetune.checkpointing.retention import BestBy, choose_best, is_comparable
+    from overtone.finetune.exporting import selection_record
 
     found, notes = selection_record.find_candidates(run_dir)
     every = {path.name: checkpoint.read_state(path) for path in found}

@@ -6,11 +6,11 @@ name their recipe, which has further options; they are listed below, those of on
 
 from __future__ import annotations
 
-from finetune.cli.generate import ensure_exported, find_model, parse_model_arguments
-from finetune.command_lines import finetune_command
-from finetune.errors import UserError, exit_code
-from finetune.recipe import find_recipe, load_recipe
-from finetune.terminal import announce_torch
+from overtone.finetune.cli.generate import ensure_exported, find_model, parse_model_arguments
+from overtone.finetune.command_lines import finetune_command
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.recipe import find_recipe, load_recipe
+from overtone.finetune.terminal import announce_torch
 
 
 def main(argv: list[str]) -> int:

@@ -15,13 +15,13 @@ from typing import Any
 
 import yaml
 
-from finetune.argument_parsing import parse_arguments
-from finetune.command_lines import finetune_command
-from finetune.errors import UserError, exit_code
-from finetune.migration.key_rule_engine import KINDS, KeyLine, format_value, shorten_value
-from finetune.migration.launch_file_translation import TrainingSizes, Translation, translate_file
-from finetune.storage import files
-from finetune.terminal import print_line
+from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.command_lines import finetune_command
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.migration.key_rule_engine import KINDS, KeyLine, format_value, shorten_value
+from overtone.finetune.migration.launch_file_translation import TrainingSizes, Translation, translate_file
+from overtone.finetune.storage import files
+from overtone.finetune.terminal import print_line
 
 LAUNCH, CONFIG = "launch.yaml", "config.yaml"
 WIDTH = 120

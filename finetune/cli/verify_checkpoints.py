@@ -9,10 +9,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from finetune.argument_parsing import check_run_exists, parse_arguments
-from finetune.errors import UserError, exit_code
-from finetune.storage import files
-from finetune.terminal import print_line
+from overtone.finetune.argument_parsing import check_run_exists, parse_arguments
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.storage import files
+from overtone.finetune.terminal import print_line
 
 
 def main(argv: list[str]) -> int:
@@ -32,7 +32,7 @@ def check(run_dir: Path) -> int:
 
     It only reads, so it may run while the run is training.
     """
-    from finetune.checkpointing import checkpoint
+    from overtone.finetune.checkpointing import checkpoint
 
     folder = checkpoint.folder_of(run_dir)
     problems = {path: checkpoint.find_problem(path) for path in checkpoint.list_checkpoints(folder)}
@@ -49,7 +49,7 @@ def check(run_dir: Path) -> int:
 
 def describe(path: Path) -> str:
     """One line about a valid checkpoint."""
-    from finetune.checkpointing import checkpoint
+    from overtone.finetune.checkpointing import checkpoint
 
     state = checkpoint.read_state(path)
     size = sum(file.stat().st_size for file in path.iterdir())

@@ -11,10 +11,10 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from finetune.argument_parsing import parse_arguments
-from finetune.errors import UserError, exit_code
-from finetune.storage.synthetic_audio_mark import find_synthetic_mark, read_synthetic_mark
-from finetune.terminal import print_line
+from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.storage.synthetic_audio_mark import find_synthetic_mark, read_synthetic_mark
+from overtone.finetune.terminal import print_line
 
 EXTENSIONS = frozenset({".wav", ".flac", ".mp3", ".opus", ".ogg", ".aac", ".m4a", ".mp4", ".webm", ".aiff", ".aif", ".wma"})
 """Files in folders that are read; a file by its name is read whatever its extension."""

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from finetune.config import Config
-from finetune.data import sample_serialization
-from finetune.data.cached_samples import Ids, Rows, suggest_rebuild
-from finetune.data.keyed_permutation import derive_key, permute
-from finetune.data.mixture import MixedLengths, MixedRows
-from finetune.data.packing import best_fit, fill
-from finetune.errors import UserError
-from finetune.recipe import Batch, Recipe, Sample
-from finetune.storage import strict_json
+from overtone.finetune.config import Config
+from overtone.finetune.data import sample_serialization
+from overtone.finetune.data.cached_samples import Ids, Rows, suggest_rebuild
+from overtone.finetune.data.keyed_permutation import derive_key, permute
+from overtone.finetune.data.mixture import MixedLengths, MixedRows
+from overtone.finetune.data.packing import best_fit, fill
+from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import Batch, Recipe, Sample
+from overtone.finetune.storage import strict_json
 
 PHASES = 2**20
 """Number of different places in a window at which the first micro-batch of a source may be."""

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.errors import UserError
-from finetune.storage import input_files, strict_json
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import input_files, strict_json
 
 Ids = NDArray[np.int64]
 COLUMNS = 8

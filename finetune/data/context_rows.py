@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from finetune.errors import UserError
-from finetune.recipe import ContextLimits, ContextRows, Recipe, RowPlace, Sample
-from finetune.storage import input_files, strict_json
+from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import ContextLimits, ContextRows, Recipe, RowPlace, Sample
+from overtone.finetune.storage import input_files, strict_json
 
 REMEMBERED = 64
 """Samples to keep: rows of a series mostly follow each other in a file, so one is context of the next ones."""

@@ -5,19 +5,19 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from finetune.addresses import RemoteAddress
-from finetune.config import Config, on_disk
-from finetune.data import index_workers
-from finetune.data.cached_samples import Rows, open_rows
-from finetune.data.context_rows import find_earlier_rows
-from finetune.data.index_building import build_index
-from finetune.data.mixture import MixedRows, name_sources, name_validation_sources
-from finetune.data.row_measurement import LengthLimit, encode_row, longest_sample
-from finetune.data.row_problems import SHOWN_PROBLEMS
-from finetune.distributed.process_group import World, run_on_all, run_on_main
-from finetune.errors import UserError, format_count
-from finetune.recipe import Loaded, Recipe, find_recipe
-from finetune.storage import remote
+from overtone.finetune.addresses import RemoteAddress
+from overtone.finetune.config import Config, on_disk
+from overtone.finetune.data import index_workers
+from overtone.finetune.data.cached_samples import Rows, open_rows
+from overtone.finetune.data.context_rows import find_earlier_rows
+from overtone.finetune.data.index_building import build_index
+from overtone.finetune.data.mixture import MixedRows, name_sources, name_validation_sources
+from overtone.finetune.data.row_measurement import LengthLimit, encode_row, longest_sample
+from overtone.finetune.data.row_problems import SHOWN_PROBLEMS
+from overtone.finetune.distributed.process_group import World, run_on_all, run_on_main
+from overtone.finetune.errors import UserError, format_count
+from overtone.finetune.recipe import Loaded, Recipe, find_recipe
+from overtone.finetune.storage import remote
 
 
 def download_data(config: Config, world: World) -> Config:

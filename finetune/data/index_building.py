@@ -24,12 +24,12 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from finetune.data import referenced_file_changes
-from finetune.data.cached_samples import COLUMNS, compute_checksum, files_path, index_path, read_head, samples_path
-from finetune.data.row_problems import RowProblem, format_row_problems
-from finetune.errors import UserError
-from finetune.storage import files, input_files, strict_json
-from finetune.terminal import print_diagnostic
+from overtone.finetune.data import referenced_file_changes
+from overtone.finetune.data.cached_samples import COLUMNS, compute_checksum, files_path, index_path, read_head, samples_path
+from overtone.finetune.data.row_problems import RowProblem, format_row_problems
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files, input_files, strict_json
+from overtone.finetune.terminal import print_diagnostic
 
 FORMAT = 5
 """Version of the index format. 1 had no checksums, 2 no cached samples, 3 no files that rows name, 4 no counts of what is not used."""

@@ -23,10 +23,10 @@ from typing import Any
 
 import torch
 
-from finetune.data.index_building import Block, Measure, ScanAll, Scanned, scan_block
-from finetune.errors import UserError
-from finetune.recipe import load_recipe
-from finetune.terminal import print_diagnostic, protect_terminal
+from overtone.finetune.data.index_building import Block, Measure, ScanAll, Scanned, scan_block
+from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import load_recipe
+from overtone.finetune.terminal import print_diagnostic, protect_terminal
 
 WORTH_BYTES = 2**23
 """Minimum size of the data file per process: tokenizing it takes seconds, as does importing torch in a new process."""

@@ -8,7 +8,7 @@ import json
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.data.cached_samples import Ids
+from overtone.finetune.data.cached_samples import Ids
 
 
 def permute(positions: Ids, size: int, key: int) -> Ids:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 
-from finetune.data.batching import Order, Place, Step, steps
-from finetune.data.cached_samples import Ids
-from finetune.data.mixture import MixedLengths
+from overtone.finetune.data.batching import Order, Place, Step, steps
+from overtone.finetune.data.cached_samples import Ids
+from overtone.finetune.data.mixture import MixedLengths
 
 STEPS = 8
 """Number of steps, from the start of the data, that are examined. This takes milliseconds for any number of rows."""

@@ -25,11 +25,11 @@ from typing import Any
 
 import numpy as np
 
-from finetune.addresses import RemoteAddress
-from finetune.data.cached_samples import Ids, Rows
-from finetune.data.keyed_permutation import derive_key, permute
-from finetune.errors import UserError, format_count
-from finetune.recipe import POSITIONS
+from overtone.finetune.addresses import RemoteAddress
+from overtone.finetune.data.cached_samples import Ids, Rows
+from overtone.finetune.data.keyed_permutation import derive_key, permute
+from overtone.finetune.errors import UserError, format_count
+from overtone.finetune.recipe import POSITIONS
 
 
 @dataclass(frozen=True)

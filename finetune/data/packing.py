@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 
 import numpy as np
 
-from finetune.data.cached_samples import Ids
+from overtone.finetune.data.cached_samples import Ids
 
 
 def fill(ids: Ids, lengths: Ids, largest: int) -> list[Ids]:

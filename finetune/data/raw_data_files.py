@@ -12,8 +12,8 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from finetune.errors import UserError
-from finetune.storage import input_files, strict_json
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import input_files, strict_json
 
 HEAD_BYTES = 2**16
 SOUND = frozenset({".wav", ".mp3", ".flac", ".ogg", ".opus", ".m4a", ".aac", ".mp4", ".webm"})

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from finetune.errors import UserError
-from finetune.storage import files, strict_json
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files, strict_json
 
 
 def describe_files(names: Iterable[str], folder: Path) -> list[str]:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetune.config import Config
-from finetune.data import referenced_file_changes, sample_serialization
-from finetune.data.context_rows import EarlierRows, read_with_context
-from finetune.data.index_building import Measured
-from finetune.errors import UserError
-from finetune.recipe import Recipe, Sample
+from overtone.finetune.config import Config
+from overtone.finetune.data import referenced_file_changes, sample_serialization
+from overtone.finetune.data.context_rows import EarlierRows, read_with_context
+from overtone.finetune.data.index_building import Measured
+from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import Recipe, Sample
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from finetune.errors import format_count
+from overtone.finetune.errors import format_count
 
 SHOWN_PROBLEMS = 10
 """Most causes, and most line numbers of one cause, in a message."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from finetune.config import AUTO, Config, Train, require_number
-from finetune.data.batching import Order
-from finetune.errors import format_count
+from overtone.finetune.config import AUTO, Config, Train, require_number
+from overtone.finetune.data.batching import Order
+from overtone.finetune.errors import format_count
 
 UPDATES = 100
 """Optimizer steps that `train.global_batch_tokens: auto` aims at, over all epochs."""

@@ -8,9 +8,9 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from finetune.config import Config
-from finetune.recipe import Loaded, find_recipe
-from finetune.storage import files
+from overtone.finetune.config import Config
+from overtone.finetune.recipe import Loaded, find_recipe
+from overtone.finetune.storage import files
 
 DESCRIBING = ("*.json", "*.txt", "*.model", "*.tiktoken", "*.codes", "**/*.jinja")
 """Files of a base that can affect a sample: configs, tokenizers and templates, but not weights."""

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from finetune.recipe import Sample
-from finetune.storage import strict_json
+from overtone.finetune.recipe import Sample
+from overtone.finetune.storage import strict_json
 
 INTEGERS = (torch.uint8, torch.int16, torch.int32, torch.int64)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 
-from finetune.errors import ElsewhereError, UserError
-from finetune.hardware import cudnn_sdpa
+from overtone.finetune.errors import ElsewhereError, UserError
+from overtone.finetune.hardware import cudnn_sdpa
 
 PATIENCE = timedelta(hours=6)
 """Timeout of the small collectives: ranks wait for rank 0 to index the data or download the base. NCCL's default is too short."""

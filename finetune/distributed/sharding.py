@@ -18,12 +18,12 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor, Placement
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
-from finetune.config import Config
-from finetune.distributed import activation_checkpointing, tensor_parallel
-from finetune.distributed.ddp_replication import Replica
-from finetune.distributed.process_group import World
-from finetune.distributed.tensor_parallel import NO_PLANS, Plans
-from finetune.errors import UserError
+from overtone.finetune.config import Config
+from overtone.finetune.distributed import activation_checkpointing, tensor_parallel
+from overtone.finetune.distributed.ddp_replication import Replica
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.distributed.tensor_parallel import NO_PLANS, Plans
+from overtone.finetune.errors import UserError
 
 Strategy = Literal["ddp", "zero1", "zero2", "fsdp", "hsdp"]
 WRAPPED = "_checkpoint_wrapped_module."

@@ -17,8 +17,8 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel, parallelize_module
 
-from finetune.config import Config
-from finetune.errors import UserError
+from overtone.finetune.config import Config
+from overtone.finetune.errors import UserError
 
 Cut = Literal["outputs", "inputs", "heads"]
 """How the ranks of a group share a module: they split a linear layer's outputs or its inputs; or each of them has a whole norm, and applies

@@ -18,22 +18,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from finetune.checkpointing import checkpoint, rank_shards
-from finetune.checkpointing.rank_shards import DTYPES, TensorEntry
-from finetune.config import Lora
-from finetune.config_sources import read_config_file
-from finetune.errors import UserError
-from finetune.exporting.export_provenance import CARD, encode_card
-from finetune.exporting.model_card import render_card
-from finetune.exporting.model_card_metadata import README, describe_target, name_model, read_base_metadata
-from finetune.modeling import added_parameters, loading, lora_adapters, quantization
-from finetune.recipe import ExportPlan, Recipe, choose_recipe, find_recipe, load_recipe
-from finetune.storage import files, input_files
-from finetune.storage.base_quantization import drop_declarations
-from finetune.storage.hub_download import commit_of
-from finetune.storage.model_security import copy_for_export
-from finetune.storage.tensor_layouts import Box, Reader, TensorLayout, count_elements, find_bounds, invert_layouts, place_of, read_through
-from finetune.terminal import print_diagnostic
+from overtone.finetune.checkpointing import checkpoint, rank_shards
+from overtone.finetune.checkpointing.rank_shards import DTYPES, TensorEntry
+from overtone.finetune.config import Lora
+from overtone.finetune.config_sources import read_config_file
+from overtone.finetune.errors import UserError
+from overtone.finetune.exporting.export_provenance import CARD, encode_card
+from overtone.finetune.exporting.model_card import render_card
+from overtone.finetune.exporting.model_card_metadata import README, describe_target, name_model, read_base_metadata
+from overtone.finetune.modeling import added_parameters, loading, lora_adapters, quantization
+from overtone.finetune.recipe import ExportPlan, Recipe, choose_recipe, find_recipe, load_recipe
+from overtone.finetune.storage import files, input_files
+from overtone.finetune.storage.base_quantization import drop_declarations
+from overtone.finetune.storage.hub_download import commit_of
+from overtone.finetune.storage.model_security import copy_for_export
+from overtone.finetune.storage.tensor_layouts import (
+    Box,
+    Reader,
+    TensorLayout,
+    count_elements,
+    find_bounds,
+    invert_layouts,
+    place_of,
+    read_through,
+)
+from overtone.finetune.terminal import print_diagnostic
 
 DTYPE_FLAGS = {None: None, "bf16": torch.bfloat16, "fp32": torch.float32}
 """Value of --dtype → type of the weights; None: as in the base."""

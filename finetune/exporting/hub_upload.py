@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from finetune.errors import UserError
+from overtone.finetune.errors import UserError
 
 WRITABLE = "a token with write access (huggingface.co/settings/tokens)"
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from finetune.config_sources import load_yaml
-from finetune.errors import UserError
-from finetune.storage import input_files
+from overtone.finetune.config_sources import load_yaml
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import input_files
 
 README = "README.md"
 THIS_MODEL = "path/of/this/folder"

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from finetune.checkpointing import checkpoint, sample_measurement_records
-from finetune.checkpointing.checkpoint_metadata import JsonPart, Steps, validate_json
-from finetune.checkpointing.retention import BestBy
-from finetune.command_lines import finetune_command
-from finetune.errors import UserError
-from finetune.exporting.export import LARGEST_STRENGTH
-from finetune.storage import files
-from finetune.storage.strict_json import read_object
+from overtone.finetune.checkpointing import checkpoint, sample_measurement_records
+from overtone.finetune.checkpointing.checkpoint_metadata import JsonPart, Steps, validate_json
+from overtone.finetune.checkpointing.retention import BestBy
+from overtone.finetune.command_lines import finetune_command
+from overtone.finetune.errors import UserError
+from overtone.finetune.exporting.export import LARGEST_STRENGTH
+from overtone.finetune.storage import files
+from overtone.finetune.storage.strict_json import read_object
 
 FOLDER, RECORD = "selection", "selection.json"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 
-from finetune.errors import UserError
+from overtone.finetune.errors import UserError
 
 EFFICIENCY = 0.40
 """Fraction of a GPU's dense bf16 speed that fine-tuning reaches. Published: 33 to 47 % on H100, 54 to 64 % on A100; less for small models.

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 import psutil
 
-from finetune.storage.text_lines import split_lines
+from overtone.finetune.storage.text_lines import split_lines
 
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from finetune.errors import UserError
+from overtone.finetune.errors import UserError
 
 from . import deepspeed_config
 from .key_rule_engine import Given, KeyOutcome, Rule, Rules, expect, if_on, not_needed, not_there, sets

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from finetune.errors import UserError
+from overtone.finetune.errors import UserError
 
 from .key_rule_engine import AUTO, Given, KeyOutcome, Rule, Rules, expect, if_on, not_needed, not_there, sets, unless_auto
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from finetune.errors import UserError
+from overtone.finetune.errors import UserError
 
 Kind = Literal["mapped", "not needed", "not there", "unknown"]
 KINDS: tuple[Kind, ...] = ("mapped", "not needed", "not there", "unknown")

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetune.config_sources import read_config_file
-from finetune.errors import UserError
-from finetune.planning.launch_file_content import launch_settings
-from finetune.storage import strict_json
+from overtone.finetune.config_sources import read_config_file
+from overtone.finetune.errors import UserError
+from overtone.finetune.planning.launch_file_content import launch_settings
+from overtone.finetune.storage import strict_json
 
 from . import accelerate_config, deepspeed_config
 from .key_rule_engine import KINDS, Given, KeyLine, Kind, apply_rules, flatten_keys

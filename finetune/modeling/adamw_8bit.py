@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from finetune.config import Config
-from finetune.distributed.sharding import local_shard, shard_rows_like
-from finetune.errors import UserError
-from finetune.modeling.bitsandbytes_import import import_bitsandbytes
+from overtone.finetune.config import Config
+from overtone.finetune.distributed.sharding import local_shard, shard_rows_like
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling.bitsandbytes_import import import_bitsandbytes
 
 BLOCK = 256
 """Values of a row that share one scale: the block size of bitsandbytes' kernels."""

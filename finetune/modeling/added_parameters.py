@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from finetune.errors import UserError
+from overtone.finetune.errors import UserError
 
 Initializer = Callable[[torch.Generator, torch.Size], Tensor]
 """(CPU generator, shape of the whole parameter) → its initial value."""

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from finetune.config import Config
-from finetune.distributed import sharding
-from finetune.distributed.process_group import World, run_on_all
-from finetune.errors import UserError
-from finetune.modeling import loading
-from finetune.modeling.lora_adapters import switch_off_adapters
-from finetune.modeling.loss_head import BaseHead, LossHead
-from finetune.recipe import BASE_DISTANCE, BASE_STATES, BaseDistance, Batch, Loaded, Recipe, Sample, Term
+from overtone.finetune.config import Config
+from overtone.finetune.distributed import sharding
+from overtone.finetune.distributed.process_group import World, run_on_all
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling import loading
+from overtone.finetune.modeling.lora_adapters import switch_off_adapters
+from overtone.finetune.modeling.loss_head import BaseHead, LossHead
+from overtone.finetune.recipe import BASE_DISTANCE, BASE_STATES, BaseDistance, Batch, Loaded, Recipe, Sample, Term
 
 
 def check(config: Config, recipe: Recipe) -> None:

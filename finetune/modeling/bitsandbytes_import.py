@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from finetune.errors import UserError
+from overtone.finetune.errors import UserError
 
 
 def import_bitsandbytes(setting: str) -> None:

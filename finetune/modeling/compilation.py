@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from finetune.config import Config
-from finetune.distributed import activation_checkpointing
-from finetune.distributed.process_group import World
-from finetune.errors import UserError
-from finetune.hardware.gpu_specs import EFFICIENCY, GPUS
-from finetune.recipe import Loaded, Recipe
-from finetune.storage.text_lines import split_lines
+from overtone.finetune.config import Config
+from overtone.finetune.distributed import activation_checkpointing
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.errors import UserError
+from overtone.finetune.hardware.gpu_specs import EFFICIENCY, GPUS
+from overtone.finetune.recipe import Loaded, Recipe
+from overtone.finetune.storage.text_lines import split_lines
 
 SECONDS = 30.0
 """Compile time of one kind of block, forward and backward, without a cache. Measured beside an H100 with 16 processor cores: 12 s

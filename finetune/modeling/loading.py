@@ -15,18 +15,18 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from finetune.distributed.sharding import local_shard, plain_name
-from finetune.errors import UserError
-from finetune.modeling import added_parameters, quantization, stored_tensors
-from finetune.modeling.added_parameters import Initializer
-from finetune.modeling.lora_adapters import init_adapter, init_magnitudes, is_adapter, is_magnitude, layer_of
-from finetune.modeling.stored_tensors import StoredTensor
-from finetune.storage import files
-from finetune.storage.base_quantization import FLOATS, find_form
-from finetune.storage.model_resolver import MODEL_FILES, resolve_model
-from finetune.storage.model_security import read_object
-from finetune.storage.safetensors_opening import open_weights
-from finetune.storage.tensor_layouts import Reader, TensorLayout, read_through
+from overtone.finetune.distributed.sharding import local_shard, plain_name
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling import added_parameters, quantization, stored_tensors
+from overtone.finetune.modeling.added_parameters import Initializer
+from overtone.finetune.modeling.lora_adapters import init_adapter, init_magnitudes, is_adapter, is_magnitude, layer_of
+from overtone.finetune.modeling.stored_tensors import StoredTensor
+from overtone.finetune.storage import files
+from overtone.finetune.storage.base_quantization import FLOATS, find_form
+from overtone.finetune.storage.model_resolver import MODEL_FILES, resolve_model
+from overtone.finetune.storage.model_security import read_object
+from overtone.finetune.storage.safetensors_opening import open_weights
+from overtone.finetune.storage.tensor_layouts import Reader, TensorLayout, read_through
 
 SHAPING = frozenset({".safetensors", ".json", ".jinja", ".model", ".txt", ".codes", ".tiktoken"})
 """Types of files that loaders of transformers read: weights, configs, tokenizers, chat templates."""

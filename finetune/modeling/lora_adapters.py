@@ -16,10 +16,10 @@ import regex
 import torch
 from torch import Tensor, nn
 
-from finetune.config import Lora
-from finetune.errors import UserError
-from finetune.modeling.added_parameters import make_generator
-from finetune.storage.strict_json import one_line
+from overtone.finetune.config import Lora
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling.added_parameters import make_generator
+from overtone.finetune.storage.strict_json import one_line
 
 ALL_LINEAR = "all-linear"
 """Value of `model.lora.targets` for all linear layers inside and between the blocks, without the output head."""

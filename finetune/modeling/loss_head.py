@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from finetune.terminal import print_diagnostic
+from overtone.finetune.terminal import print_diagnostic
 
 PARTS = 64
 """Maximum number of chunks."""
@@ -186,7 +186,7 @@ def _allocate_gradients(wanted: tuple[bool, ...], hidden: Tensor, weight: Tensor
 def kernel_works(device: torch.device) -> bool:
     """Whether Triton can build and run the kernel on this device, tried once; reported on standard error where it cannot."""
     try:
-        from finetune.modeling import cross_entropy_kernel
+        from overtone.finetune.modeling import cross_entropy_kernel
 
         cross_entropy_kernel.predict(torch.zeros(1, 2, device=device), torch.zeros(1, dtype=torch.int64, device=device), 1.0, None)
     except torch.OutOfMemoryError:
@@ -205,7 +205,7 @@ def _predict_by_kernel(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, shaping: Shaping
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `_predict`, in one kernel."""
-    from finetune.modeling import cross_entropy_kernel
+    from overtone.finetune.modeling import cross_entropy_kernel
 
     error = functional.linear(hidden, weight, bias)
     return error, *cross_entropy_kernel.predict(error, targets, shaping.scale, shaping.cap)

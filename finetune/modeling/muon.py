@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement
 
-from finetune.config import Config, Train
-from finetune.errors import UserError
-from finetune.modeling.loading import slices_at
+from overtone.finetune.config import Config, Train
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling.loading import slices_at
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of Jordan et al.'s polynomial, chosen for a steep slope at zero; singular values end between about 0.7 and 1.2."""

@@ -12,13 +12,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from finetune.config import Config, Train
-from finetune.distributed.sharding import local_shard, plain_name, shard_like
-from finetune.distributed.tensor_parallel import blocks_of
-from finetune.errors import UserError
-from finetune.modeling import adamw_8bit, muon
-from finetune.modeling.adamw_8bit import AdamW8bit
-from finetune.modeling.muon import Muon
+from overtone.finetune.config import Config, Train
+from overtone.finetune.distributed.sharding import local_shard, plain_name, shard_like
+from overtone.finetune.distributed.tensor_parallel import blocks_of
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling import adamw_8bit, muon
+from overtone.finetune.modeling.adamw_8bit import AdamW8bit
+from overtone.finetune.modeling.muon import Muon
 
 Rule = Literal["adamw", "adamw_8bit", "muon"]
 """Update rule of a parameter."""

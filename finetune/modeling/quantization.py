@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from finetune.config import Config
-from finetune.errors import UserError
-from finetune.modeling.bitsandbytes_import import import_bitsandbytes
+from overtone.finetune.config import Config
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling.bitsandbytes_import import import_bitsandbytes
 
 BLOCK = 64
 """Weights that share one scale."""

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from finetune.errors import UserError, format_count
-from finetune.storage.base_quantization import ADVICE, FLOATS, StoredForm, find_form, find_raw_tensor
-from finetune.storage.model_security import read_object
-from finetune.storage.safetensors_opening import open_weights
+from overtone.finetune.errors import UserError, format_count
+from overtone.finetune.storage.base_quantization import ADVICE, FLOATS, StoredForm, find_form, find_raw_tensor
+from overtone.finetune.storage.model_security import read_object
+from overtone.finetune.storage.safetensors_opening import open_weights
 
 FP8 = frozenset({"F8_E4M3", "F8_E5M2"})
 BLOCKS, SCALES = "_blocks", "_scales"

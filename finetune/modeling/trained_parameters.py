@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from finetune.config import Config
-from finetune.distributed import sharding
-from finetune.modeling import added_parameters, loading, lora_adapters, quantization
-from finetune.recipe import Loaded, Recipe
+from overtone.finetune.config import Config
+from overtone.finetune.distributed import sharding
+from overtone.finetune.modeling import added_parameters, loading, lora_adapters, quantization
+from overtone.finetune.recipe import Loaded, Recipe
 
 
 def choose_trained(loaded: Loaded, recipe: Recipe, config: Config) -> None:

@@ -10,8 +10,8 @@ import platform
 import time
 from pathlib import Path
 
-from finetune.hardware.host_memory import out_of_memory_kills
-from finetune.monitoring.rank_status_records import RankStatus, boot_id, read_all_statuses
+from overtone.finetune.hardware.host_memory import out_of_memory_kills
+from overtone.finetune.monitoring.rank_status_records import RankStatus, boot_id, read_all_statuses
 
 
 def explain_kill(signs: RankStatus) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from statistics import median
 
-from finetune.errors import UserError
+from overtone.finetune.errors import UserError
 
 Recent = tuple[tuple[float, float], ...]
 """(loss, gradient norm) of the last updates, the newest last; the same on all ranks."""

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from finetune.monitoring import rank_status_records
+from overtone.finetune.monitoring import rank_status_records
 
 Identity = tuple[str, str, str, int]
 """Host name, boot id, process namespace, process id."""

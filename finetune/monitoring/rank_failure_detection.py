@@ -28,14 +28,14 @@ from typing import Any, NoReturn
 import torch
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # public, but missing in the module's __all__
 
-from finetune.addresses import hide_secrets
-from finetune.distributed.process_group import World, broadcast_from_main, gather_from_ranks, sum_over_ranks
-from finetune.errors import ElsewhereError, UserError
-from finetune.hardware import host_memory
-from finetune.monitoring import killed_rank_diagnosis, rank_status_records
-from finetune.monitoring.peer_processes import Peers, ProcessExit, identify_process
-from finetune.storage import files
-from finetune.terminal import print_diagnostic
+from overtone.finetune.addresses import hide_secrets
+from overtone.finetune.distributed.process_group import World, broadcast_from_main, gather_from_ranks, sum_over_ranks
+from overtone.finetune.errors import ElsewhereError, UserError
+from overtone.finetune.hardware import host_memory
+from overtone.finetune.monitoring import killed_rank_diagnosis, rank_status_records
+from overtone.finetune.monitoring.peer_processes import Peers, ProcessExit, identify_process
+from overtone.finetune.storage import files
+from overtone.finetune.terminal import print_diagnostic
 
 BEAT_SECONDS = 1.0
 MISSING_SECONDS = 7.0

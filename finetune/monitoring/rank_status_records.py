@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from finetune.storage import files, input_files
+from overtone.finetune.storage import files, input_files
 
 FOLDER = Path("cache") / "ranks"
 """In the run's folder."""

@@ -16,13 +16,13 @@ import torch
 from accelerate import Accelerator
 from tqdm import tqdm
 
-from finetune.config_diff import NO_NUMBER, Change
-from finetune.errors import UserError
-from finetune.monitoring.run_records import LOG, MEASURED, SAMPLED, read_log
-from finetune.recipe import POSITIONS, Answer
-from finetune.storage import files
-from finetune.storage.text_lines import split_lines
-from finetune.terminal import make_safe, print_line
+from overtone.finetune.config_diff import NO_NUMBER, Change
+from overtone.finetune.errors import UserError
+from overtone.finetune.monitoring.run_records import LOG, MEASURED, SAMPLED, read_log
+from overtone.finetune.recipe import POSITIONS, Answer
+from overtone.finetune.storage import files
+from overtone.finetune.storage.text_lines import split_lines
+from overtone.finetune.terminal import make_safe, print_line
 
 QUIET_SECONDS = 10.0
 """Seconds between two progress lines if the output is not a terminal."""

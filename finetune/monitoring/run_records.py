@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from finetune.config import LAST_STEP
-from finetune.errors import UserError
-from finetune.storage import input_files, strict_json
+from overtone.finetune.config import LAST_STEP
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import input_files, strict_json
 
 LOG, EXIT_RECORD, CHECKPOINTS = "log.jsonl", "exit.json", "checkpoints"
 MEASURED, SAMPLED = "measured", "sample/"

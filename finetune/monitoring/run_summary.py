@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetune.monitoring import rank_status_records
-from finetune.monitoring.rank_status_records import RankStatus
-from finetune.monitoring.run_records import (
+from overtone.finetune.monitoring import rank_status_records
+from overtone.finetune.monitoring.rank_status_records import RankStatus
+from overtone.finetune.monitoring.run_records import (
     CHECKPOINTS,
     EXIT_RECORD,
     LOG,

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from finetune.distributed.process_group import World, gather_from_ranks, sum_over_ranks
-from finetune.storage import files
+from overtone.finetune.distributed.process_group import World, gather_from_ranks, sum_over_ranks
+from overtone.finetune.storage import files
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 STOP_FILE = "STOP"

@@ -25,9 +25,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
-from finetune.distributed import activation_checkpointing, tensor_parallel
-from finetune.distributed.tensor_parallel import NO_PLANS, Plans
-from finetune.recipe import Batch, Term
+from overtone.finetune.distributed import activation_checkpointing, tensor_parallel
+from overtone.finetune.distributed.tensor_parallel import NO_PLANS, Plans
+from overtone.finetune.recipe import Batch, Term
 
 aten = torch.ops.aten
 INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._unsafe_index_put.default}

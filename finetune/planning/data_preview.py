@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from finetune.config import Config, on_disk
-from finetune.data import dataset_opening, referenced_file_changes, row_measurement
-from finetune.data.batching import Order, count_steps
-from finetune.data.context_rows import EarlierRows, find_earlier_rows, read_with_context
-from finetune.data.mixture import compute_shares, describe_equal_files, describe_share, name_sources
-from finetune.errors import UserError
-from finetune.recipe import Recipe, Sample
-from finetune.storage import files, input_files, strict_json
-from finetune.storage.strict_json import loads_object
+from overtone.finetune.config import Config, on_disk
+from overtone.finetune.data import dataset_opening, referenced_file_changes, row_measurement
+from overtone.finetune.data.batching import Order, count_steps
+from overtone.finetune.data.context_rows import EarlierRows, find_earlier_rows, read_with_context
+from overtone.finetune.data.mixture import compute_shares, describe_equal_files, describe_share, name_sources
+from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import Recipe, Sample
+from overtone.finetune.storage import files, input_files, strict_json
+from overtone.finetune.storage.strict_json import loads_object
 
 LOOKED_AT = 64
 """Number of rows of a large file to read, spread over it: enough to estimate lengths to a few percent."""

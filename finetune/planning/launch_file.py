@@ -7,11 +7,11 @@ from pathlib import Path
 
 import yaml
 
-from finetune import command_lines
-from finetune.hardware.gpu_specs import Cluster
-from finetune.planning.launch_file_content import PORT, launch_settings
-from finetune.planning.memory import Arrangement
-from finetune.planning.parallelism_planner import LayoutEstimate
+from overtone.finetune import command_lines
+from overtone.finetune.hardware.gpu_specs import Cluster
+from overtone.finetune.planning.launch_file_content import PORT, launch_settings
+from overtone.finetune.planning.memory import Arrangement
+from overtone.finetune.planning.parallelism_planner import LayoutEstimate
 
 
 def format_launch_command(verdict: LayoutEstimate, cluster: Cluster, file: Path | None, arguments: Sequence[str]) -> str:

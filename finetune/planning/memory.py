@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass, replace
 import torch
 from torch import nn
 
-from finetune.distributed import ddp_replication, sharding, tensor_parallel
-from finetune.distributed.tensor_parallel import NO_PLANS, Plans
-from finetune.modeling import optimizers
-from finetune.planning.activation_memory import Activations
+from overtone.finetune.distributed import ddp_replication, sharding, tensor_parallel
+from overtone.finetune.distributed.tensor_parallel import NO_PLANS, Plans
+from overtone.finetune.modeling import optimizers
+from overtone.finetune.planning.activation_memory import Activations
 
 GIB = 2**30
 MASTER, GRADIENT, MOMENTS = 4, 4, 8

@@ -8,18 +8,18 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from finetune.config import Config, on_disk
-from finetune.data import dataset_opening, row_measurement
-from finetune.distributed import sharding, tensor_parallel
-from finetune.errors import UserError
-from finetune.modeling import base_kl_loss, loading, lora_adapters
-from finetune.modeling.trained_parameters import choose_trained
-from finetune.planning.activation_memory import Activations, Recomputing, trace_step, trim_stacks
-from finetune.planning.data_preview import read_some_samples
-from finetune.planning.memory import Outline, outline_model
-from finetune.planning.parallelism_planner import TENSOR_SIZES, Work
-from finetune.recipe import POSITIONS, Batch, Loaded, Recipe, Sketch
-from finetune.storage.strict_json import one_line
+from overtone.finetune.config import Config, on_disk
+from overtone.finetune.data import dataset_opening, row_measurement
+from overtone.finetune.distributed import sharding, tensor_parallel
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling import base_kl_loss, loading, lora_adapters
+from overtone.finetune.modeling.trained_parameters import choose_trained
+from overtone.finetune.planning.activation_memory import Activations, Recomputing, trace_step, trim_stacks
+from overtone.finetune.planning.data_preview import read_some_samples
+from overtone.finetune.planning.memory import Outline, outline_model
+from overtone.finetune.planning.parallelism_planner import TENSOR_SIZES, Work
+from overtone.finetune.recipe import POSITIONS, Batch, Loaded, Recipe, Sketch
+from overtone.finetune.storage.strict_json import one_line
 
 DESCRIBING = ["*.json", "*.txt", "*.model", "*.jinja"]
 """Files of a hub repository that a plan downloads: no weights."""

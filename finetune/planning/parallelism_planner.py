@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from finetune.distributed.ddp_replication import split_into_buckets
-from finetune.hardware.gpu_specs import EFFICIENCY, Cluster
-from finetune.planning.activation_memory import Activations, Recomputing
-from finetune.planning.memory import (
+from overtone.finetune.distributed.ddp_replication import split_into_buckets
+from overtone.finetune.hardware.gpu_specs import EFFICIENCY, Cluster
+from overtone.finetune.planning.activation_memory import Activations, Recomputing
+from overtone.finetune.planning.memory import (
     GIB,
     GRADIENT,
     Arrangement,

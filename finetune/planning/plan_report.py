@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from finetune.checkpointing.retention import describe_keep
-from finetune.data.run_sizes import RunSizes
-from finetune.errors import format_count
-from finetune.hardware.gpu_specs import EFFICIENCY
-from finetune.monitoring.run_logger import format_duration
-from finetune.planning.data_preview import DataPreview
-from finetune.planning.launch_file import distributed_type
-from finetune.planning.memory import GIB, Memory
-from finetune.planning.parallelism_planner import CLOSE, SEARCHED, explain_rejection
-from finetune.planning.run_plan import RunPlan, checkpoint_size
-from finetune.storage.text_lines import split_lines
+from overtone.finetune.checkpointing.retention import describe_keep
+from overtone.finetune.data.run_sizes import RunSizes
+from overtone.finetune.errors import format_count
+from overtone.finetune.hardware.gpu_specs import EFFICIENCY
+from overtone.finetune.monitoring.run_logger import format_duration
+from overtone.finetune.planning.data_preview import DataPreview
+from overtone.finetune.planning.launch_file import distributed_type
+from overtone.finetune.planning.memory import GIB, Memory
+from overtone.finetune.planning.parallelism_planner import CLOSE, SEARCHED, explain_rejection
+from overtone.finetune.planning.run_plan import RunPlan, checkpoint_size
+from overtone.finetune.storage.text_lines import split_lines
 
 BAR = 30
 """Characters of the largest bar."""

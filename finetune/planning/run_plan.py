@@ -8,19 +8,25 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from finetune.checkpointing import disk_space
-from finetune.config import on_disk
-from finetune.data.run_sizes import RunSizes, settle_sizes
-from finetune.errors import UserError
-from finetune.hardware.gpu_specs import Cluster
-from finetune.modeling import optimizers, quantization
-from finetune.planning.data_preview import DataPreview, preview_data
-from finetune.planning.memory import GIB, Arrangement
-from finetune.planning.meta_device_estimate import RunEstimate, has_weights
-from finetune.planning.parallelism_planner import LayoutEstimate, choose_layouts, estimate_layout, largest_micro_batch, list_arrangements
-from finetune.recipe import Recipe
-from finetune.storage.hub_download import commit_of
-from finetune.storage.strict_json import first_line
+from overtone.finetune.checkpointing import disk_space
+from overtone.finetune.config import on_disk
+from overtone.finetune.data.run_sizes import RunSizes, settle_sizes
+from overtone.finetune.errors import UserError
+from overtone.finetune.hardware.gpu_specs import Cluster
+from overtone.finetune.modeling import optimizers, quantization
+from overtone.finetune.planning.data_preview import DataPreview, preview_data
+from overtone.finetune.planning.memory import GIB, Arrangement
+from overtone.finetune.planning.meta_device_estimate import RunEstimate, has_weights
+from overtone.finetune.planning.parallelism_planner import (
+    LayoutEstimate,
+    choose_layouts,
+    estimate_layout,
+    largest_micro_batch,
+    list_arrangements,
+)
+from overtone.finetune.recipe import Recipe
+from overtone.finetune.storage.hub_download import commit_of
+from overtone.finetune.storage.strict_json import first_line
 
 
 @dataclass(frozen=True)

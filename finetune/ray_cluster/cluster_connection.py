@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from finetune.errors import UserError
+from overtone.finetune.errors import UserError
 
 REACH_SECONDS = 5.0
 """Timeout for connecting to a machine; Ray's own client would try for minutes."""

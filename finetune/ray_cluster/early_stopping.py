@@ -10,8 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from finetune.config import LAST_STEP
-from finetune.tuning.study_record import EarlyStopping, Result, append_result, read_results
+from overtone.finetune.config import LAST_STEP
+from overtone.finetune.tuning.study_record import EarlyStopping, Result, append_result, read_results
 
 
 class TrialJudge:

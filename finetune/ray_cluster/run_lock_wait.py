@@ -6,8 +6,8 @@ import os
 import time
 from pathlib import Path
 
-from finetune.errors import UserError
-from finetune.storage import files
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
 
 RELEASE_SECONDS = 60.0
 """How long the previous worker, which Ray has ended, may take to release the lock of the run's folder."""

@@ -13,18 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from finetune.checkpointing.checkpoint import folder_of
-from finetune.monitoring.stop_requests import STOP_FILE, StopRequests
-from finetune.ray_cluster.early_stopping import TrialJudge
-from finetune.ray_cluster.trial_worker import TrialOutcome, prepare_trial_data, train_trial
-from finetune.storage import files
-from finetune.storage.strict_json import one_line
-from finetune.storage.text_lines import split_lines
-from finetune.terminal import print_line
-from finetune.tuning.search_space import describe_values
-from finetune.tuning.study_plan import TrialOrder
-from finetune.tuning.study_record import FINAL, EarlyStopping, Result, TrialRecord, read_results
-from finetune.tuning.trial_metric import TrialMetric, read_curve, summarize_curve
+from overtone.finetune.checkpointing.checkpoint import folder_of
+from overtone.finetune.monitoring.stop_requests import STOP_FILE, StopRequests
+from overtone.finetune.ray_cluster.early_stopping import TrialJudge
+from overtone.finetune.ray_cluster.trial_worker import TrialOutcome, prepare_trial_data, train_trial
+from overtone.finetune.storage import files
+from overtone.finetune.storage.strict_json import one_line
+from overtone.finetune.storage.text_lines import split_lines
+from overtone.finetune.terminal import print_line
+from overtone.finetune.tuning.search_space import describe_values
+from overtone.finetune.tuning.study_plan import TrialOrder
+from overtone.finetune.tuning.study_record import FINAL, EarlyStopping, Result, TrialRecord, read_results
+from overtone.finetune.tuning.trial_metric import TrialMetric, read_curve, summarize_curve
 
 SHOWN_CHARACTERS = 300
 """Of a trial's message on the console; the record and the page have all of it."""

@@ -8,20 +8,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
 
-from finetune.config import Config
-from finetune.config_sources import parse_arguments
-from finetune.errors import UserError
-from finetune.monitoring.loss_spikes import NotFiniteError
-from finetune.monitoring.run_records import LOG, is_finished, read_log
-from finetune.monitoring.stop_requests import StopRequests
-from finetune.ray_cluster.run_lock_wait import await_release
-from finetune.storage import files
-from finetune.train import check_config, load_checked_recipe
-from finetune.training.run import process_group, train
-from finetune.training.setup import prepare_data
-from finetune.tuning.study_plan import TrialOrder, interval_of
-from finetune.tuning.study_record import Status
-from finetune.tuning.trial_metric import AVERAGED, MetricReader, find_value, parse_metric
+from overtone.finetune.config import Config
+from overtone.finetune.config_sources import parse_arguments
+from overtone.finetune.errors import UserError
+from overtone.finetune.monitoring.loss_spikes import NotFiniteError
+from overtone.finetune.monitoring.run_records import LOG, is_finished, read_log
+from overtone.finetune.monitoring.stop_requests import StopRequests
+from overtone.finetune.ray_cluster.run_lock_wait import await_release
+from overtone.finetune.storage import files
+from overtone.finetune.train import check_config, load_checked_recipe
+from overtone.finetune.training.run import process_group, train
+from overtone.finetune.training.setup import prepare_data
+from overtone.finetune.tuning.study_plan import TrialOrder, interval_of
+from overtone.finetune.tuning.study_record import Status
+from overtone.finetune.tuning.trial_metric import AVERAGED, MetricReader, find_value, parse_metric
 
 Report = Callable[[int, float, bool], str | None]
 """(step, value, whether it is the last step) → why to stop, or None."""

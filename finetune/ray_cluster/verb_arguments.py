@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from finetune.addresses import is_url
-from finetune.config import Config
-from finetune.config_sources import Arguments
-from finetune.errors import UserError
+from overtone.finetune.addresses import is_url
+from overtone.finetune.config import Config
+from overtone.finetune.config_sources import Arguments
+from overtone.finetune.errors import UserError
 
 CLUSTER_FLAGS = ("storage", "use-gpu", "ray-address", "max-failures")
 USE_GPU: dict[str, bool | None] = {"auto": None, "true": True, "false": False}

@@ -14,13 +14,13 @@ from typing import Any
 
 import ray.train
 
-from finetune.config_sources import parse_arguments
-from finetune.errors import UserError
-from finetune.monitoring.stop_requests import StopRequests
-from finetune.ray_cluster.run_lock_wait import await_release
-from finetune.storage import files
-from finetune.train import check_config, load_checked_recipe
-from finetune.training.run import process_group, train
+from overtone.finetune.config_sources import parse_arguments
+from overtone.finetune.errors import UserError
+from overtone.finetune.monitoring.stop_requests import StopRequests
+from overtone.finetune.ray_cluster.run_lock_wait import await_release
+from overtone.finetune.storage import files
+from overtone.finetune.train import check_config, load_checked_recipe
+from overtone.finetune.training.run import process_group, train
 
 LEAVING = "notice from Ray that a machine is about to be taken away"
 

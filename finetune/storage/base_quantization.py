@@ -1,4 +1,5 @@
-"""How a model folder stores its weights: as plain numbers, in a form that `finetune.modeling.stored_tensors` dequantizes, or in another
+"""How a model folder stores its weights: as plain numbers, in a form that `overtone.finetune.modeling.stored_tensors` dequantizes, or in
+another
 one, which is refused by name. Decided by config.json, the files beside it, and the tensors' names and types. Imports no torch."""
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from finetune.errors import UserError
-from finetune.terminal import printable
+from overtone.finetune.errors import UserError
+from overtone.finetune.terminal import printable
 
 DECLARING = frozenset({"quantization_config", "compression_config", "quantization"})
 """Keys of config.json, at any depth, that say how weights are quantized; the last one is MLX's."""

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from finetune.errors import UserError
-from finetune.storage import input_files
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import input_files
 
 PICKLED = ("*.bin", "*.pt")
 PER_STORED_BYTE = 16

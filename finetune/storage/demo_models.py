@@ -14,10 +14,10 @@ import os
 import zipfile
 from pathlib import Path
 
-from finetune.errors import UserError
-from finetune.storage import files
-from finetune.storage.folder_handles import cache_home
-from finetune.terminal import print_diagnostic
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
+from overtone.finetune.storage.folder_handles import cache_home
+from overtone.finetune.terminal import print_diagnostic
 
 HERE = Path(__file__).resolve().parent / "demo_archives"
 CARD, FIGURES = "README.md", "figures.json"

@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from finetune.errors import UserError
-from finetune.storage import input_files
-from finetune.storage.folder_handles import open_file, open_folder, refuse_irregular, stat_without_following
-from finetune.terminal import print_diagnostic
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import input_files
+from overtone.finetune.storage.folder_handles import open_file, open_folder, refuse_irregular, stat_without_following
+from overtone.finetune.terminal import print_diagnostic
 
 TEMPORARY = ".tmp-"
 TRASH = ".trash-"

@@ -15,8 +15,8 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from finetune.errors import UserError
-from finetune.terminal import print_diagnostic
+from overtone.finetune.errors import UserError
+from overtone.finetune.terminal import print_diagnostic
 
 VARIABLE = "OVERTONE_NAMED_LINKS"
 """Environment variable with the named paths that lead through links, so that child processes know them, too."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from finetune.errors import UserError
+from overtone.finetune.errors import UserError
 
 LARGEST_TEXT = 2**26
 """Bytes of a text, or of a document that is parsed as a whole, 64 MiB: the text of some fifty long books."""

@@ -9,11 +9,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from finetune.errors import UserError
-from finetune.storage import demo_models
-from finetune.storage.base_quantization import find_form
-from finetune.storage.hub_download import commit_of, download, download_dataset
-from finetune.storage.model_security import CONFIG, INDEX, checked_index, read_object
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import demo_models
+from overtone.finetune.storage.base_quantization import find_form
+from overtone.finetune.storage.hub_download import commit_of, download, download_dataset
+from overtone.finetune.storage.model_security import CONFIG, INDEX, checked_index, read_object
 
 WEIGHTS, SINGLE, IN_SUBFOLDERS = "*.safetensors", "model.safetensors", "*/*.safetensors"
 NAMED_BY_CONFIG = "transformers_weights"

@@ -21,14 +21,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from finetune.errors import UserError
-from finetune.storage import demo_models, files, input_files, path_settings, strict_json
-from finetune.storage.base_quantization import check_plain, drop_declarations, find_form
-from finetune.storage.hub_download import commit_of
-from finetune.storage.model_classes import is_known_tokenizer
-from finetune.storage.model_config_limits import find_impossible_value
-from finetune.storage.safetensors_opening import open_weights
-from finetune.terminal import print_diagnostic, printable
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import demo_models, files, input_files, path_settings, strict_json
+from overtone.finetune.storage.base_quantization import check_plain, drop_declarations, find_form
+from overtone.finetune.storage.hub_download import commit_of
+from overtone.finetune.storage.model_classes import is_known_tokenizer
+from overtone.finetune.storage.model_config_limits import find_impossible_value
+from overtone.finetune.storage.safetensors_opening import open_weights
+from overtone.finetune.terminal import print_diagnostic, printable
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -107,7 +107,7 @@ def admit(folder: Path, kind: Kind) -> Iterator[Path]:
     with files.temporary_folder("overtone-model") as temporary:
         _copy_clean(folder, kind, temporary)
         with forbid_remote_code():  # imports torch
-            from finetune.storage.construction_limits import limit_construction
+            from overtone.finetune.storage.construction_limits import limit_construction
 
             with limit_construction(folder):
                 yield temporary

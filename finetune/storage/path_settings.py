@@ -17,7 +17,7 @@ import os
 import re
 from typing import Any
 
-from finetune.errors import UserError
+from overtone.finetune.errors import UserError
 
 TOKENIZER_SETTINGS = frozenset({"tokenizer_config.json", "special_tokens_map.json"})
 FILE_KEYS = re.compile(r"(\w+_)?(files?|paths?|dirs?|folders?|spm|vocab|merges|inputs|object)|gguf\w*")

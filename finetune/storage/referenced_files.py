@@ -8,8 +8,8 @@ from collections import defaultdict
 from functools import lru_cache
 from pathlib import Path
 
-from finetune.errors import UserError
-from finetune.storage import files
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
 
 
 class AmbiguousNameError(UserError):

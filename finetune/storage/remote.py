@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
-from finetune.addresses import CHAIN, RemoteAddress, is_url
-from finetune.errors import UserError
-from finetune.storage import files, input_files
+from overtone.finetune.addresses import CHAIN, RemoteAddress, is_url
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files, input_files
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

@@ -9,8 +9,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from finetune.errors import UserError
-from finetune.storage import input_files
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import input_files
 
 
 @contextmanager

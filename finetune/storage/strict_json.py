@@ -9,8 +9,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from finetune.errors import UserError
-from finetune.storage import input_files
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import input_files
 
 DEEPEST = 100
 """Maximum nesting. Code that visits all values is recursive, as are chat templates; conversations have about eight levels."""

@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from finetune import __version__
-from finetune.storage import input_files
+from overtone import __version__
+from overtone.finetune.storage import input_files
 
 SEARCHED_BYTES = 1 << 18
 """At each end of a file."""

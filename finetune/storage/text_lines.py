@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from finetune.storage import input_files
+from overtone.finetune.storage import input_files
 
 
 def split_lines(text: str) -> list[str]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from finetune.config import Config
-from finetune.distributed.process_group import World, run_on_main
-from finetune.errors import format_count
-from finetune.monitoring.run_logger import Events
-from finetune.monitoring.run_records import FINISHED_EARLY
-from finetune.monitoring.stop_requests import AgreedStop, StopRequests, agree_to_stop
-from finetune.training.generation_during_training import SECONDS_BETWEEN_LOOKS, Sampler
+from overtone.finetune.config import Config
+from overtone.finetune.distributed.process_group import World, run_on_main
+from overtone.finetune.errors import format_count
+from overtone.finetune.monitoring.run_logger import Events
+from overtone.finetune.monitoring.run_records import FINISHED_EARLY
+from overtone.finetune.monitoring.stop_requests import AgreedStop, StopRequests, agree_to_stop
+from overtone.finetune.training.generation_during_training import SECONDS_BETWEEN_LOOKS, Sampler
 
 MOST_PENDING = 4
 """Checkpoints that may wait for their measurement while training continues. Each takes disk space until it is measured."""

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from finetune.data import packing
-from finetune.data.batching import MicroBatch, Place, Step
-from finetune.data.cached_samples import Ids, Rows
-from finetune.data.mixture import MixedRows
-from finetune.distributed import sharding
-from finetune.distributed.process_group import sum_over_data_ranks, sum_over_ranks
-from finetune.monitoring.stop_requests import StopRequests
-from finetune.training.step import Training, compute_means, copy_to_device, make_loader, report_means
+from overtone.finetune.data import packing
+from overtone.finetune.data.batching import MicroBatch, Place, Step
+from overtone.finetune.data.cached_samples import Ids, Rows
+from overtone.finetune.data.mixture import MixedRows
+from overtone.finetune.distributed import sharding
+from overtone.finetune.distributed.process_group import sum_over_data_ranks, sum_over_ranks
+from overtone.finetune.monitoring.stop_requests import StopRequests
+from overtone.finetune.training.step import Training, compute_means, copy_to_device, make_loader, report_means
 
 
 @torch.no_grad()

@@ -20,23 +20,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from finetune.checkpointing import sample_measurement_records
-from finetune.checkpointing.retention import BestBy
-from finetune.checkpointing.sample_measurement_records import SampleMeasurement, assess_measurements
-from finetune.config import Config
-from finetune.errors import UserError
-from finetune.monitoring.run_records import CHECKPOINTS, MEASURED, read_log
-from finetune.recipe import Answer, MeasuredAnswers, Recipe
-from finetune.storage import files
-from finetune.storage.strict_json import read_object
-from finetune.training.sample_metrics_preparation import SamplePlan, unknown_metric
-from finetune.training.sampling_process import KINDS, SamplingProcess, Share
+from overtone.finetune.checkpointing import sample_measurement_records
+from overtone.finetune.checkpointing.retention import BestBy
+from overtone.finetune.checkpointing.sample_measurement_records import SampleMeasurement, assess_measurements
+from overtone.finetune.config import Config
+from overtone.finetune.errors import UserError
+from overtone.finetune.monitoring.run_records import CHECKPOINTS, MEASURED, read_log
+from overtone.finetune.recipe import Answer, MeasuredAnswers, Recipe
+from overtone.finetune.storage import files
+from overtone.finetune.storage.strict_json import read_object
+from overtone.finetune.training.sample_metrics_preparation import SamplePlan, unknown_metric
+from overtone.finetune.training.sampling_process import KINDS, SamplingProcess, Share
 
 if TYPE_CHECKING:
     import torch
 
-    from finetune.monitoring.run_logger import Events
-    from finetune.monitoring.stop_requests import StopRequests
+    from overtone.finetune.monitoring.run_logger import Events
+    from overtone.finetune.monitoring.stop_requests import StopRequests
 
 NAME = "sample"
 """Of temporary folders in a run's cache."""
@@ -221,7 +221,7 @@ class Sampler:
 
     def _restore(self) -> None:
         """Read the measurements of earlier launches, and list the checkpoints that still have none."""
-        from finetune.checkpointing import checkpoint
+        from overtone.finetune.checkpointing import checkpoint
 
         run_dir = self._config.run.dir
         for step in sample_measurement_records.discard_later(run_dir, self._done):
@@ -241,7 +241,7 @@ class Sampler:
 
     def _start(self, step: int, last: bool) -> bool:
         """Start the process of a step; returns whether this step is done with, because it was started or cannot be."""
-        from finetune.checkpointing import checkpoint
+        from overtone.finetune.checkpointing import checkpoint
 
         committed = checkpoint.folder_of(self._config.run.dir) / f"step-{step:08d}"
         if not committed.is_dir():

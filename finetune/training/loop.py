@@ -11,26 +11,26 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from finetune import config
-from finetune.checkpointing import checkpoint
-from finetune.checkpointing.remote_copies import download_newest
-from finetune.checkpointing.retention import BestBy
-from finetune.command_lines import finetune_command
-from finetune.config import Config, require_number
-from finetune.data import batching
-from finetune.data.batching import Place, RankBatch
-from finetune.distributed.process_group import World, run_on_all, run_on_main
-from finetune.errors import UserError, format_count
-from finetune.modeling import optimizers
-from finetune.monitoring.loss_spikes import NotFiniteError, Recent, append_update, check_validation_loss
-from finetune.monitoring.run_logger import Events
-from finetune.monitoring.run_records import FINISHED, FINISHED_EARLY
-from finetune.monitoring.stop_requests import AgreedStop, StopRequests, agree_to_stop, find_save_obstacle
-from finetune.recipe import recipe_arguments
-from finetune.terminal import print_diagnostic
-from finetune.training.early_stopping_by_samples import MOST_PENDING, SampleChoice
-from finetune.training.evaluation import evaluate
-from finetune.training.step import Training, make_loader, train_step
+from overtone.finetune import config
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.checkpointing.remote_copies import download_newest
+from overtone.finetune.checkpointing.retention import BestBy
+from overtone.finetune.command_lines import finetune_command
+from overtone.finetune.config import Config, require_number
+from overtone.finetune.data import batching
+from overtone.finetune.data.batching import Place, RankBatch
+from overtone.finetune.distributed.process_group import World, run_on_all, run_on_main
+from overtone.finetune.errors import UserError, format_count
+from overtone.finetune.modeling import optimizers
+from overtone.finetune.monitoring.loss_spikes import NotFiniteError, Recent, append_update, check_validation_loss
+from overtone.finetune.monitoring.run_logger import Events
+from overtone.finetune.monitoring.run_records import FINISHED, FINISHED_EARLY
+from overtone.finetune.monitoring.stop_requests import AgreedStop, StopRequests, agree_to_stop, find_save_obstacle
+from overtone.finetune.recipe import recipe_arguments
+from overtone.finetune.terminal import print_diagnostic
+from overtone.finetune.training.early_stopping_by_samples import MOST_PENDING, SampleChoice
+from overtone.finetune.training.evaluation import evaluate
+from overtone.finetune.training.step import Training, make_loader, train_step
 
 
 @dataclass(frozen=True)

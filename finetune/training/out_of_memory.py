@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 import torch
 
-from finetune.config import Config
-from finetune.distributed import sharding
-from finetune.distributed.process_group import World
-from finetune.errors import UserError
-from finetune.planning.memory import CONTEXT, GIB, Arrangement, Memory, estimate_memory
-from finetune.planning.meta_device_estimate import estimate_run
-from finetune.recipe import Recipe
-from finetune.training.step import Training
+from overtone.finetune.config import Config
+from overtone.finetune.distributed import sharding
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.errors import UserError
+from overtone.finetune.planning.memory import CONTEXT, GIB, Arrangement, Memory, estimate_memory
+from overtone.finetune.planning.meta_device_estimate import estimate_run
+from overtone.finetune.recipe import Recipe
+from overtone.finetune.training.step import Training
 
 LARGER = 1.1
 """A part up to this ratio above its plan counts as planned."""

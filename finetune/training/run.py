@@ -15,30 +15,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from finetune import command_lines
-from finetune.checkpointing import checkpoint
-from finetune.checkpointing.checkpoint import Saver
-from finetune.checkpointing.remote_copies import Copies
-from finetune.config import Config
-from finetune.distributed import process_group as worlds
-from finetune.distributed.process_group import World, idle_gpus, run_on_main
-from finetune.errors import ElsewhereError, UserError
-from finetune.modeling import compilation
-from finetune.monitoring.loss_spikes import NotFiniteError
-from finetune.monitoring.rank_failure_detection import Heartbeat, RunFailure
-from finetune.monitoring.run_logger import Events, Listener, draw_curve, ignore_event
-from finetune.monitoring.run_records import EXIT_RECORD, REFUSED, is_finished
-from finetune.monitoring.stop_requests import SignalListener, StopRequests
-from finetune.recipe import Recipe
-from finetune.storage import files
-from finetune.terminal import print_diagnostic
-from finetune.training import out_of_memory
-from finetune.training.early_stopping_by_samples import SampleChoice
-from finetune.training.generation_during_training import Sampler, bytes_on_gpu
-from finetune.training.loop import fit
-from finetune.training.setup import FolderClaim, build, report_start
-from finetune.training.start_and_end_messages import describe_result, describe_start, describe_stop
-from finetune.training.step import Training
+from overtone.finetune import command_lines
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.checkpointing.checkpoint import Saver
+from overtone.finetune.checkpointing.remote_copies import Copies
+from overtone.finetune.config import Config
+from overtone.finetune.distributed import process_group as worlds
+from overtone.finetune.distributed.process_group import World, idle_gpus, run_on_main
+from overtone.finetune.errors import ElsewhereError, UserError
+from overtone.finetune.modeling import compilation
+from overtone.finetune.monitoring.loss_spikes import NotFiniteError
+from overtone.finetune.monitoring.rank_failure_detection import Heartbeat, RunFailure
+from overtone.finetune.monitoring.run_logger import Events, Listener, draw_curve, ignore_event
+from overtone.finetune.monitoring.run_records import EXIT_RECORD, REFUSED, is_finished
+from overtone.finetune.monitoring.stop_requests import SignalListener, StopRequests
+from overtone.finetune.recipe import Recipe
+from overtone.finetune.storage import files
+from overtone.finetune.terminal import print_diagnostic
+from overtone.finetune.training import out_of_memory
+from overtone.finetune.training.early_stopping_by_samples import SampleChoice
+from overtone.finetune.training.generation_during_training import Sampler, bytes_on_gpu
+from overtone.finetune.training.loop import fit
+from overtone.finetune.training.setup import FolderClaim, build, report_start
+from overtone.finetune.training.start_and_end_messages import describe_result, describe_start, describe_stop
+from overtone.finetune.training.step import Training
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 """Signals that end a process outside of the training loop, where no step can react to them."""

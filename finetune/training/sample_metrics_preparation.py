@@ -7,11 +7,11 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from finetune.checkpointing.retention import BestBy
-from finetune.config import Config
-from finetune.errors import UserError
-from finetune.monitoring.run_records import SAMPLED
-from finetune.recipe import PreparedMetrics, Recipe
+from overtone.finetune.checkpointing.retention import BestBy
+from overtone.finetune.config import Config
+from overtone.finetune.errors import UserError
+from overtone.finetune.monitoring.run_records import SAMPLED
+from overtone.finetune.recipe import PreparedMetrics, Recipe
 
 
 @dataclass(frozen=True)

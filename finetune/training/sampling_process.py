@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-if __package__ in (None, ""):  # started as a file: the first entry of the path is finetune/, where `import finetune` finds nothing
-    sys.path[0] = str(Path(__file__).resolve().parents[2])
+if __package__ in (None, ""):  # started as a file: the first entry of the path is its folder, where `import overtone` finds nothing
+    sys.path[0] = next(str(folder) for folder in Path(__file__).resolve().parents if (folder / "overtone").is_dir())
 
 import contextlib
 import json
@@ -22,13 +22,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from finetune.errors import exit_code
-from finetune.hardware import cuda_allocator
-from finetune.recipe import Answer, MeasuredAnswers, PreparedMetrics, Recipe, find_recipe, load_recipe
-from finetune.storage import files
-from finetune.storage.text_lines import split_lines
-from finetune.terminal import protect_terminal
-from finetune.training.sample_metrics_preparation import parse_prepared
+from overtone.finetune.errors import exit_code
+from overtone.finetune.hardware import cuda_allocator
+from overtone.finetune.recipe import Answer, MeasuredAnswers, PreparedMetrics, Recipe, find_recipe, load_recipe
+from overtone.finetune.storage import files
+from overtone.finetune.storage.text_lines import split_lines
+from overtone.finetune.terminal import protect_terminal
+from overtone.finetune.training.sample_metrics_preparation import parse_prepared
 
 ANSWERS, KINDS = "answers.json", ("flac", "png")
 """Files that the process writes: texts, numbers and metrics, and for each answer its audio and its picture, empty if it has none."""
@@ -137,7 +137,7 @@ def main(_: list[str]) -> int:
 
 def answer_prompts(request: Mapping[str, Any]) -> None:
     """Export the checkpoint, answer the prompts, measure the answers, and write them beside the export."""
-    from finetune.exporting import export
+    from overtone.finetune.exporting import export
 
     folder = Path(request["folder"])
     recipe = load_recipe(find_recipe(request["recipe"]))
@@ -162,7 +162,7 @@ def measure_answers(
     recipe: Recipe, exported: Path, prompts: list[str], answers: Sequence[Answer], prepared: dict[str, Any] | None
 ) -> MeasuredAnswers:
     """The means of the answers' numbers, and the recipe's own metrics if `prepared` is not None; without values that are not finite."""
-    from finetune.monitoring.run_logger import average_numbers  # here, since it imports torch
+    from overtone.finetune.monitoring.run_logger import average_numbers  # here, since it imports torch
 
     metrics, details = average_numbers([answer.numbers for answer in answers]), list[dict[str, Any]]()
     if prepared is not None and recipe.inference.metrics is not None:

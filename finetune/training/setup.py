@@ -12,33 +12,33 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from finetune.checkpointing import checkpoint, disk_space, shared_run_folder
-from finetune.config import Config, on_disk
-from finetune.config_diff import Change, find_changes, flatten
-from finetune.config_sources import read_config_file
-from finetune.data import batching, dataset_opening, load_imbalance_estimate, sample_cache_key
-from finetune.data.batching import Order
-from finetune.data.cached_samples import Rows
-from finetune.data.index_building import discard_other_indexes
-from finetune.data.mixture import MixedRows
-from finetune.data.run_sizes import RunSizes, settle_sizes
-from finetune.distributed import activation_checkpointing, sharding, tensor_parallel
-from finetune.distributed.process_group import World, run_on_all, run_on_main
-from finetune.errors import UserError, format_count
-from finetune.modeling import base_kl_loss, loading, lora_adapters, optimizers, quantization
-from finetune.modeling.compilation import compile_blocks, decide_compilation, fixed_positions
-from finetune.modeling.trained_parameters import choose_trained
-from finetune.monitoring.killed_rank_diagnosis import describe_killed_launch
-from finetune.monitoring.rank_status_records import FOLDER as SIGNS
-from finetune.monitoring.run_logger import TRACKER_FOLDERS, Events
-from finetune.monitoring.run_records import EXIT_RECORD, LOG
-from finetune.recipe import BASE_DISTANCE, Loaded, Recipe
-from finetune.storage import files, input_files
-from finetune.storage.hub_download import commit_of
-from finetune.terminal import print_line
-from finetune.training.loop import Progress, find_newest, resume
-from finetune.training.sample_metrics_preparation import SamplePlan, prepare_plan
-from finetune.training.step import Training
+from overtone.finetune.checkpointing import checkpoint, disk_space, shared_run_folder
+from overtone.finetune.config import Config, on_disk
+from overtone.finetune.config_diff import Change, find_changes, flatten
+from overtone.finetune.config_sources import read_config_file
+from overtone.finetune.data import batching, dataset_opening, load_imbalance_estimate, sample_cache_key
+from overtone.finetune.data.batching import Order
+from overtone.finetune.data.cached_samples import Rows
+from overtone.finetune.data.index_building import discard_other_indexes
+from overtone.finetune.data.mixture import MixedRows
+from overtone.finetune.data.run_sizes import RunSizes, settle_sizes
+from overtone.finetune.distributed import activation_checkpointing, sharding, tensor_parallel
+from overtone.finetune.distributed.process_group import World, run_on_all, run_on_main
+from overtone.finetune.errors import UserError, format_count
+from overtone.finetune.modeling import base_kl_loss, loading, lora_adapters, optimizers, quantization
+from overtone.finetune.modeling.compilation import compile_blocks, decide_compilation, fixed_positions
+from overtone.finetune.modeling.trained_parameters import choose_trained
+from overtone.finetune.monitoring.killed_rank_diagnosis import describe_killed_launch
+from overtone.finetune.monitoring.rank_status_records import FOLDER as SIGNS
+from overtone.finetune.monitoring.run_logger import TRACKER_FOLDERS, Events
+from overtone.finetune.monitoring.run_records import EXIT_RECORD, LOG
+from overtone.finetune.recipe import BASE_DISTANCE, Loaded, Recipe
+from overtone.finetune.storage import files, input_files
+from overtone.finetune.storage.hub_download import commit_of
+from overtone.finetune.terminal import print_line
+from overtone.finetune.training.loop import Progress, find_newest, resume
+from overtone.finetune.training.sample_metrics_preparation import SamplePlan, prepare_plan
+from overtone.finetune.training.step import Training
 
 
 class FolderClaim(NamedTuple):

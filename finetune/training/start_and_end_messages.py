@@ -7,22 +7,22 @@ from pathlib import Path
 
 import torch
 
-from finetune import command_lines
-from finetune.checkpointing import checkpoint, disk_space
-from finetune.checkpointing.retention import BestBy, describe_keep
-from finetune.config import Config, require_number
-from finetune.data.mixture import MixedRows
-from finetune.distributed.process_group import World
-from finetune.errors import format_count
-from finetune.monitoring.run_logger import format_duration
-from finetune.monitoring.run_records import FINISHED, FINISHED_EARLY, find_best_evaluation, iterate_events
-from finetune.monitoring.stop_requests import STOP_FILE
-from finetune.planning.memory import GIB, Memory
-from finetune.planning.plan_report import TERMS
-from finetune.recipe import Recipe, recipe_arguments
-from finetune.training.loop import Progress
-from finetune.training.out_of_memory import plan_memory
-from finetune.training.step import Training
+from overtone.finetune import command_lines
+from overtone.finetune.checkpointing import checkpoint, disk_space
+from overtone.finetune.checkpointing.retention import BestBy, describe_keep
+from overtone.finetune.config import Config, require_number
+from overtone.finetune.data.mixture import MixedRows
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.errors import format_count
+from overtone.finetune.monitoring.run_logger import format_duration
+from overtone.finetune.monitoring.run_records import FINISHED, FINISHED_EARLY, find_best_evaluation, iterate_events
+from overtone.finetune.monitoring.stop_requests import STOP_FILE
+from overtone.finetune.planning.memory import GIB, Memory
+from overtone.finetune.planning.plan_report import TERMS
+from overtone.finetune.recipe import Recipe, recipe_arguments
+from overtone.finetune.training.loop import Progress
+from overtone.finetune.training.out_of_memory import plan_memory
+from overtone.finetune.training.step import Training
 
 DEFAULT_BEST_BY = BestBy()
 

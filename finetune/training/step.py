@@ -12,16 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from finetune.config import Config
-from finetune.data.batching import Loader, Order, RankBatch
-from finetune.data.cached_samples import Rows
-from finetune.data.mixture import MixedRows
-from finetune.distributed import sharding
-from finetune.distributed.process_group import World, gather_from_ranks, sum_over_data_ranks
-from finetune.modeling import optimizers
-from finetune.monitoring.loss_spikes import Recent, check_gradients_exist, find_spike, is_finite, not_finite_error, spike_error
-from finetune.recipe import Batch, Loaded, Recipe, Term
-from finetune.training.sample_metrics_preparation import SamplePlan
+from overtone.finetune.config import Config
+from overtone.finetune.data.batching import Loader, Order, RankBatch
+from overtone.finetune.data.cached_samples import Rows
+from overtone.finetune.data.mixture import MixedRows
+from overtone.finetune.distributed import sharding
+from overtone.finetune.distributed.process_group import World, gather_from_ranks, sum_over_data_ranks
+from overtone.finetune.modeling import optimizers
+from overtone.finetune.monitoring.loss_spikes import Recent, check_gradients_exist, find_spike, is_finite, not_finite_error, spike_error
+from overtone.finetune.recipe import Batch, Loaded, Recipe, Term
+from overtone.finetune.training.sample_metrics_preparation import SamplePlan
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from finetune.storage import files
-from finetune.terminal import printable
-from finetune.tuning.search_space import format_value
-from finetune.tuning.study_record import StudyDefinition, TrialRecord
-from finetune.tuning.trial_metric import TrialCurve, TrialMetric
+from overtone.finetune.storage import files
+from overtone.finetune.terminal import printable
+from overtone.finetune.tuning.search_space import format_value
+from overtone.finetune.tuning.study_record import StudyDefinition, TrialRecord
+from overtone.finetune.tuning.trial_metric import TrialCurve, TrialMetric
 
 PICTURE, PAGE = "report.png", "report.html"
 LARGEST = 3.5e38

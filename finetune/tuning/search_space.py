@@ -24,10 +24,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from finetune.config import Config, expand_lora_switch, make_config_class, resolve_sources
-from finetune.config_key_descriptions import fields
-from finetune.config_sources import ConfigSource, read_config_file
-from finetune.errors import UserError
+from overtone.finetune.config import Config, expand_lora_switch, make_config_class, resolve_sources
+from overtone.finetune.config_key_descriptions import fields
+from overtone.finetune.config_sources import ConfigSource, read_config_file
+from overtone.finetune.errors import UserError
 
 LISTS = ("choice", "grid")
 RANGES = ("uniform", "loguniform", "randint")

@@ -11,17 +11,17 @@ from typing import TypedDict
 
 from pydantic import BaseModel
 
-from finetune.addresses import hide_word
-from finetune.config import AUTO, Config, read_sources
-from finetune.config_sources import Arguments, ConfigSource
-from finetune.errors import UserError, format_count
-from finetune.recipe import find_recipe, load_options
-from finetune.terminal import print_line
-from finetune.train import check_inputs, find_named_recipe, list_config_files, list_words
-from finetune.tuning import search_space, study_record
-from finetune.tuning.search_space import Draw, Space
-from finetune.tuning.study_record import EarlyStopping, StudyDefinition, StudyRecord, TrialRecord
-from finetune.tuning.trial_metric import TrialMetric, parse_metric
+from overtone.finetune.addresses import hide_word
+from overtone.finetune.config import AUTO, Config, read_sources
+from overtone.finetune.config_sources import Arguments, ConfigSource
+from overtone.finetune.errors import UserError, format_count
+from overtone.finetune.recipe import find_recipe, load_options
+from overtone.finetune.terminal import print_line
+from overtone.finetune.train import check_inputs, find_named_recipe, list_config_files, list_words
+from overtone.finetune.tuning import search_space, study_record
+from overtone.finetune.tuning.search_space import Draw, Space
+from overtone.finetune.tuning.study_record import EarlyStopping, StudyDefinition, StudyRecord, TrialRecord
+from overtone.finetune.tuning.trial_metric import TrialMetric, parse_metric
 
 PREPARED = "prepared"
 """In the study's folder: the caches that trials share."""

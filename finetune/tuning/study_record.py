@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from finetune.config import Section
-from finetune.errors import UserError
-from finetune.storage import files, input_files, strict_json
+from overtone.finetune.config import Section
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files, input_files, strict_json
 
 RECORD, RESULTS = "study.json", "results.jsonl"
 FORMAT = 1

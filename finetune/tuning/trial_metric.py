@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from finetune.errors import UserError
-from finetune.monitoring.run_records import LOG, read_log
-from finetune.tuning.study_record import TrialRecord
+from overtone.finetune.errors import UserError
+from overtone.finetune.monitoring.run_records import LOG, read_log
+from overtone.finetune.tuning.study_record import TrialRecord
 
 VALIDATION = "val/"
 """Beginning of the name of each metric of the evaluations."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_prep.audio_codecs.interface import Codec, CodeFormat, read_code_format
-from data_prep.audio_codecs.selection import open_codec
-from data_prep.audio_codecs.snac_codec import CODEC_FOLDER
-from finetune.config import Config
-from finetune.errors import UserError
-from finetune.storage.model_security import CONFIG
-from recipes.speech.dataset_speakers import SpeakerClips, collect_clips
-from recipes.speech.voices_json_content import make_voices_state
+from overtone.data_prep.audio_codecs.interface import Codec, CodeFormat, read_code_format
+from overtone.data_prep.audio_codecs.selection import open_codec
+from overtone.data_prep.audio_codecs.snac_codec import CODEC_FOLDER
+from overtone.finetune.config import Config
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.model_security import CONFIG
+from overtone.recipes.speech.dataset_speakers import SpeakerClips, collect_clips
+from overtone.recipes.speech.voices_json_content import make_voices_state
 
 from .sequence_layout import check_frames
 

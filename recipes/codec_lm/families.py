@@ -15,10 +15,10 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from data_prep.audio_codecs.interface import CodeFormat
-from finetune.checkpointing.checkpoint_metadata import Count, JsonPart
-from finetune.errors import UserError
-from recipes.speech.voices_json_schema import VOICES, read_voices
+from overtone.data_prep.audio_codecs.interface import CodeFormat
+from overtone.finetune.checkpointing.checkpoint_metadata import Count, JsonPart
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.voices_json_schema import VOICES, read_voices
 
 Positive = Annotated[int, Field(ge=1)]
 

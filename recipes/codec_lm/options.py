@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from recipes.language.options import LanguageOptions
+from overtone.recipes.language.options import LanguageOptions
 
 
 class Options(LanguageOptions):

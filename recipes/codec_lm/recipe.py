@@ -14,15 +14,15 @@ from typing import Any
 
 from torch import Tensor
 
-from finetune.config import Config
-from finetune.modeling.loading import resolve_source
-from finetune.recipe import ExportPlan, Loaded, Recipe, Sample, Sketch
-from recipes.language import causal_lm_loss, collation, loss_assumption_checks
-from recipes.language.causal_model import read_config
-from recipes.language.model_loading import load_for_training, sketch_model
-from recipes.language.tokenizer import check_vocabulary, load_tokenizer
-from recipes.recipe_state_file import load_state, store_state
-from recipes.speech.training_files import check_dataset_codec
+from overtone.finetune.config import Config
+from overtone.finetune.modeling.loading import resolve_source
+from overtone.finetune.recipe import ExportPlan, Loaded, Recipe, Sample, Sketch
+from overtone.recipes.language import causal_lm_loss, collation, loss_assumption_checks
+from overtone.recipes.language.causal_model import read_config
+from overtone.recipes.language.model_loading import load_for_training, sketch_model
+from overtone.recipes.language.tokenizer import check_vocabulary, load_tokenizer
+from overtone.recipes.recipe_state_file import load_state, store_state
+from overtone.recipes.speech.training_files import check_dataset_codec
 
 from . import dataset_speakers_and_codec, sequence_layout
 from .exporting import export_plan
@@ -64,7 +64,7 @@ def make_processor(config: Config[Options], base: Path, positions: int) -> Speec
 
 def prepare(config: Config[Options]) -> None:
     """Check base, codec and data before anything expensive, and store what the export needs in the run's cache."""
-    from recipes.speech.evaluation import samples_during_training
+    from overtone.recipes.speech.evaluation import samples_during_training
 
     base = resolve_source(config.model.source, config.model.revision)
     family = make_processor(config, base, read_config(base).max_position_embeddings).family

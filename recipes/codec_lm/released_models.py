@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from finetune.recipe import ReleasedModel
+from overtone.finetune.recipe import ReleasedModel
 
 from .families import ORPHEUS
 

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from finetune.errors import UserError
-from finetune.recipe import Sample
-from recipes.speech.dataset_row_checks import check_codes, check_is_speech, check_text, find_speaker_name
+from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import Sample
+from overtone.recipes.speech.dataset_row_checks import check_codes, check_is_speech, check_text, find_speaker_name
 
 from .families import Family
 

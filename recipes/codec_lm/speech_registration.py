@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recipes.speech.cli.generate import GenerateCommand
-from recipes.speech.interface import SpeechRecipe
+from overtone.recipes.speech.cli.generate import GenerateCommand
+from overtone.recipes.speech.interface import SpeechRecipe
 
 from .inference.exported_folder import ExportedSpeechTokens
 from .token_sampling_settings import SCHEME, TokenSampling
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from .inference.synthesizer import TokenSynthesizer
 
 CODEC_FOLDER = "speech_codec"
-"""Of an export, as of `data_prep.audio_codecs.snac_codec`, which is slow to import."""
+"""Of an export, as of `overtone.data_prep.audio_codecs.snac_codec`, which is slow to import."""
 
 
 @dataclass(frozen=True)
 class CodecLmFolder(ExportedSpeechTokens):
-    """Implements `recipes.speech.interface.VoiceFolder`."""
+    """Implements `overtone.recipes.speech.interface.VoiceFolder`."""
 
     def open(self) -> TokenSynthesizer:
         """Load the weights."""

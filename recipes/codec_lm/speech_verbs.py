@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from recipes.speech.cli.verbs import SpeechVerbs
+from overtone.recipes.speech.cli.verbs import SpeechVerbs
 
 if TYPE_CHECKING:
-    from recipes.speech.cli.generate import GenerateCommand
+    from overtone.recipes.speech.cli.generate import GenerateCommand
 
 
 def load_command() -> GenerateCommand:

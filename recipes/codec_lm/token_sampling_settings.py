@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recipes.speech.interface import SpeechSampling
-from recipes.speech.sampling_settings import SamplingScheme
+from overtone.recipes.speech.interface import SpeechSampling
+from overtone.recipes.speech.sampling_settings import SamplingScheme
 
 from .families import ORPHEUS, Family
 
 if TYPE_CHECKING:
-    from recipes.speech.decoding.token_sampling import CodeSampler
+    from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 
 SCHEME = SamplingScheme(
     stock={
@@ -56,7 +56,7 @@ def resolve_settings(family: Family, model_settings: Mapping[str, Any], sampling
 
 def make_sampler(family: Family, model_settings: Mapping[str, Any], sampling: TokenSampling) -> CodeSampler:
     """The sampler of a request."""
-    from recipes.speech.decoding.token_sampling import CodeSampler
+    from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 
     if sampling.greedy:
         return CodeSampler(greedy=True)

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from finetune.config import Section
-from finetune.recipe import ContextLimits
+from overtone.finetune.config import Section
+from overtone.finetune.recipe import ContextLimits
 
 
 class Options(Section):

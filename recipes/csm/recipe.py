@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.config import Config
-from finetune.recipe import BASE_STATES, BaseDistance, Batch, ContextRows, ExportPlan, Loaded, Recipe, RowPlace, Sample, Sketch
-from recipes.speech.multi_term_loss import compute_weighted_sums
+from overtone.finetune.config import Config
+from overtone.finetune.recipe import BASE_STATES, BaseDistance, Batch, ContextRows, ExportPlan, Loaded, Recipe, RowPlace, Sample, Sketch
+from overtone.recipes.speech.multi_term_loss import compute_weighted_sums
 
 from .options import Options, limit_context
 from .speech_verbs import VERBS
@@ -36,7 +36,7 @@ HEAD = "lm_head"
 
 def load(config: Config[Options]) -> Loaded:
     """The model on the meta device, without its codec. Requires `prepare` to have run."""
-    from recipes.recipe_state_file import load_state
+    from overtone.recipes.recipe_state_file import load_state
 
     from .model.dataset_speakers import read_numbers
 
@@ -48,7 +48,7 @@ def load(config: Config[Options]) -> Loaded:
 
 def make_loaded(config: Config[Options]) -> tuple[Loaded, CsmTokens]:
     """The model of the base's config.json, without processor and state, and its ids."""
-    from finetune.modeling.loading import resolve_source
+    from overtone.finetune.modeling.loading import resolve_source
 
     from .model import csm_model
     from .model.model_config import read_config
@@ -75,7 +75,7 @@ def make_loaded(config: Config[Options]) -> tuple[Loaded, CsmTokens]:
 
 def adapts_head(config: Config[Options]) -> bool:
     """Whether the head of codebook 0 gets a LoRA adapter."""
-    from finetune.modeling.lora_adapters import match_names
+    from overtone.finetune.modeling.lora_adapters import match_names
 
     pattern = config.model.lora.targets if config.model.lora else None
     return pattern is not None and bool(match_names(pattern, [HEAD]))
@@ -164,7 +164,7 @@ def compute_states(model: nn.Module, batch: Batch) -> Tensor:
 
 def prepare(config: Config[Options]) -> None:
     """Find the speakers in the data, and check all rows' codes."""
-    from finetune.modeling.loading import resolve_source
+    from overtone.finetune.modeling.loading import resolve_source
 
     from .model import dataset_speakers
     from .model.model_config import read_config
@@ -173,8 +173,8 @@ def prepare(config: Config[Options]) -> None:
     base = resolve_source(config.model.source, config.model.revision)
     dataset_speakers.prepare_speakers(config, base, CsmTokens.from_config(read_config(base)))
     if config.sample.prompts:
-        from recipes.recipe_state_file import load_state
-        from recipes.speech.evaluation import samples_during_training
+        from overtone.recipes.recipe_state_file import load_state
+        from overtone.recipes.speech.evaluation import samples_during_training
 
         samples_during_training.check_prompts(config.sample.prompts, list(dataset_speakers.read_numbers(load_state(config))))
 

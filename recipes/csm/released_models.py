@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from finetune.recipe import ReleasedModel
+from overtone.finetune.recipe import ReleasedModel
 
 from .model.model_config import RELEASED as CONFIG
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from recipes.speech.cli.generate import GenerateCommand
-from recipes.speech.interface import SpeechRecipe
+from overtone.recipes.speech.cli.generate import GenerateCommand
+from overtone.recipes.speech.interface import SpeechRecipe
 
 from .inference.exported_folder import ExportedCsm
 from .inference.sampling_settings import SCHEME, CsmSampling
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CsmFolder(ExportedCsm):
-    """Implements `recipes.speech.interface.VoiceFolder`."""
+    """Implements `overtone.recipes.speech.interface.VoiceFolder`."""
 
     def open(self) -> CsmVoice:
         """Load the weights."""

@@ -14,13 +14,13 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from transformers import AutoModelForImageClassification
 
-from finetune.errors import UserError
-from finetune.planning.activation_memory import drop_storage
-from finetune.storage.model_classes import list_image_processors
-from finetune.storage.model_security import Kind
-from finetune.storage.strict_json import one_line
-from recipes import transformers_meta_models
-from recipes.transformers_release import name_release
+from overtone.finetune.errors import UserError
+from overtone.finetune.planning.activation_memory import drop_storage
+from overtone.finetune.storage.model_classes import list_image_processors
+from overtone.finetune.storage.model_security import Kind
+from overtone.finetune.storage.strict_json import one_line
+from overtone.recipes import transformers_meta_models
+from overtone.recipes.transformers_release import name_release
 
 OTHERS = frozenset({"timm_wrapper", "shieldgemma2", "perceiver", "imagegpt", "siglip2"})
 """Types that transformers lists as image classifiers, but that take no plain images: models of other libraries, of text and images, of

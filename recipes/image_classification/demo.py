@@ -14,13 +14,13 @@ from typing import Any
 
 from transformers import AutoImageProcessor, AutoModelForImageClassification, pipeline
 
-from data_prep.images.image_decoding import decode_image
-from finetune.monitoring.run_records import LOG, read_log
-from finetune.storage import files, strict_json
-from finetune.storage.model_security import admit
-from finetune.storage.text_lines import read_lines
-from finetune.terminal import print_diagnostic
-from recipes import demo_runner
+from overtone.data_prep.images.image_decoding import decode_image
+from overtone.finetune.monitoring.run_records import LOG, read_log
+from overtone.finetune.storage import files, strict_json
+from overtone.finetune.storage.model_security import admit
+from overtone.finetune.storage.text_lines import read_lines
+from overtone.finetune.terminal import print_diagnostic
+from overtone.recipes import demo_runner
 
 from .classifier_model import image_classifier
 
@@ -32,7 +32,9 @@ PROMISED = 0.96
 
 def main(argv: list[str]) -> int:
     """Run all stages in runs/demo-images, which is emptied first, and print what the model learned. Returns 1 if that is too little."""
-    parser = argparse.ArgumentParser(prog="python -m recipes.image_classification.demo", description="Train on handwritten digits.")
+    parser = argparse.ArgumentParser(
+        prog="python -m overtone.recipes.image_classification.demo", description="Train on handwritten digits."
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="N", help="train once with each (default: 0 1 2)")
     seeds, home = parser.parse_args(argv).seeds, Path("runs/demo-images")
     return demo_runner.run_demo(home, make_commands(home, seeds), partial(measure, seeds=seeds))
@@ -42,7 +44,7 @@ def make_commands(home: Path, seeds: list[int]) -> dict[str, list[str]]:
     """By stage: write the digits as images, prepare them, and for each seed make a tiny base, train and export."""
     python, digits, data = sys.executable, home / "digits", home / "data"
     commands = {
-        "digits": [python, "-m", "recipes.image_classification.make_digits", str(digits)],
+        "digits": [python, "-m", "overtone.recipes.image_classification.make_digits", str(digits)],
         "data": [python, "-m", "data_prep", "images", str(digits), "--out", str(data), "--val-share", "0.2"],
     }
     rows = ["--data.train", data / "train.jsonl", "--data.val", data / "val.jsonl"]
@@ -51,7 +53,7 @@ def make_commands(home: Path, seeds: list[int]) -> dict[str, list[str]]:
         own = ["--model.source", base, "--run.dir", run, "--run.seed", seed]
         training = ["--recipe", "image_classification", "--config", HERE / "debug.yaml", *rows, *own]
         commands |= {
-            f"base {seed}": [python, "-m", "recipes.image_classification.tiny_checkpoint", str(base), "--seed", str(seed)],
+            f"base {seed}": [python, "-m", "overtone.recipes.image_classification.tiny_checkpoint", str(base), "--seed", str(seed)],
             f"train {seed}": demo_runner.training_command("cpu.yaml", [], training),
             f"export {seed}": [python, "-m", "finetune", "export", str(run), "--to", str(home / f"export-{seed}")],
         }

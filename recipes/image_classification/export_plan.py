@@ -10,12 +10,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from finetune.checkpointing.checkpoint_metadata import JsonPart, check_recipe_state
-from finetune.modeling.loading import tensor_shapes
-from finetune.recipe import ExportPlan
-from finetune.storage import files
-from finetune.storage.model_security import CONFIG, cleaned
-from recipes.transformers_weight_names import find_file_names, find_layouts, find_prefix
+from overtone.finetune.checkpointing.checkpoint_metadata import JsonPart, check_recipe_state
+from overtone.finetune.modeling.loading import tensor_shapes
+from overtone.finetune.recipe import ExportPlan
+from overtone.finetune.storage import files
+from overtone.finetune.storage.model_security import CONFIG, cleaned
+from overtone.recipes.transformers_weight_names import find_file_names, find_layouts, find_prefix
 
 from .classifier_model import build_stock_model, find_head, read_config, set_labels
 from .image_processing import SETTINGS

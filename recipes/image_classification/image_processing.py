@@ -16,12 +16,12 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from data_prep.images.image_decoding import decode_image
-from finetune.errors import UserError
-from finetune.recipe import Sample
-from finetune.storage.files import resolve_under
-from finetune.storage.model_security import admit, read_object
-from finetune.storage.strict_json import one_line
+from overtone.data_prep.images.image_decoding import decode_image
+from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import Sample
+from overtone.finetune.storage.files import resolve_under
+from overtone.finetune.storage.model_security import admit, read_object
+from overtone.finetune.storage.strict_json import one_line
 
 from .classifier_model import Normalization, image_classifier
 from .labels import read_label

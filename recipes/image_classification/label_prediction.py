@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from transformers import AutoModelForImageClassification
 
-from data_prep.images.image_decoding import decode_image
-from finetune.argument_parsing import parse_arguments
-from finetune.errors import UserError
-from finetune.storage.model_security import admit, require_safetensors, require_weights
-from finetune.terminal import print_line
-from recipes.transformers_meta_models import explain_loading
+from overtone.data_prep.images.image_decoding import decode_image
+from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.model_security import admit, require_safetensors, require_weights
+from overtone.finetune.terminal import print_line
+from overtone.recipes.transformers_meta_models import explain_loading
 
 from .classifier_model import image_classifier, read_base_labels
 from .cli_arguments import make_generate_parser

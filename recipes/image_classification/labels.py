@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from finetune.config import Config, on_disk
-from finetune.errors import UserError
-from finetune.storage import input_files, strict_json
+from overtone.finetune.config import Config, on_disk
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import input_files, strict_json
 
 from .options import Options
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from finetune.config import Section
+from overtone.finetune.config import Section
 
 
 class Options(Section):

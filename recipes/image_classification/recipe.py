@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from finetune.config import Config
-from finetune.modeling.loading import resolve_source
-from finetune.recipe import Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Sketch, Term
-from recipes import transformers_meta_models, transformers_weight_names
-from recipes.recipe_state_file import load_state, store_state
-from recipes.transformers_release import describe_old_release
+from overtone.finetune.config import Config
+from overtone.finetune.modeling.loading import resolve_source
+from overtone.finetune.recipe import Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Sketch, Term
+from overtone.recipes import transformers_meta_models, transformers_weight_names
+from overtone.recipes.recipe_state_file import load_state, store_state
+from overtone.recipes.transformers_release import describe_old_release
 
 from . import classifier_model, export_plan, image_processing, label_prediction, labels
 from .image_processing import ImageProcessing

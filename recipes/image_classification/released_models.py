@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from finetune.recipe import ReleasedModel
+from overtone.finetune.recipe import ReleasedModel
 
 IMAGES = "– (images)"
 # Shapes from the config.json on the hub. The model has no output layer: it gets one for the labels of the data, and the table counts two.

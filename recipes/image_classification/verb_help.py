@@ -6,7 +6,7 @@ from .cli_arguments import make_generate_parser
 
 DATA = """To make some from a folder with a subfolder of images for each label:
   python -m data_prep images photos --out data/photos
-or see the whole chain on handwritten digits: python -m recipes.image_classification.demo"""
+or see the whole chain on handwritten digits: python -m overtone.recipes.image_classification.demo"""
 """How training data is made."""
 DATA_VERB = "images"
 """Of data_prep: converts raw data."""

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from finetune.errors import UserError
-from finetune.recipe import Batch, Sample
-from finetune.storage.strict_json import one_line
-from recipes.language import collation
-from recipes.language.causal_model import CausalModel, find_block_classes
-from recipes.language.shrunk_config import ShrunkConfig, shrink
-from recipes.transformers_meta_models import without_initialization
+from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import Batch, Sample
+from overtone.finetune.storage.strict_json import one_line
+from overtone.recipes.language import collation
+from overtone.recipes.language.causal_model import CausalModel, find_block_classes
+from overtone.recipes.language.shrunk_config import ShrunkConfig, shrink
+from overtone.recipes.transformers_meta_models import without_initialization
 
 MOST_PARAMETERS = 3 * 10**7
 """Of a shrunk model: 0.25 GB in fp64."""

@@ -23,8 +23,8 @@ import re
 from itertools import pairwise
 from typing import NamedTuple
 
-from finetune.errors import UserError
-from recipes.language.chat_template import Chat
+from overtone.finetune.errors import UserError
+from overtone.recipes.language.chat_template import Chat
 
 COMMENT = re.compile(r"\{#.*?#\}", re.DOTALL)
 OPENING = re.compile(r"\{%([-+]?)\s*generation\s*([-+]?)%\}")

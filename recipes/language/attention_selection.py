@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from finetune.errors import UserError
-from recipes.language import varlen_attention
+from overtone.finetune.errors import UserError
+from overtone.recipes.language import varlen_attention
 
 if TYPE_CHECKING:
-    from finetune.config import Config
-    from recipes.language.options import LanguageOptions
+    from overtone.finetune.config import Config
+    from overtone.recipes.language.options import LanguageOptions
 
 
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")

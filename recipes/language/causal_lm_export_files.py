@@ -7,10 +7,10 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from finetune.storage.model_security import CONFIG, cleaned
-from finetune.storage.tensor_layouts import TensorLayout
-from recipes.language.causal_model import build_stock, find_path
-from recipes.transformers_weight_names import find_layouts
+from overtone.finetune.storage.model_security import CONFIG, cleaned
+from overtone.finetune.storage.tensor_layouts import TensorLayout
+from overtone.recipes.language.causal_model import build_stock, find_path
+from overtone.recipes.transformers_weight_names import find_layouts
 
 GENERATION = "generation_config.json"
 COPIED = (

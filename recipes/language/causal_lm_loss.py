@@ -6,7 +6,7 @@ import math
 
 from torch import Tensor, nn
 
-from finetune.recipe import BASE_DISTANCE, BaseDistance, Batch, Term
+from overtone.finetune.recipe import BASE_DISTANCE, BaseDistance, Batch, Term
 
 
 def compute_terms(model: nn.Module, batch: Batch) -> dict[str, Term]:

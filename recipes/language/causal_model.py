@@ -12,16 +12,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from finetune.errors import UserError
-from finetune.modeling.loss_head import LossHead
-from finetune.recipe import BASE_STATES
-from finetune.storage.model_classes import list_causal_tokenizers
-from finetune.storage.model_security import Kind
-from recipes import transformers_meta_models
-from recipes.language import rotary_tables, varlen_attention
-from recipes.language.liger_loss import LigerHead, check_runnable
-from recipes.language.logit_shaping import measure_shaping
-from recipes.transformers_release import name_release
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling.loss_head import LossHead
+from overtone.finetune.recipe import BASE_STATES
+from overtone.finetune.storage.model_classes import list_causal_tokenizers
+from overtone.finetune.storage.model_security import Kind
+from overtone.recipes import transformers_meta_models
+from overtone.recipes.language import rotary_tables, varlen_attention
+from overtone.recipes.language.liger_loss import LigerHead, check_runnable
+from overtone.recipes.language.logit_shaping import measure_shaping
+from overtone.recipes.transformers_release import name_release
 
 COMPOSITES = frozenset({"moshi", "musicgen", "musicgen_melody"})
 """Speech and music models that transformers lists as causal language models. Their configs consist of other models' configs."""

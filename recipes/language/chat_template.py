@@ -8,9 +8,9 @@ from datetime import date
 from functools import lru_cache
 from typing import Any
 
-from data_prep.chats.chat_messages import Message
-from finetune.errors import UserError
-from recipes.language.template_render_watchdog import check_length, limit_rendering
+from overtone.data_prep.chats.chat_messages import Message
+from overtone.finetune.errors import UserError
+from overtone.recipes.language.template_render_watchdog import check_length, limit_rendering
 
 FIXED_DATE = date(2024, 7, 26)
 """Current date for templates that write one; Llama 3's template falls back to this day. With the real date, the same row would have other

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from finetune.recipe import Batch, Sample
+from overtone.finetune.recipe import Batch, Sample
 
 IGNORE = -100
 """Target of positions at which nothing is learned."""

@@ -6,8 +6,8 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any
 
-from finetune.errors import UserError
-from recipes.language.assistant_spans import TurnSpan
+from overtone.finetune.errors import UserError
+from overtone.recipes.language.assistant_spans import TurnSpan
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from functools import lru_cache
 from itertools import groupby, takewhile
 from typing import Any, NamedTuple
 
-from data_prep.chats.chat_messages import Message
-from finetune.errors import UserError
-from finetune.storage import strict_json
-from recipes.language.chat_template import OPTIONAL_FIELDS, Chat, find_ignored_fields
+from overtone.data_prep.chats.chat_messages import Message
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import strict_json
+from overtone.recipes.language.chat_template import OPTIONAL_FIELDS, Chat, find_ignored_fields
 
 THOUGHT_TAG = re.compile(r"</?think>")
 SYSTEM_ROLES = ("system", "developer")

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from finetune.errors import UserError
-from finetune.modeling.loss_head import LossHead, Shaping
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling.loss_head import LossHead, Shaping
 
 
 class LigerHead(LossHead):

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from finetune.errors import UserError
-from finetune.modeling.loss_head import Shaping
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling.loss_head import Shaping
 
 SMALL, HUGE = 2.0**-20, 2.0**40
 """Logits that a soft cap leaves as they are, to the last bit of fp32, and that it replaces by itself. Powers of two, so that a factor is

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from finetune.errors import UserError
-from recipes.language import collation, varlen_attention
+from overtone.finetune.errors import UserError
+from overtone.recipes.language import collation, varlen_attention
 
 if TYPE_CHECKING:
-    from finetune.config import Config
-    from finetune.recipe import Batch, Loaded, Sample
-    from recipes.language.options import LanguageOptions
+    from overtone.finetune.config import Config
+    from overtone.finetune.recipe import Batch, Loaded, Sample
+    from overtone.recipes.language.options import LanguageOptions
 
 TOLERANCE = {"fp32": 1e-4, "bf16": 3e-2}
 """Relative difference of summed negative log-likelihoods that kernels for other shapes may cause."""

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from finetune.errors import UserError
-from finetune.hardware import cudnn_sdpa
-from finetune.recipe import Loaded, Sketch
-from finetune.storage.base_quantization import find_form
-from finetune.storage.model_security import CONFIG, admit, read_object, require_safetensors, require_weights
-from recipes.language import collation
-from recipes.language.architecture_check import ArchitectureCheck, check_architecture
-from recipes.language.attention_selection import AttentionChoice, explain_recompilation, find_stand_in, list_attentions
-from recipes.language.causal_lm_export_files import GENERATION
-from recipes.language.causal_model import (
+from overtone.finetune.errors import UserError
+from overtone.finetune.hardware import cudnn_sdpa
+from overtone.finetune.recipe import Loaded, Sketch
+from overtone.finetune.storage.base_quantization import find_form
+from overtone.finetune.storage.model_security import CONFIG, admit, read_object, require_safetensors, require_weights
+from overtone.recipes.language import collation
+from overtone.recipes.language.architecture_check import ArchitectureCheck, check_architecture
+from overtone.recipes.language.attention_selection import AttentionChoice, explain_recompilation, find_stand_in, list_attentions
+from overtone.recipes.language.causal_lm_export_files import GENERATION
+from overtone.recipes.language.causal_model import (
     CausalModel,
     build_on_meta,
     build_stock,
@@ -26,21 +26,21 @@ from recipes.language.causal_model import (
     find_block_classes,
     read_config,
 )
-from recipes.language.tokenizer import load_tokenizer
-from recipes.transformers_meta_models import explain_loading
-from recipes.transformers_weight_names import find_layouts, read_buffers
+from overtone.recipes.language.tokenizer import load_tokenizer
+from overtone.recipes.transformers_meta_models import explain_loading
+from overtone.recipes.transformers_weight_names import find_layouts, read_buffers
 
 if TYPE_CHECKING:
-    from finetune.config import Config
-    from finetune.modeling.loss_head import LossHead
-    from recipes.language.options import LanguageOptions
+    from overtone.finetune.config import Config
+    from overtone.finetune.modeling.loss_head import LossHead
+    from overtone.recipes.language.options import LanguageOptions
 
 
 def load_for_training(config: Config[LanguageOptions]) -> Loaded:
     """The model on meta as its config.json describes it, without a processor. Raises `UserError` for one that cannot be trained."""
     # These import accelerate and torch.distributed.tensor, for which `generate --help` would wait if they were at the top.
-    from finetune.modeling.loading import resolve_source
-    from recipes.language.tensor_parallel_plans import PLANS
+    from overtone.finetune.modeling.loading import resolve_source
+    from overtone.recipes.language.tensor_parallel_plans import PLANS
 
     loss_head = choose_loss_head(config.options.loss_head)
     base = resolve_source(config.model.source, config.model.revision)
@@ -141,7 +141,7 @@ def load_dequantized(folder: Path, placement: dict[str, Any]) -> Any:
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    from finetune.modeling.loading import find_tensors, open_base
+    from overtone.finetune.modeling.loading import find_tensors, open_base
 
     with admit(folder, causal_language_model()) as clean, explain_loading(folder), open_base(folder) as read:
         config = transformers.AutoConfig.from_pretrained(clean, trust_remote_code=False)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from finetune.config import FilePath, Section, list_of_one
+from overtone.finetune.config import FilePath, Section, list_of_one
 
 Droppable = Literal[
     "system", "user", "assistant", "tool", "name", "tools", "tool_calls", "reasoning_content", "reasoning", "thinking", "thoughts"

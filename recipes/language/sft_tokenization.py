@@ -16,12 +16,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from data_prep.chats.chat_messages import is_plain_text, list_unread_keys, read_messages, read_tools
-from finetune.errors import UserError
-from recipes.language.assistant_spans import find_turns, has_generation_blocks
-from recipes.language.chat_template import Chat, find_template, make_chat
-from recipes.language.completion_boundary import TokenizedText, find_end_tokens, tokenize_completion
-from recipes.language.dropped_content import find_dropped
+from overtone.data_prep.chats.chat_messages import is_plain_text, list_unread_keys, read_messages, read_tools
+from overtone.finetune.errors import UserError
+from overtone.recipes.language.assistant_spans import find_turns, has_generation_blocks
+from overtone.recipes.language.chat_template import Chat, find_template, make_chat
+from overtone.recipes.language.completion_boundary import TokenizedText, find_end_tokens, tokenize_completion
+from overtone.recipes.language.dropped_content import find_dropped
 
 
 def tokenize_row(row: dict[str, Any], tokenizer: Any, supervise: str, allow_dropped: Sequence[str] = ()) -> tuple[list[int], list[bool]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from finetune.errors import UserError
-from recipes.language.sft_tokenization import tokenize_row
+from overtone.finetune.errors import UserError
+from overtone.recipes.language.sft_tokenization import tokenize_row
 
 EXCHANGE = [{"role": "user", "content": "Good day."}, {"role": "assistant", "content": "And to you."}]
 

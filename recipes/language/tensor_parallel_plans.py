@@ -5,7 +5,7 @@ They are the plans of transformers (`base_model_tp_plan`), with the norms of att
 
 from __future__ import annotations
 
-from finetune.distributed.tensor_parallel import Cut
+from overtone.finetune.distributed.tensor_parallel import Cut
 
 LLAMA: dict[str, Cut] = {
     "self_attn.q_proj": "outputs",

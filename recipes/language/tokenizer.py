@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from finetune.errors import UserError
-from finetune.storage import input_files
-from finetune.storage.model_security import admit
-from finetune.storage.strict_json import first_line
-from recipes.language.causal_model import causal_language_model
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import input_files
+from overtone.finetune.storage.model_security import admit
+from overtone.finetune.storage.strict_json import first_line
+from overtone.recipes.language.causal_model import causal_language_model
 
 
 def load_tokenizer(base: Path, chat_template: Path | None) -> Any:

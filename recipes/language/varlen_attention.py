@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from finetune.errors import UserError
+from overtone.finetune.errors import UserError
 
 LOOP, KERNEL = "overtone_loop", "overtone_varlen"
 """Names in transformers: sdpa in a loop over the samples, on every device; or one call of torch's varlen kernel."""

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from finetune.argument_parsing import parse_arguments
-from finetune.errors import UserError
-from finetune.terminal import print_content, print_line
+from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.errors import UserError
+from overtone.finetune.terminal import print_content, print_line
 
 from .cli_arguments import EXIT, RESET, make_chat_parser
 from .generation import Decoding, LoadedModel, generate_answer, load_model, make_decoding, tokenize_prompt

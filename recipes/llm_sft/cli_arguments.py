@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from recipes.ray_generation import add_engine_options
+from overtone.recipes.ray_generation import add_engine_options
 
 RESET, EXIT = "/reset", "/exit"
 """Lines that are commands in a chat."""
@@ -51,7 +51,7 @@ def _add_decoding_arguments(parser: argparse.ArgumentParser) -> None:
 
 def make_serve_parser() -> argparse.ArgumentParser:
     """The arguments of `finetune serve`."""
-    from recipes.serving.server_options import add_server_options
+    from overtone.recipes.serving.server_options import add_server_options
 
     parser = argparse.ArgumentParser(
         prog="python -m finetune serve --model MODEL",

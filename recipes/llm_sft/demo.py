@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from finetune.storage import files
-from finetune.storage.model_security import admit
-from finetune.storage.text_lines import read_lines
-from recipes import demo_runner
-from recipes.language.causal_model import causal_language_model
+from overtone.finetune.storage import files
+from overtone.finetune.storage.model_security import admit
+from overtone.finetune.storage.text_lines import read_lines
+from overtone.recipes import demo_runner
+from overtone.recipes.language.causal_model import causal_language_model
 
 HERE = Path(__file__).resolve().parent
 BATCH_SIZE = 64
@@ -39,8 +39,8 @@ def make_commands(home: Path) -> dict[str, list[str]]:
     rows = ["--data.train", data / "train.jsonl", "--data.val", task / "val.jsonl", "--run.dir", home / "run"]
     training = ["--recipe", "llm_sft", "--config", HERE / "debug.yaml", "--model.source", base, *rows]
     return {
-        "base": [python, "-m", "recipes.llm_sft.tiny_checkpoint", str(base)],
-        "task": [python, "-m", "recipes.llm_sft.make_toy_chats", str(task)],
+        "base": [python, "-m", "overtone.recipes.llm_sft.tiny_checkpoint", str(base)],
+        "task": [python, "-m", "overtone.recipes.llm_sft.make_toy_chats", str(task)],
         # --val-share 0: data_prep would split by conversation, and a question could then be in both parts.
         "data": [python, "-m", "data_prep", "text", str(task / "train.jsonl"), "--out", str(data), "--val-share", "0"],
         "train": demo_runner.training_command("cpu.yaml", [], training),

@@ -6,14 +6,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from finetune.checkpointing.checkpoint_metadata import JsonPart, check_recipe_state
-from finetune.exporting.model_card_metadata import read_base_metadata
-from finetune.recipe import ExportPlan
-from finetune.storage import input_files
-from finetune.storage.model_security import CONFIG, cleaned
-from recipes.language.causal_lm_export_files import GENERATION, config_without_code, encode_json, find_stored_weights, list_copied_files
-from recipes.language.stop_tokens import find_stop_ids
-from recipes.language.tokenizer import load_tokenizer
+from overtone.finetune.checkpointing.checkpoint_metadata import JsonPart, check_recipe_state
+from overtone.finetune.exporting.model_card_metadata import read_base_metadata
+from overtone.finetune.recipe import ExportPlan
+from overtone.finetune.storage import input_files
+from overtone.finetune.storage.model_security import CONFIG, cleaned
+from overtone.recipes.language.causal_lm_export_files import (
+    GENERATION,
+    config_without_code,
+    encode_json,
+    find_stored_weights,
+    list_copied_files,
+)
+from overtone.recipes.language.stop_tokens import find_stop_ids
+from overtone.recipes.language.tokenizer import load_tokenizer
 
 from .model_card import render_card
 

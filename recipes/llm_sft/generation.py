@@ -17,19 +17,19 @@ from typing import Any, TextIO
 
 import torch
 
-from data_prep.chats.chat_messages import read_messages, read_tools
-from finetune.argument_parsing import parse_arguments
-from finetune.errors import UserError
-from finetune.storage import files
-from finetune.storage.strict_json import loads_object
-from finetune.storage.text_lines import read_lines
-from finetune.terminal import print_content, print_diagnostic
-from recipes.language.chat_template import make_chat
-from recipes.language.completion_boundary import begin_ids, encode_text
-from recipes.language.dropped_content import find_dropped
-from recipes.language.model_loading import load_for_generation
-from recipes.language.stop_tokens import find_stop_ids
-from recipes.ray_generation import check_engine_options, explain_failures, open_engine, run_batches
+from overtone.data_prep.chats.chat_messages import read_messages, read_tools
+from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
+from overtone.finetune.storage.strict_json import loads_object
+from overtone.finetune.storage.text_lines import read_lines
+from overtone.finetune.terminal import print_content, print_diagnostic
+from overtone.recipes.language.chat_template import make_chat
+from overtone.recipes.language.completion_boundary import begin_ids, encode_text
+from overtone.recipes.language.dropped_content import find_dropped
+from overtone.recipes.language.model_loading import load_for_generation
+from overtone.recipes.language.stop_tokens import find_stop_ids
+from overtone.recipes.ray_generation import check_engine_options, explain_failures, open_engine, run_batches
 
 from .cli_arguments import make_generate_parser
 
@@ -119,7 +119,7 @@ def print_answer(number: int, count: int, answer: GeneratedAnswer, decoding: Dec
 def print_distributed_answers(folder: Path, tokenized: list[list[int]], decoding: Decoding, arguments: argparse.Namespace) -> int:
     """Print the answers of a Ray cluster's workers in the order of the prompts, as this process would; returns the exit code. Raises
     `UserError` at the end if prompts have failed."""
-    from data_prep.parallel.process_pool import Failure
+    from overtone.data_prep.parallel.process_pool import Failure
 
     shared = files.fresh_folder(Path.cwd(), ".generate")
     prompts, found = [*enumerate(tokenized)], dict[int, GeneratedAnswer | Failure]()

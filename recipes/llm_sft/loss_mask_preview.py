@@ -8,7 +8,7 @@ import unicodedata
 from itertools import pairwise
 from typing import Any
 
-from finetune.recipe import Sample
+from overtone.finetune.recipe import Sample
 
 COLOUR = ("\x1b[1;32m", "\x1b[0m")
 BRACKETS = ("⟦", "⟧")

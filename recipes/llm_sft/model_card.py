@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from finetune.config_sources import load_yaml
-from finetune.exporting import model_card
-from finetune.exporting.model_card_metadata import THIS_MODEL, render_header
+from overtone.finetune.config_sources import load_yaml
+from overtone.finetune.exporting import model_card
+from overtone.finetune.exporting.model_card_metadata import THIS_MODEL, render_header
 
 CHAT = """messages = [{"role": "user", "content": "Good day. Who are you?"}]
 inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)"""

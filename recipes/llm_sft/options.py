@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from recipes.language.options import ChatOptions as Options
+from overtone.recipes.language.options import ChatOptions as Options
 
 __all__ = ["Options"]

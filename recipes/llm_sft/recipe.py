@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from finetune.config import Config
-from finetune.errors import UserError
-from finetune.recipe import Answer, ExportPlan, Inference, Loaded, Recipe, Sample, Sketch
-from recipes.language import causal_lm_loss, collation, loss_assumption_checks
-from recipes.language.model_loading import load_for_training, sketch_model
-from recipes.language.sft_tokenization import check_template, list_unused, tokenize_row
-from recipes.language.tokenizer import check_vocabulary, load_tokenizer, read_template
-from recipes.transformers_release import describe_old_release
+from overtone.finetune.config import Config
+from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import Answer, ExportPlan, Inference, Loaded, Recipe, Sample, Sketch
+from overtone.recipes.language import causal_lm_loss, collation, loss_assumption_checks
+from overtone.recipes.language.model_loading import load_for_training, sketch_model
+from overtone.recipes.language.sft_tokenization import check_template, list_unused, tokenize_row
+from overtone.recipes.language.tokenizer import check_vocabulary, load_tokenizer, read_template
+from overtone.recipes.transformers_release import describe_old_release
 
 from . import chat_session, export_plan, generation, loss_mask_preview
 from .options import Options

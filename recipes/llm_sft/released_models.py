@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from finetune.recipe import ReleasedModel
+from overtone.finetune.recipe import ReleasedModel
 
 # Shapes from the config.json of each model on the hub.
 QWEN3 = {"model_type": "qwen3", "vocab_size": 151936, "head_dim": 128, "num_key_value_heads": 8, "max_position_embeddings": 40960}

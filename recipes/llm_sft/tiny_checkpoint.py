@@ -1,6 +1,6 @@
 """Writes a small Qwen3 with random weights as a folder that AutoModelForCausalLM and AutoTokenizer load.
 
-    python -m recipes.llm_sft.tiny_checkpoint FOLDER [--seed 0]
+    python -m overtone.recipes.llm_sft.tiny_checkpoint FOLDER [--seed 0]
 
 It is for tests and for the demo: it takes the same code path as a released model, in seconds and without a download.
 """
@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from finetune.errors import exit_code
-from finetune.storage import files
-from recipes.tiny_checkpoints import make_parser, make_random_weights, report_checkpoint, require_new_folder, write_checkpoint
+from overtone.finetune.errors import exit_code
+from overtone.finetune.storage import files
+from overtone.recipes.tiny_checkpoints import make_parser, make_random_weights, report_checkpoint, require_new_folder, write_checkpoint
 
 TOKENIZER = Path(__file__).resolve().parent / "tiny_tokenizer"
 """The output of make_tokenizer.py."""
@@ -83,7 +83,7 @@ def make_weights(config: dict[str, Any], seed: int) -> bytes:
 
 def main(argv: list[str]) -> int:
     """Body of the command line."""
-    arguments = make_parser("recipes.llm_sft.tiny_checkpoint", "Write a small Qwen3 with random weights.").parse_args(argv)
+    arguments = make_parser("overtone.recipes.llm_sft.tiny_checkpoint", "Write a small Qwen3 with random weights.").parse_args(argv)
     return report_checkpoint(build(arguments.folder, arguments.seed))
 
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from data_prep.pages.client_addresses import NO_PROXIES, TrustedProxies, group_address, parse_proxies
-from data_prep.pages.request_validation import Caller, RequestError, is_loopback, require_own_site
-from finetune.errors import UserError
-from finetune.storage import input_files
+from overtone.data_prep.pages.client_addresses import NO_PROXIES, TrustedProxies, group_address, parse_proxies
+from overtone.data_prep.pages.request_validation import Caller, RequestError, is_loopback, require_own_site
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import input_files
 
 TOKEN = "OVERTONE_TOKEN"
 """Environment variable with the token. There is no command-line option for it, because all users of a machine can read command lines."""

@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic
 
-from finetune.terminal import print_diagnostic
+from overtone.finetune.terminal import print_diagnostic
 
 from .fair_queue import FairQueue
 from .running_batch_interface import Piece, Request, RunningBatch, StepProgress

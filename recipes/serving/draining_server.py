@@ -14,8 +14,8 @@ import uvicorn
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from data_prep.pages.request_validation import Route
-from finetune.terminal import print_line
+from overtone.data_prep.pages.request_validation import Route
+from overtone.finetune.terminal import print_line
 
 from .prometheus_metrics import MEDIA_TYPE
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from finetune.errors import UserError
-from finetune.storage.hub_download import display_name
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.hub_download import display_name
 
 from .api_errors import Refusal
 from .request_queue import RequestQueue

@@ -12,9 +12,9 @@ from starlette.requests import Request as Call
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from data_prep.pages.client_addresses import group_address
-from finetune.errors import UserError
-from finetune.terminal import print_diagnostic
+from overtone.data_prep.pages.client_addresses import group_address
+from overtone.finetune.errors import UserError
+from overtone.finetune.terminal import print_diagnostic
 
 from .api_errors import Refusal
 from .continuous_batch_scheduler import CutOffError, DeadlineError, QueueFullError, ServerClosedError

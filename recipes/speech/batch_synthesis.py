@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from finetune.errors import UserError
-from recipes import ray_generation
-from recipes.speech.interface import SpeechRequest, SpeechResult, SpeechSampling, VoiceFolder
+from overtone.finetune.errors import UserError
+from overtone.recipes import ray_generation
+from overtone.recipes.speech.interface import SpeechRequest, SpeechResult, SpeechSampling, VoiceFolder
 
 if TYPE_CHECKING:
-    from data_prep.parallel.ray_pool import RayWorkers
+    from overtone.data_prep.parallel.ray_pool import RayWorkers
 
 Inspect = Callable[[Path], VoiceFolder]
 """As `SpeechRecipe.inspect`."""
@@ -32,7 +32,7 @@ def speak_batches(
         with open_voice(inspect, folder, sampling, 0) as speak:
             yield from ((index, speak(batch)) for index, batch in enumerate(batches))
         return
-    from data_prep.parallel.process_pool import Failure
+    from overtone.data_prep.parallel.process_pool import Failure
 
     failed = list[tuple[int, str]]()
     for index, spoken in ray_generation.run_batches(batches, partial(open_voice, inspect, folder, sampling), remote):

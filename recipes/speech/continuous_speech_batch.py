@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recipes.serving.running_batch_interface import LENGTH, STOP, StepProgress
+from overtone.recipes.serving.running_batch_interface import LENGTH, STOP, StepProgress
 
 from .interface import SpeechRequest, SpeechSampling, SpokenRequest
 

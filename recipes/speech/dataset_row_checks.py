@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_prep import manifest
-from finetune.errors import UserError
+from overtone.data_prep import manifest
+from overtone.finetune.errors import UserError
 
 CHAT_KEYS = frozenset({"messages", "prompt", "completion", "conversations"})
 """Keys of rows for language models."""

@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_prep import manifest
-from finetune.config import Config
-from finetune.errors import UserError
-from recipes.speech.evaluation.evaluation_items import visit_rows
+from overtone.data_prep import manifest
+from overtone.finetune.config import Config
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.evaluation.evaluation_items import visit_rows
 
 from .dataset_row_checks import check_is_speech, find_speaker_name
 from .training_files import list_training_files, list_validation_files

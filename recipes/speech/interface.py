@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:
     import numpy as np
 
-    from recipes.serving.running_batch_interface import RunningBatch
+    from overtone.recipes.serving.running_batch_interface import RunningBatch
 
 
 @dataclass(frozen=True)

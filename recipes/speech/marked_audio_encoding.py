@@ -8,8 +8,8 @@ import struct
 import numpy as np
 import soundfile
 
-from data_prep.audio.waveform import convert_to_int16
-from finetune.storage.synthetic_audio_mark import SOFTWARE, SyntheticMark
+from overtone.data_prep.audio.waveform import convert_to_int16
+from overtone.finetune.storage.synthetic_audio_mark import SOFTWARE, SyntheticMark
 
 UNKNOWN = 0xFFFFFFFF
 """Length field of a WAV header for audio of unknown length; readers then read to the end of the data."""

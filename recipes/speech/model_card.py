@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from data_prep.manifest import AUTO, LANGUAGES
-from finetune.exporting.model_card_metadata import render_header
-from finetune.storage import demo_models
+from overtone.data_prep.manifest import AUTO, LANGUAGES
+from overtone.finetune.exporting.model_card_metadata import render_header
+from overtone.finetune.storage import demo_models
 
 LANGUAGE_CODES = {name: code for code, name in LANGUAGES.items()}
 """English name in lower case → ISO 639-1, as the hub lists languages."""

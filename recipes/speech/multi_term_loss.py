@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from finetune.recipe import Batch, Term
+from overtone.finetune.recipe import Batch, Term
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

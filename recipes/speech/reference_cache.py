@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from finetune.storage import files
+from overtone.finetune.storage import files
 
 CACHED_CLIPS = 64
 """Number of clips whose results are cached."""

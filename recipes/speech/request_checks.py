@@ -7,9 +7,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from data_prep import manifest
-from finetune.errors import UserError
-from finetune.storage.model_security import Kind, check_config
+from overtone.data_prep import manifest
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.model_security import Kind, check_config
 
 from .interface import SpeechRequest
 from .spoken_text import has_speech

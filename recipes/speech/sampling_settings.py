@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from finetune.errors import UserError
-from finetune.storage.model_security import read_object
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.model_security import read_object
 
 from .interface import SpeechSampling
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import regex
 
-from data_prep.recordings.invisible_characters import remove_invisible
-from finetune.errors import UserError, format_count
+from overtone.data_prep.recordings.invisible_characters import remove_invisible
+from overtone.finetune.errors import UserError, format_count
 
 from .interface import SpeechRequest
 

@@ -7,11 +7,11 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep.audio_codecs.interface import Codec
-from data_prep.dataset.codec_metadata import read_codes_summary
-from finetune.config import Config, on_disk
-from finetune.errors import UserError
-from finetune.storage import files
+from overtone.data_prep.audio_codecs.interface import Codec
+from overtone.data_prep.dataset.codec_metadata import read_codes_summary
+from overtone.finetune.config import Config, on_disk
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
 
 
 def list_training_files(config: Config) -> list[Path]:

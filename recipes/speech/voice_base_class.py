@@ -1,4 +1,5 @@
-"""What the loaded models of all speech recipes have in common: what `recipes.speech.interface.Voice` says of an exported folder."""
+"""What the loaded models of all speech recipes have in common: what `overtone.recipes.speech.interface.Voice` says of an exported
+folder."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from finetune.storage.model_security import CONFIG
+from overtone.finetune.storage.model_security import CONFIG
 
 from .interface import SpeechRequest
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from finetune.config import Config
+from overtone.finetune.config import Config
 
 from .training_files import describe_training_files, list_training_files
 

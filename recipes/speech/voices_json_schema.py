@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from finetune.checkpointing.checkpoint_metadata import JsonPart
-from finetune.storage.strict_json import read_object
+from overtone.finetune.checkpointing.checkpoint_metadata import JsonPart
+from overtone.finetune.storage.strict_json import read_object
 
 VOICES = "voices.json"
 """File of an export with its speakers and their data: the content of README.md for `generate` and other programs."""

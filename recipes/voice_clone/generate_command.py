@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from recipes.speech.cli.generate import GenerateCommand
+from overtone.recipes.speech.cli.generate import GenerateCommand
 
 from .inference.synthesizer import SPEECH, Request
 from .model.sampling_settings import SCHEME, SamplingSettings

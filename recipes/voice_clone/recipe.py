@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.config import Config
-from finetune.recipe import BASE_STATES, BaseDistance, Batch, ExportPlan, Loaded, Recipe, Sample, Sketch
-from recipes.speech.multi_term_loss import compute_weighted_sums
+from overtone.finetune.config import Config
+from overtone.finetune.recipe import BASE_STATES, BaseDistance, Batch, ExportPlan, Loaded, Recipe, Sample, Sketch
+from overtone.recipes.speech.multi_term_loss import compute_weighted_sums
 
 from .options import Options
 from .speech_verbs import VERBS
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 def load(config: Config[Options]) -> Loaded:
     """The talker on the meta device, with the speaker vectors as a buffer. Requires `prepare` to have run."""
-    from data_prep.audio_codecs.qwen3_tts_speaker_encoder import read_base_config
-    from finetune.modeling.loading import resolve_source
+    from overtone.data_prep.audio_codecs.qwen3_tts_speaker_encoder import read_base_config
+    from overtone.finetune.modeling.loading import resolve_source
 
     from .model.sequence_layout import TokenIds
     from .model.speaker_vectors import load_speaker_vectors
@@ -47,7 +47,7 @@ def load(config: Config[Options]) -> Loaded:
 
 def make_loaded(config: Config[Options], base: Path, model_config: dict[str, Any], vectors: Tensor) -> Loaded:
     """The model of `base`, whose config.json is `model_config`, with speaker vectors [speakers, H]; without processor and state."""
-    from finetune.storage.construction_limits import limit_construction
+    from overtone.finetune.storage.construction_limits import limit_construction
 
     from .model.qwen3_tts_model import block_classes, build_on_meta
 
@@ -68,7 +68,7 @@ def make_loaded(config: Config[Options], base: Path, model_config: dict[str, Any
 
 def has_adapter(config: Config[Options], name: str) -> bool:
     """Whether the layer `name` gets a LoRA adapter."""
-    from finetune.modeling.lora_adapters import match_names
+    from overtone.finetune.modeling.lora_adapters import match_names
 
     pattern = config.model.lora.targets if config.model.lora else None
     return pattern is not None and bool(match_names(pattern, [name]))
@@ -92,9 +92,9 @@ def sketch(config: Config[Options]) -> Sketch:
     """For `finetune plan`: one speaker, whose vector is not computed, and clips that consist almost only of frames."""
     import torch
 
-    from data_prep.audio_codecs.qwen3_tts_speaker_encoder import read_base_config
-    from finetune.modeling.loading import resolve_source
-    from finetune.storage.construction_limits import limit_construction
+    from overtone.data_prep.audio_codecs.qwen3_tts_speaker_encoder import read_base_config
+    from overtone.finetune.modeling.loading import resolve_source
+    from overtone.finetune.storage.construction_limits import limit_construction
 
     from .model import sequence_layout
 
@@ -157,7 +157,7 @@ def prepare(config: Config[Options]) -> None:
 
     speaker_vectors.prepare(config)
     if config.sample.prompts:
-        from recipes.speech.evaluation import samples_during_training
+        from overtone.recipes.speech.evaluation import samples_during_training
 
         state = speaker_vectors.load_speaker_vectors(config).state
         samples_during_training.check_prompts(config.sample.prompts, [speaker["name"] for speaker in state["speakers"]])

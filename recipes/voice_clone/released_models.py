@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from finetune.recipe import ReleasedModel
+from overtone.finetune.recipe import ReleasedModel
 
 from .model.config_factory import make_released_config
 

@@ -18,17 +18,17 @@ from transformers import AutoConfig
 from benchmarks import _gpu, _gpu_facts, _gpu_figures, _gpu_saving, _gpu_smoke, _gpu_speech, _gpu_steps, _gpu_voice, gpu
 from benchmarks._gpu_figures import MINUTES, MODELS, PARTS, Record, Table, part_named, read_record
 from benchmarks._gpu_steps import GIB, Version, chat_versions, voice_versions
-from finetune.checkpointing import checkpoint
-from finetune.config import Config, resolve
-from finetune.distributed.process_group import World, join, leave
-from finetune.planning.data_preview import read_some_rows
-from finetune.planning.meta_device_estimate import estimate_run
-from finetune.recipe import Recipe, find_recipe, load_recipe
-from finetune.training import loop, setup
-from finetune.training.step import Training
-from recipes.language import attention_selection, varlen_attention
-from recipes.llm_sft import tiny_checkpoint as tiny_chat
-from recipes.voice_clone.model import tiny_checkpoint as tiny_voice
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.config import Config, resolve
+from overtone.finetune.distributed.process_group import World, join, leave
+from overtone.finetune.planning.data_preview import read_some_rows
+from overtone.finetune.planning.meta_device_estimate import estimate_run
+from overtone.finetune.recipe import Recipe, find_recipe, load_recipe
+from overtone.finetune.training import loop, setup
+from overtone.finetune.training.step import Training
+from overtone.recipes.language import attention_selection, varlen_attention
+from overtone.recipes.llm_sft import tiny_checkpoint as tiny_chat
+from overtone.recipes.voice_clone.model import tiny_checkpoint as tiny_voice
 from tests.launch.launching import ROOT
 
 ROOM = 76 * GIB

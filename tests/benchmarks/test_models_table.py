@@ -10,8 +10,8 @@ import pytest
 from benchmarks import models_table
 from benchmarks._regressions import rows_of
 from benchmarks._released import estimate_model, released_models
-from finetune.errors import UserError
-from finetune.recipe import ReleasedModel, built_in_recipes
+from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import ReleasedModel, built_in_recipes
 from tests.launch.launching import ROOT
 
 FOUND = released_models()

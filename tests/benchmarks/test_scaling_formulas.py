@@ -10,8 +10,8 @@ from benchmarks import scaling_context, scaling_experts, scaling_pipeline
 from benchmarks.scaling import LLAMA_8B, Model, cluster_of, work_of
 from benchmarks.scaling_context import ring_hides_from
 from benchmarks.scaling_experts import LAYERS
-from finetune.planning.memory import Arrangement
-from finetune.planning.parallelism_planner import estimate_layout
+from overtone.finetune.planning.memory import Arrangement
+from overtone.finetune.planning.parallelism_planner import estimate_layout
 
 QWEN = next(layer for layer in LAYERS if layer.name == "Qwen3-30B-A3B")
 SMALL = Model("small", "llm_sft", LLAMA_8B | {"num_hidden_layers": 8, "vocab_size": 512}, 1024, 2**18, "full")

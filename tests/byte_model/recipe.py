@@ -12,11 +12,11 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from finetune.config import Config, Section
-from finetune.errors import UserError
-from finetune.modeling.loading import resolve_source
-from finetune.recipe import Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Term
-from finetune.storage import files
+from overtone.finetune.config import Config, Section
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling.loading import resolve_source
+from overtone.finetune.recipe import Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Term
+from overtone.finetune.storage import files
 
 WIDTH = 15  # odd on purpose: shards of unequal size on 2 and 4 ranks
 

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen3Config
 
-from finetune.config import Config, Section
-from finetune.errors import UserError
-from finetune.modeling.loading import resolve_source
-from finetune.recipe import Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Term
-from finetune.storage import files
-from recipes.language.tensor_parallel_plans import PLANS
+from overtone.finetune.config import Config, Section
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling.loading import resolve_source
+from overtone.finetune.recipe import Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Term
+from overtone.finetune.storage import files
+from overtone.recipes.language.tensor_parallel_plans import PLANS
 
 IGNORE = -100
 COMMON = {

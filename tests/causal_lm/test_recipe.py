@@ -11,14 +11,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from finetune.checkpointing import checkpoint, rank_shards
-from finetune.config import resolve
-from finetune.distributed.process_group import World, join, leave
-from finetune.exporting import export
-from finetune.monitoring import run_logger, stop_requests
-from finetune.training import setup
-from finetune.training.loop import fit
-from finetune.training.step import Training
+from overtone.finetune.checkpointing import checkpoint, rank_shards
+from overtone.finetune.config import resolve
+from overtone.finetune.distributed.process_group import World, join, leave
+from overtone.finetune.exporting import export
+from overtone.finetune.monitoring import run_logger, stop_requests
+from overtone.finetune.training import setup
+from overtone.finetune.training.loop import fit
+from overtone.finetune.training.step import Training
 from tests.causal_lm.recipe import RECIPE, write_base
 
 FOLDER = Path(__file__).parent

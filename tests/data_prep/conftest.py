@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio.waveform import MASTER_RATE, Audio, load_track, probe_recording
-from data_prep.cli import voice
+from overtone.data_prep.audio.waveform import MASTER_RATE, Audio, load_track, probe_recording
+from overtone.data_prep.cli import voice
 
 SAMPLE = Path(__file__).resolve().parents[2] / "recipes" / "voice_clone" / "sample"
 RAILWAY = SAMPLE / "rms" / "railway.ogg"
@@ -73,7 +73,7 @@ def mixed_recordings(tmp_path_factory: pytest.TempPathFactory, one_sentence: Aud
 @pytest.fixture(scope="session")
 def mixed_dataset(mixed_recordings: Path) -> Path:
     """What `data_prep voice` makes of them. For reading: copy it to change it."""
-    from data_prep.cli import voice
+    from overtone.data_prep.cli import voice
 
     out = mixed_recordings.parent / "dataset"
     argv = [str(mixed_recordings), "--out", str(out), "--transcripts", "--speaker", "slt", "--language", "en", "--workers", "0"]
@@ -83,7 +83,7 @@ def mixed_dataset(mixed_recordings: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def vad():
-    from data_prep.segmentation.vad import load_vad
+    from overtone.data_prep.segmentation.vad import load_vad
 
     return load_vad()
 
@@ -175,7 +175,7 @@ def _saved(model, path: Path) -> Path:
 @pytest.fixture(scope="session")
 def nano(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Qwen3-TTS model with its speech tokenizer."""
-    from recipes.voice_clone.model.tiny_checkpoint import build
+    from overtone.recipes.voice_clone.model.tiny_checkpoint import build
 
     return build(tmp_path_factory.mktemp("models") / "nano")
 

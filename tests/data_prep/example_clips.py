@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.dataset.duration_accounting import RecordingDurations, Summary
-from data_prep.manifest import Quality
-from data_prep.pages.voice_dataset_loader import Dataset, ReportClip
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.dataset.duration_accounting import RecordingDurations, Summary
+from overtone.data_prep.manifest import Quality
+from overtone.data_prep.pages.voice_dataset_loader import Dataset, ReportClip
 
 QUALITY: dict[str, Any] = {
     "chars_per_second": 15.0,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio.waveform import Samples
+from overtone.data_prep.audio.waveform import Samples
 
 RATE = 16_000
 VOICES = ("slt", "rms", "awb")

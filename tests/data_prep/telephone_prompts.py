@@ -19,7 +19,7 @@ import pytest
 import soundfile
 import soxr
 
-from data_prep.audio.waveform import Samples
+from overtone.data_prep.audio.waveform import Samples
 
 RATE = 16_000
 SOUNDS, TEXTS = Path("/usr/share/asterisk/sounds"), Path("/usr/share/doc")

@@ -14,9 +14,9 @@ import psutil
 import pytest
 import soundfile
 
-from data_prep.audio.sandboxed_decoder import AudioDecoder
-from data_prep.audio.waveform import EXTENSIONS, MASTER_RATE, SPEECH_RATE, AudioError
-from data_prep.recordings.recording_files import find_recordings
+from overtone.data_prep.audio.sandboxed_decoder import AudioDecoder
+from overtone.data_prep.audio.waveform import EXTENSIONS, MASTER_RATE, SPEECH_RATE, AudioError
+from overtone.data_prep.recordings.recording_files import find_recordings
 from tests.data_prep.audio.test_stream_reader import encode
 from tests.ledger import record
 

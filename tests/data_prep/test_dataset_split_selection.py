@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from data_prep.dataset_split_selection import choose_splits
-from finetune.errors import UserError
+from overtone.data_prep.dataset_split_selection import choose_splits
+from overtone.finetune.errors import UserError
 
 
 def test_a_split_must_be_chosen_if_there_are_several() -> None:

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from data_prep.delimited_records import BrokenRecordError, Record, is_quoted, read_records, unquote
+from overtone.data_prep.delimited_records import BrokenRecordError, Record, is_quoted, read_records, unquote
 
 
 def read(content: str, delimiter: str) -> list[Record]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.cli import export
+from overtone.data_prep.cli import export
 
 SAMPLE = Path(__file__).resolve().parents[2] / "recipes" / "voice_clone" / "sample"
 RECORDINGS = ("rms/railway.ogg", "rms/workshop.wav", "slt/harbour.flac", "slt/kitchen.mp3")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from data_prep import manifest
-from data_prep.cli import voice
+from overtone.data_prep import manifest
+from overtone.data_prep.cli import voice
 from tests.data_prep.spoken import VOICES, Sentence, needs_flite, record
 from tests.ledger import record as record_promise
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.hub_dataset_configs import match_pattern, read_configurations
-from finetune.errors import UserError
+from overtone.data_prep.hub_dataset_configs import match_pattern, read_configurations
+from overtone.finetune.errors import UserError
 
 CARD = """---
 license: mit

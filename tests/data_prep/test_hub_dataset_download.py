@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.hub_dataset_download import download_dataset_files
-from finetune.errors import UserError
+from overtone.data_prep.hub_dataset_download import download_dataset_files
+from overtone.finetune.errors import UserError
 from tests.finetune import fake_hub
 
 CARD = (

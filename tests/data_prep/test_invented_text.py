@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import soxr
 
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio
-from data_prep.clips.measurements import measure_clip, measure_noise_power
-from data_prep.clips.quality_rules import PRESETS, Candidate, find_failures
-from data_prep.segmentation import clip_segmentation, vad
-from data_prep.segmentation.clip_segmentation import Lengths, TextUnit, WhisperScores
-from data_prep.segmentation.vad import Region
-from data_prep.transcription import whisper_engine
+from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio
+from overtone.data_prep.clips.measurements import measure_clip, measure_noise_power
+from overtone.data_prep.clips.quality_rules import PRESETS, Candidate, find_failures
+from overtone.data_prep.segmentation import clip_segmentation, vad
+from overtone.data_prep.segmentation.clip_segmentation import Lengths, TextUnit, WhisperScores
+from overtone.data_prep.segmentation.vad import Region
+from overtone.data_prep.transcription import whisper_engine
 from tests.ledger import record
 
 TEXT = "The night train to the north leaves from platform seven."
@@ -84,7 +84,7 @@ def clips_of(master: Audio, units: list[TextUnit], regions: list[Region]) -> dic
 
 @pytest.mark.parametrize("sound", SOUNDS)
 def test_ten_seconds_without_speech_yield_no_text(sound, eager, vad) -> None:
-    from data_prep.segmentation.vad import find_speech, make_windows
+    from overtone.data_prep.segmentation.vad import find_speech, make_windows
 
     master = Audio(SOUNDS[sound]().astype(np.float32), MASTER_RATE)
     regions = find_speech(vad, hearing(master), LENGTH)
@@ -95,7 +95,7 @@ def test_ten_seconds_without_speech_yield_no_text(sound, eager, vad) -> None:
 
 
 def test_the_same_text_on_real_speech_passes_all_rules(eager, vad, one_sentence) -> None:
-    from data_prep.segmentation.vad import find_speech, make_windows
+    from overtone.data_prep.segmentation.vad import find_speech, make_windows
 
     regions = find_speech(vad, hearing(one_sentence), len(one_sentence.samples))
     units = whisper_engine.transcribe_recording(eager, hearing(one_sentence), make_windows(regions, one_sentence), None)
@@ -159,7 +159,7 @@ def test_many_words_in_a_short_noise_are_too_fast(eager) -> None:
 
 def test_words_placed_in_a_pause_are_outside_speech(one_sentence) -> None:
     """Two sentences, a pause of 1.4 s between them, and a Whisper that fills it."""
-    from data_prep.segmentation.vad import list_gaps
+    from overtone.data_prep.segmentation.vad import list_gaps
 
     speech = [Region(MASTER_RATE, 3 * MASTER_RATE), Region(round(4.4 * MASTER_RATE), 6 * MASTER_RATE)]
     samples = 1e-4 * noise() + sum(noise(index) * inside(region) for index, region in enumerate(speech))

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep.audio.waveform import MASTER_RATE, load_track, probe_recording
-from data_prep.cli import voice
+from overtone.data_prep.audio.waveform import MASTER_RATE, load_track, probe_recording
+from overtone.data_prep.cli import voice
 from tests.data_prep.audio.encoded_parts import encode, write_moved
 
 LATE = 4.9

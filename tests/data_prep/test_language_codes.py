@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from data_prep.language_codes import NAMES, find_language_name
-from data_prep.manifest import LANGUAGES
+from overtone.data_prep.language_codes import NAMES, find_language_name
+from overtone.data_prep.manifest import LANGUAGES
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from data_prep import language_identification
-from data_prep.language_identification import CLEAR_MARGIN, compare_language, find_other_script, identify_language, name_language
-from finetune.errors import UserError
+from overtone.data_prep import language_identification
+from overtone.data_prep.language_identification import CLEAR_MARGIN, compare_language, find_other_script, identify_language, name_language
+from overtone.finetune.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -18,19 +18,19 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio import sandboxed_decoder
-from data_prep.audio.waveform import MASTER_RATE, Audio
-from data_prep.cli import voice
-from data_prep.pipeline import all_recordings, one_recording
-from data_prep.pipeline.one_recording import begin_part
-from data_prep.pipeline.recording_results import DecodedPart, DividedRecording, Job
-from data_prep.pipeline.stage_cache import Stages
-from data_prep.pipeline.worker_models import Models
-from data_prep.recordings.recording_files import RecordingSource
-from data_prep.segmentation import recording_parts, silero_network
-from data_prep.segmentation.clip_segmentation import Lengths
-from data_prep.segmentation.vad import Region
-from finetune.storage import files
+from overtone.data_prep.audio import sandboxed_decoder
+from overtone.data_prep.audio.waveform import MASTER_RATE, Audio
+from overtone.data_prep.cli import voice
+from overtone.data_prep.pipeline import all_recordings, one_recording
+from overtone.data_prep.pipeline.one_recording import begin_part
+from overtone.data_prep.pipeline.recording_results import DecodedPart, DividedRecording, Job
+from overtone.data_prep.pipeline.stage_cache import Stages
+from overtone.data_prep.pipeline.worker_models import Models
+from overtone.data_prep.recordings.recording_files import RecordingSource
+from overtone.data_prep.segmentation import recording_parts, silero_network
+from overtone.data_prep.segmentation.clip_segmentation import Lengths
+from overtone.data_prep.segmentation.vad import Region
+from overtone.finetune.storage import files
 from tests.data_prep.test_voice_interrupted import ROOT, contents, count_stored, kill_group, wait_until_stored
 
 SECONDS = 7.0
@@ -244,8 +244,8 @@ def ten_minutes(railway, said, tmp_path_factory) -> Path:
 
 BY_MINUTES = """
 import sys
-from data_prep.cli import voice
-from data_prep.segmentation import recording_parts
+from overtone.data_prep.cli import voice
+from overtone.data_prep.segmentation import recording_parts
 recording_parts.PART_SECONDS = 60.0
 sys.exit(voice.main(sys.argv[1:]))
 """

@@ -7,9 +7,9 @@ import shlex
 
 import pytest
 
-from data_prep import manifest
-from data_prep.manifest import ManifestRow, parse_language, parse_speaker, read_rows
-from finetune.errors import UserError
+from overtone.data_prep import manifest
+from overtone.data_prep.manifest import ManifestRow, parse_language, parse_speaker, read_rows
+from overtone.finetune.errors import UserError
 
 ROW = {"audio": "clips/a.flac", "text": "Hello.", "speaker": "me"}
 

@@ -16,11 +16,11 @@ import pytest
 import soundfile
 import soxr
 
-from data_prep import manifest
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.cli import voice
-from data_prep.clips.duplicates import normalise_text
-from data_prep.segmentation import recording_parts, subtitle_sync
+from overtone.data_prep import manifest
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.cli import voice
+from overtone.data_prep.clips.duplicates import normalise_text
+from overtone.data_prep.segmentation import recording_parts, subtitle_sync
 from tests.data_prep.telephone_prompts import (
     RATE,
     VOICES,
@@ -116,7 +116,7 @@ def test_a_whisper_that_does_not_understand_keeps_nothing(workplace, tmp_path) -
     """The demo Whisper under another name, on sentences outside of its grammar."""
     import torch
 
-    from data_prep.transcription import whisper_engine
+    from overtone.data_prep.transcription import whisper_engine
 
     model = whisper_engine.load_whisper("whisper-demo-en", "cpu")
     torch.save({"dims": vars(model.dims), "model_state_dict": model.state_dict()}, tmp_path / "other.pt")
@@ -209,9 +209,9 @@ def test_the_best_copy_wins_and_no_copy_validates(tmp_path) -> None:
 @pytest.mark.parametrize("language", VOICES)
 def test_second_takes_and_other_sentences_stay(tmp_path, language) -> None:
     """All prompts of a language, each in a recording of its own with its text: what is removed is listed."""
-    from data_prep.clips.duplicates import DuplicateCandidate, find_duplicates
-    from data_prep.clips.fingerprint_matching import FingerprintedClip
-    from data_prep.clips.fingerprints import compute_fingerprint
+    from overtone.data_prep.clips.duplicates import DuplicateCandidate, find_duplicates
+    from overtone.data_prep.clips.fingerprint_matching import FingerprintedClip
+    from overtone.data_prep.clips.fingerprints import compute_fingerprint
 
     clips, texts, sounds = [], {}, {}
     for half in ("tuned", "reported"):

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep.audio_codecs.selection import open_codec
-from data_prep.cli import check, codes, export, report
-from data_prep.manifest import read_rows
+from overtone.data_prep.audio_codecs.selection import open_codec
+from overtone.data_prep.cli import check, codes, export, report
+from overtone.data_prep.manifest import read_rows
 
 MODELS = ("tiny_csm", "tiny_snac")
 RECIPES = {"nano": "voice_clone", "tiny_csm": "csm", "tiny_snac": "codec_lm"}

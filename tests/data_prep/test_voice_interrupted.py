@@ -22,9 +22,9 @@ import psutil
 import pytest
 import soundfile
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.cli import voice
-from finetune.storage import files
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.cli import voice
+from overtone.finetune.storage import files
 from tests.ledger import record
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,8 +115,8 @@ def kill_group(process: subprocess.Popen) -> None:
 
 KILLED = """
 import os, signal, sys
-from data_prep.cli import voice
-from finetune.storage import files
+from overtone.data_prep.cli import voice
+from overtone.finetune.storage import files
 def kill(operation, path):
     if operation == "rename" and path.parent.name == sys.argv[1] and len(list(path.parent.glob("*.json"))) == 2:
         os.kill(os.getpid(), signal.SIGKILL)

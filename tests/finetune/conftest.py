@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune import recipe
-from finetune.distributed.process_group import World, join, leave
+from overtone.finetune import recipe
+from overtone.finetune.distributed.process_group import World, join, leave
 from tests.finetune import tiny
 
 

@@ -13,8 +13,8 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from finetune.modeling import cross_entropy_kernel, loss_head
-from finetune.modeling.loss_head import LossHead, Shaping
+from overtone.finetune.modeling import cross_entropy_kernel, loss_head
+from overtone.finetune.modeling.loss_head import LossHead, Shaping
 from tests.finetune.modeling.test_loss_head import SHAPINGS, full, head_and_data
 
 

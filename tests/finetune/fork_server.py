@@ -26,7 +26,7 @@ SERVER = victims.SERVER
 SERVER.set_forkserver_preload([__name__])
 SECONDS = 240
 """Limit on each process."""
-OWN_PACKAGES = ("finetune", "data_prep", "recipes", "tests")
+OWN_PACKAGES = ("overtone", "finetune", "data_prep", "recipes", "tests")
 
 
 def run_ranks(count: int, target: Callable[..., Any], *arguments: Any) -> list[Any]:

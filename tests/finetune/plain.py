@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from finetune.distributed.sharding import plain_name
-from finetune.training.step import Training
+from overtone.finetune.distributed.sharding import plain_name
+from overtone.finetune.training.step import Training
 from tests.byte_model.recipe import ByteModel
 
 WEIGHTS = {"next": 1.0, "after_next": 0.3}

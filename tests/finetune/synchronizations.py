@@ -31,8 +31,8 @@ from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from finetune.data import batching
-from finetune.training.step import Training, make_loader, train_step
+from overtone.finetune.data import batching
+from overtone.finetune.training.step import Training, make_loader, train_step
 
 ROOT, TORCH = Path(__file__).parents[2], str(Path(torch.__file__).parent)
 aten = torch.ops.aten

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune import __version__
-from finetune.__main__ import VERBS, main
+from overtone import __version__
+from overtone.finetune.__main__ import VERBS, main
 
 ROOT = Path(__file__).parents[2]
 

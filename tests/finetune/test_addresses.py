@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.addresses import RemoteAddress, hide_secrets, hide_word, is_url, looks_like_url
+from overtone.finetune.addresses import RemoteAddress, hide_secrets, hide_word, is_url, looks_like_url
 
 SECRET = "s3cr3t"
 

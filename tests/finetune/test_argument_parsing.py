@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.__main__ import main as prepare
-from finetune.__main__ import main
+from overtone.data_prep.__main__ import main as prepare
+from overtone.finetune.__main__ import main
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,7 +72,7 @@ def test_abbreviated_flags_still_work(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_mistakes_are_found_without_torch(tmp_path: Path) -> None:
     script = (
-        "import sys; from finetune.__main__ import main\n"
+        "import sys; from overtone.finetune.__main__ import main\n"
         "assert main(['export', 'nothing', '--to', 'x']) == main(['check', 'nothing']) == main(['exprot']) == 2\n"
         "assert main(['--version']) == main(['schema']) == main(['generate', '--recipe', 'llm_sft', '--help']) == 0\n"
         "assert main(['generate', '--help']) == main(['chat', '--help']) == 0\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune import command_lines
+from overtone.finetune import command_lines
 
 ROOT = Path(__file__).parents[2]
 FLAGS = ["--recipe", "voice_clone", "--model.lora", "{rank: 16}", "--data.train", "my data/train.jsonl"]
@@ -36,12 +36,11 @@ def test_a_clone_launches_its_script_and_an_installed_copy_its_module(tmp_path: 
     assert f"--config_file {ROOT}/configs/fsdp2.yaml {ROOT}/finetune/train.py --recipe" in command_lines.launch_command(
         command_lines.launch_file("fsdp2.yaml"), [], FLAGS
     )
-    package = tmp_path / "site packages" / "finetune"
-    (package / "configs").mkdir(parents=True)
+    package = tmp_path / "site packages" / "overtone" / "finetune"
     monkeypatch.setattr(command_lines, "PACKAGE", package)
     printed = command_lines.launch_command(command_lines.launch_file("fsdp2.yaml"), ["--num_processes", 2], FLAGS)
     assert printed.startswith(
-        "accelerate launch --config_file 'site packages/finetune/configs/fsdp2.yaml' --num_processes 2 -m finetune.train"
+        "accelerate launch --config_file 'site packages/overtone/configs/fsdp2.yaml' --num_processes 2 -m overtone.finetune.train"
     )
 
 
@@ -52,7 +51,7 @@ def test_a_clone_launches_its_script_and_an_installed_copy_its_module(tmp_path: 
         (["python", "-m", "finetune", "train"], ["python", "-m", "finetune", "train"]),
         (["/opt/bin/python3.11", "-u", "finetune/train.py"], ["/opt/bin/python3.11", "-u", "finetune/train.py"]),
         (["/opt/bin/python", "/opt/bin/finetune", "train"], ["/opt/bin/finetune", "train"]),
-        (["python", "-m", "finetune.train"], ["python", "-m", "finetune.train"]),
+        (["python", "-m", "overtone.finetune.train"], ["python", "-m", "overtone.finetune.train"]),
     ],
 )
 def test_a_training_finds_its_own_command(words: list[str], typed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,12 +16,24 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
-from finetune.addresses import RemoteAddress
-from finetune.config import Config, Lora, MixedFile, Names, Section, describe_overlay, dump, help_text, on_disk, read_sources, resolve
-from finetune.config_key_descriptions import fields
-from finetune.config_sources import UNWRITABLE, parse_arguments
-from finetune.errors import UserError
-from finetune.recipe import find_recipe, load_options
+from overtone.finetune.addresses import RemoteAddress
+from overtone.finetune.config import (
+    Config,
+    Lora,
+    MixedFile,
+    Names,
+    Section,
+    describe_overlay,
+    dump,
+    help_text,
+    on_disk,
+    read_sources,
+    resolve,
+)
+from overtone.finetune.config_key_descriptions import fields
+from overtone.finetune.config_sources import UNWRITABLE, parse_arguments
+from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import find_recipe, load_options
 from tests.finetune.hostile import YAML_PIECES, broken, value_replaced
 
 ROOT = Path(__file__).parents[2]
@@ -370,6 +382,9 @@ def test_a_config_can_not_be_changed_afterwards() -> None:
 
 
 def test_config_and_files_come_without_torch() -> None:
-    script = "import sys, finetune.config, finetune.storage.files, finetune.recipe, finetune.train; print('torch' in sys.modules)"
+    script = (
+        "import sys, overtone.finetune.config, overtone.finetune.storage.files, overtone.finetune.recipe, "
+        "overtone.finetune.train; print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "False\n"

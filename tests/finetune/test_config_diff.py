@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from finetune.config import dump
-from finetune.config_diff import Change, find_changes, flatten
-from finetune.config_key_descriptions import fields
-from finetune.config_sources import read_config_file
+from overtone.finetune.config import dump
+from overtone.finetune.config_diff import Change, find_changes, flatten
+from overtone.finetune.config_key_descriptions import fields
+from overtone.finetune.config_sources import read_config_file
 from tests.finetune import tiny
 
 

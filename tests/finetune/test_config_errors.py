@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from finetune.config import Config, Names, Section, resolve
-from finetune.config_errors import SYNONYMS
-from finetune.config_key_descriptions import fields
-from finetune.errors import UserError
+from overtone.finetune.config import Config, Names, Section, resolve
+from overtone.finetune.config_errors import SYNONYMS
+from overtone.finetune.config_key_descriptions import fields
+from overtone.finetune.errors import UserError
 
 
 class Options(Section):

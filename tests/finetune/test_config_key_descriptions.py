@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from finetune.config import Names, Section
-from finetune.config_key_descriptions import fields
+from overtone.finetune.config import Names, Section
+from overtone.finetune.config_key_descriptions import fields
 
 
 class Options(Section):

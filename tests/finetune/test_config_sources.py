@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from finetune.config_diff import flatten
-from finetune.config_sources import merge, parse_arguments, read_config_file
-from finetune.errors import UserError
+from overtone.finetune.config_diff import flatten
+from overtone.finetune.config_sources import merge, parse_arguments, read_config_file
+from overtone.finetune.errors import UserError
 
 
 def written(tmp_path: Path, text: str, name: str = "extra.yaml") -> Path:

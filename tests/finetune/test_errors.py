@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.errors import ElsewhereError, UserError, exit_code
+from overtone.finetune.errors import ElsewhereError, UserError, exit_code
 from tests.finetune import tiny
 
 ROOT = Path(__file__).parents[2]

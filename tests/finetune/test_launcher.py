@@ -16,9 +16,9 @@ import torch.distributed.run
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from finetune import train
-from finetune.config_sources import parse_arguments
-from finetune.launcher import take_launch
+from overtone.finetune import train
+from overtone.finetune.config_sources import parse_arguments
+from overtone.finetune.launcher import take_launch
 from tests.finetune import tiny
 from tests.launch.launching import ALONE
 from tests.launch.test_configs import Started

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from finetune import ray_train
-from finetune.config_sources import parse_arguments
-from finetune.errors import UserError
-from finetune.ray_cluster.verb_arguments import ClusterOptions
-from finetune.ray_train import Engine, format_arguments, split_arguments
+from overtone.finetune import ray_train
+from overtone.finetune.config_sources import parse_arguments
+from overtone.finetune.errors import UserError
+from overtone.finetune.ray_cluster.verb_arguments import ClusterOptions
+from overtone.finetune.ray_train import Engine, format_arguments, split_arguments
 from tests.finetune import fork_server, tiny
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ def test_an_invalid_flag_is_refused(argv: list[str], message: str) -> None:
 
 def test_a_mistake_in_the_config_comes_before_ray_and_torch() -> None:
     script = (
-        "import sys; from finetune import ray_train; code = ray_train.main(sys.argv[1:]);"
+        "import sys; from overtone.finetune import ray_train; code = ray_train.main(sys.argv[1:]);"
         "assert code == 2 and not {'ray', 'torch'} & set(sys.modules), code"
     )
     command = [sys.executable, "-c", script, "--recipe", "voice_clone", "--num-workers", "2", "--train.speed", "3"]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.errors import UserError
-from finetune.recipe import (
+from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import (
     Recipe,
     built_in_recipes,
     choose_recipe,
@@ -83,6 +83,19 @@ def test_two_outside_folders_of_one_name_are_two_recipes(tmp_path: Path) -> None
     assert load_recipe(tmp_path / "a" / "same") is load_recipe(tmp_path / "a" / "same")
 
 
+@pytest.mark.parametrize("on_path", [True, False], ids=["clone", "installed"])
+def test_a_recipe_that_imports_past_the_one_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_path: bool) -> None:
+    module = "finetune.addresses"
+    monkeypatch.setattr(sys, "path", [*([str(ROOT)] if on_path else []), *(each for each in sys.path if Path(each).resolve() != ROOT)])
+    (tmp_path / "recipe.py").write_text(f"from {module} import hide_word\n")
+    try:
+        with pytest.raises(UserError, match=r"recipe\.py imports finetune.*; import overtone\.finetune"):
+            load_recipe(tmp_path)
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "finetune"]:
+            del sys.modules[name]
+
+
 def test_a_recipe_that_fails_to_import_fails_again(tmp_path: Path) -> None:
     (tmp_path / "recipe.py").write_text("RECIPE = None\nraise ValueError('half way')\n")
     for _ in range(2):
@@ -101,13 +114,16 @@ def with_options_file(folder: Path, options: str = "Options") -> Path:
     source = (folder / "recipe.py").read_text()
     section = source[source.index("class Options") : source.index("class Block")]
     (folder / "recipe.py").write_text(source.replace(section, f"from .options import {options} as Options\n\n\n"))
-    (folder / "options.py").write_text(f"from pydantic import Field\nfrom finetune.config import Section\n\n\n{section}")
+    (folder / "options.py").write_text(f"from pydantic import Field\nfrom overtone.finetune.config import Section\n\n\n{section}")
     return folder
 
 
 def test_options_in_a_separate_file_are_read_without_torch(tmp_path: Path) -> None:
     folder = with_options_file(tmp_path / "mine")
-    script = f"import sys; from finetune import train; train.main(['--recipe', {str(folder)!r}, '--help']); print('torch' in sys.modules)"
+    script = (
+        f"import sys; from overtone.finetune import train; train.main(['--recipe', {str(folder)!r}, '--help']); "
+        f"print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert "--options.dropout" in done.stdout and done.stdout.splitlines()[-1] == "False", done.stderr
     assert load_options(folder) is load_recipe(folder).Options
@@ -141,7 +157,7 @@ def test_released_models_are_read_from_their_own_file(tmp_path: Path) -> None:
     folder = shutil.copytree(tiny.FOLDER, tmp_path / "mine")
     assert load_released_models(folder) == ()
     model = 'ReleasedModel("me/mine", "mit", "English", {"width": 15})'
-    (folder / "released_models.py").write_text(f"from finetune.recipe import ReleasedModel\nRELEASED = ({model},)\n")
+    (folder / "released_models.py").write_text(f"from overtone.finetune.recipe import ReleasedModel\nRELEASED = ({model},)\n")
     assert [one.name for one in load_released_models(folder)] == ["me/mine"]
     other = shutil.copytree(folder, tmp_path / "other")
     (other / "released_models.py").write_text("RELEASED = ['me/mine']\n")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune.exporting.export_provenance import CARD
-from finetune.monitoring.run_records import CHECKPOINTS
-from finetune.terminal import announce_torch, print_coloured, print_content, print_diagnostic, print_line, printable
+from overtone.finetune.exporting.export_provenance import CARD
+from overtone.finetune.monitoring.run_records import CHECKPOINTS
+from overtone.finetune.terminal import announce_torch, print_coloured, print_content, print_diagnostic, print_line, printable
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,7 +83,7 @@ class Finder:
         if name == "torch":
             raise Torch
 sys.meta_path.insert(0, Finder())
-from finetune.__main__ import main
+from overtone.finetune.__main__ import main
 for words in json.loads(sys.argv[1]):
     try:
         print("ended", words[0], main(words), file=sys.stderr)
@@ -115,7 +115,7 @@ def test_every_verb_says_that_it_loads_torch_before_it_does(tmp_path: Path) -> N
 
 PROGRAM = """
 import logging, sys, threading, warnings
-from finetune.terminal import protect_terminal
+from overtone.finetune.terminal import protect_terminal
 protect_terminal()
 bad = "\\x1b[2J https://me:s3cr3t@host/a?s3cr3t"
 logging.getLogger("library").warning("log %s", bad)

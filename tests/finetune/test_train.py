@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from finetune import train
-from finetune.checkpointing import checkpoint
-from finetune.cli import export, generate
-from finetune.distributed.process_group import leave
-from finetune.errors import UserError
-from finetune.monitoring.run_records import read_log
+from overtone.finetune import train
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.cli import export, generate
+from overtone.finetune.distributed.process_group import leave
+from overtone.finetune.errors import UserError
+from overtone.finetune.monitoring.run_records import read_log
 from tests.byte_model.recipe import write_base
 from tests.finetune import fork_server, tiny
 
@@ -53,9 +53,9 @@ def test_missing_data_is_an_error_that_says_how_to_make_some(capsys: pytest.Capt
     for recipe, ways in (
         (
             "voice_clone",
-            ("python -m data_prep voice my_recordings/ --out data/me", "data_prep codes", "python -m recipes.voice_clone.demo"),
+            ("python -m data_prep voice my_recordings/ --out data/me", "data_prep codes", "python -m overtone.recipes.voice_clone.demo"),
         ),
-        ("llm_sft", ("python -m data_prep text chats.jsonl", "python -m recipes.llm_sft.demo")),
+        ("llm_sft", ("python -m data_prep text chats.jsonl", "python -m overtone.recipes.llm_sft.demo")),
         (str(tiny.FOLDER), ("It has one JSON object in each line; the recipe's `read` defines the keys.",)),
     ):
         message = refuse(["--recipe", recipe], capsys)
@@ -85,7 +85,7 @@ def test_raw_data_is_recognized_and_the_command_is_named(
 def test_raw_data_is_recognized_without_torch(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("prompt,completion\n")
     words = ["--recipe", "llm_sft", "--data.train", str(tmp_path / "a.csv")]
-    code = f"import sys; from finetune.train import main; print(main({words}), 'torch' in sys.modules)"
+    code = f"import sys; from overtone.finetune.train import main; print(main({words}), 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["2", "False"] and "is a table" in done.stderr, done
 
@@ -141,7 +141,7 @@ def test_help_and_errors_come_without_torch() -> None:
     voice = ["--recipe", "voice_clone"]
     script = f"""
 import sys
-from finetune import train
+from overtone.finetune import train
 for argv in (["--help"], {voice} + ["--help"], {voice} + ["--train.lrr", "1"], {voice}):
     code = train.main(argv)
     print("imported" if "torch" in sys.modules else "not imported", code)
@@ -239,7 +239,7 @@ def test_lora_trains_at_the_rate_of_its_section(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`--model.lora true` as a user types it; then full fine-tuning, and LoRA with a rate of the user's own, in other folders."""
-    monkeypatch.setattr("finetune.training.run.draw_curve", lambda *_: None)
+    monkeypatch.setattr("overtone.finetune.training.run.draw_curve", lambda *_: None)
     extra = tmp_path / "extra.yaml"
     extra.write_text(LORA_SECTION, encoding="utf-8")
     rates = {}
@@ -295,7 +295,7 @@ def test_a_base_that_does_not_fit_stops_before_training(tmp_path: Path, capsys: 
 def test_the_process_flushes_its_output_when_it_ends() -> None:
     """`os._exit` flushes nothing, and what is piped is buffered."""
     program = (
-        "import sys; from finetune.train import end_process; print('said', end=''); print('complained', end='', file=sys.stderr); "
+        "import sys; from overtone.finetune.train import end_process; print('said', end=''); print('complained', end='', file=sys.stderr); "
         "end_process(3)"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)

@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from finetune.checkpointing import checkpoint
-from finetune.config import Config, resolve
-from finetune.distributed.process_group import World
-from finetune.monitoring.run_logger import Events
-from finetune.monitoring.stop_requests import StopRequests
-from finetune.recipe import find_recipe, load_recipe
-from finetune.storage import files
-from finetune.training import setup
-from finetune.training.loop import Progress, fit
-from finetune.training.step import Training
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.config import Config, resolve
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.monitoring.run_logger import Events
+from overtone.finetune.monitoring.stop_requests import StopRequests
+from overtone.finetune.recipe import find_recipe, load_recipe
+from overtone.finetune.storage import files
+from overtone.finetune.training import setup
+from overtone.finetune.training.loop import Progress, fit
+from overtone.finetune.training.step import Training
 from tests import loopback
 from tests.byte_model.recipe import write_base
 

@@ -21,14 +21,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from finetune.config import Config, resolve
-from finetune.data import batching
-from finetune.distributed import process_group, sharding
-from finetune.distributed.process_group import World
-from finetune.modeling import optimizers
-from finetune.recipe import Loaded, Recipe, find_recipe, load_recipe
-from finetune.training import setup
-from finetune.training.step import make_loader, train_step
+from overtone.finetune.config import Config, resolve
+from overtone.finetune.data import batching
+from overtone.finetune.distributed import process_group, sharding
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.modeling import optimizers
+from overtone.finetune.recipe import Loaded, Recipe, find_recipe, load_recipe
+from overtone.finetune.training import setup
+from overtone.finetune.training.step import make_loader, train_step
 
 
 def first_steps(config: Config, recipe: Recipe, joined: World) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
-from finetune.recipe import find_recipe, load_recipe
+from overtone.data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
+from overtone.finetune.recipe import find_recipe, load_recipe
 from tests import loopback
 from tests.reliability import victims
 
@@ -52,18 +52,18 @@ def fork_groups(work: Callable[..., object], groups: Sequence[tuple[int, tuple[A
 
 def import_voice_clone() -> None:
     """What the recipe imports inside its functions."""
-    import recipes.voice_clone.model.qwen3_tts_model
-    import recipes.voice_clone.model.sequence_layout
-    import recipes.voice_clone.model.speaker_vectors  # noqa: F401
+    import overtone.recipes.voice_clone.model.qwen3_tts_model
+    import overtone.recipes.voice_clone.model.sequence_layout
+    import overtone.recipes.voice_clone.model.speaker_vectors  # noqa: F401
 
     import_qwen_tts()
 
 
 def import_csm() -> None:
     """What the recipe imports inside its functions."""
-    import recipes.csm.model.csm_model
-    import recipes.csm.model.dataset_speakers
-    import recipes.csm.model.sequence_layout  # noqa: F401
+    import overtone.recipes.csm.model.csm_model
+    import overtone.recipes.csm.model.dataset_speakers
+    import overtone.recipes.csm.model.sequence_layout  # noqa: F401
 
 
 def fork_rank(work: Callable[..., object], arguments: tuple[Any, ...], rank: int, size: int, port: int, witness: Path) -> int:

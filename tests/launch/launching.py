@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import soundfile
 
-from finetune.monitoring.run_records import read_log
+from overtone.finetune.monitoring.run_records import read_log
 from tests.byte_model.recipe import write_base
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 
-from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
+from overtone.data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
 
 qwen_tts = import_qwen_tts()
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune.exporting import export
-from recipes.codec_lm.sequence_layout import SpeechTextProcessor, find_token_ids
-from recipes.language.tokenizer import load_tokenizer
+from overtone.finetune.exporting import export
+from overtone.recipes.codec_lm.sequence_layout import SpeechTextProcessor, find_token_ids
+from overtone.recipes.language.tokenizer import load_tokenizer
 from tests.launch.launching import launch, series
 from tests.launch.same_steps import RunsOfCases, cases_on_ranks, compare_steps
 from tests.recipes.codec_lm import tiny_models

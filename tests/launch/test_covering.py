@@ -19,10 +19,10 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from finetune.config import resolve
-from finetune.distributed import process_group
-from finetune.recipe import Batch, Term, find_recipe, load_recipe
-from recipes.voice_clone.model import tiny_checkpoint
+from overtone.finetune.config import resolve
+from overtone.finetune.distributed import process_group
+from overtone.finetune.recipe import Batch, Term, find_recipe, load_recipe
+from overtone.recipes.voice_clone.model import tiny_checkpoint
 from tests.causal_lm.recipe import write_base
 from tests.launch import first_steps, reference
 from tests.launch.forked_ranks import run_ranks

@@ -16,9 +16,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from finetune import train as command
-from finetune.exporting import export
-from recipes.csm.model import tiny_checkpoint
+from overtone.finetune import train as command
+from overtone.finetune.exporting import export
+from overtone.recipes.csm.model import tiny_checkpoint
 from tests.launch.forked_ranks import run_ranks
 from tests.launch.launching import launch, series
 from tests.launch.same_steps import RunsOfCases, cases_on_ranks, compare_steps

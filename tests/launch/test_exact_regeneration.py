@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune import train
-from finetune.exporting import export
-from recipes.voice_clone.model import tiny_checkpoint
+from overtone.finetune import train
+from overtone.finetune.exporting import export
+from overtone.recipes.voice_clone.model import tiny_checkpoint
 from tests.launch.forked_ranks import run_ranks
 from tests.launch.launching import ALONE, ROOT, launch, series, voice_rows
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from finetune.config import resolve
-from finetune.distributed import process_group
-from finetune.exporting import export
-from finetune.recipe import find_recipe, load_recipe
-from finetune.training.run import train
+from overtone.finetune.config import resolve
+from overtone.finetune.distributed import process_group
+from overtone.finetune.exporting import export
+from overtone.finetune.recipe import find_recipe, load_recipe
+from overtone.finetune.training.run import train
 from tests.launch.forked_ranks import run_ranks
 from tests.launch.launching import series
 from tests.recipes.image_classification.tiny_images import make_config

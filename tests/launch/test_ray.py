@@ -18,12 +18,12 @@ pytest.importorskip("ray")
 import ray
 from ray.cluster_utils import Cluster
 
-from data_prep.cli import voice
-from finetune import ray_train
-from finetune.checkpointing.checkpoint import find_newest_valid
-from finetune.errors import UserError
-from finetune.ray_cluster import cluster_checks, cluster_connection
-from finetune.storage import folder_handles
+from overtone.data_prep.cli import voice
+from overtone.finetune import ray_train
+from overtone.finetune.checkpointing.checkpoint import find_newest_valid
+from overtone.finetune.errors import UserError
+from overtone.finetune.ray_cluster import cluster_checks, cluster_connection
+from overtone.finetune.storage import folder_handles
 from tests.launch import ray_nodes
 from tests.launch.launching import ALONE, ROOT, byte_data, command, series
 from tests.recipes.image_classification import tiny_images

@@ -20,7 +20,7 @@ pytest.importorskip("ray")
 
 from ray.cluster_utils import Cluster
 
-from finetune.tuning.study_record import StudyRecord, read_record, read_results
+from overtone.finetune.tuning.study_record import StudyRecord, read_record, read_results
 from tests.launch import ray_nodes
 from tests.launch.launching import ALONE, ROOT, byte_data, series
 from tests.reliability.test_resume import logged, losses, weights

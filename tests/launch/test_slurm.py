@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.monitoring.run_records import read_log
+from overtone.finetune.monitoring.run_records import read_log
 from tests.launch.launching import ALONE, ROOT, byte_data
 
 SCRIPT = ROOT / "configs" / "cluster" / "slurm.sh"
@@ -68,7 +68,7 @@ def test_each_node_gets_its_launcher(tmp_path: Path) -> None:
         words = (tmp_path / f"node-{node}").read_text().split("\0")[:-1]
         assert words == [
             *("launch", "--config_file", "a folder/own.yaml", "--num_machines", "2", "--num_processes", "16", "--machine_rank", str(node)),
-            *("--main_process_ip", "127.0.0.1", "--main_process_port", "24321", "-m", "finetune.train"),
+            *("--main_process_ip", "127.0.0.1", "--main_process_port", "24321", "-m", "overtone.finetune.train"),
             *("--recipe", "voice_clone", "--model.lora", "{rank: 16}", "--run.dir", "runs/my run"),
         ]
     assert not (tmp_path / "runs" / "my run" / "STOP").exists(), "or the run would stop after its first step"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from finetune.config import resolve
-from finetune.distributed import process_group
-from finetune.recipe import BASE_DISTANCE, find_recipe, load_recipe
-from finetune.training.run import train
-from recipes.csm.model import tiny_checkpoint as tiny_csm_checkpoint
-from recipes.voice_clone.model import tiny_checkpoint as tiny_qwen_checkpoint
+from overtone.finetune.config import resolve
+from overtone.finetune.distributed import process_group
+from overtone.finetune.recipe import BASE_DISTANCE, find_recipe, load_recipe
+from overtone.finetune.training.run import train
+from overtone.recipes.csm.model import tiny_checkpoint as tiny_csm_checkpoint
+from overtone.recipes.voice_clone.model import tiny_checkpoint as tiny_qwen_checkpoint
 from tests.launch.forked_ranks import run_ranks
 from tests.launch.launching import series, voice_rows
 from tests.recipes.codec_lm import tiny_models

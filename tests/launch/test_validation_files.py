@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from finetune.config import resolve
-from finetune.distributed import process_group
-from finetune.recipe import find_recipe, load_recipe
-from finetune.training.run import train
+from overtone.finetune.config import resolve
+from overtone.finetune.distributed import process_group
+from overtone.finetune.recipe import find_recipe, load_recipe
+from overtone.finetune.training.run import train
 from tests.finetune import tiny
 from tests.launch.forked_ranks import run_ranks
 from tests.launch.launching import series

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
-from finetune.exporting.export_provenance import CARD
-from finetune.recipe import Answer
-from finetune.storage.strict_json import read_object
+from overtone.finetune.exporting.export_provenance import CARD
+from overtone.finetune.recipe import Answer
+from overtone.finetune.storage.strict_json import read_object
 from tests.byte_model.recipe import RECIPE as BYTE_RECIPE
 
 

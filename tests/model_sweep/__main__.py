@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 import transformers
 
-from finetune.storage import files
+from overtone.finetune.storage import files
 from tests.model_sweep.architectures import ARCHITECTURES
 from tests.model_sweep.sweep import Verdict, try_architecture
 

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from finetune.__main__ import main
+from overtone.finetune.__main__ import main
 from tests.model_sweep.architectures import ARCHITECTURES, SHAPE
 
 END = "<|im_end|>"

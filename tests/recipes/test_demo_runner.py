@@ -1,4 +1,4 @@
-"""Tests of `recipes.demo_runner` with short commands."""
+"""Tests of `overtone.recipes.demo_runner` with short commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from recipes import demo_runner
+from overtone.finetune import command_lines
+from overtone.recipes import demo_runner
 
 
 def python(code: str) -> list[str]:
@@ -46,8 +47,8 @@ def test_the_training_command_works_in_a_clone_and_in_an_installed_copy(tmp_path
     command = demo_runner.training_command("cpu.yaml", ["--gpu_ids=-1"], ["--run.dir", tmp_path])
     assert command[1:3] == ["launch", "--config_file"] and Path(command[3]).is_file()
     assert command[4:] == ["--num_processes", "2", "--gpu_ids=-1", "finetune/train.py", "--run.dir", str(tmp_path)]
-    monkeypatch.chdir(tmp_path)
-    assert demo_runner.training_command("cpu.yaml", [], [])[6:] == ["-m", "finetune.train"]
+    monkeypatch.setattr(command_lines, "PACKAGE", tmp_path / "overtone" / "finetune")
+    assert demo_runner.training_command("cpu.yaml", [], [])[6:] == ["-m", "overtone.finetune.train"]
 
 
 def test_stages_are_timed_and_summed(monkeypatch: pytest.MonkeyPatch) -> None:

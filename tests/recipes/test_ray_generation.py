@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from data_prep.parallel import ray_pool
-from data_prep.parallel.ray_pool import RayWorkers
-from finetune.errors import UserError
-from recipes.ray_generation import add_engine_options, check_engine_options, explain_failures, open_engine, run_batches
+from overtone.data_prep.parallel import ray_pool
+from overtone.data_prep.parallel.ray_pool import RayWorkers
+from overtone.finetune.errors import UserError
+from overtone.recipes.ray_generation import add_engine_options, check_engine_options, explain_failures, open_engine, run_batches
 
 
 def parsed(*argv: str) -> argparse.Namespace:
@@ -87,5 +87,5 @@ def test_failures_are_counted_and_each_reason_is_named_once() -> None:
 
 
 def test_the_options_need_no_torch() -> None:
-    code = "import sys; import recipes.ray_generation; assert not {'torch', 'ray'} & set(sys.modules)"
+    code = "import sys; import overtone.recipes.ray_generation; assert not {'torch', 'ray'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0

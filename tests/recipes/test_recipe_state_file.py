@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from finetune.config import resolve
-from finetune.errors import UserError
-from recipes.image_classification.options import Options
-from recipes.recipe_state_file import load_state, store_state
+from overtone.finetune.config import resolve
+from overtone.finetune.errors import UserError
+from overtone.recipes.image_classification.options import Options
+from overtone.recipes.recipe_state_file import load_state, store_state
 
 
 def test_the_cache_gives_back_the_state_or_names_its_file(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from finetune.errors import UserError
-from recipes import tiny_checkpoints
+from overtone.finetune.errors import UserError
+from overtone.recipes import tiny_checkpoints
 
 
 def test_weights_depend_on_names_and_the_seed_alone() -> None:

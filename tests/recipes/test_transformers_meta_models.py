@@ -1,4 +1,4 @@
-"""Tests of `recipes.transformers_meta_models`: configs, construction, blocks, errors."""
+"""Tests of `overtone.recipes.transformers_meta_models`: configs, construction, blocks, errors."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForImageClassification
 
-from finetune.errors import UserError
-from finetune.storage.model_security import Kind
-from recipes import transformers_meta_models
-from recipes.image_classification import tiny_checkpoint
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.model_security import Kind
+from overtone.recipes import transformers_meta_models
+from overtone.recipes.image_classification import tiny_checkpoint
 
 KIND = Kind("an image classifier", frozenset({"vit", "resnet"}))
 RESNET = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 2], "layer_type": "basic"}

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import transformers
 
-from finetune.errors import UserError
-from recipes import transformers_release
-from recipes.image_classification import classifier_model
-from recipes.language import causal_model
-from recipes.transformers_release import ENVIRONMENT, describe_old_release
+from overtone.finetune.errors import UserError
+from overtone.recipes import transformers_release
+from overtone.recipes.image_classification import classifier_model
+from overtone.recipes.language import causal_model
+from overtone.recipes.transformers_release import ENVIRONMENT, describe_old_release
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,4 +1,4 @@
-"""Tests of `recipes.transformers_weight_names`: of which tensors in files parameters and buffers consist."""
+"""Tests of `overtone.recipes.transformers_weight_names`: of which tensors in files parameters and buffers consist."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageClassification
 
-from finetune.errors import UserError
-from finetune.modeling import loading
-from finetune.storage.tensor_layouts import TensorLayout, invert_layouts
-from recipes import transformers_meta_models
-from recipes.image_classification import tiny_checkpoint
-from recipes.transformers_release import is_old
-from recipes.transformers_weight_names import convert_layouts, find_file_names, find_layouts, find_prefix, read_buffers
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling import loading
+from overtone.finetune.storage.tensor_layouts import TensorLayout, invert_layouts
+from overtone.recipes import transformers_meta_models
+from overtone.recipes.image_classification import tiny_checkpoint
+from overtone.recipes.transformers_release import is_old
+from overtone.recipes.transformers_weight_names import convert_layouts, find_file_names, find_layouts, find_prefix, read_buffers
 from tests.recipes.language import tiny_models
 from tests.recipes.test_transformers_meta_models import KIND, build_resnet
 

@@ -10,12 +10,12 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, Literal
 
-from finetune import train
-from finetune.checkpointing import checkpoint
-from finetune.data import batching
-from finetune.data.cached_samples import Rows
-from finetune.training import evaluation, loop
-from finetune.training.step import Training
+from overtone.finetune import train
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.data import batching
+from overtone.finetune.data.cached_samples import Rows
+from overtone.finetune.training import evaluation, loop
+from overtone.finetune.training.step import Training
 from tests import loopback
 from tests.reliability import victims
 

@@ -82,7 +82,7 @@ def found(folder: Path, verb: str) -> list[list[dict[str, Any]]]:
 
 
 def train_rank(rank: int, size: int, port: int, witness: Path, argv: list[str]) -> None:
-    from finetune import train
+    from overtone.finetune import train
     from tests.reliability import victims
 
     victims.become(rank, size, port, witness)
@@ -91,7 +91,7 @@ def train_rank(rank: int, size: int, port: int, witness: Path, argv: list[str]) 
 
 
 def export_once(witness: Path, argv: list[str]) -> None:
-    from finetune.cli import export
+    from overtone.finetune.cli import export
     from tests.reliability import victims
 
     victims.become(0, 1, 0, witness)
@@ -102,7 +102,7 @@ def export_once(witness: Path, argv: list[str]) -> None:
 if __name__ == "__main__":
     folder, verb, *arguments = sys.argv[1:]
     audit(Path(folder) / f"{verb}-{os.getpid()}.jsonl")
-    from finetune.__main__ import console
+    from overtone.finetune.__main__ import console
 
     sys.argv = ["finetune", verb, *arguments]
     sys.exit(console())

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from finetune import train
-from finetune.checkpointing import checkpoint
-from finetune.training import run
+from overtone.finetune import train
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.training import run
 from tests import loopback
 from tests.reliability import victims
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save
 
-from finetune.checkpointing import checkpoint
-from finetune.storage import files
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.storage import files
 from tests.byte_model.recipe import write_base
 from tests.finetune import tiny
 from tests.reliability import holdings, victims

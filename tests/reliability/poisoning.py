@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from finetune.data.batching import RankBatch
-from finetune.distributed import process_group
-from finetune.monitoring.loss_spikes import NotFiniteError
-from finetune.recipe import Batch, Recipe, Term
-from finetune.training import loop
-from finetune.training import run as training_run
-from finetune.training.step import Training
+from overtone.finetune.data.batching import RankBatch
+from overtone.finetune.distributed import process_group
+from overtone.finetune.monitoring.loss_spikes import NotFiniteError
+from overtone.finetune.recipe import Batch, Recipe, Term
+from overtone.finetune.training import loop
+from overtone.finetune.training import run as training_run
+from overtone.finetune.training.step import Training
 from tests.finetune import tiny
 from tests.reliability import victims
 

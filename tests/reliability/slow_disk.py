@@ -9,11 +9,11 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from finetune import train
-from finetune.checkpointing import checkpoint, rank_shards
-from finetune.storage import files
-from finetune.training import loop
-from finetune.training.step import Training
+from overtone.finetune import train
+from overtone.finetune.checkpointing import checkpoint, rank_shards
+from overtone.finetune.storage import files
+from overtone.finetune.training import loop
+from overtone.finetune.training.step import Training
 from tests import loopback
 from tests.reliability import victims
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from finetune.checkpointing import checkpoint
-from finetune.distributed.process_group import World
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.distributed.process_group import World
 from tests.finetune import tiny
 from tests.finetune.checkpointing.test_checkpoint import tensors_of
 from tests.ledger import record

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from finetune.checkpointing import checkpoint
-from finetune.distributed.process_group import World
-from finetune.exporting import export
-from finetune.storage import files
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.exporting import export
+from overtone.finetune.storage import files
 from tests.finetune import tiny
 from tests.ledger import record
 from tests.reliability import victims

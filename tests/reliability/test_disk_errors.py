@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from finetune.checkpointing import checkpoint
-from finetune.checkpointing.checkpoint import Saver
-from finetune.distributed.process_group import World
-from finetune.errors import UserError
-from finetune.storage import files
-from finetune.training import loop
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.checkpointing.checkpoint import Saver
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
+from overtone.finetune.training import loop
 from tests.finetune import tiny
 from tests.ledger import record
 from tests.reliability import victims

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from finetune.checkpointing import checkpoint
-from finetune.modeling.lora_adapters import is_adapter
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.modeling.lora_adapters import is_adapter
 from tests.ledger import record
 from tests.reliability import holdings, victims
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from finetune.checkpointing import checkpoint
-from finetune.errors import UserError
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.errors import UserError
 from tests.ledger import record
 from tests.reliability import holdings, victims
 from tests.reliability.make_golden import RANKS, RECIPE, SAVED, STEPS, TRAINED, arguments

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.checkpointing import checkpoint
-from finetune.storage import files
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.storage import files
 from tests.ledger import record
 from tests.reliability import victims
 from tests.reliability.victims import Fault

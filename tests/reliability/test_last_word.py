@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from finetune.monitoring import killed_rank_diagnosis, rank_status_records
-from finetune.monitoring.run_records import read_log
+from overtone.finetune.monitoring import killed_rank_diagnosis, rank_status_records
+from overtone.finetune.monitoring.run_records import read_log
 from tests.launch.launching import ALONE, ROOT, command
 from tests.ledger import record
 from tests.reliability import victims

@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
-from finetune.hardware.host_memory import CONTROL_GROUPS, V1, V2, Version
-from finetune.training import loop
-from finetune.training.step import Training
+from overtone.finetune.hardware.host_memory import CONTROL_GROUPS, V1, V2, Version
+from overtone.finetune.training import loop
+from overtone.finetune.training.step import Training
 from tests import loopback
 from tests.ledger import record
 from tests.reliability import victims

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from finetune.checkpointing import checkpoint
-from finetune.monitoring.run_records import read_log
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.monitoring.run_records import read_log
 from tests import loopback
 from tests.finetune import tiny
 from tests.ledger import record

@@ -10,8 +10,8 @@ from itertools import islice
 
 import pytest
 
-from finetune.data import batching
-from finetune.data.batching import Loader, MicroBatch, Order, Place, Step
+from overtone.finetune.data import batching
+from overtone.finetune.data.batching import Loader, MicroBatch, Order, Place, Step
 from tests.finetune import tiny
 from tests.finetune.data.test_batching import rows_in_memory
 from tests.ledger import record

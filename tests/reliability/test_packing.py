@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune.checkpointing import checkpoint
-from finetune.recipe import find_recipe
-from recipes.llm_sft import make_toy_chats, tiny_checkpoint
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.recipe import find_recipe
+from overtone.recipes.llm_sft import make_toy_chats, tiny_checkpoint
 from tests.reliability import victims
 
 STEPS, EVERY = 12, 3

@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
-from finetune.checkpointing.checkpoint import find_newest_valid, list_checkpoints, read_state
-from finetune.storage import files
+from overtone.finetune.checkpointing.checkpoint import find_newest_valid, list_checkpoints, read_state
+from overtone.finetune.storage import files
 from tests.launch.launching import ALONE, ROOT, byte_data, command, launch, series
 from tests.ledger import record
 from tests.reliability import victims

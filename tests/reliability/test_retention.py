@@ -13,8 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from finetune.checkpointing import checkpoint
-from finetune.storage import files
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.storage import files
 from tests.finetune.checkpointing.test_checkpoint import fake
 from tests.ledger import record
 

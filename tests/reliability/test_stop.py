@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from finetune.checkpointing import checkpoint
+from overtone.finetune.checkpointing import checkpoint
 from tests.finetune import tiny
 from tests.launch.launching import series
 from tests.ledger import record

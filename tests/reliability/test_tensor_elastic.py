@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from finetune.checkpointing import checkpoint, rank_shards
-from finetune.cli import export
+from overtone.finetune.checkpointing import checkpoint, rank_shards
+from overtone.finetune.cli import export
 from tests.causal_lm.recipe import write_base, write_texts
 from tests.launch.launching import ROOT
 from tests.reliability import holdings, victims

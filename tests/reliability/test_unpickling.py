@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune.checkpointing import checkpoint
-from recipes.llm_sft import tiny_checkpoint as tiny_chat
-from recipes.voice_clone.model import tiny_checkpoint
+from overtone.finetune.checkpointing import checkpoint
+from overtone.recipes.llm_sft import tiny_checkpoint as tiny_chat
+from overtone.recipes.voice_clone.model import tiny_checkpoint
 from tests import loopback
 from tests.finetune import tiny as byte_model
 from tests.launch.launching import ALONE, ROOT, command, voice_rows

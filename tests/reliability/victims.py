@@ -25,15 +25,15 @@ from unittest import mock
 import peft  # noqa: F401 - adapters import it late: once here instead of seconds in each rank
 import torch
 
-from finetune import train
-from finetune.checkpointing import checkpoint
-from finetune.exporting import export
-from finetune.monitoring.run_records import read_log
-from finetune.monitoring.stop_requests import StopRequests
-from finetune.storage import files
-from finetune.training import loop
-from finetune.training import run as training_run
-from finetune.training.step import Training
+from overtone.finetune import train
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.exporting import export
+from overtone.finetune.monitoring.run_records import read_log
+from overtone.finetune.monitoring.stop_requests import StopRequests
+from overtone.finetune.storage import files
+from overtone.finetune.training import loop
+from overtone.finetune.training import run as training_run
+from overtone.finetune.training.step import Training
 from tests import loopback
 from tests.finetune import tiny
 

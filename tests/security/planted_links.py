@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-import data_prep.__main__
-import finetune.__main__
-from finetune.storage import files
+import overtone.data_prep.__main__
+import overtone.finetune.__main__
+from overtone.finetune.storage import files
 from tests import loopback
 from tests.finetune import fork_server
 
@@ -235,5 +235,5 @@ def sweep(case: Case, traced: Trace, folder: Path) -> Sweep:
 
 def list_verbs() -> set[tuple[str, str]]:
     """All verbs, of the tables of the two packages."""
-    tables = {"data_prep": data_prep.__main__.VERBS, "finetune": finetune.__main__.VERBS}
+    tables = {"data_prep": overtone.data_prep.__main__.VERBS, "finetune": overtone.finetune.__main__.VERBS}
     return {(package, verb) for package, verbs in tables.items() for verb in verbs}

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-import data_prep.__main__
-import finetune.__main__
-from recipes.llm_sft import tiny_checkpoint
+import overtone.data_prep.__main__
+import overtone.finetune.__main__
+from overtone.recipes.llm_sft import tiny_checkpoint
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("time_limit")
@@ -42,11 +42,11 @@ def write_lines(path: Path, *rows: object) -> None:
 
 
 def run_finetune(*words: str) -> int:
-    return finetune.__main__.main([*words])
+    return overtone.finetune.__main__.main([*words])
 
 
 def prepare(*words: str) -> int:
-    return data_prep.__main__.main([*words])
+    return overtone.data_prep.__main__.main([*words])
 
 
 LLM = ("--recipe", "llm_sft")
@@ -125,7 +125,7 @@ def test_a_record_of_many_lines_has_an_end(tmp_path: Path, monkeypatch: pytest.M
     assert "the record has more than 16,777,216 characters; is a quotation mark missing?" in capsys.readouterr().err
 
 
-LIMITED = "import sys, data_prep.__main__; sys.exit(data_prep.__main__.main(sys.argv[1:]))"
+LIMITED = "import sys, overtone.data_prep.__main__; sys.exit(overtone.data_prep.__main__.main(sys.argv[1:]))"
 
 
 def test_a_bomb_of_one_line_takes_little_memory(tmp_path: Path) -> None:

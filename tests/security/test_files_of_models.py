@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 import transformers
 
-import finetune.__main__
-from finetune.errors import UserError
-from finetune.storage import input_files
-from finetune.storage.model_security import admit
-from recipes.language.causal_model import causal_language_model
-from recipes.language.tokenizer import load_tokenizer
-from recipes.llm_sft import generation, tiny_checkpoint
+import overtone.finetune.__main__
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import input_files
+from overtone.finetune.storage.model_security import admit
+from overtone.recipes.language.causal_model import causal_language_model
+from overtone.recipes.language.tokenizer import load_tokenizer
+from overtone.recipes.llm_sft import generation, tiny_checkpoint
 
 GENERATE = ["--recipe", "llm_sft", "--prompt", "hi", "--max-new-tokens", "2"]
 
@@ -143,7 +143,7 @@ def test_pipes_sockets_and_devices_in_a_folder_are_not_opened(
     for kind, make in ways.items():
         Path(name).unlink(missing_ok=True)
         make()
-        code = finetune.__main__.main(["generate", "--model", str(folder), *GENERATE])
+        code = overtone.finetune.__main__.main(["generate", "--model", str(folder), *GENERATE])
         said = capsys.readouterr().err
         assert "has no config.json" in said if name == "config.json" else f"it is {kind}, not a regular file" in said and name in said, said
         assert code == (0 if name == "generation_config.json" else 2) or name == "tokenizer_config.json"
@@ -175,11 +175,12 @@ def test_every_file_is_read_once(chat_model: Path, tmp_path: Path, monkeypatch: 
 LIMITED = """
 import json, os, resource, sys
 from pathlib import Path
-import recipes.llm_sft.generation, transformers.models.qwen3.modeling_qwen3, finetune.__main__
+import overtone.recipes.llm_sft.generation, transformers.models.qwen3.modeling_qwen3, overtone.finetune.__main__
 virtual = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 resource.setrlimit(resource.RLIMIT_AS, (virtual + 2**30,) * 2)
 for folder in sys.argv[1:]:
-    code = finetune.__main__.main(["generate", "--model", folder, "--recipe", "llm_sft", "--prompt", "hi", "--max-new-tokens", "2"])
+    arguments = ["--model", folder, "--recipe", "llm_sft", "--prompt", "hi", "--max-new-tokens", "2"]
+    code = overtone.finetune.__main__.main(["generate", *arguments])
     print(json.dumps([Path(folder).name, code]), flush=True)
 """
 """Memory beyond that of the imported libraries is limited to 1 GiB."""

@@ -19,20 +19,20 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoTokenizer
 
-import finetune.__main__
-from data_prep.audio_codecs import qwen3_tts_speaker_encoder
-from data_prep.audio_codecs.qwen3_tts_codec import find_codec, load_codec
-from data_prep.audio_codecs.selection import open_codec
-from data_prep.transcription.whisper_engine import load_whisper
-from finetune.errors import UserError
-from finetune.exporting.export_provenance import CARD
-from recipes.language.causal_model import build_on_meta, read_config
-from recipes.language.tokenizer import load_tokenizer
-from recipes.llm_sft import generation, tiny_checkpoint
-from recipes.speech.evaluation.speaker_similarity import load_independent_encoder
-from recipes.voice_clone.inference import stock_qwen_tts
-from recipes.voice_clone.inference.exported_folder import ExportedModel
-from recipes.voice_clone.model import tiny_checkpoint as voice_model
+import overtone.finetune.__main__
+from overtone.data_prep.audio_codecs import qwen3_tts_speaker_encoder
+from overtone.data_prep.audio_codecs.qwen3_tts_codec import find_codec, load_codec
+from overtone.data_prep.audio_codecs.selection import open_codec
+from overtone.data_prep.transcription.whisper_engine import load_whisper
+from overtone.finetune.errors import UserError
+from overtone.finetune.exporting.export_provenance import CARD
+from overtone.recipes.language.causal_model import build_on_meta, read_config
+from overtone.recipes.language.tokenizer import load_tokenizer
+from overtone.recipes.llm_sft import generation, tiny_checkpoint
+from overtone.recipes.speech.evaluation.speaker_similarity import load_independent_encoder
+from overtone.recipes.voice_clone.inference import stock_qwen_tts
+from overtone.recipes.voice_clone.inference.exported_folder import ExportedModel
+from overtone.recipes.voice_clone.model import tiny_checkpoint as voice_model
 from tests.finetune import tiny as byte_model
 from tests.finetune.storage.test_model_security import Harmful
 
@@ -80,7 +80,7 @@ def test_an_export_does_not_choose_the_code_that_runs(
     write_code(tmp_path / "evil" / "recipe.py", canary)
     change(tmp_path / "evil" / CARD, recipe=name.format(tmp_path) if isinstance(name, str) else name)
     change(tmp_path / "evil" / "config.json")
-    assert finetune.__main__.main([verb, "--model", "evil", *VERBS[verb]]) == 2
+    assert overtone.finetune.__main__.main([verb, "--model", "evil", *VERBS[verb]]) == 2
     assert f"evil/{CARD} names the recipe" in (said := capsys.readouterr().err) and "--recipe PATH" in said
 
 
@@ -88,7 +88,7 @@ def test_an_export_does_not_choose_the_code_that_runs(
 def test_a_checkpoint_does_not_choose_the_code_that_runs(
     verb: str, canary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from finetune.checkpointing import checkpoint
+    from overtone.finetune.checkpointing import checkpoint
 
     monkeypatch.chdir(tmp_path)
     write_code(tmp_path / "evil" / "recipe.py", canary)
@@ -98,7 +98,7 @@ def test_a_checkpoint_does_not_choose_the_code_that_runs(
     (step / "manifest.json").write_text("{}")
     monkeypatch.setattr(checkpoint, "find_problem", lambda _: None)  # a forger can write a manifest that fits
     how = {"export": ["run", "--to", "out"], "select": ["run"]}.get(verb) or ["--model", "run", *VERBS[verb]]
-    assert finetune.__main__.main([verb, *how]) == 2
+    assert overtone.finetune.__main__.main([verb, *how]) == 2
     assert "state.json names the recipe './evil'" in capsys.readouterr().err
 
 
@@ -182,7 +182,10 @@ def test_a_repository_with_code_loads_without_running_it_or_asking(
     with_code(folder, canary)
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a person was asked to trust code"))
     assert (
-        finetune.__main__.main(["generate", "--model", str(folder), "--recipe", "llm_sft", "--prompt", "hi", "--max-new-tokens", "2"]) == 0
+        overtone.finetune.__main__.main(
+            ["generate", "--model", str(folder), "--recipe", "llm_sft", "--prompt", "hi", "--max-new-tokens", "2"]
+        )
+        == 0
     )
     said = capsys.readouterr().err
     assert f"{folder}/config.json: ignored auto_map" in said and "tokenizer_config.json: ignored auto_map" in said
@@ -215,7 +218,7 @@ def test_pickled_weights_are_not_read(chat_model: Path, canary: Path, tmp_path: 
     folder = shutil.copytree(chat_model, tmp_path / "model")
     (folder / "model.safetensors").unlink()
     torch.save({"a": Harmful(canary)}, folder / "pytorch_model.bin")
-    assert finetune.__main__.main(["generate", "--model", str(folder), "--recipe", "llm_sft", "--prompt", "hi"]) == 2
+    assert overtone.finetune.__main__.main(["generate", "--model", str(folder), "--recipe", "llm_sft", "--prompt", "hi"]) == 2
     assert "its weights are pickles (pytorch_model.bin)" in (said := capsys.readouterr().err) and "Convert them: python -c" in said
 
 

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.__main__ import main as prepare_data
-from finetune.config import resolve
-from finetune.data import index_building
-from finetune.errors import UserError
-from finetune.storage import files, folder_handles
-from finetune.training import setup
-from recipes.llm_sft import tiny_checkpoint as tiny_chat
+from overtone.data_prep.__main__ import main as prepare_data
+from overtone.finetune.config import resolve
+from overtone.finetune.data import index_building
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files, folder_handles
+from overtone.finetune.training import setup
+from overtone.recipes.llm_sft import tiny_checkpoint as tiny_chat
 from tests import loopback
 from tests.byte_model.recipe import Options, write_base
 from tests.data_prep.cli.test_images import write_folder

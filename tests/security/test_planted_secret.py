@@ -11,8 +11,8 @@ from types import ModuleType
 
 import pytest
 
-import data_prep.__main__
-import finetune.__main__
+import overtone.data_prep.__main__
+import overtone.finetune.__main__
 from tests.finetune import loopback_files, tiny
 from tests.finetune.loopback_files import FileServer
 from tests.recipes.llm_sft import tiny_runs
@@ -143,8 +143,10 @@ def run_all(planted: Planted, package: ModuleType, commands: Commands, capfd: py
 
 def test_no_verb_prints_or_saves_the_secrets(planted: Planted, capfd: pytest.CaptureFixture[str]) -> None:
     commands, data_commands = list_commands(planted), list_data_commands(planted)
-    assert set(commands) == set(finetune.__main__.VERBS) and set(data_commands) == set(data_prep.__main__.VERBS)
-    printed = run_all(planted, finetune.__main__, commands, capfd) | run_all(planted, data_prep.__main__, data_commands, capfd)
+    assert set(commands) == set(overtone.finetune.__main__.VERBS) and set(data_commands) == set(overtone.data_prep.__main__.VERBS)
+    printed = run_all(planted, overtone.finetune.__main__, commands, capfd) | run_all(
+        planted, overtone.data_prep.__main__, data_commands, capfd
+    )
     assert {words: text for words, text in printed.items() if SECRET in text} == {}
     assert planted.find_leaks() == []
     assert {words: text for words, text in printed.items() if "Traceback" in text} == {}
@@ -160,7 +162,7 @@ def test_no_verb_prints_or_saves_the_secrets(planted: Planted, capfd: pytest.Cap
 
 
 def test_a_saved_config_needs_the_secrets_again(planted: Planted, capfd: pytest.CaptureFixture[str]) -> None:
-    train = finetune.__main__.main
+    train = overtone.finetune.__main__.main
     assert train(["train", *planted.training, "--run.dir", "first", "--train.steps", "1"]) == 0
     (saved,) = (planted.folder / "first" / "checkpoints").glob("step-*/config.yaml")
     capfd.readouterr()

@@ -13,16 +13,16 @@ from typing import Annotated, Any
 from pydantic import Field
 from safetensors.torch import save
 
-from data_prep.audio_codecs.snac_codec import CODEC_FOLDER, WEIGHTS, read_weights
-from finetune.checkpointing.checkpoint_metadata import JsonPart, check_recipe_state
-from finetune.errors import UserError
-from finetune.exporting.model_card_metadata import read_base_metadata
-from finetune.recipe import ExportPlan
-from finetune.storage import files, input_files
-from finetune.storage.model_security import CONFIG, cleaned
-from recipes.language.causal_lm_export_files import GENERATION, config_without_code, find_stored_weights, list_copied_files
-from recipes.language.tokenizer import load_tokenizer
-from recipes.speech.voices_json_schema import VOICES, TrainedSpeaker, TrainedVoices
+from overtone.data_prep.audio_codecs.snac_codec import CODEC_FOLDER, WEIGHTS, read_weights
+from overtone.finetune.checkpointing.checkpoint_metadata import JsonPart, check_recipe_state
+from overtone.finetune.errors import UserError
+from overtone.finetune.exporting.model_card_metadata import read_base_metadata
+from overtone.finetune.recipe import ExportPlan
+from overtone.finetune.storage import files, input_files
+from overtone.finetune.storage.model_security import CONFIG, cleaned
+from overtone.recipes.language.causal_lm_export_files import GENERATION, config_without_code, find_stored_weights, list_copied_files
+from overtone.recipes.language.tokenizer import load_tokenizer
+from overtone.recipes.speech.voices_json_schema import VOICES, TrainedSpeaker, TrainedVoices
 
 from ..dataset_speakers_and_codec import open_run_codec
 from ..families import Family

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from finetune.config_sources import load_yaml
-from finetune.exporting.model_card import base_name, describe_training
-from finetune.exporting.model_card_metadata import THIS_MODEL
-from recipes.speech.model_card import render_voice_card
+from overtone.finetune.config_sources import load_yaml
+from overtone.finetune.exporting.model_card import base_name, describe_training
+from overtone.finetune.exporting.model_card_metadata import THIS_MODEL
+from overtone.recipes.speech.model_card import render_voice_card
 
 USE = """Trained: {trained}, {steps:,} steps at a learning rate of {lr:g}; supervised: {supervise}.
 Codec: the folder `speech_codec` ({codec} or a copy), with a licence of its own.

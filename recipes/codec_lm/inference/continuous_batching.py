@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from finetune.errors import UserError
-from recipes.speech.decoding.continuous_batching import FrameBatch
-from recipes.speech.decoding.per_row_sampling import RowSampling
-from recipes.speech.decoding.ragged_kv_cache import RowCache, count_rows
-from recipes.speech.decoding.token_sampling import CodeSampler
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.decoding.continuous_batching import FrameBatch
+from overtone.recipes.speech.decoding.per_row_sampling import RowSampling
+from overtone.recipes.speech.decoding.ragged_kv_cache import RowCache, count_rows
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 
 from .token_decoding import SpeechTokenDecoder
 

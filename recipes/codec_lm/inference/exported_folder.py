@@ -7,12 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from data_prep import manifest
-from finetune.errors import UserError
-from finetune.storage.model_security import CONFIG
-from recipes.speech import request_checks
-from recipes.speech.interface import SpeechRequest
-from recipes.speech.voices_json_schema import VOICES, read_voices
+from overtone.data_prep import manifest
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.model_security import CONFIG
+from overtone.recipes.speech import request_checks
+from overtone.recipes.speech.interface import SpeechRequest
+from overtone.recipes.speech.voices_json_schema import VOICES, read_voices
 
 from ..families import Family, choose_family
 from ..token_sampling_settings import SCHEME
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExportedSpeechTokens:
-    """A folder written by `finetune export`, or a released model. Implements `recipes.speech.interface.VoiceFolder`, without `open`."""
+    """A folder written by `finetune export`, or a released model. Implements `overtone.recipes.speech.interface.VoiceFolder`, without
+    `open`."""
 
     folder: Path
     family: Family
@@ -37,8 +38,8 @@ class ExportedSpeechTokens:
     @classmethod
     def inspect(cls, folder: Path) -> Self:
         """Read the folder. Raises `UserError` if it is not a language model."""
-        from recipes.language.causal_model import causal_language_model
-        from recipes.language.tokenizer import load_tokenizer
+        from overtone.recipes.language.causal_model import causal_language_model
+        from overtone.recipes.language.tokenizer import load_tokenizer
 
         config = request_checks.check_model_config(folder, causal_language_model())
         family = choose_family(folder, lambda: load_tokenizer(folder, None).get_vocab(), None)
@@ -51,7 +52,7 @@ class ExportedSpeechTokens:
     @cached_property
     def processor(self) -> SpeechTextProcessor:
         """The tokenizer with the family's tokens."""
-        from recipes.language.tokenizer import load_tokenizer
+        from overtone.recipes.language.tokenizer import load_tokenizer
 
         from ..sequence_layout import SpeechTextProcessor, find_token_ids
 

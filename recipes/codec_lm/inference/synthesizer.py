@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_prep.audio_codecs.snac_codec import CODEC_FOLDER
-from data_prep.audio_codecs.snac_stream_decoder import StreamingSnacDecoder, decode_codes
-from finetune.errors import UserError
-from recipes.language.model_loading import load_for_generation
-from recipes.speech.decoding.frame_loop import DecodedCodes
-from recipes.speech.frame_synthesizer import FrameVoice
-from recipes.speech.interface import SpeechRequest, SpeechSampling
-from recipes.speech.sampling_settings import extend_sampling
+from overtone.data_prep.audio_codecs.snac_codec import CODEC_FOLDER
+from overtone.data_prep.audio_codecs.snac_stream_decoder import StreamingSnacDecoder, decode_codes
+from overtone.finetune.errors import UserError
+from overtone.recipes.language.model_loading import load_for_generation
+from overtone.recipes.speech.decoding.frame_loop import DecodedCodes
+from overtone.recipes.speech.frame_synthesizer import FrameVoice
+from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
+from overtone.recipes.speech.sampling_settings import extend_sampling
 
 from ..dataset_speakers_and_codec import open_run_codec
 from ..token_sampling_settings import TokenSampling, make_sampler, resolve_settings
@@ -29,7 +29,7 @@ from .token_decoding import SpeechTokenDecoder, SpeechTokenSession
 class TokenSynthesizer(FrameVoice):
     """Owns a loaded model and its codec, on the GPU if there is one; `close` frees their memory. Not thread-safe.
 
-    Implements `recipes.speech.interface.Voice`.
+    Implements `overtone.recipes.speech.interface.Voice`.
     """
 
     can_clone = False

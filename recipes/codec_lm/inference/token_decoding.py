@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from finetune.errors import UserError
-from recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers
-from recipes.speech.decoding.frame_loop import FrameLoop
-from recipes.speech.decoding.left_padding import PaddedSlots, pad_left
-from recipes.speech.decoding.token_sampling import CodeSampler, draw_random_numbers
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers
+from overtone.recipes.speech.decoding.frame_loop import FrameLoop
+from overtone.recipes.speech.decoding.left_padding import PaddedSlots, pad_left
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler, draw_random_numbers
 
 from ..sequence_layout import SpeechTokenIds
 

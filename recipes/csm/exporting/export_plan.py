@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from finetune.checkpointing.checkpoint_metadata import JsonPart, check_recipe_state
-from finetune.errors import UserError
-from finetune.exporting.model_card_metadata import read_base_metadata
-from finetune.recipe import ExportPlan
-from finetune.storage import files
-from finetune.storage.model_security import CONFIG, cleaned
-from recipes.speech.voices_json_schema import VOICES, TrainedSpeaker, TrainedVoices
+from overtone.finetune.checkpointing.checkpoint_metadata import JsonPart, check_recipe_state
+from overtone.finetune.errors import UserError
+from overtone.finetune.exporting.model_card_metadata import read_base_metadata
+from overtone.finetune.recipe import ExportPlan
+from overtone.finetune.storage import files
+from overtone.finetune.storage.model_security import CONFIG, cleaned
+from overtone.recipes.speech.voices_json_schema import VOICES, TrainedSpeaker, TrainedVoices
 
 from ..model.csm_model import COPY
 from ..model.model_config import read_config

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from finetune.exporting.model_card_metadata import THIS_MODEL
-from recipes.speech.model_card import render_voice_card
+from overtone.finetune.exporting.model_card_metadata import THIS_MODEL
+from overtone.recipes.speech.model_card import render_voice_card
 
 USE = """\
 A speaker's number is the `role` of a turn. {context}

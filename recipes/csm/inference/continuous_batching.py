@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from recipes.speech.decoding.continuous_batching import FrameBatch
-from recipes.speech.decoding.per_row_sampling import RowFrameSampling
-from recipes.speech.decoding.ragged_kv_cache import RowCache, count_rows
-from recipes.speech.decoding.token_sampling import FrameSampler
+from overtone.recipes.speech.decoding.continuous_batching import FrameBatch
+from overtone.recipes.speech.decoding.per_row_sampling import RowFrameSampling
+from overtone.recipes.speech.decoding.ragged_kv_cache import RowCache, count_rows
+from overtone.recipes.speech.decoding.token_sampling import FrameSampler
 
 from .frame_decoding import CsmDecoder
 

@@ -7,10 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from data_prep import manifest
-from finetune.errors import UserError
-from recipes.speech import request_checks
-from recipes.speech.interface import SpeechRequest
+from overtone.data_prep import manifest
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech import request_checks
+from overtone.recipes.speech.interface import SpeechRequest
 
 from .sampling_settings import SCHEME
 
@@ -25,7 +25,7 @@ RELEASED_SPEAKERS = {"0": 0, "1": 1}
 
 @dataclass(frozen=True)
 class ExportedCsm:
-    """Implements `recipes.speech.interface.VoiceFolder`, without `open`."""
+    """Implements `overtone.recipes.speech.interface.VoiceFolder`, without `open`."""
 
     folder: Path
     speakers: dict[str, int]

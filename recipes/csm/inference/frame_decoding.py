@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers, KeyValueCache, make_codebook_windows
-from recipes.speech.decoding.frame_loop import FrameLoop
-from recipes.speech.decoding.left_padding import PaddedSlots, pad_left
-from recipes.speech.decoding.token_sampling import CodeChooser, FrameSampler, draw_random_numbers
+from overtone.recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers, KeyValueCache, make_codebook_windows
+from overtone.recipes.speech.decoding.frame_loop import FrameLoop
+from overtone.recipes.speech.decoding.left_padding import PaddedSlots, pad_left
+from overtone.recipes.speech.decoding.token_sampling import CodeChooser, FrameSampler, draw_random_numbers
 
 from ..model.sequence_layout import CsmTokens
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from recipes.speech.interface import SpeechSampling
-from recipes.speech.sampling_settings import SamplingScheme
+from overtone.recipes.speech.interface import SpeechSampling
+from overtone.recipes.speech.sampling_settings import SamplingScheme
 
 SHAPES = ("temperature", "top_k", "top_p")
 PREFIX = "depth_decoder_"

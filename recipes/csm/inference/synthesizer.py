@@ -1,4 +1,4 @@
-"""A loaded CSM that speaks many requests, through `recipes.speech.interface.Voice`.
+"""A loaded CSM that speaks many requests, through `overtone.recipes.speech.interface.Voice`.
 
 A request with a reference clip is a conversation of two turns of one speaker: the clip with its transcript, and the text. The model then
 continues in the voice of the clip.
@@ -15,18 +15,18 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from data_prep.audio.waveform import AudioError, read_audio
-from data_prep.audio_codecs.mimi_codec import LoadedMimiCodec, open_csm_codec
-from data_prep.audio_codecs.mimi_stream_decoder import MimiStream, MimiStreamDecoder
-from finetune.errors import UserError
-from finetune.hardware import cudnn_sdpa
-from finetune.modeling.loading import materialise
-from finetune.storage.model_security import require_safetensors
-from recipes.speech.decoding.frame_loop import DecodedCodes
-from recipes.speech.decoding.token_sampling import make_frame_sampler
-from recipes.speech.frame_synthesizer import FrameVoice
-from recipes.speech.interface import SpeechRequest, SpeechSampling
-from recipes.speech.reference_cache import ReferenceClips
+from overtone.data_prep.audio.waveform import AudioError, read_audio
+from overtone.data_prep.audio_codecs.mimi_codec import LoadedMimiCodec, open_csm_codec
+from overtone.data_prep.audio_codecs.mimi_stream_decoder import MimiStream, MimiStreamDecoder
+from overtone.finetune.errors import UserError
+from overtone.finetune.hardware import cudnn_sdpa
+from overtone.finetune.modeling.loading import materialise
+from overtone.finetune.storage.model_security import require_safetensors
+from overtone.recipes.speech.decoding.frame_loop import DecodedCodes
+from overtone.recipes.speech.decoding.token_sampling import make_frame_sampler
+from overtone.recipes.speech.frame_synthesizer import FrameVoice
+from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
+from overtone.recipes.speech.reference_cache import ReferenceClips
 
 from ..model.csm_model import CsmTrainingModel, build_on_meta
 from ..model.model_config import read_config

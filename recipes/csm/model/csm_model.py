@@ -23,10 +23,10 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.csm.modeling_csm import CsmBackboneModel, CsmDecoderLayer, CsmDepthDecoderForCausalLM
 
-from finetune.errors import UserError
-from finetune.modeling.loss_head import LossHead, of_logits
-from finetune.recipe import BASE_DISTANCE, BASE_STATES
-from finetune.storage.construction_limits import limit_construction
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling.loss_head import LossHead, of_logits
+from overtone.finetune.recipe import BASE_DISTANCE, BASE_STATES
+from overtone.finetune.storage.construction_limits import limit_construction
 
 from .model_config import explain_failure
 

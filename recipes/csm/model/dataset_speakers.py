@@ -7,16 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_prep.audio_codecs.mimi_codec import open_csm_codec
-from finetune.config import Config
-from finetune.data.context_rows import EarlierRows
-from finetune.errors import UserError
-from recipes.recipe_state_file import store_state
-from recipes.speech.dataset_speakers import SpeakerClips, collect_clips
-from recipes.speech.evaluation.evaluation_items import visit_rows
-from recipes.speech.training_files import check_dataset_codec, list_training_files
-from recipes.speech.voices_json_content import make_voices_state
-from recipes.speech.voices_json_schema import VOICES, read_voices
+from overtone.data_prep.audio_codecs.mimi_codec import open_csm_codec
+from overtone.finetune.config import Config
+from overtone.finetune.data.context_rows import EarlierRows
+from overtone.finetune.errors import UserError
+from overtone.recipes.recipe_state_file import store_state
+from overtone.recipes.speech.dataset_speakers import SpeakerClips, collect_clips
+from overtone.recipes.speech.evaluation.evaluation_items import visit_rows
+from overtone.recipes.speech.training_files import check_dataset_codec, list_training_files
+from overtone.recipes.speech.voices_json_content import make_voices_state
+from overtone.recipes.speech.voices_json_schema import VOICES, read_voices
 
 from ..options import Options, limit_context
 from .model_config import FRAME_RATE

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from finetune.errors import UserError
-from finetune.storage.model_classes import COMMON_TOKENIZERS
-from finetune.storage.model_security import CONFIG, Kind, admit
-from finetune.storage.strict_json import one_line
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.model_classes import COMMON_TOKENIZERS
+from overtone.finetune.storage.model_security import CONFIG, Kind, admit
+from overtone.finetune.storage.strict_json import one_line
 
 CODEC_TYPE, DEPTH_TYPE = "mimi", "csm_depth_decoder_model"
 

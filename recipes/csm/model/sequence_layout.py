@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from finetune.errors import UserError
-from finetune.recipe import Batch, RowPlace, Sample
-from finetune.storage.model_security import admit
-from finetune.storage.strict_json import first_line
-from recipes.speech.dataset_row_checks import check_codes, check_is_speech, check_text, find_speaker_name
+from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import Batch, RowPlace, Sample
+from overtone.finetune.storage.model_security import admit
+from overtone.finetune.storage.strict_json import first_line
+from overtone.recipes.speech.dataset_row_checks import check_codes, check_is_speech, check_text, find_speaker_name
 
 from .model_config import CSM
 

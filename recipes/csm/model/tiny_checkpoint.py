@@ -1,6 +1,6 @@
 """A small CSM checkpoint with random weights, codec included, from transformers' own classes and with the files of the released folder.
 
-    python -m recipes.csm.model.tiny_checkpoint FOLDER [--seed 0]
+    python -m overtone.recipes.csm.model.tiny_checkpoint FOLDER [--seed 0]
 
 For tests and for trying the commands: it runs the same code as the released model, in seconds and without a download. It speaks noise until
 it is trained.
@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from finetune.errors import exit_code
-from finetune.storage import files
-from recipes.tiny_checkpoints import (
+from overtone.finetune.errors import exit_code
+from overtone.finetune.storage import files
+from overtone.recipes.tiny_checkpoints import (
     make_parser,
     report_checkpoint,
     require_new_folder,
@@ -176,7 +176,7 @@ def make_weights(config: Any, seed: int) -> bytes:
 
 def main(argv: list[str]) -> int:
     """Body of the command line."""
-    arguments = make_parser("recipes.csm.model.tiny_checkpoint", "Build a small random CSM checkpoint.").parse_args(argv)
+    arguments = make_parser("overtone.recipes.csm.model.tiny_checkpoint", "Build a small random CSM checkpoint.").parse_args(argv)
     return report_checkpoint(build(arguments.folder, arguments.seed))
 
 

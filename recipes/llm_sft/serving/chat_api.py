@@ -17,12 +17,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request as Call
 from starlette.responses import JSONResponse, Response
 
-from data_prep.pages.request_validation import Route
-from recipes.serving.api_errors import Refusal, to_refusal, validation_refusal
-from recipes.serving.continuous_batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
-from recipes.serving.model_names import require_model
-from recipes.serving.running_batch_interface import STOP
-from recipes.serving.streamed_response import DeadlineResponse, await_first, find_client
+from overtone.data_prep.pages.request_validation import Route
+from overtone.recipes.serving.api_errors import Refusal, to_refusal, validation_refusal
+from overtone.recipes.serving.continuous_batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
+from overtone.recipes.serving.model_names import require_model
+from overtone.recipes.serving.running_batch_interface import STOP
+from overtone.recipes.serving.streamed_response import DeadlineResponse, await_first, find_client
 
 from .chat_queue import AnswerProgress, ChatQueue
 from .chat_requests import ChatCall, parse_call

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from recipes.serving.running_batch_interface import LENGTH, STOP, StepProgress
-from recipes.speech.decoding.continuous_batching import RowFrame
-from recipes.speech.decoding.token_sampling import CodeSampler
+from overtone.recipes.serving.running_batch_interface import LENGTH, STOP, StepProgress
+from overtone.recipes.speech.decoding.continuous_batching import RowFrame
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 
 from ..generation import LoadedModel
 from .continuous_batching import TokenBatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from recipes.serving.prometheus_metrics import RequestMetrics, ServerMetrics, format_by_model
+from overtone.recipes.serving.prometheus_metrics import RequestMetrics, ServerMetrics, format_by_model
 
 
 @dataclass

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
-from recipes.serving.request_queue import RequestQueue
-from recipes.serving.running_batch_interface import OneAtATime, RunningBatch, StepProgress
+from overtone.recipes.serving.request_queue import RequestQueue
+from overtone.recipes.serving.running_batch_interface import OneAtATime, RunningBatch, StepProgress
 
 from ..generation import LoadedModel
 from .batching_compatibility import find_obstacle

@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from data_prep.chats.chat_messages import Message, MessageError, read_message
-from finetune.errors import UserError
-from recipes.serving.api_errors import Refusal
-from recipes.speech.decoding.token_sampling import CodeSampler
+from overtone.data_prep.chats.chat_messages import Message, MessageError, read_message
+from overtone.finetune.errors import UserError
+from overtone.recipes.serving.api_errors import Refusal
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 
 from ..generation import tokenize_prompt
 from .chat_batch import AnswerRequest

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from recipes.speech.decoding.continuous_batching import FrameBatch
-from recipes.speech.decoding.per_row_sampling import RowSampling
-from recipes.speech.decoding.ragged_kv_cache import count_rows
-from recipes.speech.decoding.token_sampling import CodeSampler
+from overtone.recipes.speech.decoding.continuous_batching import FrameBatch
+from overtone.recipes.speech.decoding.per_row_sampling import RowSampling
+from overtone.recipes.speech.decoding.ragged_kv_cache import count_rows
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 
 from .ragged_transformers_cache import StockRowCache
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import AttentionInterface, Cache, DynamicCache
 
-from recipes.speech.decoding.cached_decoder_layers import KeyValueCache, write_slots
-from recipes.speech.decoding.ragged_kv_cache import RowSlots
+from overtone.recipes.speech.decoding.cached_decoder_layers import KeyValueCache, write_slots
+from overtone.recipes.speech.decoding.ragged_kv_cache import RowSlots
 
 ONE_POSITION = "one_position_of_rows"
 """Name of `attend_one_position` in transformers."""

@@ -12,18 +12,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data_prep.pages import web_server
-from finetune.argument_parsing import parse_arguments
-from finetune.errors import UserError
-from finetune.terminal import print_line
-from recipes.serving.server_options import Address, check_server_options, require_packages
+from overtone.data_prep.pages import web_server
+from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.errors import UserError
+from overtone.finetune.terminal import print_line
+from overtone.recipes.serving.server_options import Address, check_server_options, require_packages
 
 from ..cli_arguments import make_serve_parser
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from recipes.serving.access_control import AccessPolicy
+    from overtone.recipes.serving.access_control import AccessPolicy
 
     from ..generation import LoadedModel
     from .chat_metrics import ChatServerMetrics
@@ -35,9 +35,9 @@ def serve(folders: Mapping[str, Path], argv: list[str]) -> int:
     args = parse_arguments(make_serve_parser(), argv)
     check_server_options(args, ("max_new_tokens", "context"))
     require_packages(("fastapi", "uvicorn"), "overtone[text,serve]")
-    from recipes.serving.access_control import load_access_policy
-    from recipes.serving.draining_server import DrainingServer
-    from recipes.serving.model_names import list_typed_names, name_models
+    from overtone.recipes.serving.access_control import load_access_policy
+    from overtone.recipes.serving.draining_server import DrainingServer
+    from overtone.recipes.serving.model_names import list_typed_names, name_models
 
     from .chat_metrics import ChatServerMetrics
 
@@ -96,11 +96,11 @@ def build_app(chats: ChatQueue, policy: AccessPolicy, metrics: ChatServerMetrics
     from fastapi import FastAPI
     from starlette.middleware import Middleware
 
-    from data_prep.pages.request_validation import add_request_guard
-    from recipes.serving import draining_server
-    from recipes.serving.access_control import AccessControl
-    from recipes.serving.api_errors import to_refusal
-    from recipes.serving.prometheus_metrics import count_responses
+    from overtone.data_prep.pages.request_validation import add_request_guard
+    from overtone.recipes.serving import draining_server
+    from overtone.recipes.serving.access_control import AccessControl
+    from overtone.recipes.serving.api_errors import to_refusal
+    from overtone.recipes.serving.prometheus_metrics import count_responses
 
     from . import chat_api
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
-from recipes.serving.running_batch_interface import LENGTH, STOP
-from recipes.speech.decoding.token_sampling import CodeSampler
+from overtone.recipes.serving.running_batch_interface import LENGTH, STOP
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 
 from ..generation import LoadedModel
 from .chat_batch import AnswerPiece, AnswerRequest

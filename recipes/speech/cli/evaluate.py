@@ -11,25 +11,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data_prep.audio_codecs.interface import SpeakerEncoder
-from data_prep.speakers import resemblyzer_encoder
-from finetune.errors import UserError
-from finetune.exporting.model_card_metadata import README, add_metadata
-from finetune.storage import files, input_files
-from finetune.storage.hub_download import commit_of
-from finetune.storage.model_resolver import resolve_model
-from finetune.terminal import print_line
-from recipes.ray_generation import open_engine
-from recipes.speech.cli import seed_tts_protocol
-from recipes.speech.cli.evaluation_arguments import CLIPS, JSON, MARKDOWN, PAGE, check_numbers, check_out, choose_out, find_encoder, parse
-from recipes.speech.evaluation import evaluation_items, intelligibility, result_rendering, results_page, scoring, systems
-from recipes.speech.evaluation.evaluation_items import Item
-from recipes.speech.evaluation.results import Evaluation
-from recipes.speech.evaluation.systems import RECORDINGS, System, Take
-from recipes.speech.interface import SpeechRecipe, SpeechSampling
+from overtone.data_prep.audio_codecs.interface import SpeakerEncoder
+from overtone.data_prep.speakers import resemblyzer_encoder
+from overtone.finetune.errors import UserError
+from overtone.finetune.exporting.model_card_metadata import README, add_metadata
+from overtone.finetune.storage import files, input_files
+from overtone.finetune.storage.hub_download import commit_of
+from overtone.finetune.storage.model_resolver import resolve_model
+from overtone.finetune.terminal import print_line
+from overtone.recipes.ray_generation import open_engine
+from overtone.recipes.speech.cli import seed_tts_protocol
+from overtone.recipes.speech.cli.evaluation_arguments import (
+    CLIPS,
+    JSON,
+    MARKDOWN,
+    PAGE,
+    check_numbers,
+    check_out,
+    choose_out,
+    find_encoder,
+    parse,
+)
+from overtone.recipes.speech.evaluation import evaluation_items, intelligibility, result_rendering, results_page, scoring, systems
+from overtone.recipes.speech.evaluation.evaluation_items import Item
+from overtone.recipes.speech.evaluation.results import Evaluation
+from overtone.recipes.speech.evaluation.systems import RECORDINGS, System, Take
+from overtone.recipes.speech.interface import SpeechRecipe, SpeechSampling
 
 if TYPE_CHECKING:
-    from data_prep.parallel.ray_pool import RayWorkers
+    from overtone.data_prep.parallel.ray_pool import RayWorkers
 
 
 @dataclass(frozen=True)

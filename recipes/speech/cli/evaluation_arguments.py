@@ -8,15 +8,15 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep.audio_codecs.interface import SpeakerEncoder, UnsupportedModelError
-from data_prep.audio_codecs.selection import open_speaker_encoder
-from finetune.argument_parsing import parse_arguments
-from finetune.errors import UserError
-from finetune.storage.hub_download import commit_of
-from recipes.ray_generation import add_engine_options, check_engine_options
-from recipes.speech.evaluation import systems
-from recipes.speech.evaluation.systems import System
-from recipes.speech.interface import SpeechRecipe
+from overtone.data_prep.audio_codecs.interface import SpeakerEncoder, UnsupportedModelError
+from overtone.data_prep.audio_codecs.selection import open_speaker_encoder
+from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.hub_download import commit_of
+from overtone.recipes.ray_generation import add_engine_options, check_engine_options
+from overtone.recipes.speech.evaluation import systems
+from overtone.recipes.speech.evaluation.systems import System
+from overtone.recipes.speech.interface import SpeechRecipe
 
 ABOUT = """Evaluate a voice: intelligibility, speaker similarity, speaking rate, unended speech; and whether training improved them.
 

@@ -16,19 +16,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from finetune.argument_parsing import parse_arguments
-from finetune.errors import UserError, format_count
-from finetune.storage import files
-from finetune.storage.synthetic_audio_mark import SyntheticMark, read_synthetic_mark
-from finetune.terminal import print_diagnostic, print_line
-from recipes.ray_generation import add_engine_options, check_engine_options, open_engine
-from recipes.speech.batch_synthesis import speak_batches
-from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling, Voice, VoiceFolder
-from recipes.speech.marked_audio_encoding import encode_marked_wav, encode_pcm, wav_header
-from recipes.speech.model_fingerprint import compute_model_key
-from recipes.speech.passages import PassageJoiner, join_results, split_request
-from recipes.speech.sampling_settings import SamplingScheme
-from recipes.speech.spoken_text import SpokenText, describe_total, prepare_request
+from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.errors import UserError, format_count
+from overtone.finetune.storage import files
+from overtone.finetune.storage.synthetic_audio_mark import SyntheticMark, read_synthetic_mark
+from overtone.finetune.terminal import print_diagnostic, print_line
+from overtone.recipes.ray_generation import add_engine_options, check_engine_options, open_engine
+from overtone.recipes.speech.batch_synthesis import speak_batches
+from overtone.recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling, Voice, VoiceFolder
+from overtone.recipes.speech.marked_audio_encoding import encode_marked_wav, encode_pcm, wav_header
+from overtone.recipes.speech.model_fingerprint import compute_model_key
+from overtone.recipes.speech.passages import PassageJoiner, join_results, split_request
+from overtone.recipes.speech.sampling_settings import SamplingScheme
+from overtone.recipes.speech.spoken_text import SpokenText, describe_total, prepare_request
 
 from . import synthesis_manifest, text_inputs
 from .text_inputs import TextLine

@@ -15,33 +15,33 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import soundfile
 
-from data_prep import manifest
-from data_prep.clips import dnsmos
-from data_prep.clips.dnsmos import SoundScorer
-from data_prep.speakers import resemblyzer_encoder
-from finetune.data.row_problems import RowProblem, format_row_problems
-from finetune.errors import UserError
-from finetune.storage import files
-from finetune.storage.model_resolver import resolve_model
-from finetune.storage.strict_json import first_line
-from finetune.storage.text_lines import read_lines
-from finetune.terminal import print_line
-from recipes.ray_generation import open_engine
-from recipes.speech.cli.evaluation_arguments import CLIPS, SEED_TTS_EVAL, check_numbers, check_out, find_encoder
-from recipes.speech.evaluation import evaluation_items, intelligibility, scoring, systems
-from recipes.speech.evaluation.evaluation_items import Item
-from recipes.speech.evaluation.metric_aggregation import ScoredClip
-from recipes.speech.evaluation.seed_tts_eval import average_similarity, report, whisper_recognizer
-from recipes.speech.evaluation.seed_tts_eval.prompts import Prompt, read_prompts
-from recipes.speech.evaluation.seed_tts_eval.report import ProtocolReport, ProtocolScores
-from recipes.speech.evaluation.seed_tts_eval.whisper_recognizer import RecognizerFolder
-from recipes.speech.evaluation.seed_tts_eval.word_error_rate import UtteranceErrors, count_utterance_errors
-from recipes.speech.evaluation.systems import System, Take
-from recipes.speech.interface import SpeechRecipe, SpeechSampling
+from overtone.data_prep import manifest
+from overtone.data_prep.clips import dnsmos
+from overtone.data_prep.clips.dnsmos import SoundScorer
+from overtone.data_prep.speakers import resemblyzer_encoder
+from overtone.finetune.data.row_problems import RowProblem, format_row_problems
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
+from overtone.finetune.storage.model_resolver import resolve_model
+from overtone.finetune.storage.strict_json import first_line
+from overtone.finetune.storage.text_lines import read_lines
+from overtone.finetune.terminal import print_line
+from overtone.recipes.ray_generation import open_engine
+from overtone.recipes.speech.cli.evaluation_arguments import CLIPS, SEED_TTS_EVAL, check_numbers, check_out, find_encoder
+from overtone.recipes.speech.evaluation import evaluation_items, intelligibility, scoring, systems
+from overtone.recipes.speech.evaluation.evaluation_items import Item
+from overtone.recipes.speech.evaluation.metric_aggregation import ScoredClip
+from overtone.recipes.speech.evaluation.seed_tts_eval import average_similarity, report, whisper_recognizer
+from overtone.recipes.speech.evaluation.seed_tts_eval.prompts import Prompt, read_prompts
+from overtone.recipes.speech.evaluation.seed_tts_eval.report import ProtocolReport, ProtocolScores
+from overtone.recipes.speech.evaluation.seed_tts_eval.whisper_recognizer import RecognizerFolder
+from overtone.recipes.speech.evaluation.seed_tts_eval.word_error_rate import UtteranceErrors, count_utterance_errors
+from overtone.recipes.speech.evaluation.systems import System, Take
+from overtone.recipes.speech.interface import SpeechRecipe, SpeechSampling
 
 if TYPE_CHECKING:
-    from data_prep.parallel.ray_pool import RayWorkers
-    from recipes.speech.evaluation.seed_tts_eval.wavlm_ecapa import SimilarityModel
+    from overtone.data_prep.parallel.ray_pool import RayWorkers
+    from overtone.recipes.speech.evaluation.seed_tts_eval.wavlm_ecapa import SimilarityModel
 
 NONE = "none"
 """Value of --protocol-asr for no recognizer."""
@@ -153,7 +153,7 @@ def find_asr(args: argparse.Namespace) -> RecognizerFolder | None:
 def find_similarity(args: argparse.Namespace) -> SimilarityModel | None:
     if args.protocol_similarity is None:
         return None
-    from recipes.speech.evaluation.seed_tts_eval import wavlm_ecapa
+    from overtone.recipes.speech.evaluation.seed_tts_eval import wavlm_ecapa
 
     return wavlm_ecapa.find_similarity_model(args.protocol_similarity)
 

@@ -13,28 +13,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_prep import manifest
-from data_prep.audio_codecs.interface import SpeakerEncoder
-from data_prep.speakers import resemblyzer_encoder
-from finetune.argument_parsing import parse_arguments
-from finetune.checkpointing import checkpoint
-from finetune.errors import UserError
-from finetune.exporting import export, selection_record
-from finetune.storage import files
-from finetune.terminal import print_line
-from recipes.speech.cli.evaluation_arguments import find_encoder
-from recipes.speech.cli.text_inputs import read_lines
-from recipes.speech.evaluation import evaluation_items, intelligibility, scoring, systems
-from recipes.speech.evaluation.evaluation_items import Check, Item, normalize
-from recipes.speech.evaluation.metric_aggregation import LEAST_TEXTS
-from recipes.speech.evaluation.systems import RECORDINGS, Take
-from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling
-from recipes.speech.selection import candidate_measures, candidates, result_rendering, selection_page
-from recipes.speech.selection.candidate_measures import ClipRuler, ComparedClip
-from recipes.speech.selection.candidate_ranking import DEFAULT_WEIGHTS, MEASURES, PACE, decide
-from recipes.speech.selection.candidates import VoiceCandidate
-from recipes.speech.selection.result_rendering import SelectionResult
-from recipes.speech.selection.stratified_texts import SpokenTexts, choose_texts
+from overtone.data_prep import manifest
+from overtone.data_prep.audio_codecs.interface import SpeakerEncoder
+from overtone.data_prep.speakers import resemblyzer_encoder
+from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.errors import UserError
+from overtone.finetune.exporting import export, selection_record
+from overtone.finetune.storage import files
+from overtone.finetune.terminal import print_line
+from overtone.recipes.speech.cli.evaluation_arguments import find_encoder
+from overtone.recipes.speech.cli.text_inputs import read_lines
+from overtone.recipes.speech.evaluation import evaluation_items, intelligibility, scoring, systems
+from overtone.recipes.speech.evaluation.evaluation_items import Check, Item, normalize
+from overtone.recipes.speech.evaluation.metric_aggregation import LEAST_TEXTS
+from overtone.recipes.speech.evaluation.systems import RECORDINGS, Take
+from overtone.recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling
+from overtone.recipes.speech.selection import candidate_measures, candidates, result_rendering, selection_page
+from overtone.recipes.speech.selection.candidate_measures import ClipRuler, ComparedClip
+from overtone.recipes.speech.selection.candidate_ranking import DEFAULT_WEIGHTS, MEASURES, PACE, decide
+from overtone.recipes.speech.selection.candidates import VoiceCandidate
+from overtone.recipes.speech.selection.result_rendering import SelectionResult
+from overtone.recipes.speech.selection.stratified_texts import SpokenTexts, choose_texts
 
 STRENGTHS = (0.4, 0.7, 1.0)
 PICTURE, PAGE, CANDIDATES = "selection.png", "selection.html", "candidates"

@@ -12,11 +12,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from finetune.storage import files, strict_json
-from finetune.storage.synthetic_audio_mark import SyntheticMark
-from finetune.storage.text_lines import read_lines
-from recipes.speech.interface import SpeechRequest, SpeechResult, SpeechSampling
-from recipes.speech.marked_audio_encoding import encode_marked_wav
+from overtone.finetune.storage import files, strict_json
+from overtone.finetune.storage.synthetic_audio_mark import SyntheticMark
+from overtone.finetune.storage.text_lines import read_lines
+from overtone.recipes.speech.interface import SpeechRequest, SpeechResult, SpeechSampling
+from overtone.recipes.speech.marked_audio_encoding import encode_marked_wav
 
 from .text_inputs import TextLine
 

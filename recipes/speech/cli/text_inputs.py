@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from finetune.errors import UserError
-from finetune.storage import strict_json, text_lines
-from recipes.speech.interface import SpeechRequest
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import strict_json, text_lines
+from overtone.recipes.speech.interface import SpeechRequest
 
 ROW_KEYS = ("text", "speaker", "language")
 SHOWN_PROBLEMS = 10

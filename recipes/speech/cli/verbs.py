@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from finetune.recipe import Answer, Inference, MeasuredAnswers, PreparedMetrics, SampleMetrics
+from overtone.finetune.recipe import Answer, Inference, MeasuredAnswers, PreparedMetrics, SampleMetrics
 
 if TYPE_CHECKING:
-    from finetune.config import Config
+    from overtone.finetune.config import Config
 
     from .generate import GenerateCommand
 
@@ -32,19 +32,19 @@ class SpeechVerbs:
 
     def sample(self, folder: Path, prompts: list[str]) -> list[Answer]:
         """Prompts spoken by an export during training."""
-        from recipes.speech.evaluation import samples_during_training
+        from overtone.recipes.speech.evaluation import samples_during_training
 
         return samples_during_training.speak_prompts(self.load_command().speech, folder, prompts)
 
     def prepare_metrics(self, config: Config) -> PreparedMetrics | None:
         """What measuring those clips needs."""
-        from recipes.speech.selection import sample_measurement_during_training
+        from overtone.recipes.speech.selection import sample_measurement_during_training
 
         return sample_measurement_during_training.prepare(config)
 
     def measure(self, folder: Path, prompts: list[str], answers: list[Answer], prepared: PreparedMetrics) -> MeasuredAnswers:
         """WER, similarity and endings of those clips."""
-        from recipes.speech.selection import sample_measurement_during_training
+        from overtone.recipes.speech.selection import sample_measurement_during_training
 
         return sample_measurement_during_training.measure(self.load_command().speech, folder, prompts, answers, prepared)
 
@@ -62,7 +62,7 @@ class SpeechVerbs:
 
     def serve(self, folders: Mapping[str, Path], argv: list[str]) -> int:
         """Body of `finetune serve`: a web page, and OpenAI's speech API."""
-        from recipes.speech.serving import serve_command
+        from overtone.recipes.speech.serving import serve_command
 
         return serve_command.serve(self.load_command().speech.inspect, folders, argv)
 
@@ -93,6 +93,6 @@ class SpeechVerbs:
 
 def print_serve_help() -> None:
     """Print the options of `finetune serve`, and exit as argparse does."""
-    from recipes.speech.serving import serve_command
+    from overtone.recipes.speech.serving import serve_command
 
     serve_command.parse(["--help"])

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from finetune.errors import UserError
+from overtone.finetune.errors import UserError
 
 
 class RMSNorm:

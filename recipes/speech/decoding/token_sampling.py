@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recipes.speech.interface import SpeechSampling
-from recipes.speech.sampling_settings import SamplingScheme
+from overtone.recipes.speech.interface import SpeechSampling
+from overtone.recipes.speech.sampling_settings import SamplingScheme
 
 
 class CodeChooser(Protocol):

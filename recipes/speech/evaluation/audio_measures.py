@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_prep.audio.silent_frames import FRAMES_PER_SECOND, find_silent_frames
-from data_prep.audio.waveform import MASTER_RATE, Samples
-from data_prep.clips.measurements import FULL_SCALE
+from overtone.data_prep.audio.silent_frames import FRAMES_PER_SECOND, find_silent_frames
+from overtone.data_prep.audio.waveform import MASTER_RATE, Samples
+from overtone.data_prep.clips.measurements import FULL_SCALE
 
 
 @dataclass(frozen=True)

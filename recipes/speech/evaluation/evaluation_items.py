@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from data_prep import manifest
-from data_prep.clips.measurements import WORD
-from finetune.data.row_problems import RowProblem, format_row_problems
-from finetune.errors import UserError
-from finetune.storage import input_files
-from finetune.storage.referenced_files import find_file
-from finetune.storage.strict_json import loads_object
+from overtone.data_prep import manifest
+from overtone.data_prep.clips.measurements import WORD
+from overtone.finetune.data.row_problems import RowProblem, format_row_problems
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import input_files
+from overtone.finetune.storage.referenced_files import find_file
+from overtone.finetune.storage.strict_json import loads_object
 
 SEEN, UNSEEN, ALL = "seen", "unseen", "all"
 """Groups of items: texts of the training data, other texts, and, where the training data is not given, all texts."""

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import soxr
 
-from data_prep import manifest
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples
-from data_prep.parallel.devices import choose_device
-from data_prep.segmentation import vad
-from data_prep.segmentation.vad import Region
-from data_prep.transcription import demo_whisper, faster_whisper_engine, whisper_engine, whisper_languages
-from finetune.errors import UserError
+from overtone.data_prep import manifest
+from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, Samples
+from overtone.data_prep.parallel.devices import choose_device
+from overtone.data_prep.segmentation import vad
+from overtone.data_prep.segmentation.vad import Region
+from overtone.data_prep.transcription import demo_whisper, faster_whisper_engine, whisper_engine, whisper_languages
+from overtone.finetune.errors import UserError
 
 WITHOUT_SPACES = frozenset({"chinese", "japanese"})
 RETRY_PAUSES = (0.3, 1.0)

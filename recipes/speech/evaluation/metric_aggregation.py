@@ -9,9 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from recipes.speech.evaluation.audio_measures import AudioMeasures
-from recipes.speech.evaluation.evaluation_items import Item
-from recipes.speech.evaluation.intelligibility import AlignedWord, ErrorCounts
+from overtone.recipes.speech.evaluation.audio_measures import AudioMeasures
+from overtone.recipes.speech.evaluation.evaluation_items import Item
+from overtone.recipes.speech.evaluation.intelligibility import AlignedWord, ErrorCounts
 
 Part = tuple[float, float]
 """(numerator, denominator) that one clip adds to a metric."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from data_prep.pages.report_charts import format_number
-from finetune import __version__
-from finetune.exporting.model_card_metadata import make_model_index
-from recipes.speech.evaluation.metric_aggregation import LEAST_TEXTS, ScoredClip, Verdict, metric_value
-from recipes.speech.evaluation.results import SET_TITLES, Evaluation
-from recipes.speech.evaluation.system_comparison import (
+from overtone import __version__
+from overtone.data_prep.pages.report_charts import format_number
+from overtone.finetune.exporting.model_card_metadata import make_model_index
+from overtone.recipes.speech.evaluation.metric_aggregation import LEAST_TEXTS, ScoredClip, Verdict, metric_value
+from overtone.recipes.speech.evaluation.results import SET_TITLES, Evaluation
+from overtone.recipes.speech.evaluation.system_comparison import (
     Comparison,
     SimilarityScale,
     compare_with_base,

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from recipes.speech.evaluation import metric_aggregation
-from recipes.speech.evaluation.evaluation_items import ALL, SEEN, UNSEEN, list_groups
-from recipes.speech.evaluation.metric_aggregation import Metric, ScoredClip, metric_value
-from recipes.speech.evaluation.systems import RECORDINGS, System
+from overtone.recipes.speech.evaluation import metric_aggregation
+from overtone.recipes.speech.evaluation.evaluation_items import ALL, SEEN, UNSEEN, list_groups
+from overtone.recipes.speech.evaluation.metric_aggregation import Metric, ScoredClip, metric_value
+from overtone.recipes.speech.evaluation.systems import RECORDINGS, System
 
 SET_TITLES = {UNSEEN: "Texts that are not in the training data", SEEN: "Texts of the training data", ALL: "All texts"}
 

@@ -10,26 +10,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
-from data_prep.pages.jinja_environment import make_environment, read_style
-from data_prep.pages.report_clips import AUDIO_BYTES, make_data_uri
-from data_prep.pages.spectrogram_images import draw_spectrogram
-from finetune.storage.synthetic_audio_mark import make_comment_of_copy
-from recipes.speech.evaluation import result_rendering
-from recipes.speech.evaluation.evaluation_items import Item
-from recipes.speech.evaluation.intelligibility import AlignedWord
-from recipes.speech.evaluation.metric_aggregation import Metric, ScoredClip, Verdict, metric_value
-from recipes.speech.evaluation.metric_curves import Plot, make_plot
-from recipes.speech.evaluation.results import SET_TITLES, Evaluation
-from recipes.speech.evaluation.scoring import read_clip
-from recipes.speech.evaluation.system_comparison import (
+from overtone.data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
+from overtone.data_prep.pages.jinja_environment import make_environment, read_style
+from overtone.data_prep.pages.report_clips import AUDIO_BYTES, make_data_uri
+from overtone.data_prep.pages.spectrogram_images import draw_spectrogram
+from overtone.finetune.storage.synthetic_audio_mark import make_comment_of_copy
+from overtone.recipes.speech.evaluation import result_rendering
+from overtone.recipes.speech.evaluation.evaluation_items import Item
+from overtone.recipes.speech.evaluation.intelligibility import AlignedWord
+from overtone.recipes.speech.evaluation.metric_aggregation import Metric, ScoredClip, Verdict, metric_value
+from overtone.recipes.speech.evaluation.metric_curves import Plot, make_plot
+from overtone.recipes.speech.evaluation.results import SET_TITLES, Evaluation
+from overtone.recipes.speech.evaluation.scoring import read_clip
+from overtone.recipes.speech.evaluation.system_comparison import (
     Comparison,
     checkpoint_curve,
     compare_with_base,
     describe_pace_drifts,
     similarity_scales,
 )
-from recipes.speech.evaluation.systems import RECORDINGS
+from overtone.recipes.speech.evaluation.systems import RECORDINGS
 
 TEMPLATE = Path(__file__).with_suffix(".html")
 SHOWN_TEXTS = 12

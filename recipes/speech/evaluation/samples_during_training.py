@@ -6,14 +6,14 @@ from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
 
-from data_prep import manifest
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.pages.spectrogram_images import draw_spectrogram
-from finetune.errors import UserError
-from finetune.recipe import Answer
-from recipes.speech.evaluation import audio_measures
-from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling
-from recipes.speech.marked_audio_encoding import UNNAMED, encode_marked_flac
+from overtone.data_prep import manifest
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.pages.spectrogram_images import draw_spectrogram
+from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import Answer
+from overtone.recipes.speech.evaluation import audio_measures
+from overtone.recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling
+from overtone.recipes.speech.marked_audio_encoding import UNNAMED, encode_marked_flac
 
 MAX_SECONDS = 12.0
 """Time limit. Samples may be generated on one core beside the run, and speech that is longer than this usually never ends."""

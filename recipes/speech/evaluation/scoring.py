@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from data_prep.audio.waveform import MASTER_RATE, AudioError, Samples, read_audio
-from data_prep.audio_codecs.interface import SpeakerEncoder
-from finetune.errors import UserError
-from finetune.storage import input_files
-from recipes.speech.evaluation import audio_measures, intelligibility, speaker_similarity
-from recipes.speech.evaluation.evaluation_items import Item
-from recipes.speech.evaluation.intelligibility import AlignedWord, Recognizer
-from recipes.speech.evaluation.metric_aggregation import ScoredClip
-from recipes.speech.evaluation.speaker_similarity import SimilarityEncoder, SpeakerClipVectors
-from recipes.speech.evaluation.systems import RECORDINGS, Take
+from overtone.data_prep.audio.waveform import MASTER_RATE, AudioError, Samples, read_audio
+from overtone.data_prep.audio_codecs.interface import SpeakerEncoder
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import input_files
+from overtone.recipes.speech.evaluation import audio_measures, intelligibility, speaker_similarity
+from overtone.recipes.speech.evaluation.evaluation_items import Item
+from overtone.recipes.speech.evaluation.intelligibility import AlignedWord, Recognizer
+from overtone.recipes.speech.evaluation.metric_aggregation import ScoredClip
+from overtone.recipes.speech.evaluation.speaker_similarity import SimilarityEncoder, SpeakerClipVectors
+from overtone.recipes.speech.evaluation.systems import RECORDINGS, Take
 
 
 @dataclass(frozen=True)

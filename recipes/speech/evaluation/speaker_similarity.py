@@ -18,14 +18,14 @@ import numpy as np
 import soxr
 from numpy.typing import NDArray
 
-from data_prep.audio.librosa_import import import_librosa
-from data_prep.audio.waveform import MASTER_RATE, Samples
-from data_prep.audio_codecs.interface import SpeakerEncoder
-from data_prep.clips.speaker_similarity import LONGEST_SECONDS
-from data_prep.speakers import resemblyzer_encoder
-from data_prep.speakers.encoder_selection import open_voice_encoder
-from data_prep.speakers.xvector_encoder import open_xvector_encoder
-from finetune.errors import UserError
+from overtone.data_prep.audio.librosa_import import import_librosa
+from overtone.data_prep.audio.waveform import MASTER_RATE, Samples
+from overtone.data_prep.audio_codecs.interface import SpeakerEncoder
+from overtone.data_prep.clips.speaker_similarity import LONGEST_SECONDS
+from overtone.data_prep.speakers import resemblyzer_encoder
+from overtone.data_prep.speakers.encoder_selection import open_voice_encoder
+from overtone.data_prep.speakers.xvector_encoder import open_xvector_encoder
+from overtone.finetune.errors import UserError
 
 Vector = NDArray[np.float32]
 OWN, SPECTRAL = "own encoder", "MFCC statistics"

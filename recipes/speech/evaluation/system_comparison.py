@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from recipes.speech.evaluation import metric_aggregation
-from recipes.speech.evaluation.metric_aggregation import PACE, Difference, Metric, metric_value
-from recipes.speech.evaluation.results import SET_TITLES, Evaluation
-from recipes.speech.evaluation.speaker_similarity import scale_position
-from recipes.speech.evaluation.systems import RECORDINGS
+from overtone.recipes.speech.evaluation import metric_aggregation
+from overtone.recipes.speech.evaluation.metric_aggregation import PACE, Difference, Metric, metric_value
+from overtone.recipes.speech.evaluation.results import SET_TITLES, Evaluation
+from overtone.recipes.speech.evaluation.speaker_similarity import scale_position
+from overtone.recipes.speech.evaluation.systems import RECORDINGS
 
 DRIFT = 0.1
 """Relative change of the speaking rate between checkpoints that is reported; sampling causes less on the same texts."""

@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import soxr
 
-from data_prep.audio.waveform import MASTER_RATE
-from finetune.checkpointing import checkpoint
-from finetune.errors import UserError
-from finetune.exporting import export
-from finetune.exporting.export_provenance import CARD, locate_base
-from finetune.modeling import loading
-from finetune.storage import demo_models, files
-from finetune.storage.hub_download import display_name
-from finetune.storage.strict_json import read_object
-from finetune.storage.synthetic_audio_mark import SyntheticMark
-from recipes.speech.batch_synthesis import speak_batches
-from recipes.speech.evaluation.evaluation_items import Item
-from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling, VoiceFolder
-from recipes.speech.marked_audio_encoding import encode_marked_flac, encode_marked_wav
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.errors import UserError
+from overtone.finetune.exporting import export
+from overtone.finetune.exporting.export_provenance import CARD, locate_base
+from overtone.finetune.modeling import loading
+from overtone.finetune.storage import demo_models, files
+from overtone.finetune.storage.hub_download import display_name
+from overtone.finetune.storage.strict_json import read_object
+from overtone.finetune.storage.synthetic_audio_mark import SyntheticMark
+from overtone.recipes.speech.batch_synthesis import speak_batches
+from overtone.recipes.speech.evaluation.evaluation_items import Item
+from overtone.recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling, VoiceFolder
+from overtone.recipes.speech.marked_audio_encoding import encode_marked_flac, encode_marked_wav
 
 if TYPE_CHECKING:
-    from data_prep.parallel.ray_pool import RayWorkers
+    from overtone.data_prep.parallel.ray_pool import RayWorkers
 
 RECORDINGS = "real recordings"
 """Name of the system that consists of the speaker's own recordings."""

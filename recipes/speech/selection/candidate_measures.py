@@ -11,20 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from finetune.checkpointing.checkpoint_metadata import JsonPart, validate_json
-from finetune.errors import UserError
-from finetune.storage import files
-from finetune.storage.strict_json import read_object
-from recipes.speech.evaluation import audio_measures, intelligibility, scoring
-from recipes.speech.evaluation.audio_measures import AudioMeasures
-from recipes.speech.evaluation.evaluation_items import Item
-from recipes.speech.evaluation.metric_aggregation import ScoredClip
-from recipes.speech.evaluation.scoring import ScoringModels
-from recipes.speech.evaluation.speaker_similarity import SimilarityEncoder
-from recipes.speech.evaluation.systems import Take
-from recipes.speech.selection.candidate_ranking import Array
-from recipes.speech.selection.candidates import VoiceCandidate
-from recipes.speech.selection.speech_endings import SpeechEnding, measure_ending
+from overtone.finetune.checkpointing.checkpoint_metadata import JsonPart, validate_json
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
+from overtone.finetune.storage.strict_json import read_object
+from overtone.recipes.speech.evaluation import audio_measures, intelligibility, scoring
+from overtone.recipes.speech.evaluation.audio_measures import AudioMeasures
+from overtone.recipes.speech.evaluation.evaluation_items import Item
+from overtone.recipes.speech.evaluation.metric_aggregation import ScoredClip
+from overtone.recipes.speech.evaluation.scoring import ScoringModels
+from overtone.recipes.speech.evaluation.speaker_similarity import SimilarityEncoder
+from overtone.recipes.speech.evaluation.systems import Take
+from overtone.recipes.speech.selection.candidate_ranking import Array
+from overtone.recipes.speech.selection.candidates import VoiceCandidate
+from overtone.recipes.speech.selection.speech_endings import SpeechEnding, measure_ending
 
 MEASURES_FILE = "measures.json"
 """In the folder of a candidate, beside its clips; written last."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from recipes.speech.evaluation.metric_aggregation import INTERVAL, LEAST_TEXTS, RESAMPLINGS, SEED
+from overtone.recipes.speech.evaluation.metric_aggregation import INTERVAL, LEAST_TEXTS, RESAMPLINGS, SEED
 
 Array = NDArray[np.float64]
 WER, SIMILARITY, PACE, ENDINGS = "wer", "similarity", "pace", "endings"

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from finetune.checkpointing import checkpoint
-from recipes.speech.evaluation.systems import System
+from overtone.finetune.checkpointing import checkpoint
+from overtone.recipes.speech.evaluation.systems import System
 
 
 @dataclass(frozen=True)

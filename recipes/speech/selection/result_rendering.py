@@ -10,10 +10,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from data_prep.pages.report_charts import format_number
-from finetune import __version__
-from recipes.speech.evaluation.metric_aggregation import RESAMPLINGS
-from recipes.speech.selection.candidate_ranking import (
+from overtone import __version__
+from overtone.data_prep.pages.report_charts import format_number
+from overtone.recipes.speech.evaluation.metric_aggregation import RESAMPLINGS
+from overtone.recipes.speech.selection.candidate_ranking import (
     ENDINGS,
     PACE,
     SIMILARITY,
@@ -24,7 +24,7 @@ from recipes.speech.selection.candidate_ranking import (
     SelectionDecision,
     values_of,
 )
-from recipes.speech.selection.candidates import VoiceCandidate
+from overtone.recipes.speech.selection.candidates import VoiceCandidate
 
 METHOD = (
     "cost = sum over the measures of weight × loss; losses: WER, 1 − similarity, |ln pace| (at most 1), share of bad endings. 95 % "

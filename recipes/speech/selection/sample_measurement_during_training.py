@@ -17,26 +17,26 @@ import numpy as np
 import soundfile
 import torch
 
-from data_prep import manifest
-from data_prep.audio.waveform import Samples
-from data_prep.audio_codecs.interface import SpeakerEncoder, UnsupportedModelError
-from data_prep.speakers import resemblyzer_encoder
-from data_prep.speakers.encoder_selection import open_voice_encoder
-from data_prep.transcription import whisper_engine
-from finetune.checkpointing.retention import BestBy
-from finetune.config import Config
-from finetune.errors import UserError
-from finetune.modeling.loading import resolve_source
-from finetune.monitoring.run_records import SAMPLED
-from finetune.recipe import Answer, MeasuredAnswers, PreparedMetrics
-from finetune.storage import files
-from finetune.storage.referenced_files import find_file
-from recipes.speech.dataset_speakers import visit_speakers
-from recipes.speech.evaluation import intelligibility, samples_during_training, scoring, speaker_similarity
-from recipes.speech.evaluation.evaluation_items import pick_evenly
-from recipes.speech.evaluation.intelligibility import ErrorCounts, Recognizer
-from recipes.speech.evaluation.speaker_similarity import SimilarityEncoder, SpeakerClipVectors
-from recipes.speech.interface import SpeechRecipe
+from overtone.data_prep import manifest
+from overtone.data_prep.audio.waveform import Samples
+from overtone.data_prep.audio_codecs.interface import SpeakerEncoder, UnsupportedModelError
+from overtone.data_prep.speakers import resemblyzer_encoder
+from overtone.data_prep.speakers.encoder_selection import open_voice_encoder
+from overtone.data_prep.transcription import whisper_engine
+from overtone.finetune.checkpointing.retention import BestBy
+from overtone.finetune.config import Config
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling.loading import resolve_source
+from overtone.finetune.monitoring.run_records import SAMPLED
+from overtone.finetune.recipe import Answer, MeasuredAnswers, PreparedMetrics
+from overtone.finetune.storage import files
+from overtone.finetune.storage.referenced_files import find_file
+from overtone.recipes.speech.dataset_speakers import visit_speakers
+from overtone.recipes.speech.evaluation import intelligibility, samples_during_training, scoring, speaker_similarity
+from overtone.recipes.speech.evaluation.evaluation_items import pick_evenly
+from overtone.recipes.speech.evaluation.intelligibility import ErrorCounts, Recognizer
+from overtone.recipes.speech.evaluation.speaker_similarity import SimilarityEncoder, SpeakerClipVectors
+from overtone.recipes.speech.interface import SpeechRecipe
 
 from .candidate_ranking import DEFAULT_WEIGHTS, ENDINGS, SIMILARITY, WER
 from .speech_endings import measure_ending

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep.pages.jinja_environment import make_environment, read_style
-from data_prep.pages.report_clips import AUDIO_BYTES, make_data_uri
-from recipes.speech.evaluation import results_page
-from recipes.speech.evaluation.evaluation_items import Item, pick_evenly
-from recipes.speech.evaluation.metric_aggregation import PACE, WER, similarity_metric
-from recipes.speech.evaluation.results_page import TextClips, make_card
-from recipes.speech.evaluation.systems import RECORDINGS
-from recipes.speech.selection import result_rendering
-from recipes.speech.selection.candidate_measures import ComparedClip
-from recipes.speech.selection.result_rendering import SelectionResult
+from overtone.data_prep.pages.jinja_environment import make_environment, read_style
+from overtone.data_prep.pages.report_clips import AUDIO_BYTES, make_data_uri
+from overtone.recipes.speech.evaluation import results_page
+from overtone.recipes.speech.evaluation.evaluation_items import Item, pick_evenly
+from overtone.recipes.speech.evaluation.metric_aggregation import PACE, WER, similarity_metric
+from overtone.recipes.speech.evaluation.results_page import TextClips, make_card
+from overtone.recipes.speech.evaluation.systems import RECORDINGS
+from overtone.recipes.speech.selection import result_rendering
+from overtone.recipes.speech.selection.candidate_measures import ComparedClip
+from overtone.recipes.speech.selection.result_rendering import SelectionResult
 
 TEMPLATE = Path(__file__).with_name("selection_page.html")
 SHOWN_TEXTS, SHOWN_CANDIDATES = 8, 4

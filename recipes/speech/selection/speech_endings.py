@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_prep.audio.silent_frames import FRAMES_PER_SECOND, find_silent_frames
-from data_prep.audio.waveform import MASTER_RATE, Samples
+from overtone.data_prep.audio.silent_frames import FRAMES_PER_SECOND, find_silent_frames
+from overtone.data_prep.audio.waveform import MASTER_RATE, Samples
 
 LONGEST_SILENCE = 1.0
 """Seconds of silence after the last sound from which on an ending is bad. Recordings that were cut into clips end with less."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from recipes.speech.evaluation.evaluation_items import Item, normalize, pick_evenly
+from overtone.recipes.speech.evaluation.evaluation_items import Item, normalize, pick_evenly
 
 SHORT, NUMBER, QUESTION, LONG, OTHER = "short", "number", "question", "long", "other"
 KINDS = (SHORT, NUMBER, QUESTION, LONG)

@@ -11,9 +11,9 @@ from typing import Protocol
 
 import numpy as np
 
-from finetune.errors import UserError
-from finetune.storage.synthetic_audio_mark import SOFTWARE, SyntheticMark
-from recipes.speech.marked_audio_encoding import UNNAMED, encode_marked_flac, encode_pcm, wav_header
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.synthetic_audio_mark import SOFTWARE, SyntheticMark
+from overtone.recipes.speech.marked_audio_encoding import UNNAMED, encode_marked_flac, encode_pcm, wav_header
 
 
 class AudioEncoder(Protocol):

@@ -15,24 +15,24 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from data_prep.pages import web_server
-from data_prep.pages.request_validation import RequestError, Route
-from finetune.errors import UserError, format_count
-from finetune.terminal import print_line
-from recipes.serving.access_control import AccessControl, AccessPolicy
-from recipes.serving.api_errors import to_refusal
-from recipes.speech.evaluation.samples_during_training import parse_prompt
-from recipes.speech.interface import SpeechRequest, SpeechSampling
-from recipes.speech.marked_audio_encoding import UNNAMED, encode_marked_flac
-from recipes.speech.model_fingerprint import compute_model_key
-from recipes.speech.passages import join_results, split_request
-from recipes.speech.serving.blind_trials import CHOICES, AnsweredError, BlindTrials, make_trials, read_texts
-from recipes.speech.spoken_text import prepare_request
+from overtone.data_prep.pages import web_server
+from overtone.data_prep.pages.request_validation import RequestError, Route
+from overtone.finetune.errors import UserError, format_count
+from overtone.finetune.terminal import print_line
+from overtone.recipes.serving.access_control import AccessControl, AccessPolicy
+from overtone.recipes.serving.api_errors import to_refusal
+from overtone.recipes.speech.evaluation.samples_during_training import parse_prompt
+from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
+from overtone.recipes.speech.marked_audio_encoding import UNNAMED, encode_marked_flac
+from overtone.recipes.speech.model_fingerprint import compute_model_key
+from overtone.recipes.speech.passages import join_results, split_request
+from overtone.recipes.speech.serving.blind_trials import CHOICES, AnsweredError, BlindTrials, make_trials, read_texts
+from overtone.recipes.speech.spoken_text import prepare_request
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from recipes.speech.interface import VoiceFolder
+    from overtone.recipes.speech.interface import VoiceFolder
 
 PAGE = Path(__file__).with_name("blind_page.html")
 LARGEST_ANSWER = 2**10
@@ -103,7 +103,7 @@ def build_app(trials: BlindTrials, clips: Clips, policy: AccessPolicy) -> FastAP
     from fastapi import FastAPI
     from starlette.middleware import Middleware
 
-    from data_prep.pages.request_validation import add_request_guard
+    from overtone.data_prep.pages.request_validation import add_request_guard
 
     routes = (
         Route("GET", "/"),

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from finetune.errors import UserError
-from finetune.storage import files
-from finetune.storage.strict_json import loads_object
-from finetune.storage.text_lines import read_lines
-from finetune.terminal import print_diagnostic
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
+from overtone.finetune.storage.strict_json import loads_object
+from overtone.finetune.storage.text_lines import read_lines
+from overtone.finetune.terminal import print_diagnostic
 
 Choice = Literal["left", "right", "same"]
 CHOICES: tuple[Choice, ...] = ("left", "right", "same")

@@ -25,21 +25,21 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request as Call
 from starlette.responses import Response
 
-from data_prep.pages.request_validation import LARGEST_JSON, Route
-from finetune.errors import UserError
-from finetune.storage.synthetic_audio_mark import SyntheticMark
-from finetune.terminal import print_diagnostic
-from recipes.serving.api_errors import Refusal, to_refusal, validation_refusal
-from recipes.serving.continuous_batch_scheduler import CutOffError
-from recipes.serving.model_names import require_model
-from recipes.serving.streamed_response import DeadlineResponse, await_first, find_client
-from recipes.speech.interface import SpeechRequest, SpeechSampling, Voice
-from recipes.speech.serving import audio_encoding
-from recipes.speech.serving.audio_encoding import FORMATS, AudioEncoder
-from recipes.speech.serving.passage_batch import list_passages
-from recipes.speech.serving.request_queue import SpeechQueue
-from recipes.speech.serving.uploaded_clips import LARGEST, Clips
-from recipes.speech.spoken_text import prepare_request
+from overtone.data_prep.pages.request_validation import LARGEST_JSON, Route
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.synthetic_audio_mark import SyntheticMark
+from overtone.finetune.terminal import print_diagnostic
+from overtone.recipes.serving.api_errors import Refusal, to_refusal, validation_refusal
+from overtone.recipes.serving.continuous_batch_scheduler import CutOffError
+from overtone.recipes.serving.model_names import require_model
+from overtone.recipes.serving.streamed_response import DeadlineResponse, await_first, find_client
+from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling, Voice
+from overtone.recipes.speech.serving import audio_encoding
+from overtone.recipes.speech.serving.audio_encoding import FORMATS, AudioEncoder
+from overtone.recipes.speech.serving.passage_batch import list_passages
+from overtone.recipes.speech.serving.request_queue import SpeechQueue
+from overtone.recipes.speech.serving.uploaded_clips import LARGEST, Clips
+from overtone.recipes.speech.spoken_text import prepare_request
 
 LARGEST_SEED = 2**63 - 1
 LARGEST_CLIP_TEXT = LARGEST * 4 // 3 + 2**12

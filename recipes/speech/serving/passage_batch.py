@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recipes.serving.running_batch_interface import LENGTH, RunningBatch, StepProgress
-from recipes.speech.interface import SpeechRequest, SpeechSampling, SpokenRequest
-from recipes.speech.passages import PassageJoiner, split_request
+from overtone.recipes.serving.running_batch_interface import LENGTH, RunningBatch, StepProgress
+from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling, SpokenRequest
+from overtone.recipes.speech.passages import PassageJoiner, split_request
 
 SpeechLane = RunningBatch[SpokenRequest, np.ndarray]
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from recipes.serving.continuous_batch_scheduler import CutOffError
-from recipes.serving.request_queue import RequestQueue
-from recipes.serving.running_batch_interface import LENGTH, STOP, OneAtATime
-from recipes.speech.interface import BatchingVoice, SpokenRequest
-from recipes.speech.serving.metrics import VoiceMetrics
-from recipes.speech.serving.passage_batch import PassageBatch, SpeechLane
+from overtone.recipes.serving.continuous_batch_scheduler import CutOffError
+from overtone.recipes.serving.request_queue import RequestQueue
+from overtone.recipes.serving.running_batch_interface import LENGTH, STOP, OneAtATime
+from overtone.recipes.speech.interface import BatchingVoice, SpokenRequest
+from overtone.recipes.speech.serving.metrics import VoiceMetrics
+from overtone.recipes.speech.serving.passage_batch import PassageBatch, SpeechLane
 
 if TYPE_CHECKING:
-    from recipes.speech.interface import SpeechRequest, SpeechSampling, Voice
+    from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling, Voice
 
 DEADLINE_SECONDS = 300.0
 """Longest time from a request to the end of its speech."""

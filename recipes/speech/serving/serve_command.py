@@ -13,21 +13,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data_prep.pages import web_server
-from finetune.argument_parsing import parse_arguments
-from finetune.storage.model_resolver import resolve_model
-from finetune.terminal import print_line
-from recipes.serving.server_options import Address, add_server_options, check_server_options, require_packages
+from overtone.data_prep.pages import web_server
+from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.storage.model_resolver import resolve_model
+from overtone.finetune.terminal import print_line
+from overtone.recipes.serving.server_options import Address, add_server_options, check_server_options, require_packages
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from recipes.serving.access_control import AccessPolicy
-    from recipes.speech.interface import VoiceFolder
-    from recipes.speech.serving.metrics import SpeechServerMetrics
-    from recipes.speech.serving.openai_api import Limits
-    from recipes.speech.serving.request_queue import SpeechQueue
-    from recipes.speech.serving.uploaded_clips import Clips
+    from overtone.recipes.serving.access_control import AccessPolicy
+    from overtone.recipes.speech.interface import VoiceFolder
+    from overtone.recipes.speech.serving.metrics import SpeechServerMetrics
+    from overtone.recipes.speech.serving.openai_api import Limits
+    from overtone.recipes.speech.serving.request_queue import SpeechQueue
+    from overtone.recipes.speech.serving.uploaded_clips import Clips
 
 
 def serve(inspect: Callable[[Path], VoiceFolder], folders: Mapping[str, Path], argv: list[str]) -> int:
@@ -37,19 +37,19 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: Mapping[str, Path], a
     """
     args = parse(argv)
     require_packages(("gradio", "fastapi", "uvicorn", "av"), "overtone[voice,serve]")
-    from recipes.serving.access_control import load_access_policy
-    from recipes.serving.draining_server import DrainingServer
-    from recipes.serving.model_names import list_typed_names, name_models
-    from recipes.speech.serving.metrics import SpeechServerMetrics
-    from recipes.speech.serving.openai_api import Limits
-    from recipes.speech.serving.uploaded_clips import Clips
+    from overtone.recipes.serving.access_control import load_access_policy
+    from overtone.recipes.serving.draining_server import DrainingServer
+    from overtone.recipes.serving.model_names import list_typed_names, name_models
+    from overtone.recipes.speech.serving.metrics import SpeechServerMetrics
+    from overtone.recipes.speech.serving.openai_api import Limits
+    from overtone.recipes.speech.serving.uploaded_clips import Clips
 
     folders = {**folders, **({args.base: resolve_model("--base", args.base)} if args.base else {})}
     exports = {name: inspect(folder) for name, folder in name_models(folders).items()}
     address, policy = Address(args.host, args.port), load_access_policy(args.host, args.token_file, args.trusted_proxy)
     web_server.require_free_port(address.port, address.host)
     if args.blind is not None:
-        from recipes.speech.serving import blind_server
+        from overtone.recipes.speech.serving import blind_server
 
         return blind_server.serve_blind(exports, address.url, policy, args)
     with ExitStack() as opened:
@@ -96,7 +96,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 def load_models(exports: Mapping[str, VoiceFolder], args: argparse.Namespace, typed: Mapping[str, str]) -> SpeechQueue:
     """Load the models and return their queue. Prints which of them speak one request at a time."""
-    from recipes.speech.serving.request_queue import SpeechQueue, can_batch
+    from overtone.recipes.speech.serving.request_queue import SpeechQueue, can_batch
 
     models = {}
     for name, exported in exports.items():
@@ -114,14 +114,14 @@ def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: 
     from fastapi import FastAPI
     from starlette.middleware import Middleware
 
-    from data_prep.pages.gradio_route_allowlist import add_files, list_page_routes
-    from data_prep.pages.request_validation import add_request_guard
-    from recipes.serving import draining_server
-    from recipes.serving.access_control import AccessControl
-    from recipes.serving.api_errors import to_refusal
-    from recipes.serving.prometheus_metrics import count_responses
-    from recipes.speech.serving import openai_api, uploads
-    from recipes.speech.serving.text_to_speech_page import STYLE, Controls, build_page
+    from overtone.data_prep.pages.gradio_route_allowlist import add_files, list_page_routes
+    from overtone.data_prep.pages.request_validation import add_request_guard
+    from overtone.recipes.serving import draining_server
+    from overtone.recipes.serving.access_control import AccessControl
+    from overtone.recipes.serving.api_errors import to_refusal
+    from overtone.recipes.serving.prometheus_metrics import count_responses
+    from overtone.recipes.speech.serving import openai_api, uploads
+    from overtone.recipes.speech.serving.text_to_speech_page import STYLE, Controls, build_page
 
     warnings.filterwarnings("ignore", module="gradio")  # it calls deprecated functions of its dependencies
     page = build_page(Controls(speech, limits, clips))

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from data_prep.pages.client_addresses import group_address
-from data_prep.pages.report_clips import make_data_uri
-from data_prep.pages.spectrogram_images import draw_spectrogram
-from finetune.errors import UserError
-from finetune.storage.synthetic_audio_mark import SyntheticMark
-from recipes.serving.continuous_batch_scheduler import CutOffError, DeadlineError, QueueFullError, ServerClosedError
-from recipes.speech.interface import SpeechRequest, SpeechSampling
-from recipes.speech.marked_audio_encoding import encode_marked_flac
-from recipes.speech.passages import split_request
-from recipes.speech.serving.openai_api import LARGEST_SEED, Limits
-from recipes.speech.serving.request_queue import SpeechQueue
-from recipes.speech.serving.uploaded_clips import Clips
-from recipes.speech.spoken_text import prepare_request
+from overtone.data_prep.pages.client_addresses import group_address
+from overtone.data_prep.pages.report_clips import make_data_uri
+from overtone.data_prep.pages.spectrogram_images import draw_spectrogram
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.synthetic_audio_mark import SyntheticMark
+from overtone.recipes.serving.continuous_batch_scheduler import CutOffError, DeadlineError, QueueFullError, ServerClosedError
+from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
+from overtone.recipes.speech.marked_audio_encoding import encode_marked_flac
+from overtone.recipes.speech.passages import split_request
+from overtone.recipes.speech.serving.openai_api import LARGEST_SEED, Limits
+from overtone.recipes.speech.serving.request_queue import SpeechQueue
+from overtone.recipes.speech.serving.uploaded_clips import Clips
+from overtone.recipes.speech.spoken_text import prepare_request
 
 if TYPE_CHECKING:
     import gradio

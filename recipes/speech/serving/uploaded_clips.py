@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import soundfile
 
-from data_prep.audio.sandboxed_decoder import AudioDecoder
-from data_prep.audio.stream_reader import EXTENSIONS
-from data_prep.audio.waveform import MASTER_RATE, AudioError, AudioLimits
-from finetune.errors import UserError
-from finetune.storage import files
+from overtone.data_prep.audio.sandboxed_decoder import AudioDecoder
+from overtone.data_prep.audio.stream_reader import EXTENSIONS
+from overtone.data_prep.audio.waveform import MASTER_RATE, AudioError, AudioLimits
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
 
 if TYPE_CHECKING:
     import numpy as np

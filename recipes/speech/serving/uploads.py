@@ -11,12 +11,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from data_prep.pages.request_validation import RequestError, Route
-from finetune.errors import UserError
-from recipes.speech.serving.uploaded_clips import LARGEST
+from overtone.data_prep.pages.request_validation import RequestError, Route
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.serving.uploaded_clips import LARGEST
 
 if TYPE_CHECKING:
-    from recipes.speech.serving.uploaded_clips import Clips
+    from overtone.recipes.speech.serving.uploaded_clips import Clips
 
 CONCURRENT_UPLOADS = 4
 """Number of uploads that are read at a time; others wait."""

@@ -1,10 +1,10 @@
-"""`python -m recipes.voice_clone.demo`, which is `make demo`; `--seed N` trains with another seed."""
+"""`python -m overtone.recipes.voice_clone.demo`, which is `make demo`; `--seed N` trains with another seed."""
 
 from __future__ import annotations
 
 import sys
 
-from recipes.voice_clone.demo.pipeline import main
+from overtone.recipes.voice_clone.demo.pipeline import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
-from data_prep.audio_codecs.selection import open_codec
-from data_prep.manifest import read_lines
-from finetune.storage import files
-from recipes.speech.cli.evaluation_arguments import CLIPS, JSON
-from recipes.speech.evaluation import intelligibility
-from recipes.speech.evaluation.scoring import read_clip
-from recipes.speech.evaluation.systems import RECORDINGS, slug
+from overtone.data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
+from overtone.data_prep.audio_codecs.selection import open_codec
+from overtone.data_prep.manifest import read_lines
+from overtone.finetune.storage import files
+from overtone.recipes.speech.cli.evaluation_arguments import CLIPS, JSON
+from overtone.recipes.speech.evaluation import intelligibility
+from overtone.recipes.speech.evaluation.scoring import read_clip
+from overtone.recipes.speech.evaluation.systems import RECORDINGS, slug
 
 THROUGH_CODEC, BEFORE, AFTER = "through the codec", "before", "after"
 SPOKEN = (RECORDINGS, BEFORE, AFTER)

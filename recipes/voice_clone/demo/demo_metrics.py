@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.transcription import demo_whisper
-from finetune.monitoring.run_records import LOG, read_log
-from recipes.speech.evaluation import intelligibility, speaker_similarity
-from recipes.speech.evaluation.scoring import read_clip
+from overtone.data_prep.transcription import demo_whisper
+from overtone.finetune.monitoring.run_records import LOG, read_log
+from overtone.recipes.speech.evaluation import intelligibility, speaker_similarity
+from overtone.recipes.speech.evaluation.scoring import read_clip
 
 from . import comparison_clips
 from .comparison_clips import AFTER, BEFORE, ComparisonClip

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from finetune.storage import demo_models, files
-from finetune.terminal import print_diagnostic
-from recipes import demo_runner
+from overtone.finetune.storage import demo_models, files
+from overtone.finetune.terminal import print_diagnostic
+from overtone.recipes import demo_runner
 
 HERE = Path(__file__).resolve().parent
 NEW_VOICE = HERE.parent / "studio" / "corpus" / "new_voice"
@@ -38,7 +38,7 @@ LINES = "lines.txt"
 
 def main(argv: Sequence[str] = ()) -> int:
     """Empty runs/demo, run all stages there and print the results. Returns 1 if they do not meet the promises of the README."""
-    parser = argparse.ArgumentParser(prog="python -m recipes.voice_clone.demo", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m overtone.recipes.voice_clone.demo", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="seed of the training (default %(default)s)")
     options = parser.parse_args(argv)
     home = Path("runs/demo")
@@ -70,7 +70,7 @@ def build_commands(home: Path, seed: int = 0) -> dict[str, list[str]]:
 def finish(home: Path, seconds: demo_runner.Seconds) -> int:
     """Compute the results, write summary.json and print them. Returns 1 if they do not meet the promises of the README."""
     # Imported here, so that this process does not hold the evaluation packages in memory while the stages run.
-    from recipes.speech.evaluation.systems import RECORDINGS
+    from overtone.recipes.speech.evaluation.systems import RECORDINGS
 
     from . import comparison_clips, demo_metrics, spectrograms
     from .comparison_clips import THROUGH_CODEC

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.pages.spectrogram_images import draw_spectrogram
-from data_prep.transcription import demo_whisper
-from recipes.speech.evaluation.scoring import read_clip
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.pages.spectrogram_images import draw_spectrogram
+from overtone.data_prep.transcription import demo_whisper
+from overtone.recipes.speech.evaluation.scoring import read_clip
 
 from .comparison_clips import ComparisonClip
 

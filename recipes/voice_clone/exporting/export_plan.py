@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from data_prep.audio_codecs import qwen3_tts_speaker_encoder
-from finetune.checkpointing.checkpoint_metadata import check_recipe_state
-from finetune.errors import UserError
-from finetune.exporting.model_card_metadata import read_base_metadata
-from finetune.recipe import ExportPlan
-from finetune.storage import files
-from recipes.speech.sampling_settings import CONFIG
-from recipes.speech.voices_json_schema import VOICES, TrainedSpeaker, TrainedVoices
+from overtone.data_prep.audio_codecs import qwen3_tts_speaker_encoder
+from overtone.finetune.checkpointing.checkpoint_metadata import check_recipe_state
+from overtone.finetune.errors import UserError
+from overtone.finetune.exporting.model_card_metadata import read_base_metadata
+from overtone.finetune.recipe import ExportPlan
+from overtone.finetune.storage import files
+from overtone.recipes.speech.sampling_settings import CONFIG
+from overtone.recipes.speech.voices_json_schema import VOICES, TrainedSpeaker, TrainedVoices
 
 from .model_card import write_model_card
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from finetune.exporting.model_card_metadata import THIS_MODEL
-from recipes.speech.model_card import name_language, render_voice_card
+from overtone.finetune.exporting.model_card_metadata import THIS_MODEL
+from overtone.recipes.speech.model_card import name_language, render_voice_card
 
 USE = {
     "custom_voice": """```python

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from recipes.speech.decoding.continuous_batching import FrameBatch
-from recipes.speech.decoding.per_row_sampling import RowFrameSampling
-from recipes.speech.decoding.ragged_kv_cache import RowCache, count_rows
-from recipes.speech.decoding.token_sampling import FrameSampler
+from overtone.recipes.speech.decoding.continuous_batching import FrameBatch
+from overtone.recipes.speech.decoding.per_row_sampling import RowFrameSampling
+from overtone.recipes.speech.decoding.ragged_kv_cache import RowCache, count_rows
+from overtone.recipes.speech.decoding.token_sampling import FrameSampler
 
 from .prompt_embeddings import PromptEmbeddings
 from .talker_decoding import TalkerDecoder

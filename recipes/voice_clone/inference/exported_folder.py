@@ -7,11 +7,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_prep import manifest
-from data_prep.audio_codecs.qwen_tts_import import VOICE_MODEL
-from finetune.errors import UserError
-from recipes.speech import request_checks
-from recipes.speech.voices_json_schema import read_voices
+from overtone.data_prep import manifest
+from overtone.data_prep.audio_codecs.qwen_tts_import import VOICE_MODEL
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech import request_checks
+from overtone.recipes.speech.voices_json_schema import read_voices
 
 from ..model.sampling_settings import SCHEME
 

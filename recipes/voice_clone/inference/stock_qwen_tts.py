@@ -9,8 +9,8 @@ import torch
 import transformers
 from torch import Tensor
 
-from data_prep.audio_codecs.qwen_tts_import import VOICE_MODEL, import_qwen_tts
-from finetune.storage.model_security import admit, require_safetensors
+from overtone.data_prep.audio_codecs.qwen_tts_import import VOICE_MODEL, import_qwen_tts
+from overtone.finetune.storage.model_security import admit, require_safetensors
 
 GREEDY = {"do_sample": False, "subtalker_dosample": False, "repetition_penalty": 1.0}
 """Always the most likely code. The repetition penalty would move it away from learned codes."""

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from data_prep import manifest
-from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
-from finetune.errors import UserError
-from finetune.hardware import cudnn_sdpa
-from recipes.speech import request_checks
-from recipes.speech.frame_synthesizer import FrameVoice
-from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling
-from recipes.speech.reference_cache import ReferenceClips
-from recipes.speech.sampling_settings import extend_sampling
+from overtone.data_prep import manifest
+from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
+from overtone.finetune.errors import UserError
+from overtone.finetune.hardware import cudnn_sdpa
+from overtone.recipes.speech import request_checks
+from overtone.recipes.speech.frame_synthesizer import FrameVoice
+from overtone.recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechSampling
+from overtone.recipes.speech.reference_cache import ReferenceClips
+from overtone.recipes.speech.sampling_settings import extend_sampling
 
 from ..model.config_factory import FRAME_RATE
 from ..model.sampling_settings import SCHEME, SamplingSettings
@@ -33,8 +33,8 @@ from .exported_folder import ExportedModel
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from recipes.speech.decoding.continuous_batching import FrameBatch
-    from recipes.speech.decoding.frame_loop import DecodedCodes
+    from overtone.recipes.speech.decoding.continuous_batching import FrameBatch
+    from overtone.recipes.speech.decoding.frame_loop import DecodedCodes
 
     from .prompt_embeddings import PromptEmbeddings, VoiceConditioning
     from .talker_decoding import DecodingSession
@@ -78,11 +78,11 @@ def check_length(exported: ExportedModel, text: str) -> None:
 class Synthesizer(FrameVoice):
     """Owns a loaded model, on the GPU in bf16 if there is one; `close` frees its memory. Not thread-safe.
 
-    Implements `recipes.speech.interface.Voice`.
+    Implements `overtone.recipes.speech.interface.Voice`.
     """
 
     def __init__(self, exported: ExportedModel) -> None:
-        from data_prep.audio_codecs.qwen3_tts_stream_decoder import Qwen3TTSStreamDecoder
+        from overtone.data_prep.audio_codecs.qwen3_tts_stream_decoder import Qwen3TTSStreamDecoder
 
         from . import stock_qwen_tts
         from .prompt_embeddings import PromptEmbedder
@@ -200,7 +200,7 @@ class Synthesizer(FrameVoice):
 
     def decode_stream(self, request: SpeechRequest, pieces: Iterator[Tensor]) -> Iterator[Tensor]:
         """Implements `FrameVoice`."""
-        from data_prep.audio_codecs.qwen3_tts_stream_decoder import Qwen3TTSStream
+        from overtone.data_prep.audio_codecs.qwen3_tts_stream_decoder import Qwen3TTSStream
 
         stream, voice = Qwen3TTSStream(self._codec_decoder), self._load_voice(request)
         if voice.reference_codes is not None:
@@ -231,7 +231,8 @@ def open_synthesizer(folder: Path) -> Synthesizer:
 
 @dataclass(frozen=True)
 class ExportedVoice:
-    """An exported folder or a released model, as evaluation and serving use it. Implements `recipes.speech.interface.VoiceFolder`."""
+    """An exported folder or a released model, as evaluation and serving use it. Implements
+    `overtone.recipes.speech.interface.VoiceFolder`."""
 
     exported: ExportedModel
 

@@ -2,7 +2,7 @@
 
 A frame is 16 codes: the talker has chosen the first, the predictor generates the others one by one, and the sum of their embeddings is the
 talker's next input. The stock package calls a complete `generate` for the 15 others in every frame. Here a frame is one sequence of tensor
-operations (`recipes.speech.decoding.frame_loop`).
+operations (`overtone.recipes.speech.decoding.frame_loop`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers, KeyValueCache, join_weights, make_codebook_windows
-from recipes.speech.decoding.frame_loop import FrameLoop
-from recipes.speech.decoding.left_padding import PaddedSlots, pad_left
-from recipes.speech.decoding.token_sampling import CodeChooser, FrameSampler, draw_random_numbers
+from overtone.recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers, KeyValueCache, join_weights, make_codebook_windows
+from overtone.recipes.speech.decoding.frame_loop import FrameLoop
+from overtone.recipes.speech.decoding.left_padding import PaddedSlots, pad_left
+from overtone.recipes.speech.decoding.token_sampling import CodeChooser, FrameSampler, draw_random_numbers
 
 from ..model.config_factory import SUPPRESSED
 from ..model.sequence_layout import TokenIds

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from finetune.config import Config
-from finetune.errors import UserError
-from finetune.storage.referenced_files import find_file
-from recipes.speech.dataset_speakers import visit_speakers
-from recipes.speech.voices_json_content import make_voices_state
+from overtone.finetune.config import Config
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.referenced_files import find_file
+from overtone.recipes.speech.dataset_speakers import visit_speakers
+from overtone.recipes.speech.voices_json_content import make_voices_state
 
 from ..options import Options
 from .config_factory import FRAME_RATE

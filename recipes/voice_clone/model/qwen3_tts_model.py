@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
-from finetune.modeling.loss_head import LossHead, of_logits
-from finetune.recipe import BASE_DISTANCE, BASE_STATES
+from overtone.data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
+from overtone.finetune.modeling.loss_head import LossHead, of_logits
+from overtone.finetune.recipe import BASE_DISTANCE, BASE_STATES
 
 ATTENTION = "overtone_causal"
 """Name under which transformers knows sdpa without a mask. Under the name `sdpa`, it tests whether a mask is all true, and the host waits

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recipes.speech.interface import SpeechSampling
-from recipes.speech.sampling_settings import SamplingScheme
+from overtone.recipes.speech.interface import SpeechSampling
+from overtone.recipes.speech.sampling_settings import SamplingScheme
 
 from .config_factory import FRAME_RATE
 
 if TYPE_CHECKING:
-    from recipes.speech.decoding.token_sampling import FrameSampler
+    from overtone.recipes.speech.decoding.token_sampling import FrameSampler
 
 STOCK: dict[str, Any] = {
     "do_sample": True,
@@ -72,6 +72,6 @@ class SamplingSettings(SpeechSampling):
 
     def make_sampler(self, model_settings: Mapping[str, Any]) -> FrameSampler:
         """The sampler for a model with the settings `model_settings` (see `SamplingScheme.read_model_settings`)."""
-        from recipes.speech.decoding.token_sampling import make_frame_sampler
+        from overtone.recipes.speech.decoding.token_sampling import make_frame_sampler
 
         return make_frame_sampler(SCHEME, model_settings, self)

@@ -27,13 +27,13 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
-from data_prep import manifest
-from data_prep.audio_codecs.qwen_tts_import import VOICE_MODEL
-from finetune.errors import UserError
-from finetune.recipe import Batch, Sample
-from finetune.storage.model_security import admit
-from finetune.storage.strict_json import first_line
-from recipes.speech.dataset_row_checks import check_codes, check_is_speech, check_text, find_speaker_name
+from overtone.data_prep import manifest
+from overtone.data_prep.audio_codecs.qwen_tts_import import VOICE_MODEL
+from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import Batch, Sample
+from overtone.finetune.storage.model_security import admit
+from overtone.finetune.storage.strict_json import first_line
+from overtone.recipes.speech.dataset_row_checks import check_codes, check_is_speech, check_text, find_speaker_name
 
 IGNORE = -100
 ROLE = 3

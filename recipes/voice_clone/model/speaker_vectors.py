@@ -21,15 +21,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from data_prep.audio.waveform import AudioError, read_audio_unchanged
-from data_prep.audio_codecs import qwen3_tts_speaker_encoder
-from finetune.config import Config
-from finetune.data.row_problems import SHOWN_PROBLEMS
-from finetune.errors import UserError
-from finetune.modeling.loading import resolve_source
-from finetune.storage import files, input_files, remote
-from finetune.terminal import print_diagnostic
-from recipes.speech.training_files import list_training_files
+from overtone.data_prep.audio.waveform import AudioError, read_audio_unchanged
+from overtone.data_prep.audio_codecs import qwen3_tts_speaker_encoder
+from overtone.finetune.config import Config
+from overtone.finetune.data.row_problems import SHOWN_PROBLEMS
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling.loading import resolve_source
+from overtone.finetune.storage import files, input_files, remote
+from overtone.finetune.terminal import print_diagnostic
+from overtone.recipes.speech.training_files import list_training_files
 
 from ..options import Options
 from . import vector_fitting

@@ -1,6 +1,6 @@
 """A small Qwen3-TTS checkpoint with random weights, from the package's own classes and with the files of the released repositories.
 
-    python -m recipes.voice_clone.model.tiny_checkpoint FOLDER [--size nano|mini] [--seed 0]
+    python -m overtone.recipes.voice_clone.model.tiny_checkpoint FOLDER [--size nano|mini] [--seed 0]
 
 For tests and for trying the commands: it runs the same code as a released model, in seconds and without a download. It speaks noise until
 it is trained.
@@ -21,11 +21,11 @@ from torch import nn
 from torch.nn import Conv1d, ConvTranspose1d, init
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
-from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
-from finetune.errors import UserError, exit_code
-from finetune.storage import files
-from recipes.speech.sampling_settings import CONFIG
-from recipes.tiny_checkpoints import (
+from overtone.data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.storage import files
+from overtone.recipes.speech.sampling_settings import CONFIG
+from overtone.recipes.tiny_checkpoints import (
     make_parser,
     report_checkpoint,
     require_new_folder,
@@ -170,7 +170,7 @@ def make_codec_weights(shape: dict[str, Any], seed: int) -> bytes:
 
 def main(argv: list[str]) -> int:
     """Body of the command line."""
-    parser = make_parser("recipes.voice_clone.model.tiny_checkpoint", "Build a small random Qwen3-TTS checkpoint.")
+    parser = make_parser("overtone.recipes.voice_clone.model.tiny_checkpoint", "Build a small random Qwen3-TTS checkpoint.")
     parser.add_argument("--size", default="nano", choices=sorted(SMALL), help="2 or 20 MB (default %(default)s)")
     arguments = parser.parse_args(argv)
     return report_checkpoint(build(arguments.folder, arguments.size, arguments.seed))

@@ -19,12 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from finetune.config import Config
-from finetune.errors import UserError
-from finetune.modeling import loading
-from finetune.recipe import BASE_STATES, Sample
-from finetune.terminal import print_diagnostic
-from recipes.speech.dataset_speakers import visit_speakers
+from overtone.finetune.config import Config
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling import loading
+from overtone.finetune.recipe import BASE_STATES, Sample
+from overtone.finetune.terminal import print_diagnostic
+from overtone.recipes.speech.dataset_speakers import visit_speakers
 
 from ..options import Options
 from .qwen3_tts_model import SpeechModel, build_on_meta, compute_head_loss, select_positions

@@ -1,6 +1,6 @@
 """Measure the WER of a finished demo with several speech recognizers, and on clips in which no word was read wrong.
 
-    python -m recipes.voice_clone.studio.measure_demo [runs/demo]… [--asr RECOGNIZER]… [--speaker-model MODEL] [--others 120]
+    python -m overtone.recipes.voice_clone.studio.measure_demo [runs/demo]… [--asr RECOGNIZER]… [--speaker-model MODEL] [--others 120]
                                                       [--given CODEBOOKS]…
 
 Prints one line of JSON for each demo: WERs in percent of the reported sentences as recordings, as these through the codec, by the base
@@ -24,26 +24,26 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.audio.waveform import MASTER_RATE, Samples, read_audio
-from data_prep.audio_codecs.qwen3_tts_codec import CODEBOOKS
-from finetune.errors import UserError, exit_code
-from finetune.terminal import print_line
-from recipes.speech.evaluation import speaker_similarity
-from recipes.speech.evaluation.intelligibility import align_words, transcripts_wer
-from recipes.speech.evaluation.scoring import read_clip
-from recipes.speech.evaluation.speaker_similarity import SimilarityEncoder, Vector
-from recipes.speech.evaluation.systems import RECORDINGS
-from recipes.speech.interface import SpeechRequest, SpeechSampling
-from recipes.voice_clone.demo import comparison_clips
-from recipes.voice_clone.demo.comparison_clips import AFTER, SPOKEN, THROUGH_CODEC
-from recipes.voice_clone.demo.pipeline import NEW_VOICE, RECONSTRUCTED, SPEAKER
-from recipes.voice_clone.inference.exported_folder import ExportedModel
-from recipes.voice_clone.inference.synthesizer import Synthesizer, open_synthesizer
-from recipes.voice_clone.studio import recognizers
-from recipes.voice_clone.studio.base import pack_base
-from recipes.voice_clone.studio.corpus import make_new_voice
-from recipes.voice_clone.studio.generation_with_given_codebooks import GivenCodesSynthesizer
-from recipes.voice_clone.studio.recognizers import Transcriber
+from overtone.data_prep.audio.waveform import MASTER_RATE, Samples, read_audio
+from overtone.data_prep.audio_codecs.qwen3_tts_codec import CODEBOOKS
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.terminal import print_line
+from overtone.recipes.speech.evaluation import speaker_similarity
+from overtone.recipes.speech.evaluation.intelligibility import align_words, transcripts_wer
+from overtone.recipes.speech.evaluation.scoring import read_clip
+from overtone.recipes.speech.evaluation.speaker_similarity import SimilarityEncoder, Vector
+from overtone.recipes.speech.evaluation.systems import RECORDINGS
+from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
+from overtone.recipes.voice_clone.demo import comparison_clips
+from overtone.recipes.voice_clone.demo.comparison_clips import AFTER, SPOKEN, THROUGH_CODEC
+from overtone.recipes.voice_clone.demo.pipeline import NEW_VOICE, RECONSTRUCTED, SPEAKER
+from overtone.recipes.voice_clone.inference.exported_folder import ExportedModel
+from overtone.recipes.voice_clone.inference.synthesizer import Synthesizer, open_synthesizer
+from overtone.recipes.voice_clone.studio import recognizers
+from overtone.recipes.voice_clone.studio.base import pack_base
+from overtone.recipes.voice_clone.studio.corpus import make_new_voice
+from overtone.recipes.voice_clone.studio.generation_with_given_codebooks import GivenCodesSynthesizer
+from overtone.recipes.voice_clone.studio.recognizers import Transcriber
 
 Spoken = list[tuple[str, Samples]]
 UNREPORTED = "other sentences"

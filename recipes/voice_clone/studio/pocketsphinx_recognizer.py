@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import soxr
 
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Samples
-from finetune.errors import UserError
-from recipes.voice_clone.studio.corpus import grammar
+from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Samples
+from overtone.finetune.errors import UserError
+from overtone.recipes.voice_clone.studio.corpus import grammar
 
 NAME = "pocketsphinx"
 WHO_AND_WHAT = ("<what> = /0.6/ the <adjective> <noun> | /0.37/ <any> <noun> | /0.03/ an <noun>;", "<who> = /0.3/ <name> | /0.7/ <what>;")

@@ -9,9 +9,9 @@ import argparse
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from data_prep.audio.waveform import Samples
-from recipes.speech.evaluation import intelligibility
-from recipes.voice_clone.studio import pocketsphinx_recognizer
+from overtone.data_prep.audio.waveform import Samples
+from overtone.recipes.speech.evaluation import intelligibility
+from overtone.recipes.voice_clone.studio import pocketsphinx_recognizer
 
 SpokenTexts = Sequence[tuple[str, Samples]]
 """(text, samples [n] at 24 kHz) for each sentence."""

@@ -1,7 +1,8 @@
 """Measure the shipped codec and base again and update the figures and cards in their archives, after a change of the Whisper that
 transcribes.
 
-    python -m recipes.voice_clone.studio.remeasure_models [codec-demo] [qwen3-tts-demo-base] [--corpus runs/studio/corpus] [--to FOLDER]
+    python -m overtone.recipes.voice_clone.studio.remeasure_models [codec-demo] [qwen3-tts-demo-base]
+        [--corpus runs/studio/corpus] [--to FOLDER]
 
 Measures the models as a user gets them, so it needs the held-out sentences of the corpus, but nothing from their training. The weights do
 not change. Needs pocketsphinx: pip install 'overtone[studio]'.
@@ -14,15 +15,15 @@ import json
 import sys
 from pathlib import Path
 
-from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER as TOKENIZER
-from finetune.errors import UserError, exit_code
-from finetune.storage import demo_models, files
-from finetune.terminal import print_line
-from recipes.voice_clone.studio import recognizers
-from recipes.voice_clone.studio.base import pack_base, prepare_base_training
-from recipes.voice_clone.studio.codec import measure_codec, pack_codec
-from recipes.voice_clone.studio.corpus import make_corpus
-from recipes.voice_clone.studio.recognizers import WordErrorMeasure
+from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER as TOKENIZER
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.storage import demo_models, files
+from overtone.finetune.terminal import print_line
+from overtone.recipes.voice_clone.studio import recognizers
+from overtone.recipes.voice_clone.studio.base import pack_base, prepare_base_training
+from overtone.recipes.voice_clone.studio.codec import measure_codec, pack_codec
+from overtone.recipes.voice_clone.studio.corpus import make_corpus
+from overtone.recipes.voice_clone.studio.recognizers import WordErrorMeasure
 
 FOLDER = Path("runs/studio/again")
 """Folder with the copies that are measured."""

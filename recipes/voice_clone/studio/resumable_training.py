@@ -18,8 +18,8 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.optim import AdamW
 
-from finetune.storage import files
-from finetune.terminal import print_line
+from overtone.finetune.storage import files
+from overtone.finetune.terminal import print_line
 
 SAVE_EVERY = 60.0
 """Seconds."""

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.alignment import clip_alignment
-from data_prep.alignment.ctc_aligner import CtcAligner
-from finetune.errors import UserError
+from overtone.data_prep.alignment import clip_alignment
+from overtone.data_prep.alignment.ctc_aligner import CtcAligner
+from overtone.finetune.errors import UserError
 from tests.data_prep.alignment.tone_model import save_tone_model, speak
 
 

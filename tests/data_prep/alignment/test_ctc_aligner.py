@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.alignment.ctc_aligner import LoadedCtcAligner, open_ctc_aligner, read_vocabulary
-from data_prep.alignment.interface import UNALIGNED_SCORE
-from finetune.errors import UserError
+from overtone.data_prep.alignment.ctc_aligner import LoadedCtcAligner, open_ctc_aligner, read_vocabulary
+from overtone.data_prep.alignment.interface import UNALIGNED_SCORE
+from overtone.finetune.errors import UserError
 from tests.data_prep.alignment.tone_model import save_tone_model, speak
 
 

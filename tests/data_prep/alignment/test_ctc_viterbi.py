@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from data_prep.alignment import ctc_viterbi
+from overtone.data_prep.alignment import ctc_viterbi
 
 BLANK, VOCABULARY = 0, 3
 

@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from data_prep.alignment import ctc_aligner, interface, pocketsphinx_aligner
+from overtone.data_prep.alignment import ctc_aligner, interface, pocketsphinx_aligner
 
 
 @pytest.mark.parametrize("engine", [ctc_aligner.LoadedCtcAligner, pocketsphinx_aligner.LoadedPocketsphinxAligner])

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from data_prep.alignment import pocketsphinx_aligner
-from data_prep.alignment.interface import UNALIGNED_SCORE, AlignedUnit, TextAlignment
-from finetune.errors import UserError
+from overtone.data_prep.alignment import pocketsphinx_aligner
+from overtone.data_prep.alignment.interface import UNALIGNED_SCORE, AlignedUnit, TextAlignment
+from overtone.finetune.errors import UserError
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.alignment.pocketsphinx_aligner import LoadedPocketsphinxAligner
-from data_prep.cli import voice
+from overtone.data_prep.alignment.pocketsphinx_aligner import LoadedPocketsphinxAligner
+from overtone.data_prep.cli import voice
 
 SOUNDS = Path("/usr/share/asterisk/sounds/en_US_f_Allison")
 TEXTS = Path("/usr/share/doc/asterisk-core-sounds-en/core-sounds-en.txt.gz")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from data_prep.alignment import recording_alignment
-from data_prep.alignment.ctc_aligner import LoadedCtcAligner, open_ctc_aligner
-from data_prep.audio.waveform import MASTER_RATE, Audio
-from data_prep.segmentation.clip_segmentation import TextUnit
-from data_prep.segmentation.vad import Region
+from overtone.data_prep.alignment import recording_alignment
+from overtone.data_prep.alignment.ctc_aligner import LoadedCtcAligner, open_ctc_aligner
+from overtone.data_prep.audio.waveform import MASTER_RATE, Audio
+from overtone.data_prep.segmentation.clip_segmentation import TextUnit
+from overtone.data_prep.segmentation.vad import Region
 from tests.data_prep.alignment.tone_model import save_tone_model, speak
 
 TEXTS = ("ab cd a", "dd ba", "ca bb d", "bc da")

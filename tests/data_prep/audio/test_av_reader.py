@@ -9,9 +9,9 @@ import av
 import numpy as np
 import pytest
 
-from data_prep.audio.decoded_stream import AudioError
-from data_prep.audio.stream_reader import open_stream
-from data_prep.audio.waveform import load_track, probe_recording, read_audio_unchanged
+from overtone.data_prep.audio.decoded_stream import AudioError
+from overtone.data_prep.audio.stream_reader import open_stream
+from overtone.data_prep.audio.waveform import load_track, probe_recording, read_audio_unchanged
 from tests.data_prep.audio.encoded_parts import chirp, encode, write_moved
 
 KINDS = {

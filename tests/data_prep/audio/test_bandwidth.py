@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import soxr
 
-from data_prep.audio.bandwidth import measure_bandwidth
-from data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.audio.bandwidth import measure_bandwidth
+from overtone.data_prep.audio.waveform import MASTER_RATE
 
 
 def limited(samples: np.ndarray, rate: int) -> np.ndarray:

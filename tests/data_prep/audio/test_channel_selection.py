@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from data_prep.audio.channel_selection import AUTO, LEFT, MIX, RIGHT, ChannelLevels, choose_channels, find_own_sound, name_channel
+from overtone.data_prep.audio.channel_selection import AUTO, LEFT, MIX, RIGHT, ChannelLevels, choose_channels, find_own_sound, name_channel
 
 RATE = 24_000
 TURN = 3 * RATE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from data_prep.audio.decoded_stream import Stream, describe_missing, describe_stop, fit_channels
+from overtone.data_prep.audio.decoded_stream import Stream, describe_missing, describe_stop, fit_channels
 
 
 def make_stream(**given: object) -> Stream:

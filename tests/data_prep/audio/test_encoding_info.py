@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio.encoding_info import read_encoding
+from overtone.data_prep.audio.encoding_info import read_encoding
 
 
 @pytest.mark.parametrize(

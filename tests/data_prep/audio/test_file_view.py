@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.audio.file_view import FilePart
+from overtone.data_prep.audio.file_view import FilePart
 
 CONTENT = bytes(range(100))
 

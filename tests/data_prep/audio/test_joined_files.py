@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio import joined_files
-from data_prep.audio.decoded_stream import AudioError
-from data_prep.audio.file_view import FilePart
-from data_prep.audio.stream_reader import open_stream
-from data_prep.audio.waveform import probe_recording
+from overtone.data_prep.audio import joined_files
+from overtone.data_prep.audio.decoded_stream import AudioError
+from overtone.data_prep.audio.file_view import FilePart
+from overtone.data_prep.audio.stream_reader import open_stream
+from overtone.data_prep.audio.waveform import probe_recording
 from tests.data_prep.audio.encoded_parts import chirp, encode
 
 CONTAINERS = {

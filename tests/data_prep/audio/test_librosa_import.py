@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.audio import librosa_import
+from overtone.data_prep.audio import librosa_import
 
 ROOT = Path(__file__).parents[3]
 SLOW_MODULE = """
@@ -22,10 +22,10 @@ note("in ")
 time.sleep(0.3)
 note("out ")
 """
-PATCHED = "from data_prep.audio import librosa_import; librosa_import.COMPILED = ('slow_module',); librosa_import.import_librosa()"
+PATCHED = "from overtone.data_prep.audio import librosa_import; librosa_import.COMPILED = ('slow_module',); librosa_import.import_librosa()"
 HEARD = """
 import numpy
-from data_prep.clips.measurements import measure_pitch
+from overtone.data_prep.clips.measurements import measure_pitch
 time = numpy.arange(24_000, dtype=numpy.float32) / 24_000
 print(measure_pitch(numpy.sin(2 * numpy.pi * 200 * time)))
 """

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio import mp3_frames
-from data_prep.audio.file_view import FilePart
-from data_prep.audio.sandboxed_decoder import AudioDecoder
-from data_prep.audio.stream_reader import open_stream
+from overtone.data_prep.audio import mp3_frames
+from overtone.data_prep.audio.file_view import FilePart
+from overtone.data_prep.audio.sandboxed_decoder import AudioDecoder
+from overtone.data_prep.audio.stream_reader import open_stream
 from tests.data_prep.audio.encoded_parts import chirp, encode
 
 RATE = 44_100

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.audio.decoded_stream import AudioError
-from data_prep.audio.packet_clock import LONGEST_PAUSE, PacketClock
+from overtone.data_prep.audio.decoded_stream import AudioError
+from overtone.data_prep.audio.packet_clock import LONGEST_PAUSE, PacketClock
 
 MILLISECOND = Fraction(1, 1000)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep.audio.decoded_stream import AudioError, Samples, Stream, describe_missing
-from data_prep.audio.file_view import FilePart
-from data_prep.audio.part_joining import join_parts
+from overtone.data_prep.audio.decoded_stream import AudioError, Samples, Stream, describe_missing
+from overtone.data_prep.audio.file_view import FilePart
+from overtone.data_prep.audio.part_joining import join_parts
 
 PARTS = [FilePart(Path("joined"), number, number + 1, False) for number in range(3)]
 

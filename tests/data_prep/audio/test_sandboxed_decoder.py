@@ -16,9 +16,9 @@ import numpy as np
 import psutil
 import pytest
 
-from data_prep.audio.sandboxed_decoder import AudioDecoder
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, AudioError, AudioLimits, load_track, probe_recording
-from finetune.errors import UserError
+from overtone.data_prep.audio.sandboxed_decoder import AudioDecoder
+from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, AudioError, AudioLimits, load_track, probe_recording
+from overtone.finetune.errors import UserError
 from tests.data_prep.crafted_flac import flac as crafted
 
 
@@ -172,7 +172,7 @@ def test_the_child_has_its_own_process_group(sample, decoder) -> None:
 
 
 BLOCKING = """
-import data_prep.audio.sandboxed_decoder as decoder
+import overtone.data_prep.audio.sandboxed_decoder as decoder
 decoder.probe_recording = lambda path, *_: open(path, "rb").read()
 """
 """A named pipe would be refused; like this it blocks as a file on a broken disk does."""
@@ -184,7 +184,7 @@ def test_the_child_exits_when_its_parent_is_killed(tmp_path) -> None:
     """While a file blocks it: nobody is left to stop it."""
     os.mkfifo(tmp_path / "pipe.wav")
     code = (
-        "import sys; from pathlib import Path; from data_prep.audio.sandboxed_decoder import AudioDecoder\n"
+        "import sys; from pathlib import Path; from overtone.data_prep.audio.sandboxed_decoder import AudioDecoder\n"
         "AudioDecoder(Path(sys.argv[1]), stall=2.0).probe(Path(sys.argv[2]))"
     )
     (tmp_path / "sitecustomize.py").write_text(BLOCKING)

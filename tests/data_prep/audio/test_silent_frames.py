@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from data_prep.audio.silent_frames import find_silent_frames
+from overtone.data_prep.audio.silent_frames import find_silent_frames
 
 
 def test_frames_far_below_the_loudest_are_silent_and_a_partial_last_one_is_a_frame() -> None:

@@ -10,9 +10,18 @@ import pytest
 import soundfile
 import soxr
 
-from data_prep.audio import stream_reader
-from data_prep.audio.waveform import EXTENSIONS, MASTER_RATE, SPEECH_RATE, Audio, AudioError, load_track, probe_recording, read_audio
-from data_prep.segmentation.vad import find_speech
+from overtone.data_prep.audio import stream_reader
+from overtone.data_prep.audio.waveform import (
+    EXTENSIONS,
+    MASTER_RATE,
+    SPEECH_RATE,
+    Audio,
+    AudioError,
+    load_track,
+    probe_recording,
+    read_audio,
+)
+from overtone.data_prep.segmentation.vad import find_speech
 from tests.data_prep.conftest import peak_frequency
 from tests.ledger import record
 

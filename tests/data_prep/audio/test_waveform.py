@@ -11,8 +11,8 @@ import soxr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.audio import stream_reader
-from data_prep.audio.waveform import (
+from overtone.data_prep.audio import stream_reader
+from overtone.data_prep.audio.waveform import (
     MASTER_RATE,
     SPEECH_RATE,
     Audio,

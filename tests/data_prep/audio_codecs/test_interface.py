@@ -6,11 +6,11 @@ from dataclasses import fields
 
 import pytest
 
-from data_prep.audio_codecs import interface
-from data_prep.audio_codecs.mimi_codec import LoadedMimiCodec, MimiCodec
-from data_prep.audio_codecs.qwen3_tts_codec import LoadedQwenCodec, QwenCodec
-from data_prep.audio_codecs.qwen3_tts_speaker_encoder import LoadedQwenSpeakerEncoder, QwenSpeakerEncoder
-from data_prep.audio_codecs.snac_codec import LoadedSnacCodec, SnacCodec
+from overtone.data_prep.audio_codecs import interface
+from overtone.data_prep.audio_codecs.mimi_codec import LoadedMimiCodec, MimiCodec
+from overtone.data_prep.audio_codecs.qwen3_tts_codec import LoadedQwenCodec, QwenCodec
+from overtone.data_prep.audio_codecs.qwen3_tts_speaker_encoder import LoadedQwenSpeakerEncoder, QwenSpeakerEncoder
+from overtone.data_prep.audio_codecs.snac_codec import LoadedSnacCodec, SnacCodec
 
 
 @pytest.mark.parametrize(

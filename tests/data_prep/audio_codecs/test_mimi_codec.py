@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from data_prep.audio_codecs.interface import CodecError, read_code_format
-from data_prep.audio_codecs.mimi_codec import PREFIX, LoadedMimiCodec, MimiCodec, read_codec_weights
-from data_prep.audio_codecs.selection import open_codec
-from finetune.errors import UserError
+from overtone.data_prep.audio_codecs.interface import CodecError, read_code_format
+from overtone.data_prep.audio_codecs.mimi_codec import PREFIX, LoadedMimiCodec, MimiCodec, read_codec_weights
+from overtone.data_prep.audio_codecs.selection import open_codec
+from overtone.finetune.errors import UserError
 
 LENGTHS = (1, 1919, 1920, 1921, 30_000, 48_000, 71_111)
 

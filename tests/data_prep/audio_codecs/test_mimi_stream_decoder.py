@@ -12,11 +12,11 @@ from torch import nn
 from transformers import MimiModel
 from transformers.models.mimi.modeling_mimi import MimiConv1d
 
-from data_prep.audio_codecs.mimi_stream_decoder import MimiStream, MimiStreamDecoder
-from finetune.errors import UserError
-from recipes.csm.model import tiny_checkpoint
-from recipes.csm.model.tiny_checkpoint import BASE_VOCABULARY, PRETOKENIZE, SENTENCES, SPECIAL
-from recipes.tiny_checkpoints import train_byte_tokenizer
+from overtone.data_prep.audio_codecs.mimi_stream_decoder import MimiStream, MimiStreamDecoder
+from overtone.finetune.errors import UserError
+from overtone.recipes.csm.model import tiny_checkpoint
+from overtone.recipes.csm.model.tiny_checkpoint import BASE_VOCABULARY, PRETOKENIZE, SENTENCES, SPECIAL
+from overtone.recipes.tiny_checkpoints import train_byte_tokenizer
 
 FRAME, TOLERANCE = 1920, 1e-5
 

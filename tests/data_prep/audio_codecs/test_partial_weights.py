@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from data_prep.audio_codecs.partial_weights import read_partial_weights
-from finetune.errors import UserError
+from overtone.data_prep.audio_codecs.partial_weights import read_partial_weights
+from overtone.finetune.errors import UserError
 
 
 def test_a_part_is_read_from_all_files_without_its_prefix(tmp_path: Path) -> None:

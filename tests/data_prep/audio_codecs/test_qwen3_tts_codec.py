@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from data_prep.audio_codecs.interface import CodecError
-from data_prep.audio_codecs.qwen3_tts_codec import RELEASED_FORMAT, compute_codec_digest, encode_clips, find_codec, load_codec
-from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
-from finetune.errors import UserError
+from overtone.data_prep.audio_codecs.interface import CodecError
+from overtone.data_prep.audio_codecs.qwen3_tts_codec import RELEASED_FORMAT, compute_codec_digest, encode_clips, find_codec, load_codec
+from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
+from overtone.finetune.errors import UserError
 
 
 @pytest.fixture(scope="module")

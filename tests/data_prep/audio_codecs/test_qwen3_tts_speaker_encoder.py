@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.audio_codecs import qwen3_tts_speaker_encoder
-from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
-from finetune.errors import UserError
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.audio_codecs import qwen3_tts_speaker_encoder
+from overtone.data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
+from overtone.finetune.errors import UserError
 
 OPTION = "--speaker-check"
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from data_prep.audio_codecs import qwen3_tts_stream_decoder
-from data_prep.audio_codecs.qwen3_tts_stream_decoder import Qwen3TTSStream, Qwen3TTSStreamDecoder
-from data_prep.audio_codecs.streamed_convolutions import StreamedConvolution
-from recipes.voice_clone.inference import stock_qwen_tts
+from overtone.data_prep.audio_codecs import qwen3_tts_stream_decoder
+from overtone.data_prep.audio_codecs.qwen3_tts_stream_decoder import Qwen3TTSStream, Qwen3TTSStreamDecoder
+from overtone.data_prep.audio_codecs.streamed_convolutions import StreamedConvolution
+from overtone.recipes.voice_clone.inference import stock_qwen_tts
 
 FRAME = 1920
 

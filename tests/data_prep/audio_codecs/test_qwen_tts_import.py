@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.audio_codecs import qwen_tts_import
-from finetune.errors import UserError
+from overtone.data_prep.audio_codecs import qwen_tts_import
+from overtone.finetune.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -33,12 +33,12 @@ sys.meta_path.insert(0, Broken())
 @pytest.mark.slow
 def test_imports_silently_without_a_loadable_torchaudio() -> None:
     done = python(
-        BROKEN_TORCHAUDIO + "from data_prep.audio_codecs.qwen_tts_import import ensure_torchaudio, import_qwen_tts\n"
+        BROKEN_TORCHAUDIO + "from overtone.data_prep.audio_codecs.qwen_tts_import import ensure_torchaudio, import_qwen_tts\n"
         "package = import_qwen_tts()\n"
         "assert package.Qwen3TTSModel and package.Qwen3TTSTokenizer\n"
         "assert import_qwen_tts() is package\n"
         "assert not ensure_torchaudio()\n"
-        "from data_prep.audio.librosa_import import COMPILED\n"
+        "from overtone.data_prep.audio.librosa_import import COMPILED\n"
         "assert not {*COMPILED} & {*sys.modules}, 'two processes may compile these at the same moment'\n"
         "print('afterwards')\n"
     )
@@ -55,7 +55,7 @@ def test_a_torchaudio_that_loads_is_left_alone(tmp_path: Path) -> None:
     (folder / "kaldi.py").write_text("")
     done = python(
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from data_prep.audio_codecs.qwen_tts_import import ensure_torchaudio\n"
+        "from overtone.data_prep.audio_codecs.qwen_tts_import import ensure_torchaudio\n"
         "assert ensure_torchaudio()\n"
         "import torchaudio; assert torchaudio.__version__ == '9.9'\n"
     )
@@ -72,7 +72,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
 def test_the_output_of_a_failing_import_is_shown() -> None:
     done = python(
         "import os\n"
-        "from data_prep.audio_codecs.qwen_tts_import import _capture_output\n"
+        "from overtone.data_prep.audio_codecs.qwen_tts_import import _capture_output\n"
         "try:\n"
         "    with _capture_output():\n"
         "        print('first words'); os.write(2, b'from a child\\n'); raise RuntimeError('broken')\n"

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio.waveform import MASTER_RATE, Samples, read_audio_unchanged
-from data_prep.audio_codecs import interface, selection
-from data_prep.audio_codecs.interface import CodeFormat, Codes, read_code_format
-from data_prep.audio_codecs.selection import Adapter, open_codec
-from data_prep.cli import check, codes, export
-from data_prep.clips.speaker_similarity import LONGEST_SECONDS, embed_clips
-from data_prep.dataset.clip_encoding import STORE
-from finetune.errors import UserError
-from finetune.storage.model_resolver import resolve_model
+from overtone.data_prep.audio.waveform import MASTER_RATE, Samples, read_audio_unchanged
+from overtone.data_prep.audio_codecs import interface, selection
+from overtone.data_prep.audio_codecs.interface import CodeFormat, Codes, read_code_format
+from overtone.data_prep.audio_codecs.selection import Adapter, open_codec
+from overtone.data_prep.cli import check, codes, export
+from overtone.data_prep.clips.speaker_similarity import LONGEST_SECONDS, embed_clips
+from overtone.data_prep.dataset.clip_encoding import STORE
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.model_resolver import resolve_model
 
 CONFIG = {"model_type": "level_codec", "sampling_rate": 16_000, "frame_rate": 25, "num_codebooks": 4, "codebook_size": 256}
 FORMAT = CodeFormat(sample_rate=16_000, samples_per_frame=640, codebooks=4, codebook_size=256)

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep.audio_codecs.qwen3_tts_codec import QwenCodec, encode_clips, load_codec
-from data_prep.audio_codecs.qwen3_tts_speaker_encoder import QwenSpeakerEncoder
-from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
-from data_prep.audio_codecs.selection import CODECS, DEFAULT_MODEL, open_codec, open_speaker_encoder, suggest_other_models
-from finetune.errors import UserError
+from overtone.data_prep.audio_codecs.qwen3_tts_codec import QwenCodec, encode_clips, load_codec
+from overtone.data_prep.audio_codecs.qwen3_tts_speaker_encoder import QwenSpeakerEncoder
+from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
+from overtone.data_prep.audio_codecs.selection import CODECS, DEFAULT_MODEL, open_codec, open_speaker_encoder, suggest_other_models
+from overtone.finetune.errors import UserError
 
 
 def test_the_codec_of_a_qwen_model(nano: Path) -> None:

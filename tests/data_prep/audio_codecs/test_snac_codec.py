@@ -13,10 +13,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from data_prep.audio_codecs.interface import CodecError, read_code_format
-from data_prep.audio_codecs.selection import open_codec
-from data_prep.audio_codecs.snac_codec import CODEC_FOLDER, LoadedSnacCodec, SnacCodec, arrange_codes, split_levels
-from finetune.errors import UserError
+from overtone.data_prep.audio_codecs.interface import CodecError, read_code_format
+from overtone.data_prep.audio_codecs.selection import open_codec
+from overtone.data_prep.audio_codecs.snac_codec import CODEC_FOLDER, LoadedSnacCodec, SnacCodec, arrange_codes, split_levels
+from overtone.finetune.errors import UserError
 
 LENGTHS = (1, 2047, 2048, 2049, 30_000, 48_000, 71_111)
 
@@ -108,7 +108,7 @@ def test_decoding_is_deterministic_and_does_not_depend_on_the_batch(loaded: Load
 
 
 def test_decoding_equals_the_package_but_for_the_drawn_noise(loaded: LoadedSnacCodec, stock, monkeypatch: pytest.MonkeyPatch) -> None:
-    from data_prep.audio_codecs.snac_noise import make_noise
+    from overtone.data_prep.audio_codecs.snac_noise import make_noise
 
     (codes,) = loaded.encode([noise(20_480, 0)])
     levels = split_levels(torch.from_numpy(codes.astype(np.int64))[None], (1, 2, 4))

@@ -7,7 +7,7 @@ import torch
 from snac.layers import NoiseBlock
 from torch import nn
 
-from data_prep.audio_codecs.snac_noise import FrameNoise, fix_noise, make_noise, number_frames
+from overtone.data_prep.audio_codecs.snac_noise import FrameNoise, fix_noise, make_noise, number_frames
 
 
 def test_a_frame_has_the_same_noise_in_every_window() -> None:

@@ -1,4 +1,4 @@
-"""Tests of `data_prep.audio_codecs.snac_stream_decoder`: chunks together are the sound of all codes at once."""
+"""Tests of `overtone.data_prep.audio_codecs.snac_stream_decoder`: chunks together are the sound of all codes at once."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from data_prep.audio_codecs import snac_stream_decoder
-from data_prep.audio_codecs.selection import open_codec
-from data_prep.audio_codecs.snac_stream_decoder import StreamingSnacDecoder, count_context_frames, decode_codes
+from overtone.data_prep.audio_codecs import snac_stream_decoder
+from overtone.data_prep.audio_codecs.selection import open_codec
+from overtone.data_prep.audio_codecs.snac_stream_decoder import StreamingSnacDecoder, count_context_frames, decode_codes
 from tests.recipes.codec_lm import tiny_models
 
 pytest.importorskip("snac")

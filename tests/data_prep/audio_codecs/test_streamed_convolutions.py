@@ -1,4 +1,4 @@
-"""Tests of `data_prep.audio_codecs.streamed_convolutions`, with padded convolutions over the whole sequence as reference."""
+"""Tests of `overtone.data_prep.audio_codecs.streamed_convolutions`, with padded convolutions over the whole sequence as reference."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from data_prep.audio_codecs.streamed_convolutions import StreamedConvolution, StreamedDecoder
+from overtone.data_prep.audio_codecs.streamed_convolutions import StreamedConvolution, StreamedDecoder
 
 
 class Padded(nn.Module):

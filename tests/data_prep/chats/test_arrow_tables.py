@@ -15,7 +15,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from finetune.errors import UserError
+from overtone.finetune.errors import UserError
 from tests.data_prep import make_saved_by_datasets as saved
 from tests.data_prep.chats.test_chat_file_readers import ROWS, read, write
 

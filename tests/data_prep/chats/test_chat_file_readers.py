@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from data_prep.chats import chat_file_readers, chat_file_search
-from data_prep.chats.chat_file_search import KINDS, PARQUET, FoundRow
-from finetune.errors import UserError
+from overtone.data_prep.chats import chat_file_readers, chat_file_search
+from overtone.data_prep.chats.chat_file_search import KINDS, PARQUET, FoundRow
+from overtone.finetune.errors import UserError
 
 ROWS: list[dict[str, Any]] = [{"prompt": "a\nb", "completion": "ünï"}, {"prompt": "c", "completion": 'say "d", e'}]
 PACKED = [f"{suffix}.gz" for suffix, kind in KINDS.items() if kind != PARQUET]

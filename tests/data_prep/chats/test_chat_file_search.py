@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.chats.chat_file_search import AGAIN, FoundSources, download_chats, find_sources
-from finetune.errors import UserError
+from overtone.data_prep.chats.chat_file_search import AGAIN, FoundSources, download_chats, find_sources
+from overtone.finetune.errors import UserError
 from tests.data_prep import make_saved_by_datasets as saved
 from tests.finetune import fake_hub
 

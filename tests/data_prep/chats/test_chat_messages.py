@@ -1,4 +1,5 @@
-"""Tests of `data_prep.chats.chat_messages`: the accepted forms of a row and its messages, what is learned, and the errors for others."""
+"""Tests of `overtone.data_prep.chats.chat_messages`: the accepted forms of a row and its messages, what is learned, and the errors for
+others."""
 
 from __future__ import annotations
 
@@ -9,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from data_prep.chats.chat_messages import MessageError, is_plain_text, list_unread_keys, read_message, read_messages, read_tools
-from finetune.errors import UserError
-from finetune.storage.strict_json import loads_object
-from recipes.language.sft_tokenization import tokenize_row
+from overtone.data_prep.chats.chat_messages import MessageError, is_plain_text, list_unread_keys, read_message, read_messages, read_tools
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.strict_json import loads_object
+from overtone.recipes.language.sft_tokenization import tokenize_row
 from tests.finetune.hostile import JSON_PIECES, broken
 from tests.recipes.llm_sft.families import tokenizer
 

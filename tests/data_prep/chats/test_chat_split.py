@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.chats.chat_split import compute_split_position, make_count_filter, make_share_filter
+from overtone.data_prep.chats.chat_split import compute_split_position, make_count_filter, make_share_filter
 
 
 def chat(*turns: tuple[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from data_prep.chats.chatgpt_export import read_shown_turns
-from finetune.errors import UserError
+from overtone.data_prep.chats.chatgpt_export import read_shown_turns
+from overtone.finetune.errors import UserError
 
 
 def node(parent: str | None, role: str = "", text: str = "", *, children: tuple[str, ...] = (), **message: Any) -> dict[str, Any]:

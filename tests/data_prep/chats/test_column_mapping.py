@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from data_prep.chats.column_mapping import parse_columns
-from data_prep.chats.conversation_formats import ShapeError
-from data_prep.cli import text
-from finetune.errors import UserError
+from overtone.data_prep.chats.column_mapping import parse_columns
+from overtone.data_prep.chats.conversation_formats import ShapeError
+from overtone.data_prep.cli import text
+from overtone.finetune.errors import UserError
 
 CHAT = [{"role": "user", "content": "Wo?"}, {"role": "assistant", "content": "Hier."}]
 DIALOG = [{"wer": "user", "was": "Wo?"}, {"wer": "assistant", "was": "Hier."}]

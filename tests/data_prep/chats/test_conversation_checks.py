@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from data_prep.chats.conversation_checks import check_conversation, strip_answer_newlines
-from finetune.errors import UserError
+from overtone.data_prep.chats.conversation_checks import check_conversation, strip_answer_newlines
+from overtone.finetune.errors import UserError
 
 
 def chat(*turns: tuple[str, Any]) -> dict[str, Any]:

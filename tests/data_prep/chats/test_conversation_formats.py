@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from data_prep.chats.conversation_formats import SHAPES, detect_shape, list_unread_keys, normalise_row
-from finetune.errors import UserError
+from overtone.data_prep.chats.conversation_formats import SHAPES, detect_shape, list_unread_keys, normalise_row
+from overtone.finetune.errors import UserError
 
 ASKED, ANSWERED = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."}
 SYSTEM = {"role": "system", "content": "Be brief."}

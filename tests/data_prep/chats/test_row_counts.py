@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from data_prep.chats.row_counts import REJECTED, SHOWN, TRAINS, VALIDATES, RowCounts, UnreadKeys, format_summary, make_summary
+from overtone.data_prep.chats.row_counts import REJECTED, SHOWN, TRAINS, VALIDATES, RowCounts, UnreadKeys, format_summary, make_summary
 
 
 def account(tally: RowCounts, **passed_over: int) -> str:

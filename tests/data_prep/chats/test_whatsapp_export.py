@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from data_prep.chats import whatsapp_export
-from data_prep.chats.whatsapp_export import MEDIA, SYSTEM, UNANSWERED, UNUSED, is_exported_chat, read_conversations
-from data_prep.cli import text
-from finetune.errors import UserError
+from overtone.data_prep.chats import whatsapp_export
+from overtone.data_prep.chats.whatsapp_export import MEDIA, SYSTEM, UNANSWERED, UNUSED, is_exported_chat, read_conversations
+from overtone.data_prep.cli import text
+from overtone.finetune.errors import UserError
 
 ANDROID = """12/03/2024, 14:00 - Messages and calls are end-to-end encrypted. Tap to learn more.
 12/03/2024, 14:05 - Anna: Hi

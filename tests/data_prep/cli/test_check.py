@@ -14,10 +14,10 @@ import soundfile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.audio_codecs.qwen3_tts_codec import compute_codec_digest
-from data_prep.audio_codecs.qwen_tts_import import CODEC_TYPE
-from data_prep.cli import check
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.audio_codecs.qwen3_tts_codec import compute_codec_digest
+from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC_TYPE
+from overtone.data_prep.cli import check
 
 ROOT = Path(__file__).resolve().parents[3]
 CODES = [[1] * 16] * 13

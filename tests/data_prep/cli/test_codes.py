@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio.librosa_import import import_librosa
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.audio_codecs.qwen3_tts_codec import LoadedQwenCodec, QwenCodec
-from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
-from data_prep.cli import codes, export
-from data_prep.dataset import clip_encoding
-from data_prep.parallel import item_distribution
-from finetune.storage import demo_models, files
+from overtone.data_prep.audio.librosa_import import import_librosa
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.audio_codecs.qwen3_tts_codec import LoadedQwenCodec, QwenCodec
+from overtone.data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
+from overtone.data_prep.cli import codes, export
+from overtone.data_prep.dataset import clip_encoding
+from overtone.data_prep.parallel import item_distribution
+from overtone.finetune.storage import demo_models, files
 
 ROOT = Path(__file__).resolve().parents[3]
 FRAMES = {"a": 1, "b": 13, "c": 13, "d": 32}

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.cli import check, export, voice
-from data_prep.dataset.manifest_line_reader import find_manifests
-from data_prep.manifest import read_rows
-from finetune.errors import UserError
-from finetune.storage import files
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.cli import check, export, voice
+from overtone.data_prep.dataset.manifest_line_reader import find_manifests
+from overtone.data_prep.manifest import read_rows
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from data_prep import __main__ as data_prep
-from data_prep.cli import images
-from finetune.storage import files
+from overtone.data_prep import __main__ as data_prep
+from overtone.data_prep.cli import images
+from overtone.finetune.storage import files
 from tests.finetune import fork_server
 from tests.recipes.image_classification.tiny_images import LABELS, draw_image
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from data_prep import __main__
-from data_prep.pages.report_page import render_page
+from overtone.data_prep import __main__
+from overtone.data_prep.pages.report_page import render_page
 from tests.data_prep.conftest import MARKUP
 from tests.data_prep.example_clips import clip, dataset
 from tests.data_prep.page import Page

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from data_prep import __main__
-from data_prep.clips.review_decisions import REVIEW
+from overtone.data_prep import __main__
+from overtone.data_prep.clips.review_decisions import REVIEW
 from tests.data_prep.cli.test_report import ROOT
 from tests.data_prep.example_clips import clip, dataset
 
@@ -55,7 +55,7 @@ def test_a_dataset_without_audio_and_a_taken_port_are_refused(folder, capsys) ->
 
 def test_the_help_of_report_and_review_imports_no_large_package() -> None:
     code = (
-        "import sys\nfrom data_prep.__main__ import main\n"
+        "import sys\nfrom overtone.data_prep.__main__ import main\n"
         "for verb in ('report', 'review'):\n    try: main([verb, '--help'])\n    except SystemExit: pass\n"
         "assert not {'torch', 'gradio', 'librosa'} & set(sys.modules)"
     )

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from data_prep.chats import chat_file_search
-from data_prep.cli import text
-from finetune.storage import files
+from overtone.data_prep.chats import chat_file_search
+from overtone.data_prep.cli import text
+from overtone.finetune.storage import files
 from tests.data_prep.chats.test_chat_file_readers import write
 from tests.finetune import fake_hub
 
@@ -164,8 +164,8 @@ def test_a_failing_disk_leaves_the_older_folder(tmp_path: Path, capsys: pytest.C
 
 KILLED = """
 import os, signal, sys
-from data_prep.__main__ import main
-from finetune.storage import files
+from overtone.data_prep.__main__ import main
+from overtone.finetune.storage import files
 def kill(operation, path):
     if path.name == "summary.json":
         os.kill(os.getpid(), signal.SIGKILL)

@@ -15,12 +15,12 @@ import pytest
 import soundfile
 import soxr
 
-from data_prep.audio.waveform import MASTER_RATE, load_track, probe_recording
-from data_prep.cli import export, voice
-from data_prep.clips import dnsmos, review_decisions
-from data_prep.clips.review_decisions import Decision
-from data_prep.parallel.item_distribution import distribute_items
-from data_prep.pipeline import all_recordings
+from overtone.data_prep.audio.waveform import MASTER_RATE, load_track, probe_recording
+from overtone.data_prep.cli import export, voice
+from overtone.data_prep.clips import dnsmos, review_decisions
+from overtone.data_prep.clips.review_decisions import Decision
+from overtone.data_prep.parallel.item_distribution import distribute_items
+from overtone.data_prep.pipeline import all_recordings
 from tests.data_prep.conftest import peak_frequency
 from tests.data_prep.pipeline.test_all_recordings import FailingScorer
 

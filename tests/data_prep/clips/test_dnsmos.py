@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from data_prep.clips import dnsmos
-from data_prep.clips.dnsmos import WINDOW, compute_spectrogram, cut_windows, find_scorer
+from overtone.data_prep.clips import dnsmos
+from overtone.data_prep.clips.dnsmos import WINDOW, compute_spectrogram, cut_windows, find_scorer
 from tests.data_prep.speakers.test_resemblyzer_encoder import generate_voice
 
 OF_ITS_OWN_CODE = {"mos_overall": 1.8139, "mos_speech": 2.2710, "mos_background": 1.9428, "mos_p808": 2.4996}

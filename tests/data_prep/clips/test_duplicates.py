@@ -16,10 +16,10 @@ import pytest
 import soundfile
 import soxr
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.clips.duplicates import DuplicateCandidate, FoundDuplicates, find_duplicates, normalise_text
-from data_prep.clips.fingerprint_matching import FingerprintedClip
-from data_prep.clips.fingerprints import compute_fingerprint
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.clips.duplicates import DuplicateCandidate, FoundDuplicates, find_duplicates, normalise_text
+from overtone.data_prep.clips.fingerprint_matching import FingerprintedClip
+from overtone.data_prep.clips.fingerprints import compute_fingerprint
 from tests.data_prep.spoken import needs_flite
 
 SOUNDS: dict[str, np.ndarray] = {}

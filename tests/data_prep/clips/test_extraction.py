@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
-from data_prep.clips import extraction
-from data_prep.recordings.recording_files import RecordingSource
-from data_prep.recordings.user_transcripts import UserTranscript
-from data_prep.segmentation.clip_segmentation import Lengths, Piece, TextUnit, WhisperScores
-from data_prep.segmentation.vad import Region
-from finetune.storage.synthetic_audio_mark import SyntheticMark, read_synthetic_mark
+from overtone.data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
+from overtone.data_prep.clips import extraction
+from overtone.data_prep.recordings.recording_files import RecordingSource
+from overtone.data_prep.recordings.user_transcripts import UserTranscript
+from overtone.data_prep.segmentation.clip_segmentation import Lengths, Piece, TextUnit, WhisperScores
+from overtone.data_prep.segmentation.vad import Region
+from overtone.finetune.storage.synthetic_audio_mark import SyntheticMark, read_synthetic_mark
 
 SOURCE = RecordingSource(Path("a.wav"), "a.wav", "0123456789abcdef", "me")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.clips.fingerprint_matching import FingerprintedClip, compare_clips, find_matches
-from data_prep.clips.fingerprints import HOP, compute_fingerprint
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.clips.fingerprint_matching import FingerprintedClip, compare_clips, find_matches
+from overtone.data_prep.clips.fingerprints import HOP, compute_fingerprint
 
 
 def test_matches_name_the_shared_samples(railway) -> None:

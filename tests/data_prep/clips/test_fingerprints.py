@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.clips.fingerprints import HOP, WINDOW, compute_fingerprint
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.clips.fingerprints import HOP, WINDOW, compute_fingerprint
 
 
 def test_a_clip_has_the_words_of_its_recording(railway) -> None:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.audio.waveform import MASTER_RATE, Audio
-from data_prep.clips import loudness
-from data_prep.clips.loudness import compute_gain, measure_loudness
-from data_prep.segmentation.vad import Region
+from overtone.data_prep.audio.waveform import MASTER_RATE, Audio
+from overtone.data_prep.clips import loudness
+from overtone.data_prep.clips.loudness import compute_gain, measure_loudness
+from overtone.data_prep.segmentation.vad import Region
 
 SECOND = MASTER_RATE
 

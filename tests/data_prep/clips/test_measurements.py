@@ -7,8 +7,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.clips.measurements import (
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.clips.measurements import (
     find_longest_pause,
     measure_background,
     measure_clip,
@@ -17,8 +17,8 @@ from data_prep.clips.measurements import (
     measure_pitch,
     measure_repeated_share,
 )
-from data_prep.segmentation.clip_segmentation import Piece, TextUnit, WhisperScores
-from data_prep.segmentation.vad import Region
+from overtone.data_prep.segmentation.clip_segmentation import Piece, TextUnit, WhisperScores
+from overtone.data_prep.segmentation.vad import Region
 
 SECOND = MASTER_RATE
 REGION = Region(SECOND, 3 * SECOND)

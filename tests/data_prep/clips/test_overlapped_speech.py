@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep.audio.waveform import MASTER_RATE, Samples, read_audio
-from data_prep.clips import overlapped_speech
-from data_prep.clips.overlapped_speech import FEWEST_FRAMES, measure_overlap
-from data_prep.clips.quality_rules import MOST_OVERLAP
+from overtone.data_prep.audio.waveform import MASTER_RATE, Samples, read_audio
+from overtone.data_prep.clips import overlapped_speech
+from overtone.data_prep.clips.overlapped_speech import FEWEST_FRAMES, measure_overlap
+from overtone.data_prep.clips.quality_rules import MOST_OVERLAP
 
 SAMPLE = Path(__file__).resolve().parents[3] / "recipes" / "voice_clone" / "sample"
 SECONDS = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from data_prep.clips.quality_rules import (
+from overtone.data_prep.clips.quality_rules import (
     PACE_CLIPS,
     PRESETS,
     VOICE_CLIPS,
@@ -15,8 +15,8 @@ from data_prep.clips.quality_rules import (
     compute_voice_limits,
     find_failures,
 )
-from data_prep.manifest import Quality
-from data_prep.segmentation.clip_segmentation import Lengths
+from overtone.data_prep.manifest import Quality
+from overtone.data_prep.segmentation.clip_segmentation import Lengths
 
 GOOD = {
     "seconds": 5.0,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.clips import review_decisions
-from data_prep.clips.review_decisions import REVIEW, Decision
-from data_prep.recordings.invisible_characters import remove_invisible
-from finetune.errors import UserError
+from overtone.data_prep.clips import review_decisions
+from overtone.data_prep.clips.review_decisions import REVIEW, Decision
+from overtone.data_prep.recordings.invisible_characters import remove_invisible
+from overtone.finetune.errors import UserError
 
 
 def written(folder: Path, *lines: str, end: str = "\n") -> Path:

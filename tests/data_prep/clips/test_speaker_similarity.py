@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio import waveform
-from data_prep.audio.waveform import MASTER_RATE, Audio
-from data_prep.audio_codecs import qwen3_tts_speaker_encoder
-from data_prep.audio_codecs.qwen3_tts_speaker_encoder import LoadedQwenSpeakerEncoder
-from data_prep.cli import voice
-from data_prep.clips import speaker_similarity
-from data_prep.clips.quality_rules import VOICE_CLIPS, compute_voice_limits
-from data_prep.pages import quality_rule_effects, voice_dataset_loader
-from finetune.errors import UserError
-from recipes.voice_clone.model.tiny_checkpoint import build
+from overtone.data_prep.audio import waveform
+from overtone.data_prep.audio.waveform import MASTER_RATE, Audio
+from overtone.data_prep.audio_codecs import qwen3_tts_speaker_encoder
+from overtone.data_prep.audio_codecs.qwen3_tts_speaker_encoder import LoadedQwenSpeakerEncoder
+from overtone.data_prep.cli import voice
+from overtone.data_prep.clips import speaker_similarity
+from overtone.data_prep.clips.quality_rules import VOICE_CLIPS, compute_voice_limits
+from overtone.data_prep.pages import quality_rule_effects, voice_dataset_loader
+from overtone.finetune.errors import UserError
+from overtone.recipes.voice_clone.model.tiny_checkpoint import build
 from tests.data_prep.spoken import needs_flite, sentences
 
 STRANGERS = 3

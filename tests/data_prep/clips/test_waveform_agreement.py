@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import soxr
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.clips.waveform_agreement import RATE, SEARCH, agrees_throughout, prepare_waveform
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.clips.waveform_agreement import RATE, SEARCH, agrees_throughout, prepare_waveform
 
 SECOND = MASTER_RATE
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from data_prep.clips.whole_transcript_misfit import MOST_MISFIT, count_letters, find_unlikely_repeats, measure_misfit
+from overtone.data_prep.clips.whole_transcript_misfit import MOST_MISFIT, count_letters, find_unlikely_repeats, measure_misfit
 
 
 def test_letters_digits_and_syllables_count_as_they_are_spoken() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep.audio.stream_reader import AudioError
-from data_prep.dataset.clip_audio_checks import AudioInfo, inspect_clip, inspect_clips
-from finetune.storage import files
+from overtone.data_prep.audio.stream_reader import AudioError
+from overtone.data_prep.dataset.clip_audio_checks import AudioInfo, inspect_clip, inspect_clips
+from overtone.finetune.storage import files
 
 NOISE = np.random.default_rng(0).uniform(-0.3, 0.3, 44_100)
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.audio_codecs.qwen3_tts_codec import QwenCodec
-from data_prep.dataset import clip_encoding
-from data_prep.dataset.clip_encoding import (
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.audio_codecs.qwen3_tts_codec import QwenCodec
+from overtone.data_prep.dataset import clip_encoding
+from overtone.data_prep.dataset.clip_encoding import (
     ClipToEncode,
     EncodingSetup,
     encode_clips,
@@ -23,9 +23,9 @@ from data_prep.dataset.clip_encoding import (
     make_key,
     read_codes,
 )
-from data_prep.parallel.process_pool import Failure, StopSignal
-from data_prep.parallel.worker_options import WorkerOptions
-from finetune.errors import UserError
+from overtone.data_prep.parallel.process_pool import Failure, StopSignal
+from overtone.data_prep.parallel.worker_options import WorkerOptions
+from overtone.finetune.errors import UserError
 
 
 def clip(name: str, seconds: float) -> ClipToEncode:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.audio_codecs.interface import CodeFormat, read_code_format
-from data_prep.audio_codecs.selection import DEFAULT_FORMAT, open_codec
-from data_prep.dataset.codec_metadata import describe_codec, has_same_shape, read_codes_summary
-from finetune.errors import UserError
+from overtone.data_prep.audio_codecs.interface import CodeFormat, read_code_format
+from overtone.data_prep.audio_codecs.selection import DEFAULT_FORMAT, open_codec
+from overtone.data_prep.dataset.codec_metadata import describe_codec, has_same_shape, read_codes_summary
+from overtone.finetune.errors import UserError
 
 SNAC_FORMAT = CodeFormat(24_000, 2048, 7, 64)
 

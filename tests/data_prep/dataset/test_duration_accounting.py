@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.dataset.duration_accounting import (
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.dataset.duration_accounting import (
     RecordingDurations,
     compute_all_durations,
     compute_durations,
@@ -17,12 +17,12 @@ from data_prep.dataset.duration_accounting import (
     format_summary,
     make_summary,
 )
-from data_prep.manifest import ManifestRow, Reject
-from data_prep.pipeline.notices import Notice
-from data_prep.pipeline.recording_results import PreparedRecording
-from data_prep.recordings.recording_files import RecordingSource
-from data_prep.segmentation.subtitle_repair import TimingRepair, TimingSegment
-from data_prep.segmentation.vad import Region
+from overtone.data_prep.manifest import ManifestRow, Reject
+from overtone.data_prep.pipeline.notices import Notice
+from overtone.data_prep.pipeline.recording_results import PreparedRecording
+from overtone.data_prep.recordings.recording_files import RecordingSource
+from overtone.data_prep.segmentation.subtitle_repair import TimingRepair, TimingSegment
+from overtone.data_prep.segmentation.vad import Region
 
 SECOND = MASTER_RATE
 SPEECH = [Region(1 * SECOND, 4 * SECOND), Region(6 * SECOND, 8 * SECOND)]

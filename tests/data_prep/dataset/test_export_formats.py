@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.cli.check import check_dataset
-from data_prep.dataset.export_formats import ExportItem, write_audiofolder, write_ljspeech, write_qwen, write_voice
-from data_prep.manifest import ManifestRow
-from data_prep.recordings.user_transcripts import find_transcripts
-from finetune.errors import UserError
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.cli.check import check_dataset
+from overtone.data_prep.dataset.export_formats import ExportItem, write_audiofolder, write_ljspeech, write_qwen, write_voice
+from overtone.data_prep.manifest import ManifestRow
+from overtone.data_prep.recordings.user_transcripts import find_transcripts
+from overtone.finetune.errors import UserError
 
 SHORT, LONG = 24_000, 150_000
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.dataset.manifest_line_reader import find_manifests, read_manifest_lines
-from finetune.errors import UserError
+from overtone.data_prep.dataset.manifest_line_reader import find_manifests, read_manifest_lines
+from overtone.finetune.errors import UserError
 
 
 def test_manifests_are_given_by_folder_or_by_file(tmp_path: Path) -> None:

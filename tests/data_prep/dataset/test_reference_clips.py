@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
-from data_prep.dataset.reference_clips import LENGTH, choose_clips, make_reference_path, make_reference_wav, write_references
-from finetune.storage.synthetic_audio_mark import SyntheticMark, read_synthetic_mark
+from overtone.data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
+from overtone.data_prep.dataset.reference_clips import LENGTH, choose_clips, make_reference_path, make_reference_wav, write_references
+from overtone.finetune.storage.synthetic_audio_mark import SyntheticMark, read_synthetic_mark
 from tests.data_prep.dataset.test_train_val_split import clip
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.audio.stream_reader import AudioError
-from data_prep.audio_codecs.qwen3_tts_codec import RELEASED_FORMAT
-from data_prep.dataset.clip_audio_checks import AudioInfo
-from data_prep.dataset.manifest_line_reader import ManifestLine
-from data_prep.dataset.row_checks import (
+from overtone.data_prep.audio.stream_reader import AudioError
+from overtone.data_prep.audio_codecs.qwen3_tts_codec import RELEASED_FORMAT
+from overtone.data_prep.dataset.clip_audio_checks import AudioInfo
+from overtone.data_prep.dataset.manifest_line_reader import ManifestLine
+from overtone.data_prep.dataset.row_checks import (
     NOTES,
     PROBLEMS,
     RowFacts,
@@ -22,8 +22,8 @@ from data_prep.dataset.row_checks import (
     collect_facts,
     find_codes_fault,
 )
-from data_prep.manifest import LANGUAGES as CODES_OF_LANGUAGES
-from data_prep.manifest import ManifestRow
+from overtone.data_prep.manifest import LANGUAGES as CODES_OF_LANGUAGES
+from overtone.data_prep.manifest import ManifestRow
 
 LANGUAGES = CODES_OF_LANGUAGES.values()
 SOUND = AudioInfo(24_000, 1, 48_000, "aa")

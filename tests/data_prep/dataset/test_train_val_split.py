@@ -7,8 +7,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.dataset.train_val_split import assign_splits
-from data_prep.manifest import ManifestRow, Quality
+from overtone.data_prep.dataset.train_val_split import assign_splits
+from overtone.data_prep.manifest import ManifestRow, Quality
 
 
 def clip(recording: str, start: float, seconds: float = 5.0, speaker: str = "me", snr: float = 30.0, text: str = "") -> ManifestRow:

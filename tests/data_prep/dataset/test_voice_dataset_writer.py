@@ -11,13 +11,13 @@ from functools import partial
 import numpy as np
 import pytest
 
-from data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
-from data_prep.dataset import voice_dataset_writer
-from data_prep.pipeline import clip_selection
-from data_prep.pipeline.recording_results import PreparedRecording
-from data_prep.segmentation.vad import Region
-from finetune.errors import UserError
-from finetune.storage import files
+from overtone.data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
+from overtone.data_prep.dataset import voice_dataset_writer
+from overtone.data_prep.pipeline import clip_selection
+from overtone.data_prep.pipeline.recording_results import PreparedRecording
+from overtone.data_prep.segmentation.vad import Region
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
 from tests.data_prep.pipeline.test_clip_selection import STANDARD, clip, recording
 
 OTHER = "Another sentence that takes five seconds, as it should."

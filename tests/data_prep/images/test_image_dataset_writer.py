@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from data_prep.images.image_dataset_writer import make_summary, write_dataset
-from data_prep.images.image_selection import select_images
-from finetune.storage import strict_json
+from overtone.data_prep.images.image_dataset_writer import make_summary, write_dataset
+from overtone.data_prep.images.image_selection import select_images
+from overtone.finetune.storage import strict_json
 from tests.data_prep.images.test_image_selection import ENOUGH, image
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_prep.images import image_decoding
-from data_prep.images.image_decoding import ORIENTATION, decode_image
-from finetune.errors import UserError
+from overtone.data_prep.images import image_decoding
+from overtone.data_prep.images.image_decoding import ORIENTATION, decode_image
+from overtone.finetune.errors import UserError
 
 
 def encode(image: Any, form: str = "PNG", **settings: Any) -> bytes:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.images import image_examination
-from data_prep.images.image_examination import AT_ONCE, examine_images
-from data_prep.images.image_sources import FoundImage
+from overtone.data_prep.images import image_examination
+from overtone.data_prep.images.image_examination import AT_ONCE, examine_images
+from overtone.data_prep.images.image_sources import FoundImage
 from tests.data_prep.images.test_image_sources import png, put
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from data_prep.images.image_dataset_writer import make_summary
-from data_prep.images.image_examination import examine_images
-from data_prep.images.image_report import PER_LABEL, render_report
-from data_prep.images.image_selection import select_images
-from data_prep.images.image_sources import FoundImage
+from overtone.data_prep.images.image_dataset_writer import make_summary
+from overtone.data_prep.images.image_examination import examine_images
+from overtone.data_prep.images.image_report import PER_LABEL, render_report
+from overtone.data_prep.images.image_selection import select_images
+from overtone.data_prep.images.image_sources import FoundImage
 from tests.data_prep.images.test_image_decoding import encode
 from tests.data_prep.images.test_perceptual_hash import draw
 

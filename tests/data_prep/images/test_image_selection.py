@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from data_prep.images.image_examination import ExaminedImage
-from data_prep.images.image_selection import select_images
-from finetune.errors import UserError
+from overtone.data_prep.images.image_examination import ExaminedImage
+from overtone.data_prep.images.image_selection import select_images
+from overtone.finetune.errors import UserError
 
 
 def image(place: str, label: str | None, code: int, **more: Any) -> ExaminedImage:

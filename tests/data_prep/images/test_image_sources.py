@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from data_prep.images.image_sources import FoundImage, find_images
-from finetune.errors import UserError
+from overtone.data_prep.images.image_sources import FoundImage, find_images
+from overtone.finetune.errors import UserError
 
 
 def png(red: int = 9) -> bytes:

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from data_prep.images.label_split import choose_validation
+from overtone.data_prep.images.label_split import choose_validation
 
 IMAGES = [(f"{label}-{number}", label) for label, count in (("a", 100), ("b", 13), ("c", 2), ("d", 1)) for number in range(count)]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from data_prep.images.perceptual_hash import MOST_BITS, compute_hash, find_duplicates, find_pairs, make_gray_copy
+from overtone.data_prep.images.perceptual_hash import MOST_BITS, compute_hash, find_duplicates, find_pairs, make_gray_copy
 
 
 def draw(seed: int, size: tuple[int, int] = (120, 90)) -> Any:

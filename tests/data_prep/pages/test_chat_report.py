@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from data_prep import __main__
-from data_prep.pages.chat_report import EXTREMES, is_chat_dataset, read_figures
-from finetune.errors import UserError
+from overtone.data_prep import __main__
+from overtone.data_prep.pages.chat_report import EXTREMES, is_chat_dataset, read_figures
+from overtone.finetune.errors import UserError
 from tests.data_prep.conftest import MARKUP
 from tests.data_prep.page import Page
 

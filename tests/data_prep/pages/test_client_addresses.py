@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from data_prep.pages.client_addresses import find_client, find_scheme, group_address, parse_proxies
-from data_prep.pages.request_validation import Route, add_request_guard
-from finetune.errors import UserError
-from recipes.serving.access_control import FREE_TRIES, AccessControl, AccessPolicy
-from recipes.serving.streamed_response import find_client as find_turn
+from overtone.data_prep.pages.client_addresses import find_client, find_scheme, group_address, parse_proxies
+from overtone.data_prep.pages.request_validation import Route, add_request_guard
+from overtone.finetune.errors import UserError
+from overtone.recipes.serving.access_control import FREE_TRIES, AccessControl, AccessPolicy
+from overtone.recipes.serving.streamed_response import find_client as find_turn
 from tests.raw_http import connect, read_status, request, serving
 
 SECRET = "0123456789abcdef-secret"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from data_prep.pages.gradio_route_allowlist import ResetCall, add_files, list_page_routes, rebuild_call, refuse_uploads
+from overtone.data_prep.pages.gradio_route_allowlist import ResetCall, add_files, list_page_routes, rebuild_call, refuse_uploads
 from tests.asgi import ask
 
 

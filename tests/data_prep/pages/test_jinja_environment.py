@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from data_prep.pages.jinja_environment import format_duration, format_percent, format_position, make_environment
+from overtone.data_prep.pages.jinja_environment import format_duration, format_percent, format_position, make_environment
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.clips.quality_rules import PRESETS
-from data_prep.pages import quality_rule_effects
+from overtone.data_prep.clips.quality_rules import PRESETS
+from overtone.data_prep.pages import quality_rule_effects
 from tests.data_prep.example_clips import clip, dataset, whole
 
 decibels = st.floats(-20, 60) | st.none()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import data_prep
-from data_prep.clips.quality_rules import PRESETS
-from data_prep.pages.rejection_advice import ADVICE, explain_reason
+import overtone.data_prep
+from overtone.data_prep.clips.quality_rules import PRESETS
+from overtone.data_prep.pages.rejection_advice import ADVICE, explain_reason
 
-FOLDER = Path(data_prep.__file__).parent
+FOLDER = Path(overtone.data_prep.__file__).parent
 
 
 def test_every_rule_has_a_meaning_and_advice() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.pages.report_charts import HEIGHT, WIDTH, choose_ticks, format_number, make_curve, make_histogram
+from overtone.data_prep.pages.report_charts import HEIGHT, WIDTH, choose_ticks, format_number, make_curve, make_histogram
 
 values = st.lists(st.floats(-1e6, 1e6) | st.none(), max_size=60)
 

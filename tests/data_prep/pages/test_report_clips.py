@@ -7,10 +7,10 @@ import base64
 import pytest
 import soundfile
 
-from data_prep.pages import report_clips
-from data_prep.pages.quality_rule_effects import build_candidate_clips, find_weaknesses, list_rules
-from data_prep.pages.report_clips import choose_clips, render_clips
-from finetune.errors import UserError
+from overtone.data_prep.pages import report_clips
+from overtone.data_prep.pages.quality_rule_effects import build_candidate_clips, find_weaknesses, list_rules
+from overtone.data_prep.pages.report_clips import choose_clips, render_clips
+from overtone.finetune.errors import UserError
 from tests.data_prep.example_clips import clip, dataset, whole
 from tests.data_prep.pages.test_spectrogram_images import RATE, tone
 

@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.pages import request_validation
-from data_prep.pages.client_addresses import parse_proxies
-from data_prep.pages.request_validation import Caller, RequestError, Route, add_request_guard, is_this_machine, parse_json, require_own_site
+from overtone.data_prep.pages import request_validation
+from overtone.data_prep.pages.client_addresses import parse_proxies
+from overtone.data_prep.pages.request_validation import (
+    Caller,
+    RequestError,
+    Route,
+    add_request_guard,
+    is_this_machine,
+    parse_json,
+    require_own_site,
+)
 from tests.asgi import HOME, Answer, ask
 
 JSON = (b"content-type", b"application/json")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.clips import review_decisions
-from data_prep.clips.review_decisions import Decision
-from data_prep.pages import review_page
-from data_prep.pages.review_page import ReviewSession, build_page, format_facts
-from data_prep.pages.review_queue import ALL, WORST
+from overtone.data_prep.clips import review_decisions
+from overtone.data_prep.clips.review_decisions import Decision
+from overtone.data_prep.pages import review_page
+from overtone.data_prep.pages.review_page import ReviewSession, build_page, format_facts
+from overtone.data_prep.pages.review_queue import ALL, WORST
 from tests.data_prep.example_clips import clip, dataset
 
 NASTY = '"><script>alert(1)</script>'

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.clips.review_decisions import Decision
-from data_prep.pages.review_queue import (
+from overtone.data_prep.clips.review_decisions import Decision
+from overtone.data_prep.pages.review_queue import (
     ALL,
     DECIDED,
     IN_ORDER,
@@ -24,7 +24,7 @@ from data_prep.pages.review_queue import (
     move_selection,
     select_clips,
 )
-from finetune.errors import UserError
+from overtone.finetune.errors import UserError
 from tests.data_prep.example_clips import clip, dataset, whole
 
 CLIPS = [

@@ -19,10 +19,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data_prep.cli import voice
-from data_prep.pages import voice_dataset_loader
-from data_prep.pages.review_page import ReviewSession
-from data_prep.pages.review_server import make_application
+from overtone.data_prep.cli import voice
+from overtone.data_prep.pages import voice_dataset_loader
+from overtone.data_prep.pages.review_page import ReviewSession
+from overtone.data_prep.pages.review_server import make_application
 from tests import loopback, raw_http
 from tests.asgi import ANYTHING, HOME, App
 from tests.data_prep.cli.test_report import CHROMIUM, ROOT

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from data_prep.audio.librosa_import import import_librosa
-from data_prep.pages.spectrogram_images import BANDS, COLUMNS, draw_spectrogram
+from overtone.data_prep.audio.librosa_import import import_librosa
+from overtone.data_prep.pages.spectrogram_images import BANDS, COLUMNS, draw_spectrogram
 
 RATE = 24_000
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.pages import voice_dataset_loader
-from finetune.errors import UserError
+from overtone.data_prep.pages import voice_dataset_loader
+from overtone.finetune.errors import UserError
 from tests.data_prep.example_clips import QUALITY, clip, dataset
 
 

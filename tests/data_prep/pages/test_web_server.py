@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 
-from data_prep.pages import web_server
-from data_prep.pages.client_addresses import NO_PROXIES
-from data_prep.pages.connection_limits import ConnectionLimits, OpenConnections
-from finetune.errors import UserError
+from overtone.data_prep.pages import web_server
+from overtone.data_prep.pages.client_addresses import NO_PROXIES
+from overtone.data_prep.pages.connection_limits import ConnectionLimits, OpenConnections
+from overtone.finetune.errors import UserError
 from tests.house import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -70,7 +70,7 @@ def test_uvicorn_reads_no_headers_of_proxies_and_opens_no_websockets() -> None:
 OWNER = """
 import sys, tempfile
 from pathlib import Path
-from data_prep.pages import web_server as web
+from overtone.data_prep.pages import web_server as web
 with web.open_private_folder("overtone-test-1"):
     tempfile.NamedTemporaryFile(delete=False).write(b"left behind")
     print(tempfile.gettempdir(), flush=True)

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from data_prep.parallel import process_pool
-from finetune.errors import UserError
+from overtone.data_prep.parallel import process_pool
+from overtone.finetune.errors import UserError
 
 
 @contextlib.contextmanager

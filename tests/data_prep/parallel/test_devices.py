@@ -3,8 +3,8 @@ import os
 import pytest
 import torch
 
-from data_prep.parallel.devices import assign_devices, choose_device, set_current_device
-from finetune.errors import UserError
+from overtone.data_prep.parallel.devices import assign_devices, choose_device, set_current_device
+from overtone.finetune.errors import UserError
 
 
 def test_the_device_is_the_requested_or_the_available_one(monkeypatch) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from data_prep.parallel import devices, item_distribution
-from data_prep.parallel.process_pool import StopSignal
-from data_prep.parallel.worker_options import WorkerOptions
+from overtone.data_prep.parallel import devices, item_distribution
+from overtone.data_prep.parallel.process_pool import StopSignal
+from overtone.data_prep.parallel.worker_options import WorkerOptions
 
 
 @contextlib.contextmanager

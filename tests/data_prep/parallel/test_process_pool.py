@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from data_prep.parallel import process_pool
-from data_prep.parallel.process_pool import Failure, StopSignal
-from finetune.errors import UserError
+from overtone.data_prep.parallel import process_pool
+from overtone.data_prep.parallel.process_pool import Failure, StopSignal
+from overtone.finetune.errors import UserError
 from tests.data_prep.parallel.scripted_worker import make, make_refusing
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -156,7 +156,7 @@ def test_the_second_signal_interrupts_and_leaves_no_process(tmp_path) -> None:
 def test_workers_exit_when_their_parent_is_killed(tmp_path) -> None:
     pipes = [make_pipe(tmp_path / "one"), make_pipe(tmp_path / "two")]
     code = (
-        "from data_prep.parallel import process_pool as pool\n"
+        "from overtone.data_prep.parallel import process_pool as pool\n"
         "from tests.data_prep.parallel.scripted_worker import make\n"
         f"with pool.StopSignal() as stop: list(pool.run_items({[f'hang {pipe}' for pipe in pipes]!r}, make, 2, stop))\n"
     )

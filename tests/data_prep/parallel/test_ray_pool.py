@@ -22,10 +22,10 @@ pytest.importorskip("ray")
 
 from ray.cluster_utils import Cluster
 
-from data_prep.cli import voice
-from data_prep.parallel import process_pool, ray_pool
-from data_prep.parallel.process_pool import Failure, ItemResult, StopSignal
-from data_prep.parallel.ray_pool import ATTEMPTS, STOPPED, RayWorker
+from overtone.data_prep.cli import voice
+from overtone.data_prep.parallel import process_pool, ray_pool
+from overtone.data_prep.parallel.process_pool import Failure, ItemResult, StopSignal
+from overtone.data_prep.parallel.ray_pool import ATTEMPTS, STOPPED, RayWorker
 from tests.launch import ray_nodes
 
 ROOT = Path(__file__).resolve().parents[3]

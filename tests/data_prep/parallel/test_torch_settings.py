@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from data_prep.parallel.torch_settings import disable_tf32, restore_thread_count, use_one_thread
+from overtone.data_prep.parallel.torch_settings import disable_tf32, restore_thread_count, use_one_thread
 
 
 def test_the_thread_count_is_restored_even_after_a_failure() -> None:

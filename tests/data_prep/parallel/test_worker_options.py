@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.cli import codes
-from data_prep.parallel import worker_options
-from data_prep.parallel.worker_options import WorkerOptions
-from finetune.errors import UserError
+from overtone.data_prep.cli import codes
+from overtone.data_prep.parallel import worker_options
+from overtone.data_prep.parallel.worker_options import WorkerOptions
+from overtone.finetune.errors import UserError
 
 
 def test_worker_options_are_parsed_and_checked() -> None:

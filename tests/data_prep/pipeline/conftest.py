@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from data_prep.pipeline.recording_results import Job
-from data_prep.recordings.recording_files import RecordingSource
-from data_prep.segmentation.clip_segmentation import Lengths
+from overtone.data_prep.pipeline.recording_results import Job
+from overtone.data_prep.recordings.recording_files import RecordingSource
+from overtone.data_prep.segmentation.clip_segmentation import Lengths
 from tests.data_prep.pipeline.recording_runs import write_take
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import soundfile
 
-from data_prep.audio.waveform import Audio
-from data_prep.pipeline.one_recording import prepare_recording
-from data_prep.pipeline.stage_cache import Stages
-from data_prep.pipeline.worker_models import Models
-from data_prep.recordings.recording_files import RecordingSource, find_recordings
+from overtone.data_prep.audio.waveform import Audio
+from overtone.data_prep.pipeline.one_recording import prepare_recording
+from overtone.data_prep.pipeline.stage_cache import Stages
+from overtone.data_prep.pipeline.worker_models import Models
+from overtone.data_prep.recordings.recording_files import RecordingSource, find_recordings
 
 TEXT = "The night train to the north leaves from platform seven."
 

@@ -8,18 +8,25 @@ from dataclasses import dataclass, field, replace
 import pytest
 import soundfile
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.clips.dnsmos import SoundRatings
-from data_prep.parallel.process_pool import Failure, StopSignal
-from data_prep.parallel.ray_pool import RayWorkers
-from data_prep.parallel.worker_options import WorkerOptions
-from data_prep.pipeline import all_recordings
-from data_prep.pipeline.all_recordings import RecordingTask, StoppedError, WorkerSetup, describe_crashes, list_batches, process_recordings
-from data_prep.pipeline.recording_results import Job
-from data_prep.recordings.recording_files import RecordingSource, find_recordings
-from data_prep.recordings.user_transcripts import UserTranscript
-from data_prep.segmentation.clip_segmentation import Lengths
-from finetune.errors import UserError
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.clips.dnsmos import SoundRatings
+from overtone.data_prep.parallel.process_pool import Failure, StopSignal
+from overtone.data_prep.parallel.ray_pool import RayWorkers
+from overtone.data_prep.parallel.worker_options import WorkerOptions
+from overtone.data_prep.pipeline import all_recordings
+from overtone.data_prep.pipeline.all_recordings import (
+    RecordingTask,
+    StoppedError,
+    WorkerSetup,
+    describe_crashes,
+    list_batches,
+    process_recordings,
+)
+from overtone.data_prep.pipeline.recording_results import Job
+from overtone.data_prep.recordings.recording_files import RecordingSource, find_recordings
+from overtone.data_prep.recordings.user_transcripts import UserTranscript
+from overtone.data_prep.segmentation.clip_segmentation import Lengths
+from overtone.finetune.errors import UserError
 from tests.data_prep.pipeline.test_clip_selection import STANDARD
 
 TEXT = UserTranscript(text="The night train to the north leaves from platform seven.")

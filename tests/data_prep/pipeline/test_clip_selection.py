@@ -9,19 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.clips.extraction import MeasuredClip
-from data_prep.clips.fingerprints import compute_fingerprint
-from data_prep.clips.quality_rules import PRESETS
-from data_prep.clips.review_decisions import Decision
-from data_prep.manifest import Quality
-from data_prep.pipeline import clip_selection
-from data_prep.pipeline.clip_selection import SelectionCriteria
-from data_prep.pipeline.recording_results import PreparedRecording, refuse_recording
-from data_prep.recordings.recording_files import RecordingSource
-from data_prep.segmentation.clip_segmentation import Lengths
-from data_prep.speakers.voice_clusters import VoiceCount
-from data_prep.speakers.windowed_speaker_vectors import VoiceWindows
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.clips.extraction import MeasuredClip
+from overtone.data_prep.clips.fingerprints import compute_fingerprint
+from overtone.data_prep.clips.quality_rules import PRESETS
+from overtone.data_prep.clips.review_decisions import Decision
+from overtone.data_prep.manifest import Quality
+from overtone.data_prep.pipeline import clip_selection
+from overtone.data_prep.pipeline.clip_selection import SelectionCriteria
+from overtone.data_prep.pipeline.recording_results import PreparedRecording, refuse_recording
+from overtone.data_prep.recordings.recording_files import RecordingSource
+from overtone.data_prep.segmentation.clip_segmentation import Lengths
+from overtone.data_prep.speakers.voice_clusters import VoiceCount
+from overtone.data_prep.speakers.windowed_speaker_vectors import VoiceWindows
 from tests.data_prep.speakers.test_voice_clusters import windows_of
 
 QUALITY = Quality(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from data_prep.audio.stream_reader import AudioError
-from data_prep.pipeline.lazy_audio import LazyAudio
-from data_prep.pipeline.worker_models import Models
+from overtone.data_prep.audio.stream_reader import AudioError
+from overtone.data_prep.pipeline.lazy_audio import LazyAudio
+from overtone.data_prep.pipeline.worker_models import Models
 
 
 def test_an_unreadable_file_raises_on_first_use(tmp_path) -> None:

@@ -10,12 +10,12 @@ import pyloudnorm
 import pytest
 import soundfile
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.pipeline.recording_results import Job, PreparedRecording
-from data_prep.pipeline.worker_models import Models
-from data_prep.recordings.user_transcripts import UserTranscript
-from data_prep.segmentation.clip_segmentation import Lengths
-from data_prep.transcription.whisper_engine import describe_settings
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.pipeline.recording_results import Job, PreparedRecording
+from overtone.data_prep.pipeline.worker_models import Models
+from overtone.data_prep.recordings.user_transcripts import UserTranscript
+from overtone.data_prep.segmentation.clip_segmentation import Lengths
+from overtone.data_prep.transcription.whisper_engine import describe_settings
 from tests.data_prep.pipeline.recording_runs import TEXT, run, write_take
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from data_prep.audio.waveform import SPEECH_RATE
-from data_prep.recordings.recording_files import find_recordings
-from data_prep.recordings.user_transcripts import UserTranscript, find_transcript
-from data_prep.segmentation.clip_segmentation import Lengths
-from data_prep.speakers import windowed_speaker_vectors
-from data_prep.speakers.windowed_speaker_vectors import list_windows
+from overtone.data_prep.audio.waveform import SPEECH_RATE
+from overtone.data_prep.recordings.recording_files import find_recordings
+from overtone.data_prep.recordings.user_transcripts import UserTranscript, find_transcript
+from overtone.data_prep.segmentation.clip_segmentation import Lengths
+from overtone.data_prep.speakers import windowed_speaker_vectors
+from overtone.data_prep.speakers.windowed_speaker_vectors import list_windows
 from tests.data_prep.pipeline.recording_runs import run
 
 

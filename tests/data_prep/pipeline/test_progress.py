@@ -9,14 +9,14 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from data_prep.audio.waveform import MASTER_RATE, Track
-from data_prep.clips.extraction import RecordingLevels
-from data_prep.pipeline import progress as progress_module
-from data_prep.pipeline.progress import Pace, RecordingProgress, describe_result, format_progress
-from data_prep.pipeline.recording_results import DetectedSpeech, DividedRecording, TimedText, refuse_recording
-from data_prep.pipeline.worker_activity import Activity
-from data_prep.recordings.recording_files import RecordingSource
-from data_prep.segmentation.vad import Region
+from overtone.data_prep.audio.waveform import MASTER_RATE, Track
+from overtone.data_prep.clips.extraction import RecordingLevels
+from overtone.data_prep.pipeline import progress as progress_module
+from overtone.data_prep.pipeline.progress import Pace, RecordingProgress, describe_result, format_progress
+from overtone.data_prep.pipeline.recording_results import DetectedSpeech, DividedRecording, TimedText, refuse_recording
+from overtone.data_prep.pipeline.worker_activity import Activity
+from overtone.data_prep.recordings.recording_files import RecordingSource
+from overtone.data_prep.segmentation.vad import Region
 from tests.data_prep.pipeline.test_clip_selection import clip, recording
 
 HOUR = 3600

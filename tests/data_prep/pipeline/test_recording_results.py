@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from data_prep.pipeline.recording_results import refuse_recording
+from overtone.data_prep.pipeline.recording_results import refuse_recording
 
 
 def test_a_refused_recording_accounts_for_its_samples(take) -> None:

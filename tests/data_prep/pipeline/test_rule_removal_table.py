@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.clips.extraction import MeasuredClip
-from data_prep.clips.fingerprints import compute_fingerprint
-from data_prep.clips.quality_rules import PRESETS
-from data_prep.clips.review_decisions import Decision
-from data_prep.pipeline import rule_removal_table
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.clips.extraction import MeasuredClip
+from overtone.data_prep.clips.fingerprints import compute_fingerprint
+from overtone.data_prep.clips.quality_rules import PRESETS
+from overtone.data_prep.clips.review_decisions import Decision
+from overtone.data_prep.pipeline import rule_removal_table
 from tests.data_prep.pipeline.test_clip_selection import STANDARD, TEXT, clip, recording
 
 

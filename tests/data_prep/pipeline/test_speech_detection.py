@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import soundfile
 
-from data_prep.recordings.user_transcripts import UserTranscript
+from overtone.data_prep.recordings.user_transcripts import UserTranscript
 from tests.data_prep.pipeline.recording_runs import TEXT, run
 
 

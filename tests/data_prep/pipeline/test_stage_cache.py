@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import TypeAdapter
 
-from data_prep.pipeline.stage_cache import NotStoredError, Stages, StoredStages, make_key
-from finetune.storage import files
+from overtone.data_prep.pipeline.stage_cache import NotStoredError, Stages, StoredStages, make_key
+from overtone.finetune.storage import files
 
 NUMBERS = TypeAdapter(list[int])
 

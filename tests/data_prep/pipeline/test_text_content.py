@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from data_prep.pipeline.text_content import describe_languages, find_content_doubts, refuse_wrong_texts
-from finetune.errors import UserError
+from overtone.data_prep.pipeline.text_content import describe_languages, find_content_doubts, refuse_wrong_texts
+from overtone.finetune.errors import UserError
 from tests.data_prep.pipeline.test_clip_selection import clip, recording
 
 ENGLISH = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from data_prep.pipeline.text_verification import TextChecks, describe_texts
-from data_prep.pipeline.transcript_plausibility import TranscriptDoubts
+from overtone.data_prep.pipeline.text_verification import TextChecks, describe_texts
+from overtone.data_prep.pipeline.transcript_plausibility import TranscriptDoubts
 from tests.data_prep.pipeline.test_clip_selection import clip, recording
 from tests.data_prep.pipeline.test_transcript_plausibility import RIGHT, timing
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from data_prep.pipeline.clip_selection import JudgedClip
-from data_prep.pipeline.transcript_examples import format_examples
+from overtone.data_prep.pipeline.clip_selection import JudgedClip
+from overtone.data_prep.pipeline.transcript_examples import format_examples
 from tests.data_prep.pipeline.test_clip_selection import clip, recording
 
 

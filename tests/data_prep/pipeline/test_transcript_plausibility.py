@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.pipeline.notices import format_notice
-from data_prep.pipeline.transcript_plausibility import TranscriptDoubts, find_doubts
-from data_prep.segmentation.subtitle_repair import TimingRepair
-from data_prep.segmentation.subtitle_sync import TranscriptTiming
-from data_prep.segmentation.vad import Region
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.pipeline.notices import format_notice
+from overtone.data_prep.pipeline.transcript_plausibility import TranscriptDoubts, find_doubts
+from overtone.data_prep.segmentation.subtitle_repair import TimingRepair
+from overtone.data_prep.segmentation.subtitle_sync import TranscriptTiming
+from overtone.data_prep.segmentation.vad import Region
 from tests.data_prep.pipeline.test_clip_selection import clip, recording
 
 RIGHT, WRONG = (0.9, 12.0), (0.1, 1.0)

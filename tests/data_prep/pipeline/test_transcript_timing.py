@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from data_prep.audio.waveform import MASTER_RATE, Track
-from data_prep.pipeline.recording_results import DetectedSpeech
-from data_prep.pipeline.stage_cache import Stages
-from data_prep.pipeline.transcript_timing import time_transcript
-from data_prep.pipeline.worker_models import Models
-from data_prep.recordings.timed_transcript import TimedUtterance
-from data_prep.recordings.user_transcripts import UserTranscript
-from data_prep.transcription.whisper_engine import describe_settings
+from overtone.data_prep.audio.waveform import MASTER_RATE, Track
+from overtone.data_prep.pipeline.recording_results import DetectedSpeech
+from overtone.data_prep.pipeline.stage_cache import Stages
+from overtone.data_prep.pipeline.transcript_timing import time_transcript
+from overtone.data_prep.pipeline.worker_models import Models
+from overtone.data_prep.recordings.timed_transcript import TimedUtterance
+from overtone.data_prep.recordings.user_transcripts import UserTranscript
+from overtone.data_prep.transcription.whisper_engine import describe_settings
 from tests.data_prep.pipeline.recording_runs import run, write_take
 from tests.data_prep.segmentation.test_subtitle_repair import edit, make_regions, talk
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from data_prep.parallel import process_pool
-from data_prep.parallel.process_pool import StopSignal
-from data_prep.pipeline.worker_activity import Activity, format_time, report_activity
+from overtone.data_prep.parallel import process_pool
+from overtone.data_prep.parallel.process_pool import StopSignal
+from overtone.data_prep.pipeline.worker_activity import Activity, format_time, report_activity
 
 
 @contextlib.contextmanager

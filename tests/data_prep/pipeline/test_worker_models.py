@@ -5,9 +5,9 @@ from __future__ import annotations
 import psutil
 import soundfile
 
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE
-from data_prep.pipeline.lazy_audio import LazyAudio
-from data_prep.pipeline.worker_models import Models
+from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE
+from overtone.data_prep.pipeline.lazy_audio import LazyAudio
+from overtone.data_prep.pipeline.worker_models import Models
 
 
 def children() -> set[int]:

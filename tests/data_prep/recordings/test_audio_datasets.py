@@ -13,11 +13,11 @@ import pytest
 import soundfile
 from pyarrow import parquet
 
-from data_prep.recordings import audio_datasets
-from data_prep.recordings.audio_datasets import is_audio_dataset, unpack_dataset
-from data_prep.recordings.recording_files import find_recordings
-from data_prep.recordings.user_transcripts import find_transcripts
-from finetune.errors import UserError
+from overtone.data_prep.recordings import audio_datasets
+from overtone.data_prep.recordings.audio_datasets import is_audio_dataset, unpack_dataset
+from overtone.data_prep.recordings.recording_files import find_recordings
+from overtone.data_prep.recordings.user_transcripts import find_transcripts
+from overtone.finetune.errors import UserError
 from tests.finetune import fake_hub
 
 

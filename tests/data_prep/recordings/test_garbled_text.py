@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.recordings.garbled_text import LOST, find_garbled_texts
+from overtone.data_prep.recordings.garbled_text import LOST, find_garbled_texts
 
 ITALIAN = [
     "La conferenza non può essere prolungata.",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.recordings.invisible_characters import count_hidden, remove_invisible
+from overtone.data_prep.recordings.invisible_characters import count_hidden, remove_invisible
 
 
 @pytest.mark.parametrize(

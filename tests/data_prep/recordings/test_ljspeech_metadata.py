@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.recordings.ljspeech_metadata import parse_table
-from finetune.errors import UserError
+from overtone.data_prep.recordings.ljspeech_metadata import parse_table
+from overtone.finetune.errors import UserError
 
 
 def texts(*lines: str) -> dict[str, tuple[str | None, str]]:

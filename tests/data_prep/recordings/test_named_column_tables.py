@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.recordings.named_column_tables import is_column_table, parse_columns
-from data_prep.recordings.text_encoding import read_text
-from finetune.errors import UserError
+from overtone.data_prep.recordings.named_column_tables import is_column_table, parse_columns
+from overtone.data_prep.recordings.text_encoding import read_text
+from overtone.finetune.errors import UserError
 
 TABLES = {
     "metadata.csv": 'file_name,text\na.wav,"One, two."\nsub/b.wav,"He said ""no""."\n',

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.recordings.parallel_transcript_folders import describe_trees, find_texts_in_trees, find_tree_speaker
-from finetune.errors import UserError
+from overtone.data_prep.recordings.parallel_transcript_folders import describe_trees, find_texts_in_trees, find_tree_speaker
+from overtone.finetune.errors import UserError
 
 
 def test_texts_are_found_in_the_tree_beside_that_of_the_recordings(tmp_path: Path) -> None:

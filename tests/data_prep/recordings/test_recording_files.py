@@ -10,9 +10,9 @@ import av
 import numpy as np
 import pytest
 
-from data_prep.audio.waveform import EXTENSIONS, probe_recording
-from data_prep.recordings.recording_files import count_ignored, find_recordings, format_counts
-from finetune.errors import UserError
+from overtone.data_prep.audio.waveform import EXTENSIONS, probe_recording
+from overtone.data_prep.recordings.recording_files import count_ignored, find_recordings, format_counts
+from overtone.finetune.errors import UserError
 
 
 def make(folder, *names):

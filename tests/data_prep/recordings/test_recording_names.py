@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.recordings.recording_names import RecordingNames, are_one_name, format_rules, has_sound_ending, split_name, strip_ending
+from overtone.data_prep.recordings.recording_names import (
+    RecordingNames,
+    are_one_name,
+    format_rules,
+    has_sound_ending,
+    split_name,
+    strip_ending,
+)
 
 ROOT = Path("/voice")
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.cli import voice
-from data_prep.recordings.remote_recordings import download_recordings
-from finetune.addresses import RemoteAddress
-from finetune.errors import UserError
-from finetune.storage import files, remote
+from overtone.data_prep.cli import voice
+from overtone.data_prep.recordings.remote_recordings import download_recordings
+from overtone.finetune.addresses import RemoteAddress
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files, remote
 
 CONTENT = {"a.wav": b"one", "deep/b.wav": b"two", "deep/b.txt": b"said"}
 

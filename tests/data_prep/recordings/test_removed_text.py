@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from data_prep.recordings.removed_text import RemovedText, format_removals
+from overtone.data_prep.recordings.removed_text import RemovedText, format_removals
 
 
 def test_removals_are_counted_with_different_examples() -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.recordings.removed_text import RemovedText
-from data_prep.recordings.rolling_captions import merge_rolling_cues, split_words
-from data_prep.recordings.subtitles import parse_subtitles
-from data_prep.recordings.timed_transcript import make_transcript
-from data_prep.recordings.user_transcripts import find_transcript
+from overtone.data_prep.recordings.removed_text import RemovedText
+from overtone.data_prep.recordings.rolling_captions import merge_rolling_cues, split_words
+from overtone.data_prep.recordings.subtitles import parse_subtitles
+from overtone.data_prep.recordings.timed_transcript import make_transcript
+from overtone.data_prep.recordings.user_transcripts import find_transcript
 
 BLANK = " "
 """YouTube writes a line of one space where the upper line of the screen is empty."""

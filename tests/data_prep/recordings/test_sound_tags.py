@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from data_prep.recordings.sound_tags import (
+from overtone.data_prep.recordings.sound_tags import (
     BRACKETS,
     KEPT,
     NOT_UNDERSTOOD,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from data_prep.recordings.speaker_labels import decide_labels, find_label, list_speakers, name_speaker
+from overtone.data_prep.recordings.speaker_labels import decide_labels, find_label, list_speakers, name_speaker
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.recordings.recording_files import RecordingSource
-from data_prep.recordings.speakers_from_transcripts import assign_speakers, require_one_speaker
-from data_prep.recordings.user_transcripts import UserTranscript
-from finetune.errors import UserError
+from overtone.data_prep.recordings.recording_files import RecordingSource
+from overtone.data_prep.recordings.speakers_from_transcripts import assign_speakers, require_one_speaker
+from overtone.data_prep.recordings.user_transcripts import UserTranscript
+from overtone.finetune.errors import UserError
 
 SOURCES = [RecordingSource(Path(name), name, "", "folder") for name in ("a.wav", "b.wav", "c.wav")]
 TEXTS = {"a.wav": UserTranscript(text="A.", speaker="Anna"), "b.wav": UserTranscript(text="B.", speaker="bob"), "c.wav": None}

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.recordings.styled_subtitles import parse_styled
-from data_prep.recordings.timed_cues import ParsedCues
-from finetune.errors import UserError
+from overtone.data_prep.recordings.styled_subtitles import parse_styled
+from overtone.data_prep.recordings.timed_cues import ParsedCues
+from overtone.finetune.errors import UserError
 
 HEAD = """[Script Info]
 ; made by hand

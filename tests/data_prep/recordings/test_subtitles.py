@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.recordings.subtitles import is_label_track, parse_clock, parse_labels, parse_subtitles
-from data_prep.recordings.timed_cues import ParsedCues
-from finetune.errors import UserError
+from overtone.data_prep.recordings.subtitles import is_label_track, parse_clock, parse_labels, parse_subtitles
+from overtone.data_prep.recordings.timed_cues import ParsedCues
+from overtone.finetune.errors import UserError
 
 SRT = """1
 00:00:00,500 --> 00:00:02,000

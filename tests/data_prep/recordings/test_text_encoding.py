@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.recordings.text_encoding import read_text
-from finetune.errors import UserError
+from overtone.data_prep.recordings.text_encoding import read_text
+from overtone.finetune.errors import UserError
 
 FRENCH = "Le café où l'été s'achève.\r\nDéjà vu !"
 

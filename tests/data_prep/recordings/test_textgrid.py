@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.recordings.textgrid import parse_textgrid, read_tiers
-from finetune.errors import UserError
+from overtone.data_prep.recordings.textgrid import parse_textgrid, read_tiers
+from overtone.finetune.errors import UserError
 
 Intervals = Sequence[tuple[float, float, str]]
 PHRASES = [(0.0, 0.5, ""), (0.5, 2.0, 'He said "no".'), (2.0, 2.5, ""), (2.5, 4.0, "Second one.")]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from data_prep.recordings.timed_cues import require_mostly_usable
-from finetune.errors import UserError
+from overtone.data_prep.recordings.timed_cues import require_mostly_usable
+from overtone.finetune.errors import UserError
 
 
 def test_one_unusable_cue_is_noted_and_many_are_refused() -> None:

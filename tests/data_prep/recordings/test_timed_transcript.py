@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from data_prep.recordings.removed_text import RemovedText
-from data_prep.recordings.timed_cues import Cue, ParsedCues
-from data_prep.recordings.timed_transcript import TimedTranscript, make_transcript
-from finetune.errors import UserError
+from overtone.data_prep.recordings.removed_text import RemovedText
+from overtone.data_prep.recordings.timed_cues import Cue, ParsedCues
+from overtone.data_prep.recordings.timed_transcript import TimedTranscript, make_transcript
+from overtone.finetune.errors import UserError
 
 
 def make(*cues: tuple[float, float, str], skipped: tuple[str, ...] = (), speakers: str = "") -> tuple[TimedTranscript, dict[str, int]]:

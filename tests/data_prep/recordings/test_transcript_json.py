@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from data_prep.recordings.transcript_json import parse_json, parse_tsv
-from finetune.errors import UserError
+from overtone.data_prep.recordings.transcript_json import parse_json, parse_tsv
+from overtone.finetune.errors import UserError
 
 FIRST, SECOND = {"start": 0.5, "end": 2.0, "text": "First."}, {"start": 2.5, "end": 4, "text": " Second."}
 WHISPER_CPP = {

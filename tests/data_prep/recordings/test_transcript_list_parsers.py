@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.recordings.transcript_list_parsers import is_transcript_list, parse_list
-from finetune.errors import UserError
+from overtone.data_prep.recordings.transcript_list_parsers import is_transcript_list, parse_list
+from overtone.finetune.errors import UserError
 
 
 def test_gpt_sovits() -> None:

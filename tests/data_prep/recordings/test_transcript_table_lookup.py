@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.recordings.recording_names import RecordingNames
-from data_prep.recordings.transcript_table_lookup import TranscriptTables, list_tables, read_tables
-from finetune.errors import UserError
+from overtone.data_prep.recordings.recording_names import RecordingNames
+from overtone.data_prep.recordings.transcript_table_lookup import TranscriptTables, list_tables, read_tables
+from overtone.finetune.errors import UserError
 
 
 def match(folder: Path, *names: str) -> TranscriptTables:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.recordings.removed_text import RemovedText
-from data_prep.recordings.unspoken_text import read_spoken_texts
+from overtone.data_prep.recordings.removed_text import RemovedText
+from overtone.data_prep.recordings.unspoken_text import read_spoken_texts
 
 DOCUMENTS = Path("/usr/share/doc")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.recordings.user_transcripts import find_transcript, find_transcripts
-from finetune.errors import UserError
+from overtone.data_prep.recordings.user_transcripts import find_transcript, find_transcripts
+from overtone.finetune.errors import UserError
 
 TIMED = [{"start": 0.5, "end": 2.0, "text": "First."}, {"start": 2.5, "end": 4.0, "text": " Second. "}]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, convert_position, load_track, probe_recording, read_audio
-from data_prep.segmentation.channel_voices import drop_bleed, examine_channels, repeats_others, select_channel, settle_channels
+from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, convert_position, load_track, probe_recording, read_audio
+from overtone.data_prep.segmentation.channel_voices import drop_bleed, examine_channels, repeats_others, select_channel, settle_channels
 from tests.data_prep.conftest import HARBOUR, RAILWAY
 
 SENTENCES = 3
@@ -44,7 +44,7 @@ def settle(tmp_path, vad_of_channel):
 
 @pytest.fixture(scope="module")
 def vad_of_channel(vad):
-    from data_prep.segmentation.vad import find_speech
+    from overtone.data_prep.segmentation.vad import find_speech
 
     return lambda audio: find_speech(vad, audio, convert_position(len(audio.samples), SPEECH_RATE, MASTER_RATE))
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from data_prep.audio.waveform import MASTER_RATE, Audio
-from data_prep.segmentation.clip_segmentation import (
+from overtone.data_prep.audio.waveform import MASTER_RATE, Audio
+from overtone.data_prep.segmentation.clip_segmentation import (
     CutPoint,
     Lengths,
     TextUnit,
@@ -20,7 +20,7 @@ from data_prep.segmentation.clip_segmentation import (
     score_sentence_end,
     score_utterance_end,
 )
-from data_prep.segmentation.vad import Region, list_gaps
+from overtone.data_prep.segmentation.vad import Region, list_gaps
 
 SECOND = MASTER_RATE
 

@@ -7,9 +7,9 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.segmentation.recording_parts import STEP, find_next_part, list_parts, select_regions
-from data_prep.segmentation.vad import Region
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.segmentation.recording_parts import STEP, find_next_part, list_parts, select_regions
+from overtone.data_prep.segmentation.vad import Region
 from tests.data_prep.segmentation.test_vad import spans
 
 SECOND = MASTER_RATE

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from data_prep.segmentation import silero_network
-from data_prep.segmentation.silero_network import CONTEXT, FRAME, compute_probabilities, load_network
+from overtone.data_prep.segmentation import silero_network
+from overtone.data_prep.segmentation.silero_network import CONTEXT, FRAME, compute_probabilities, load_network
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.segmentation.clip_segmentation import TextUnit
-from data_prep.segmentation.subtitle_repair import WINDOW_CUES, describe_repair, repair_times
-from data_prep.segmentation.vad import Region
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.segmentation.clip_segmentation import TextUnit
+from overtone.data_prep.segmentation.subtitle_repair import WINDOW_CUES, describe_repair, repair_times
+from overtone.data_prep.segmentation.vad import Region
 
 CUES = 90
 EXACT = 0.25

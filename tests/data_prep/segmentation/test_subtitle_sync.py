@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.segmentation.clip_segmentation import TextUnit
-from data_prep.segmentation.subtitle_sync import (
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.segmentation.clip_segmentation import TextUnit
+from overtone.data_prep.segmentation.subtitle_sync import (
     FEW_CORRELATION,
     FEW_CUES,
     GOOD_CORRELATION,
@@ -18,7 +18,7 @@ from data_prep.segmentation.subtitle_sync import (
     measure_delay,
     shift_units,
 )
-from data_prep.segmentation.vad import Region
+from overtone.data_prep.segmentation.vad import Region
 
 
 def talk(seed: int, count: int) -> tuple[list[TextUnit], list[Region]]:

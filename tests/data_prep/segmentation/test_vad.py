@@ -12,11 +12,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, load_track, probe_recording
-from data_prep.segmentation import silero_network
-from data_prep.segmentation import vad as vad_module
-from data_prep.segmentation.recording_parts import STEP
-from data_prep.segmentation.vad import (
+from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, load_track, probe_recording
+from overtone.data_prep.segmentation import silero_network
+from overtone.data_prep.segmentation import vad as vad_module
+from overtone.data_prep.segmentation.recording_parts import STEP
+from overtone.data_prep.segmentation.vad import (
     Region,
     SpeechDetector,
     SpeechScan,

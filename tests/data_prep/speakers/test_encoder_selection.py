@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.audio_codecs.qwen3_tts_speaker_encoder import QwenSpeakerEncoder
-from data_prep.speakers import resemblyzer_encoder
-from data_prep.speakers.encoder_selection import find_installed_encoder, open_voice_encoder
-from data_prep.speakers.resemblyzer_encoder import ResemblyzerEncoder
-from finetune.errors import UserError
+from overtone.data_prep.audio_codecs.qwen3_tts_speaker_encoder import QwenSpeakerEncoder
+from overtone.data_prep.speakers import resemblyzer_encoder
+from overtone.data_prep.speakers.encoder_selection import find_installed_encoder, open_voice_encoder
+from overtone.data_prep.speakers.resemblyzer_encoder import ResemblyzerEncoder
+from overtone.finetune.errors import UserError
 
 
 def test_resemblyzer_is_its_installed_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from data_prep.audio.waveform import SPEECH_RATE
-from data_prep.speakers import resemblyzer_encoder
-from data_prep.speakers.resemblyzer_encoder import GeneralizedEndToEndEncoder, find_weights
-from finetune.errors import UserError
-from recipes.speech.evaluation import speaker_similarity
-from recipes.speech.evaluation.scoring import read_clip
-from recipes.voice_clone.demo.pipeline import NEW_VOICE
+from overtone.data_prep.audio.waveform import SPEECH_RATE
+from overtone.data_prep.speakers import resemblyzer_encoder
+from overtone.data_prep.speakers.resemblyzer_encoder import GeneralizedEndToEndEncoder, find_weights
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.evaluation import speaker_similarity
+from overtone.recipes.speech.evaluation.scoring import read_clip
+from overtone.recipes.voice_clone.demo.pipeline import NEW_VOICE
 
 OF_ITS_OWN_CODE = {
     **{180: 0.2015, 42: 0.1969, 1: 0.1803, 215: 0.1668, 127: 0.1575, 203: 0.1565},

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.segmentation.vad import Region
-from data_prep.speakers.voice_changes import assess_clip, find_voice_changes, label_windows
-from data_prep.speakers.windowed_speaker_vectors import VoiceWindows, list_windows
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.segmentation.vad import Region
+from overtone.data_prep.speakers.voice_changes import assess_clip, find_voice_changes, label_windows
+from overtone.data_prep.speakers.windowed_speaker_vectors import VoiceWindows, list_windows
 from tests.data_prep.speakers.test_voice_clusters import windows_of
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from data_prep.speakers.voice_clusters import FEWEST_WINDOWS, LEAST_SECONDS, VoiceCount, find_voices, measure_separation, smooth_labels
+from overtone.data_prep.speakers.voice_clusters import (
+    FEWEST_WINDOWS,
+    LEAST_SECONDS,
+    VoiceCount,
+    find_voices,
+    measure_separation,
+    smooth_labels,
+)
 
 
 def windows_of(seed: int, count: int, spread: float = 0.45) -> np.ndarray:

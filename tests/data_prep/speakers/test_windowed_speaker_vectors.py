@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio
-from data_prep.segmentation.vad import Region
-from data_prep.speakers.windowed_speaker_vectors import StoredVoiceWindows, VoiceWindows, embed_windows, list_windows, read_windows
-from finetune.errors import UserError
+from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio
+from overtone.data_prep.segmentation.vad import Region
+from overtone.data_prep.speakers.windowed_speaker_vectors import StoredVoiceWindows, VoiceWindows, embed_windows, list_windows, read_windows
+from overtone.finetune.errors import UserError
 
 
 @dataclass(frozen=True)

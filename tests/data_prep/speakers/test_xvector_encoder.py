@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from data_prep.audio.waveform import SPEECH_RATE
-from data_prep.speakers.encoder_selection import find_installed_encoder, open_voice_encoder
-from data_prep.speakers.xvector_encoder import XVectorEncoder, open_xvector_encoder
-from finetune.errors import UserError
+from overtone.data_prep.audio.waveform import SPEECH_RATE
+from overtone.data_prep.speakers.encoder_selection import find_installed_encoder, open_voice_encoder
+from overtone.data_prep.speakers.xvector_encoder import XVectorEncoder, open_xvector_encoder
+from overtone.finetune.errors import UserError
 
 
 @pytest.fixture(scope="module")

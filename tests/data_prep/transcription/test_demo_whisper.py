@@ -14,14 +14,14 @@ import soundfile
 import torch
 import whisper
 
-from data_prep.audio.waveform import MASTER_RATE, Audio
-from data_prep.cli import voice
-from data_prep.transcription import demo_whisper, whisper_engine
-from data_prep.transcription.demo_whisper import DemoWhisperDescription
-from finetune.errors import UserError
-from finetune.storage import demo_models
-from recipes.voice_clone.studio.corpus.grammar import generate_sentences
-from recipes.voice_clone.studio.corpus.voices import VOICES, speak
+from overtone.data_prep.audio.waveform import MASTER_RATE, Audio
+from overtone.data_prep.cli import voice
+from overtone.data_prep.transcription import demo_whisper, whisper_engine
+from overtone.data_prep.transcription.demo_whisper import DemoWhisperDescription
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import demo_models
+from overtone.recipes.voice_clone.studio.corpus.grammar import generate_sentences
+from overtone.recipes.voice_clone.studio.corpus.voices import VOICES, speak
 
 TEXT = "The night train to the north leaves from platform seven."
 SCOPE = "demo: 3 words"

@@ -15,12 +15,12 @@ import pytest
 import soundfile
 import soxr
 
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio
-from data_prep.cli import voice
-from data_prep.segmentation.clip_segmentation import TextUnit
-from data_prep.segmentation.vad import Region
-from data_prep.transcription import faster_whisper_engine, packed_transcription, whisper_engine
-from finetune.errors import UserError
+from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio
+from overtone.data_prep.cli import voice
+from overtone.data_prep.segmentation.clip_segmentation import TextUnit
+from overtone.data_prep.segmentation.vad import Region
+from overtone.data_prep.transcription import faster_whisper_engine, packed_transcription, whisper_engine
+from overtone.finetune.errors import UserError
 
 TEXT = "The night train to the north leaves from platform seven."
 WINDOW = Region(MASTER_RATE // 4, 4 * MASTER_RATE)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio
-from data_prep.segmentation.clip_segmentation import TextUnit
-from data_prep.segmentation.vad import Region
-from data_prep.transcription import packed_transcription
-from data_prep.transcription.packed_transcription import locate_word, pack_windows, sum_seconds
+from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio
+from overtone.data_prep.segmentation.clip_segmentation import TextUnit
+from overtone.data_prep.segmentation.vad import Region
+from overtone.data_prep.transcription import packed_transcription
+from overtone.data_prep.transcription.packed_transcription import locate_word, pack_windows, sum_seconds
 
 TWO = (Region(0, 2 * MASTER_RATE), Region(50 * MASTER_RATE, 53 * MASTER_RATE))
 """2 s and 3 s, with 48 s between them."""

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import WhisperConfig, WhisperForConditionalGeneration
 
-from data_prep.transcription import whisper_conversion, whisper_engine
-from finetune.errors import UserError
+from overtone.data_prep.transcription import whisper_conversion, whisper_engine
+from overtone.finetune.errors import UserError
 from tests.finetune import fake_hub
 
 HEADS = [[0, 1], [1, 0]]

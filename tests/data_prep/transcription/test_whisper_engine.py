@@ -14,12 +14,18 @@ import soxr
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, convert_position
-from data_prep.segmentation.vad import Region
-from data_prep.transcription import packed_transcription, whisper_engine
-from data_prep.transcription.whisper_engine import compute_token_limit, describe_settings, digest_weights, fetch_weights, load_whisper
-from finetune.errors import UserError
-from finetune.storage import files
+from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio, convert_position
+from overtone.data_prep.segmentation.vad import Region
+from overtone.data_prep.transcription import packed_transcription, whisper_engine
+from overtone.data_prep.transcription.whisper_engine import (
+    compute_token_limit,
+    describe_settings,
+    digest_weights,
+    fetch_weights,
+    load_whisper,
+)
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
 
 TEXT = "The night train to the north leaves from platform seven."
 WINDOW = Region(MASTER_RATE // 4, 4 * MASTER_RATE)
@@ -240,9 +246,9 @@ def test_a_failed_pack_is_reported_and_the_others_transcribed(speaking, talk) ->
 
 FRESH = """
 import sys, numpy, torch
-from data_prep.audio.waveform import Audio
-from data_prep.transcription.whisper_engine import load_whisper, transcribe_recording
-from data_prep.segmentation.vad import Region
+from overtone.data_prep.audio.waveform import Audio
+from overtone.data_prep.transcription.whisper_engine import load_whisper, transcribe_recording
+from overtone.data_prep.segmentation.vad import Region
 torch.set_num_threads(1)
 model = load_whisper(sys.argv[1], "cpu")
 assert transcribe_recording(model, Audio(numpy.zeros(16000, "float32"), 16000), [Region(0, 24000)], "english")

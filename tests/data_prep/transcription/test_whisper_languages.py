@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from data_prep.transcription.whisper_languages import find_whisper_code
-from finetune.errors import UserError
+from overtone.data_prep.transcription.whisper_languages import find_whisper_code
+from overtone.finetune.errors import UserError
 
 
 def test_full_names_become_codes_and_codes_stay() -> None:

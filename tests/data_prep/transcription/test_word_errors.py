@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from data_prep.segmentation.clip_segmentation import TextUnit
-from data_prep.transcription.word_errors import measure_clip_errors
+from overtone.data_prep.segmentation.clip_segmentation import TextUnit
+from overtone.data_prep.transcription.word_errors import measure_clip_errors
 
 HEARD = [
     TextUnit(text=" One", start=0, stop=10),

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from finetune.checkpointing import checkpoint
-from finetune.checkpointing.checkpoint import Saver, find, find_newest_valid, find_problem, prune
-from finetune.distributed.process_group import World
-from finetune.errors import UserError
-from finetune.storage import files
-from finetune.training import loop
-from finetune.training.step import Training
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.checkpointing.checkpoint import Saver, find, find_newest_valid, find_problem, prune
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
+from overtone.finetune.training import loop
+from overtone.finetune.training.step import Training
 from tests.finetune import tiny
 
 
@@ -33,7 +33,7 @@ def tensors_of(training: Training) -> dict[str, Tensor]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of six steps with checkpoints of steps 2, 4 and 6. Copy it before changing it."""
-    from finetune.distributed.process_group import join, leave
+    from overtone.finetune.distributed.process_group import join, leave
 
     folder = tmp_path_factory.mktemp("whole")
     world = join((), folder)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from finetune.checkpointing.checkpoint_metadata import DEEPEST, State, parse_json, parse_manifest, parse_state, shorten_value
+from overtone.finetune.checkpointing.checkpoint_metadata import DEEPEST, State, parse_json, parse_manifest, parse_state, shorten_value
 from tests.finetune import tiny
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from finetune.checkpointing.disk_space import check_room, checkpoint_bytes, checkpoint_bytes_of
-from finetune.distributed.process_group import join, leave
-from finetune.errors import UserError
-from finetune.modeling.optimizers import Rule
-from finetune.storage import files
+from overtone.finetune.checkpointing.disk_space import check_room, checkpoint_bytes, checkpoint_bytes_of
+from overtone.finetune.distributed.process_group import join, leave
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling.optimizers import Rule
+from overtone.finetune.storage import files
 from tests.finetune import tiny
 
 
@@ -42,7 +42,7 @@ def test_space_for_two_checkpoints_is_required_or_for_the_missing_one(tmp_path: 
 def test_training_checks_disk_space_before_it_reads_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny.config_in(tmp_path)
     monkeypatch.setattr(files, "free_bytes", lambda folder: 10**9 if folder.name == "cache" else 10)
-    monkeypatch.setattr("finetune.modeling.loading.materialise", lambda *_: pytest.fail("weights were read"))
+    monkeypatch.setattr("overtone.finetune.modeling.loading.materialise", lambda *_: pytest.fail("weights were read"))
     try:
         with pytest.raises(UserError, match="more of this run's checkpoints"):
             tiny.built(join((), tmp_path), config)

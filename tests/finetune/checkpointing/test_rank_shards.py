@@ -16,13 +16,13 @@ from torch import Tensor
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor, init_device_mesh
 
-from finetune.checkpointing import rank_shards
-from finetune.checkpointing.rank_shards import TensorEntry, TensorShard
-from finetune.config import resolve
-from finetune.distributed import sharding
-from finetune.distributed.process_group import World, join, leave
-from finetune.modeling import loading
-from finetune.storage import files
+from overtone.finetune.checkpointing import rank_shards
+from overtone.finetune.checkpointing.rank_shards import TensorEntry, TensorShard
+from overtone.finetune.config import resolve
+from overtone.finetune.distributed import sharding
+from overtone.finetune.distributed.process_group import World, join, leave
+from overtone.finetune.modeling import loading
+from overtone.finetune.storage import files
 from tests.byte_model.recipe import Options
 from tests.finetune import fork_server
 

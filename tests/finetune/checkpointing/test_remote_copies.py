@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from finetune.addresses import RemoteAddress
-from finetune.checkpointing import checkpoint, remote_copies, remote_lease
-from finetune.checkpointing.remote_copies import MANIFEST, download_checkpoint, download_newest, list_copies
-from finetune.config import Config
-from finetune.distributed.process_group import World, join, leave
-from finetune.errors import UserError
-from finetune.monitoring.run_records import read_log
-from finetune.storage import remote
-from finetune.training import run as training_run
+from overtone.finetune.addresses import RemoteAddress
+from overtone.finetune.checkpointing import checkpoint, remote_copies, remote_lease
+from overtone.finetune.checkpointing.remote_copies import MANIFEST, download_checkpoint, download_newest, list_copies
+from overtone.finetune.config import Config
+from overtone.finetune.distributed.process_group import World, join, leave
+from overtone.finetune.errors import UserError
+from overtone.finetune.monitoring.run_records import read_log
+from overtone.finetune.storage import remote
+from overtone.finetune.training import run as training_run
 from tests.finetune import tiny
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from finetune.addresses import RemoteAddress
-from finetune.checkpointing import remote_lease
-from finetune.checkpointing.remote_lease import OBJECT, Lease
-from finetune.errors import UserError
-from finetune.storage import remote
+from overtone.finetune.addresses import RemoteAddress
+from overtone.finetune.checkpointing import remote_lease
+from overtone.finetune.checkpointing.remote_lease import OBJECT, Lease
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import remote
 
 
 @pytest.fixture(autouse=True)

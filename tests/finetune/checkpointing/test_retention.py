@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finetune.checkpointing import checkpoint
-from finetune.checkpointing.checkpoint_metadata import parse_state
-from finetune.checkpointing.retention import SPREAD, BestBy, choose_best, choose_spread, describe_keep
-from finetune.storage.files import json_bytes
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.checkpointing.checkpoint_metadata import parse_state
+from overtone.finetune.checkpointing.retention import SPREAD, BestBy, choose_best, choose_spread, describe_keep
+from overtone.finetune.storage.files import json_bytes
 from tests.finetune import tiny
 
 NOWHERE = Path("nowhere")

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finetune.checkpointing import checkpoint
-from finetune.checkpointing.checkpoint_metadata import parse_state
-from finetune.checkpointing.retention import BestBy
-from finetune.checkpointing.sample_measurement_records import (
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.checkpointing.checkpoint_metadata import parse_state
+from overtone.finetune.checkpointing.retention import BestBy
+from overtone.finetune.checkpointing.sample_measurement_records import (
     RECORD,
     SampleMeasurement,
     Standing,
@@ -24,7 +24,7 @@ from finetune.checkpointing.sample_measurement_records import (
     read_measurements,
     write_measurement,
 )
-from finetune.storage.files import json_bytes
+from overtone.finetune.storage.files import json_bytes
 from tests.finetune import tiny
 
 WER = BestBy.parse("sample/wer")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune.checkpointing.shared_run_folder import check_marker, check_shared
-from finetune.distributed.process_group import World
-from finetune.errors import UserError
+from overtone.finetune.checkpointing.shared_run_folder import check_marker, check_shared
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.errors import UserError
 from tests.finetune import tiny
 
 
@@ -24,8 +24,8 @@ def test_a_folder_that_this_machine_does_not_see(world: World, tmp_path: Path) -
 ELSEWHERE = """
 import os, sys
 from pathlib import Path
-from finetune import train
-from finetune.modeling import loading
+from overtone.finetune import train
+from overtone.finetune.modeling import loading
 
 folder = Path(FOLDER, os.environ["RANK"])
 folder.mkdir()

@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from finetune.checkpointing import checkpoint, staging_buffers
-from finetune.checkpointing.checkpoint import Saver
-from finetune.checkpointing.staging_buffers import Claim, SideStream, Staging, count_bytes, find_shortages
-from finetune.data import batching
-from finetune.distributed.process_group import World
-from finetune.training import loop
-from finetune.training.step import Training, make_loader, train_step
+from overtone.finetune.checkpointing import checkpoint, staging_buffers
+from overtone.finetune.checkpointing.checkpoint import Saver
+from overtone.finetune.checkpointing.staging_buffers import Claim, SideStream, Staging, count_bytes, find_shortages
+from overtone.finetune.data import batching
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.training import loop
+from overtone.finetune.training.step import Training, make_loader, train_step
 from tests.finetune import tiny
 from tests.finetune.checkpointing.test_checkpoint import tensors_of
 from tests.finetune.checkpointing.test_rank_shards import TENSORS, whole

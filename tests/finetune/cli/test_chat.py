@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.cli import chat
-from finetune.exporting.export_provenance import CARD
+from overtone.finetune.cli import chat
+from overtone.finetune.exporting.export_provenance import CARD
 from tests.finetune import tiny
 
 

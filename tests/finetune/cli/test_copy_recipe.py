@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.cli import copy_recipe
-from finetune.recipe import built_in_recipes, find_recipe, load_argument_help, load_options, load_recipe
+from overtone.finetune.cli import copy_recipe
+from overtone.finetune.recipe import built_in_recipes, find_recipe, load_argument_help, load_options, load_recipe
 from tests.finetune.fork_server import ROOT, run_command
 from tests.recipes.voice_clone.conftest import corpus, nano, rows_of
 

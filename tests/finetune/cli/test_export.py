@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from finetune.checkpointing import checkpoint
-from finetune.cli import export
-from finetune.exporting.export import export as export_run
-from finetune.exporting.model_card_metadata import describe_target
-from finetune.storage import remote
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.cli import export
+from overtone.finetune.exporting.export import export as export_run
+from overtone.finetune.exporting.model_card_metadata import describe_target
+from overtone.finetune.storage import remote
 from tests.finetune.exporting.test_export import base_of, everything, runs
 
 __all__ = ["runs"]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from finetune.cli import generate
-from finetune.distributed.process_group import join, leave
-from finetune.exporting.export_provenance import CARD
-from finetune.storage import demo_models
+from overtone.finetune.cli import generate
+from overtone.finetune.distributed.process_group import join, leave
+from overtone.finetune.exporting.export_provenance import CARD
+from overtone.finetune.storage import demo_models
 from tests.finetune import tiny
 
 

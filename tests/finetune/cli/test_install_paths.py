@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.cli import install_paths
+from overtone.finetune.cli import install_paths
 
 ROOT = Path(__file__).parents[3]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.cli import list_runs
-from finetune.recipe import built_in_recipes
+from overtone.finetune.cli import list_runs
+from overtone.finetune.recipe import built_in_recipes
 from tests.finetune.fork_server import run_command
 from tests.finetune.monitoring.test_run_summary import step, write_log, write_status
 
@@ -68,6 +68,6 @@ def test_names_cannot_control_the_terminal(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_listing_needs_no_torch(home: Path) -> None:
-    code = f"import sys; from finetune.cli import list_runs; list_runs.main([{str(home)!r}]); assert 'torch' not in sys.modules"
+    code = f"import sys; from overtone.finetune.cli import list_runs; list_runs.main([{str(home)!r}]); assert 'torch' not in sys.modules"
     done = run_command("-c", code, fresh=("torch",))
     assert done.returncode == 0, done.stderr

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from finetune.cli import plan
-from finetune.config import resolve
-from finetune.config_sources import parse_arguments
-from finetune.data.batching import Order, micro_batches
-from finetune.data.cached_samples import index_path
-from finetune.distributed.process_group import join, leave
-from finetune.hardware.gpu_specs import Cluster, Gpu
-from finetune.monitoring import run_records
-from finetune.planning import meta_device_estimate
-from finetune.storage import files
+from overtone.finetune.cli import plan
+from overtone.finetune.config import resolve
+from overtone.finetune.config_sources import parse_arguments
+from overtone.finetune.data.batching import Order, micro_batches
+from overtone.finetune.data.cached_samples import index_path
+from overtone.finetune.distributed.process_group import join, leave
+from overtone.finetune.hardware.gpu_specs import Cluster, Gpu
+from overtone.finetune.monitoring import run_records
+from overtone.finetune.planning import meta_device_estimate
+from overtone.finetune.storage import files
 from tests.finetune import fork_server, tiny
 from tests.recipes.llm_sft.tiny_runs import write_base
 
@@ -132,7 +132,7 @@ def test_a_long_value_is_printed_as_valid_yaml(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_the_first_batch_is_that_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("finetune.train.load_recipe", lambda _: SHOWING)
+    monkeypatch.setattr("overtone.finetune.train.load_recipe", lambda _: SHOWING)
     weights = tmp_path / "base" / "model.safetensors"
     argv = argv_in(tmp_path, "--show-batch", "--data.too_long", "drop", "--data.sequence_length", "30")
     files.write_bytes(weights, b"no weights at all")
@@ -152,7 +152,7 @@ def test_the_first_batch_is_that_of_the_run(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_index_serves_the_run_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("finetune.train.load_recipe", lambda _: SHOWING)
+    monkeypatch.setattr("overtone.finetune.train.load_recipe", lambda _: SHOWING)
     assert plan.main(argv_in(tmp_path, "--show-batch")) == 0
     config = tiny.config_in(tmp_path)
     assert config.data.train is not None
@@ -164,7 +164,7 @@ def test_the_index_serves_the_run_too(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_bad_rows_are_reported_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("finetune.train.load_recipe", lambda _: SHOWING)
+    monkeypatch.setattr("overtone.finetune.train.load_recipe", lambda _: SHOWING)
     tiny.write_rows(tmp_path / "train.jsonl", ["fine", "x"])
     assert plan.main(argv_in(tmp_path, "--show-batch")) == 2
     printed = capsys.readouterr()
@@ -185,11 +185,15 @@ def test_a_recipe_without_show_is_refused(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_help_and_settings_come_without_torch(tmp_path: Path) -> None:
-    script = "import sys; from finetune.cli import plan; code = plan.main(sys.argv[1:]); assert 'torch' not in sys.modules; sys.exit(code)"
+    script = (
+        "import sys; from overtone.finetune.cli import plan; code = plan.main(sys.argv[1:]); "
+        "assert 'torch' not in sys.modules; sys.exit(code)"
+    )
     recipe = tmp_path / "light" / "recipe.py"
     recipe.parent.mkdir()
     recipe.write_text(
-        "from finetune.config import Section\nfrom finetune.recipe import Inference, Recipe\n\n\nclass Options(Section):\n    pass\n\n\n"
+        "from overtone.finetune.config import Section\nfrom overtone.finetune.recipe import Inference, "
+        "Recipe\n\n\nclass Options(Section):\n    pass\n\n\n"
         "RECIPE = Recipe(Options, *[None] * 6, ('plain',), Inference(print))\n"
     )
     (recipe.parent / "config.yaml").write_text("train: {steps: 3}\n")

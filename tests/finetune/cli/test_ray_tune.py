@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from finetune.cli import ray_tune
-from finetune.cli.ray_tune import format_export, report_end, split_arguments
-from finetune.config_sources import parse_arguments
-from finetune.errors import UserError
-from finetune.ray_cluster.verb_arguments import ClusterOptions
-from finetune.tuning.study_plan import StudyOptions, StudyPlan, make_plan
-from finetune.tuning.study_record import TrialRecord
+from overtone.finetune.cli import ray_tune
+from overtone.finetune.cli.ray_tune import format_export, report_end, split_arguments
+from overtone.finetune.config_sources import parse_arguments
+from overtone.finetune.errors import UserError
+from overtone.finetune.ray_cluster.verb_arguments import ClusterOptions
+from overtone.finetune.tuning.study_plan import StudyOptions, StudyPlan, make_plan
+from overtone.finetune.tuning.study_record import TrialRecord
 from tests.finetune import tiny
 
 ROOT = Path(__file__).parents[3]
@@ -56,7 +56,7 @@ def test_an_invalid_flag_is_refused(argv: list[str], message: str) -> None:
 def test_a_mistake_in_the_space_comes_before_ray_and_torch(tmp_path: Path) -> None:
     (tmp_path / "space.yaml").write_text("train:\n  lr_: {uniform: [1e-5, 1e-4]}\n")
     script = (
-        "import sys; from finetune.cli import ray_tune; code = ray_tune.main(sys.argv[1:]);"
+        "import sys; from overtone.finetune.cli import ray_tune; code = ray_tune.main(sys.argv[1:]);"
         "assert code == 2 and not {'ray', 'torch', 'matplotlib'} & set(sys.modules), code"
     )
     command = [sys.executable, "-c", script, "--recipe", "voice_clone", "--space", str(tmp_path / "space.yaml")]

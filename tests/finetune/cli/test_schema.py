@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from finetune.__main__ import main
-from finetune.config import Config
-from finetune.config_key_descriptions import fields
-from finetune.config_sources import load_yaml
-from finetune.recipe import built_in_recipes, find_recipe
+from overtone.finetune.__main__ import main
+from overtone.finetune.config import Config
+from overtone.finetune.config_key_descriptions import fields
+from overtone.finetune.config_sources import load_yaml
+from overtone.finetune.recipe import built_in_recipes, find_recipe
 
 RECIPES = built_in_recipes()
 HEADER = "# yaml-language-server: $schema=config.schema.json\n"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from finetune import __main__ as verbs
-from finetune.checkpointing import checkpoint
-from finetune.cli import select_checkpoint
-from finetune.exporting import selection_record
+from overtone.finetune import __main__ as verbs
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.cli import select_checkpoint
+from overtone.finetune.exporting import selection_record
 from tests.finetune import tiny
 from tests.finetune.exporting.test_export import everything, runs
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune.cli import serve
-from finetune.distributed.process_group import join, leave
-from finetune.exporting.export_provenance import CARD
+from overtone.finetune.cli import serve
+from overtone.finetune.distributed.process_group import join, leave
+from overtone.finetune.exporting.export_provenance import CARD
 from tests.finetune import tiny
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from finetune.cli import translate_launch_file
-from finetune.config import resolve
-from recipes.llm_sft.options import Options
+from overtone.finetune.cli import translate_launch_file
+from overtone.finetune.config import resolve
+from overtone.recipes.llm_sft.options import Options
 
 DEEPSPEED = {
     "zero_optimization": {"stage": 2, "overlap_comm": True, "offload_optimizer": {"device": "nvme", "nvme_path": "/disk"}},

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from finetune.checkpointing import checkpoint
-from finetune.cli import verify_checkpoints
-from finetune.distributed.process_group import World
-from finetune.storage import files
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.cli import verify_checkpoints
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.storage import files
 from tests.finetune import fork_server, tiny
 
 

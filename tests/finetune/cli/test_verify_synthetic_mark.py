@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune import __main__ as verbs
-from finetune.storage.synthetic_audio_mark import SOFTWARE, SyntheticMark
+from overtone.finetune import __main__ as verbs
+from overtone.finetune.storage.synthetic_audio_mark import SOFTWARE, SyntheticMark
 
 
 @pytest.fixture

@@ -17,12 +17,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune.data import batching, sample_serialization
-from finetune.data.batching import Loader, MicroBatch, Order, Place, Step
-from finetune.data.cached_samples import Rows, SamplesFile, compute_checksum, open_rows
-from finetune.data.index_building import Measured, build_index
-from finetune.errors import UserError
-from finetune.recipe import Batch, Sample
+from overtone.finetune.data import batching, sample_serialization
+from overtone.finetune.data.batching import Loader, MicroBatch, Order, Place, Step
+from overtone.finetune.data.cached_samples import Rows, SamplesFile, compute_checksum, open_rows
+from overtone.finetune.data.index_building import Measured, build_index
+from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import Batch, Sample
 from tests.finetune import tiny
 
 orders = st.builds(

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finetune.data import cached_samples, index_building
-from finetune.data.index_building import Measured
-from finetune.errors import UserError
-from finetune.storage import files
+from overtone.finetune.data import cached_samples, index_building
+from overtone.finetune.data.index_building import Measured
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
 from tests.finetune import tiny
 from tests.finetune.data.test_index_building import measure, opened, text_of, with_bytes
 

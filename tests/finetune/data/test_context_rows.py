@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from finetune.config import Config
-from finetune.data import cached_samples, dataset_opening, index_building, row_measurement
-from finetune.data.context_rows import EarlierRows, find_earlier_rows
-from finetune.data.index_workers import IndexWorkers
-from finetune.distributed.process_group import World
-from finetune.errors import UserError
-from finetune.planning.data_preview import preview_file
-from finetune.recipe import ContextLimits, ContextRows, Recipe, RowPlace, Sample
+from overtone.finetune.config import Config
+from overtone.finetune.data import cached_samples, dataset_opening, index_building, row_measurement
+from overtone.finetune.data.context_rows import EarlierRows, find_earlier_rows
+from overtone.finetune.data.index_workers import IndexWorkers
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.errors import UserError
+from overtone.finetune.planning.data_preview import preview_file
+from overtone.finetune.recipe import ContextLimits, ContextRows, Recipe, RowPlace, Sample
 from tests.finetune import tiny
 from tests.reliability import victims
 

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import torch
 
-from finetune.config import on_disk
-from finetune.data import dataset_opening, row_measurement
-from finetune.data.batching import Loader, MicroBatch
-from finetune.data.cached_samples import Rows, open_rows
-from finetune.data.index_building import build_index
-from finetune.distributed.process_group import World, join, leave
-from finetune.errors import UserError
-from finetune.monitoring.run_logger import Events
-from finetune.recipe import Batch, Sample
-from finetune.training import setup
+from overtone.finetune.config import on_disk
+from overtone.finetune.data import dataset_opening, row_measurement
+from overtone.finetune.data.batching import Loader, MicroBatch
+from overtone.finetune.data.cached_samples import Rows, open_rows
+from overtone.finetune.data.index_building import build_index
+from overtone.finetune.distributed.process_group import World, join, leave
+from overtone.finetune.errors import UserError
+from overtone.finetune.monitoring.run_logger import Events
+from overtone.finetune.recipe import Batch, Sample
+from overtone.finetune.training import setup
 from tests.finetune import fork_server, tiny
 from tests.finetune.data.test_row_measurement import CUTTING
 
@@ -73,8 +73,8 @@ def test_remote_data_is_downloaded_to_the_cache_and_trained_on(tmp_path: Path, w
 
 
 def opened(path: Path, cache: Path, config) -> Rows:  # type: ignore[no-untyped-def]
-    from finetune.data.cached_samples import open_rows
-    from finetune.data.index_building import build_index
+    from overtone.finetune.data.cached_samples import open_rows
+    from overtone.finetune.data.index_building import build_index
 
     build_index(path, cache, "key", partial(row_measurement.encode_row, row_measurement.LengthLimit.of(config), path.parent, CUTTING, None))
     return open_rows(path, cache)

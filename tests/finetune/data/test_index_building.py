@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finetune.data import cached_samples, index_building
-from finetune.data.cached_samples import Rows
-from finetune.data.index_building import Measured
-from finetune.errors import UserError
-from finetune.storage import files, input_files
+from overtone.finetune.data import cached_samples, index_building
+from overtone.finetune.data.cached_samples import Rows
+from overtone.finetune.data.index_building import Measured
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files, input_files
 from tests.finetune import tiny
 
 

@@ -14,11 +14,11 @@ from unittest import mock
 
 import pytest
 
-from finetune.data import cached_samples, index_building, index_workers, row_measurement
-from finetune.data.index_building import Measured
-from finetune.data.index_workers import IndexWorkers
-from finetune.errors import UserError
-from finetune.recipe import Recipe, load_recipe
+from overtone.finetune.data import cached_samples, index_building, index_workers, row_measurement
+from overtone.finetune.data.index_building import Measured
+from overtone.finetune.data.index_workers import IndexWorkers
+from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import Recipe, load_recipe
 from tests.finetune import tiny
 from tests.reliability import victims
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finetune.data.keyed_permutation import derive_key, permute
+from overtone.finetune.data.keyed_permutation import derive_key, permute
 
 
 @given(size=st.integers(1, 3000), key=st.integers(0, 2**63 - 1))

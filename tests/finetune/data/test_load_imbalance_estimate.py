@@ -6,9 +6,9 @@ import re
 
 import numpy as np
 
-from finetune.data.batching import Order, Place, Step, steps
-from finetune.data.cached_samples import Ids
-from finetune.data.load_imbalance_estimate import idle_share, suggest_sizes
+from overtone.finetune.data.batching import Order, Place, Step, steps
+from overtone.finetune.data.cached_samples import Ids
+from overtone.finetune.data.load_imbalance_estimate import idle_share, suggest_sizes
 
 LENGTHS: Ids = np.random.default_rng(0).integers(60, 300, 4000).astype(np.int64)
 VOICE = Order(seed=1, window=1024, micro_tokens=2048, global_batch_tokens=4096)

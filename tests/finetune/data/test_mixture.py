@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune.checkpointing import checkpoint
-from finetune.config import Config
-from finetune.data import batching
-from finetune.data.batching import Order, Place
-from finetune.data.mixture import (
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.config import Config
+from overtone.finetune.data import batching
+from overtone.finetune.data.batching import Order, Place
+from overtone.finetune.data.mixture import (
     MixedLengths,
     MixedRows,
     compute_shares,
@@ -28,12 +28,12 @@ from finetune.data.mixture import (
     name_sources,
     name_validation_sources,
 )
-from finetune.distributed import process_group
-from finetune.distributed.process_group import World
-from finetune.errors import UserError
-from finetune.monitoring.run_records import read_log
-from finetune.training import setup
-from finetune.training.step import report_sources, train_step
+from overtone.finetune.distributed import process_group
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.errors import UserError
+from overtone.finetune.monitoring.run_records import read_log
+from overtone.finetune.training import setup
+from overtone.finetune.training.step import report_sources, train_step
 from tests.finetune import fork_server, tiny
 from tests.finetune.data.test_batching import orders
 from tests.finetune.plain import plain_loss, reference

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finetune.data.cached_samples import Ids
-from finetune.data.packing import best_fit, fill
+from overtone.finetune.data.cached_samples import Ids
+from overtone.finetune.data.packing import best_fit, fill
 
 lengths_of_rows = st.lists(st.integers(1, 100), min_size=0, max_size=90).map(lambda values: np.sort(np.array(values, dtype=np.int64)))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.data.raw_data_files import explain_raw_data
+from overtone.finetune.data.raw_data_files import explain_raw_data
 
 KEYS = (frozenset({"messages"}), frozenset({"prompt", "completion"}))
 ROW = json.dumps({"messages": []}).encode()

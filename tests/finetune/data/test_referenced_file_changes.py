@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.data.referenced_file_changes import describe_files, find_change
-from finetune.errors import UserError
+from overtone.finetune.data.referenced_file_changes import describe_files, find_change
+from overtone.finetune.errors import UserError
 
 
 def test_an_unchanged_file_has_no_change_and_a_changed_one_is_named(tmp_path: Path) -> None:

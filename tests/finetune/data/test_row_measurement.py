@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from finetune.data import row_measurement
-from finetune.data.index_building import Measured
-from finetune.errors import UserError
-from finetune.recipe import Batch, Sample
+from overtone.finetune.data import row_measurement
+from overtone.finetune.data.index_building import Measured
+from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import Batch, Sample
 from tests.finetune import tiny
 
 CUTTING = replace(tiny.RECIPE, truncate=lambda sample, positions: {"ids": sample["ids"][:positions]})

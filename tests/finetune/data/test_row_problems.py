@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from finetune.data.row_problems import RowProblem, format_row_problems
+from overtone.finetune.data.row_problems import RowProblem, format_row_problems
 
 PATH = Path("train.jsonl")
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune.config import Config
-from finetune.data import batching, run_sizes
-from finetune.data.batching import Order
-from finetune.data.run_sizes import RunSizes, settle_sizes
-from finetune.distributed.process_group import World
-from finetune.errors import UserError
+from overtone.finetune.config import Config
+from overtone.finetune.data import batching, run_sizes
+from overtone.finetune.data.batching import Order
+from overtone.finetune.data.run_sizes import RunSizes, settle_sizes
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.errors import UserError
 from tests.finetune import tiny
 
 OPEN = {"train.steps": "null", "train.global_batch_tokens": "auto", "eval.every": "auto", "checkpoint.every": "auto"}

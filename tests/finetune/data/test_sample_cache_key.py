@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune.config import on_disk
-from finetune.data import dataset_opening, sample_cache_key
-from finetune.distributed.process_group import World
+from overtone.finetune.config import on_disk
+from overtone.finetune.data import dataset_opening, sample_cache_key
+from overtone.finetune.distributed.process_group import World
 from tests.finetune import tiny
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from finetune.data import sample_serialization
-from finetune.recipe import Sample
+from overtone.finetune.data import sample_serialization
+from overtone.finetune.recipe import Sample
 
 EDGES = ((0, 255), (0, 256), (-1, 0), (-(2**15), 2**15 - 1), (0, 2**15), (-(2**31), 2**31 - 1), (0, 2**31), (-(2**63), 2**63 - 1))
 SAMPLES: dict[str, Sample] = {

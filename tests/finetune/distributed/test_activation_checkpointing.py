@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 
-from finetune.distributed import activation_checkpointing
+from overtone.finetune.distributed import activation_checkpointing
 
 
 class Block(nn.Module):

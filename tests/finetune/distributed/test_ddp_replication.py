@@ -15,11 +15,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from finetune.config import Config, Parallel, Train
-from finetune.distributed import ddp_replication, sharding
-from finetune.distributed.ddp_replication import split_into_buckets
-from finetune.distributed.process_group import World, join, leave
-from finetune.modeling.optimizers import make_optimizer, restore_state, update_parameters
+from overtone.finetune.config import Config, Parallel, Train
+from overtone.finetune.distributed import ddp_replication, sharding
+from overtone.finetune.distributed.ddp_replication import split_into_buckets
+from overtone.finetune.distributed.process_group import World, join, leave
+from overtone.finetune.modeling.optimizers import make_optimizer, restore_state, update_parameters
 from tests.finetune import fork_server, tiny
 
 

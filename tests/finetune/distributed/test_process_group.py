@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from finetune.distributed.process_group import (
+from overtone.finetune.distributed.process_group import (
     World,
     backends,
     broadcast_from_main,
@@ -26,7 +26,7 @@ from finetune.distributed.process_group import (
     sum_over_data_ranks,
     sum_over_ranks,
 )
-from finetune.errors import ElsewhereError, UserError
+from overtone.finetune.errors import ElsewhereError, UserError
 from tests.finetune import fork_server
 
 
@@ -82,7 +82,7 @@ def test_collectives_work_with_a_single_rank(world: World) -> None:
 def test_idle_gpus_are_listed_for_each_machine(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {"a": (8, 2), "b": (4, 4), "c": (1, 1), "d": (2, 1), "cpu": (0, 3)}
     ranks = [[machine, gpus] for machine, (gpus, processes) in seen.items() for _ in range(processes)]
-    monkeypatch.setattr("finetune.distributed.process_group.gather_from_ranks", lambda *_: ranks)
+    monkeypatch.setattr("overtone.finetune.distributed.process_group.gather_from_ranks", lambda *_: ranks)
     first, second = idle_gpus(world)
     assert first.startswith("6 of the 8 visible GPUs of a stay idle: 2 of the run's processes are there; configs/fsdp2.yaml and ddp.yaml ")
     assert second.startswith("1 of the 2 visible GPUs of d stay idle: 1 of the run's processes are there; ")
@@ -163,7 +163,7 @@ def test_on_gpus_both_backends_start_before_accelerate_would_start_one(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda backend: found.append((chosen[-1], backend)))
-    monkeypatch.setattr("finetune.distributed.process_group.Accelerator", accelerate)
+    monkeypatch.setattr("overtone.finetune.distributed.process_group.Accelerator", accelerate)
     with pytest.raises(ReachedError):
         join((), tmp_path)
     assert found == begun

@@ -15,11 +15,11 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
-from finetune.config import Config, Parallel, Train
-from finetune.distributed import activation_checkpointing, sharding, tensor_parallel
-from finetune.distributed.process_group import World, join, leave
-from finetune.distributed.sharding import Layout, check_sharding, choose_strategy, make_layout, plain_name, shard
-from finetune.errors import UserError
+from overtone.finetune.config import Config, Parallel, Train
+from overtone.finetune.distributed import activation_checkpointing, sharding, tensor_parallel
+from overtone.finetune.distributed.process_group import World, join, leave
+from overtone.finetune.distributed.sharding import Layout, check_sharding, choose_strategy, make_layout, plain_name, shard
+from overtone.finetune.errors import UserError
 from tests.finetune import fork_server, tiny
 
 HERE = torch.device("cpu")

@@ -12,12 +12,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from finetune.config import Config, Lora
-from finetune.distributed import sharding, tensor_parallel
-from finetune.distributed.process_group import World
-from finetune.errors import UserError
-from finetune.modeling import loading, lora_adapters
-from recipes.language.tensor_parallel_plans import LLAMA, PLANS
+from overtone.finetune.config import Config, Lora
+from overtone.finetune.distributed import sharding, tensor_parallel
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling import loading, lora_adapters
+from overtone.recipes.language.tensor_parallel_plans import LLAMA, PLANS
 from tests.causal_lm.recipe import ByteCausalModel, on_meta, write_base
 from tests.finetune import tiny
 

@@ -18,20 +18,20 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from finetune import config as config_of
-from finetune import recipe
-from finetune.checkpointing import checkpoint, rank_shards
-from finetune.checkpointing.rank_shards import TensorEntry, TensorShard
-from finetune.cli.export import main as export_main
-from finetune.config import Lora
-from finetune.distributed.process_group import join, leave
-from finetune.errors import UserError
-from finetune.exporting import export, hub_upload
-from finetune.exporting.model_card_metadata import THIS_MODEL
-from finetune.modeling import loading, lora_adapters
-from finetune.recipe import ExportPlan
-from finetune.storage import files
-from finetune.training import run as training_run
+from overtone.finetune import config as config_of
+from overtone.finetune import recipe
+from overtone.finetune.checkpointing import checkpoint, rank_shards
+from overtone.finetune.checkpointing.rank_shards import TensorEntry, TensorShard
+from overtone.finetune.cli.export import main as export_main
+from overtone.finetune.config import Lora
+from overtone.finetune.distributed.process_group import join, leave
+from overtone.finetune.errors import UserError
+from overtone.finetune.exporting import export, hub_upload
+from overtone.finetune.exporting.model_card_metadata import THIS_MODEL
+from overtone.finetune.modeling import loading, lora_adapters
+from overtone.finetune.recipe import ExportPlan
+from overtone.finetune.storage import files
+from overtone.finetune.training import run as training_run
 from tests.causal_lm import recipe as causal_lm
 from tests.finetune import tiny
 

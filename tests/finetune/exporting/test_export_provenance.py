@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.exporting.export_provenance import encode_card, locate_base
+from overtone.finetune.exporting.export_provenance import encode_card, locate_base
 from tests.finetune import tiny
 
 
@@ -36,7 +36,8 @@ def test_the_folder_of_a_base_is_found_from_any_folder(tmp_path: Path, monkeypat
 
 def test_verbs_that_read_a_card_need_no_torch() -> None:
     script = (
-        "import sys, finetune.cli.chat, finetune.cli.eval_voice, finetune.cli.serve, finetune.cli.export; print('torch' in sys.modules)"
+        "import sys, overtone.finetune.cli.chat, overtone.finetune.cli.eval_voice, "
+        "overtone.finetune.cli.serve, overtone.finetune.cli.export; print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=60)
     assert done.stdout == "False\n", done.stderr

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from huggingface_hub import RepoUrl
 
-from finetune.distributed.process_group import join, leave
-from finetune.errors import UserError
-from finetune.exporting import hub_upload
+from overtone.finetune.distributed.process_group import join, leave
+from overtone.finetune.errors import UserError
+from overtone.finetune.exporting import hub_upload
 from tests.finetune import fake_hub, fork_server, tiny
 from tests.finetune.fake_hub import COMMIT, TOKEN, Hub
 
 PUSH = """
 import sys
 from pathlib import Path
-from finetune.exporting import hub_upload as publish
-from finetune.errors import exit_code
+from overtone.finetune.exporting import hub_upload as publish
+from overtone.finetune.errors import exit_code
 sys.exit(exit_code(lambda argv: publish.check_repository(argv[1]) or print(publish.push(Path(argv[0]), argv[1], False)) or 0, sys.argv[1:]))
 """
 
@@ -103,7 +103,7 @@ def test_without_a_token_nothing_is_exported(hub: Hub, tmp_path: Path) -> None:
 def test_impossible_uploads_are_refused_before_the_export(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from finetune.cli import export
+    from overtone.finetune.cli import export
 
     with pytest.raises(UserError, match="not a repository name"):
         hub_upload.check_repository("me/my model")

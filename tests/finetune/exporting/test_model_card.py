@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
-from finetune.config import dump
-from finetune.exporting import export, model_card
-from finetune.exporting.model_card_metadata import THIS_MODEL
-from finetune.recipe import ExportPlan
+from overtone.finetune.config import dump
+from overtone.finetune.exporting import export, model_card
+from overtone.finetune.exporting.model_card_metadata import THIS_MODEL
+from overtone.finetune.recipe import ExportPlan
 from tests.finetune import tiny
 
 COMMIT = "0123456789" * 4

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
-from finetune.errors import UserError
-from finetune.exporting.model_card_metadata import (
+from overtone.finetune.errors import UserError
+from overtone.finetune.exporting.model_card_metadata import (
     THIS_MODEL,
     add_metadata,
     describe_target,

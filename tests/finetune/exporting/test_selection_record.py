@@ -1,4 +1,4 @@
-"""Tests of `finetune.exporting.selection_record`: a choice survives on disk, and is refused if it no longer fits the run."""
+"""Tests of `overtone.finetune.exporting.selection_record`: a choice survives on disk, and is refused if it no longer fits the run."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from finetune.checkpointing import checkpoint
-from finetune.errors import UserError
-from finetune.exporting import selection_record
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.errors import UserError
+from overtone.finetune.exporting import selection_record
 from tests.finetune import tiny
 from tests.finetune.exporting.test_export import runs
 

@@ -10,8 +10,15 @@ from typing import Any
 
 import pytest
 
-from finetune.hardware import cuda_allocator
-from finetune.hardware.cuda_allocator import NCCL_REGISTRATION, OLDER, SETTING, VARIABLE, has_virtual_memory, use_expandable_segments
+from overtone.finetune.hardware import cuda_allocator
+from overtone.finetune.hardware.cuda_allocator import (
+    NCCL_REGISTRATION,
+    OLDER,
+    SETTING,
+    VARIABLE,
+    has_virtual_memory,
+    use_expandable_segments,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -89,7 +96,7 @@ def test_every_visible_gpu_must_support_virtual_memory(library: Driver, allows: 
 
 RECIPE = """
 import torch
-from finetune.recipe import Inference, Recipe
+from overtone.finetune.recipe import Inference, Recipe
 from .options import Options
 RECIPE = Recipe(Options, *[None] * 6, ("plain",), Inference(print))
 """
@@ -99,20 +106,20 @@ def test_training_sets_the_allocator_before_torch_reads_its_settings(tmp_path: P
     """Up to where the ranks would join; there, torch's own parser says what it has read."""
     (tmp_path / "recipe.py").write_text(RECIPE)
     (tmp_path / "rows.jsonl").write_text("{}\n")
-    (tmp_path / "options.py").write_text("from finetune.config import Section\n\n\nclass Options(Section):\n    pass\n")
+    (tmp_path / "options.py").write_text("from overtone.finetune.config import Section\n\n\nclass Options(Section):\n    pass\n")
     (tmp_path / "config.yaml").write_text("train: {steps: 3}\n")
     script = f"""
 import os, sys, types
 from tests.finetune.hardware.test_cuda_allocator import Driver
-from finetune.hardware import cuda_allocator; from finetune import train
+from overtone.finetune.hardware import cuda_allocator; from overtone.finetune import train
 cuda_allocator.load_driver = lambda: Driver([1])
 def no_join(*_):
     import torch
     read = getattr(torch._C, "_accelerator_getAllocatorSettings", lambda: os.environ["PYTORCH_ALLOC_CONF"])()
     sys.exit(f"torch read {{read}}")
-run = types.ModuleType("finetune.training.run")
+run = types.ModuleType("overtone.finetune.training.run")
 run.process_group, run.train = no_join, None
-sys.modules["finetune.training.run"] = run
+sys.modules["overtone.finetune.training.run"] = run
 train.main(["--recipe", {str(tmp_path)!r}, "--data.train", {str(tmp_path / "rows.jsonl")!r}])
 """
     own = {name: value for name, value in os.environ.items() if name not in (VARIABLE, *OLDER)}

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from finetune.distributed.process_group import join, leave
-from finetune.hardware import cudnn_sdpa
+from overtone.finetune.distributed.process_group import join, leave
+from overtone.finetune.hardware import cudnn_sdpa
 
 
 @pytest.fixture(autouse=True)

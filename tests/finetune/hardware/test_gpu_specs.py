@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from finetune.errors import UserError
-from finetune.hardware.gpu_specs import GPUS, make_cluster
+from overtone.finetune.errors import UserError
+from overtone.finetune.hardware.gpu_specs import GPUS, make_cluster
 
 
 def test_a_cluster_counts_its_ranks() -> None:

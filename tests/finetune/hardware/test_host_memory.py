@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from finetune.hardware import host_memory
+from overtone.finetune.hardware import host_memory
 
 LARGEST = 9223372036854771712
 """What version 1 writes for "no limit"."""

@@ -9,10 +9,10 @@ import pytest
 import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 
-from finetune.errors import UserError
-from finetune.migration.accelerate_config import RULES
-from finetune.migration.key_rule_engine import Given, Kind, judge
-from finetune.migration.launch_file_translation import TrainingSizes, Translation, translate_file
+from overtone.finetune.errors import UserError
+from overtone.finetune.migration.accelerate_config import RULES
+from overtone.finetune.migration.key_rule_engine import Given, Kind, judge
+from overtone.finetune.migration.launch_file_translation import TrainingSizes, Translation, translate_file
 
 MACHINE: dict[str, Any] = {
     "compute_environment": "LOCAL_MACHINE", "debug": False, "downcast_bf16": "no", "enable_cpu_affinity": False, "machine_rank": 0,

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from finetune.config import resolve
-from finetune.errors import UserError
-from finetune.migration.deepspeed_config import RULES, STRATEGIES
-from finetune.migration.key_rule_engine import Given, KeyOutcome, Kind, flatten_keys, judge
-from finetune.migration.launch_file_translation import TrainingSizes, assemble, translate_deepspeed
-from finetune.planning.activation_memory import Activations
-from finetune.planning.memory import Arrangement, Outline, ParameterOutline, Unit, estimate_memory
-from recipes.llm_sft.options import Options
+from overtone.finetune.config import resolve
+from overtone.finetune.errors import UserError
+from overtone.finetune.migration.deepspeed_config import RULES, STRATEGIES
+from overtone.finetune.migration.key_rule_engine import Given, KeyOutcome, Kind, flatten_keys, judge
+from overtone.finetune.migration.launch_file_translation import TrainingSizes, assemble, translate_deepspeed
+from overtone.finetune.planning.activation_memory import Activations
+from overtone.finetune.planning.memory import Arrangement, Outline, ParameterOutline, Unit, estimate_memory
+from overtone.recipes.llm_sft.options import Options
 
 FILE = Path("ds.json")
 NOTHING = Activations(blocks=0, loss=0, working=0, kept=0, flops=0.0, positions=1)

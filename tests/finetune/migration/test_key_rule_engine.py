@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from finetune.migration.key_rule_engine import (
+from overtone.finetune.migration.key_rule_engine import (
     Given,
     KeyOutcome,
     apply_rules,

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from finetune.errors import UserError
-from finetune.migration.key_rule_engine import KeyLine, sets
-from finetune.migration.launch_file_translation import TrainingSizes, assemble, translate_file
+from overtone.finetune.errors import UserError
+from overtone.finetune.migration.key_rule_engine import KeyLine, sets
+from overtone.finetune.migration.launch_file_translation import TrainingSizes, assemble, translate_file
 
 AUTO = dict.fromkeys(("gradient_accumulation_steps", "gradient_clipping", "train_batch_size", "train_micro_batch_size_per_gpu"), "auto")
 HALF = {"enabled": "auto", "auto_cast": False, "loss_scale": 0, "initial_scale_power": 32, "loss_scale_window": 1000, "hysteresis": 2}

@@ -13,14 +13,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
-from finetune.checkpointing import checkpoint
-from finetune.config import Train, resolve
-from finetune.distributed.process_group import World
-from finetune.errors import UserError
-from finetune.modeling import adamw_8bit
-from finetune.modeling.optimizers import describe_rules, make_optimizer, restore_state, sharded_state, update_parameters
-from finetune.storage import files
-from finetune.training.step import Training
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.config import Train, resolve
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling import adamw_8bit
+from overtone.finetune.modeling.optimizers import describe_rules, make_optimizer, restore_state, sharded_state, update_parameters
+from overtone.finetune.storage import files
+from overtone.finetune.training.step import Training
 from tests.causal_lm import recipe as causal_lm
 from tests.finetune import tiny
 

@@ -14,15 +14,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from finetune.config import Config
-from finetune.distributed.process_group import World, join, leave
-from finetune.errors import UserError
-from finetune.exporting import export
-from finetune.modeling import added_parameters
-from finetune.monitoring.run_logger import Events
-from finetune.planning.meta_device_estimate import estimate_run
-from finetune.recipe import Loaded
-from finetune.training import setup
+from overtone.finetune.config import Config
+from overtone.finetune.distributed.process_group import World, join, leave
+from overtone.finetune.errors import UserError
+from overtone.finetune.exporting import export
+from overtone.finetune.modeling import added_parameters
+from overtone.finetune.monitoring.run_logger import Events
+from overtone.finetune.planning.meta_device_estimate import estimate_run
+from overtone.finetune.recipe import Loaded
+from overtone.finetune.training import setup
 from tests.byte_model.recipe import ByteModel
 from tests.finetune import fork_server, tiny
 

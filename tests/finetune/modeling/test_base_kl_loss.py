@@ -14,21 +14,21 @@ from safetensors import safe_open
 from torch import Tensor
 from torch.nn import functional
 
-from finetune.checkpointing import checkpoint
-from finetune.config import Config, resolve
-from finetune.data import batching
-from finetune.data.batching import Loader, Place
-from finetune.distributed.process_group import World
-from finetune.errors import UserError
-from finetune.modeling import base_kl_loss
-from finetune.modeling.lora_adapters import switch_off_adapters
-from finetune.monitoring.run_records import read_log
-from finetune.planning.memory import Arrangement, estimate_memory
-from finetune.planning.meta_device_estimate import estimate_run
-from finetune.recipe import BASE_DISTANCE, Batch, Loaded
-from finetune.training import setup
-from finetune.training.step import Training, train_step
-from recipes.llm_sft.recipe import RECIPE
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.config import Config, resolve
+from overtone.finetune.data import batching
+from overtone.finetune.data.batching import Loader, Place
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling import base_kl_loss
+from overtone.finetune.modeling.lora_adapters import switch_off_adapters
+from overtone.finetune.monitoring.run_records import read_log
+from overtone.finetune.planning.memory import Arrangement, estimate_memory
+from overtone.finetune.planning.meta_device_estimate import estimate_run
+from overtone.finetune.recipe import BASE_DISTANCE, Batch, Loaded
+from overtone.finetune.training import setup
+from overtone.finetune.training.step import Training, train_step
+from overtone.recipes.llm_sft.recipe import RECIPE
 from tests.finetune import tiny
 from tests.finetune.training.test_loop import fitted
 from tests.recipes.llm_sft import tiny_runs

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from finetune.errors import UserError
-from finetune.modeling.bitsandbytes_import import import_bitsandbytes
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling.bitsandbytes_import import import_bitsandbytes
 
 
 def test_the_banner_is_silent_and_errors_are_not(caplog: pytest.LogCaptureFixture) -> None:

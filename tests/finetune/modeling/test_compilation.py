@@ -12,11 +12,11 @@ import torch
 import torch._dynamo
 from torch import Tensor, nn
 
-from finetune.config import Config
-from finetune.distributed import activation_checkpointing
-from finetune.errors import UserError
-from finetune.modeling import compilation
-from finetune.recipe import Loaded
+from overtone.finetune.config import Config
+from overtone.finetune.distributed import activation_checkpointing
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling import compilation
+from overtone.finetune.recipe import Loaded
 from tests.finetune import tiny
 from tests.finetune.graphs import Counting, unique_graphs
 

@@ -16,7 +16,7 @@ from triton import compile as compiled
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from finetune.modeling import cross_entropy_kernel
+from overtone.finetune.modeling import cross_entropy_kernel
 
 ROOT = Path(__file__).parents[3]
 OLD_INTERPRETER = TorchVersion(triton.__version__) < (3, 7)

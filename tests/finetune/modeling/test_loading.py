@@ -20,14 +20,14 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import parallelize_module
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from finetune.config import Config
-from finetune.distributed import sharding, tensor_parallel
-from finetune.distributed.process_group import World
-from finetune.errors import UserError
-from finetune.modeling import loading, lora_adapters, trained_parameters
-from finetune.recipe import Loaded
-from finetune.storage import demo_models
-from finetune.storage.tensor_layouts import TensorLayout
+from overtone.finetune.config import Config
+from overtone.finetune.distributed import sharding, tensor_parallel
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling import loading, lora_adapters, trained_parameters
+from overtone.finetune.recipe import Loaded
+from overtone.finetune.storage import demo_models
+from overtone.finetune.storage.tensor_layouts import TensorLayout
 from tests.byte_model.recipe import write_base
 from tests.finetune import fork_server, tiny
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from finetune.config import Lora
-from finetune.errors import UserError
-from finetune.modeling import lora_adapters
+from overtone.finetune.config import Lora
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling import lora_adapters
 from tests.finetune import tiny
 
 KINDS = [Lora(rank=3, alpha=5, rslora=rslora, dora=dora) for rslora, dora in product((False, True), repeat=2)]

@@ -12,8 +12,8 @@ from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 from torch.torch_version import TorchVersion
 
-from finetune.modeling import loss_head
-from finetune.modeling.loss_head import AT_ONCE, SMALLEST, BaseHead, LossHead, Shaping, _add_product, rows_of_a_chunk
+from overtone.finetune.modeling import loss_head
+from overtone.finetune.modeling.loss_head import AT_ONCE, SMALLEST, BaseHead, LossHead, Shaping, _add_product, rows_of_a_chunk
 
 ROWS = SMALLEST["cpu"]
 SHAPINGS = [Shaping(), Shaping(scale=0.25), Shaping(cap=5.0), Shaping(scale=3.0, cap=2.0)]

@@ -14,12 +14,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
-from finetune.config import Config, Parallel, Train
-from finetune.distributed import sharding, tensor_parallel
-from finetune.distributed.process_group import World, join, leave
-from finetune.errors import UserError
-from finetune.modeling import muon
-from finetune.modeling.optimizers import describe_rules, make_optimizer, sharded_state, update_parameters
+from overtone.finetune.config import Config, Parallel, Train
+from overtone.finetune.distributed import sharding, tensor_parallel
+from overtone.finetune.distributed.process_group import World, join, leave
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling import muon
+from overtone.finetune.modeling.optimizers import describe_rules, make_optimizer, sharded_state, update_parameters
 from tests.finetune import fork_server, tiny
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from finetune.config import Train
-from finetune.modeling.optimizers import learning_rate, make_optimizer, restore_state, update_parameters
+from overtone.finetune.config import Train
+from overtone.finetune.modeling.optimizers import learning_rate, make_optimizer, restore_state, update_parameters
 
 
 class Mixed(nn.Module):

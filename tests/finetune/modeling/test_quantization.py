@@ -13,13 +13,13 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.torch_version import TorchVersion
 
-from finetune import config, recipe
-from finetune.config import Config, Lora
-from finetune.distributed.process_group import join, leave
-from finetune.errors import UserError
-from finetune.exporting import export
-from finetune.modeling import lora_adapters, quantization
-from finetune.training import run
+from overtone.finetune import config, recipe
+from overtone.finetune.config import Config, Lora
+from overtone.finetune.distributed.process_group import join, leave
+from overtone.finetune.errors import UserError
+from overtone.finetune.exporting import export
+from overtone.finetune.modeling import lora_adapters, quantization
+from overtone.finetune.training import run
 from tests.causal_lm import recipe as causal_lm
 from tests.finetune import tiny
 

@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from finetune.errors import UserError
-from finetune.modeling import loading
-from finetune.modeling.stored_tensors import StoredTensor, find_tensors, read_values
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling import loading
+from overtone.finetune.modeling.stored_tensors import StoredTensor, find_tensors, read_values
 
 
 def write_folder(folder: Path, tensors: dict[str, Tensor], quantization: Any, **config: Any) -> Path:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from finetune.distributed import sharding
-from finetune.modeling.trained_parameters import choose_trained
+from overtone.finetune.distributed import sharding
+from overtone.finetune.modeling.trained_parameters import choose_trained
 from tests.finetune import tiny
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.monitoring import killed_rank_diagnosis, rank_status_records
+from overtone.finetune.monitoring import killed_rank_diagnosis, rank_status_records
 from tests.finetune.monitoring.test_rank_status_records import signs
 
 FAR = {"host": "another", "boot": "another"}

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from finetune.errors import UserError
-from finetune.monitoring.loss_spikes import (
+from overtone.finetune.errors import UserError
+from overtone.finetune.monitoring.loss_spikes import (
     FEWEST,
     WINDOW,
     NotFiniteError,

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from finetune.monitoring import peer_processes, rank_status_records
-from finetune.monitoring.peer_processes import Identity, Peers, ProcessExit
+from overtone.finetune.monitoring import peer_processes, rank_status_records
+from overtone.finetune.monitoring.peer_processes import Identity, Peers, ProcessExit
 
 
 @pytest.fixture

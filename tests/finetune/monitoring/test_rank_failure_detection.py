@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from finetune.distributed.process_group import World
-from finetune.errors import UserError
-from finetune.monitoring import rank_status_records
-from finetune.monitoring.peer_processes import ProcessExit
-from finetune.monitoring.rank_failure_detection import BEAT_SECONDS, MISSING_SECONDS, PATIENCE_SECONDS, Heartbeat, RunFailure
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.errors import UserError
+from overtone.finetune.monitoring import rank_status_records
+from overtone.finetune.monitoring.peer_processes import ProcessExit
+from overtone.finetune.monitoring.rank_failure_detection import BEAT_SECONDS, MISSING_SECONDS, PATIENCE_SECONDS, Heartbeat, RunFailure
 from tests.finetune import fork_server, tiny
 
 ALIVE = """
 import threading, time
 from pathlib import Path
-from finetune.monitoring import rank_failure_detection as detection
-from finetune.errors import UserError
-from finetune.monitoring.loss_spikes import NotFiniteError
-from finetune.distributed.process_group import join, leave
+from overtone.finetune.monitoring import rank_failure_detection as detection
+from overtone.finetune.errors import UserError
+from overtone.finetune.monitoring.loss_spikes import NotFiniteError
+from overtone.finetune.distributed.process_group import join, leave
 
 detection.BEAT_SECONDS, detection.MISSING_SECONDS = 0.1, 1.0
 world = join((), Path())
@@ -46,8 +46,8 @@ import os, signal, sys, time
 from pathlib import Path
 import torch
 import torch.distributed as dist
-from finetune.monitoring import rank_failure_detection as detection
-from finetune.distributed.process_group import join
+from overtone.finetune.monitoring import rank_failure_detection as detection
+from overtone.finetune.distributed.process_group import join
 
 world, me = join((), Path()), int(os.environ["RANK"])
 with detection.Heartbeat(world) as beating:
@@ -101,8 +101,8 @@ STILL = """
 import os, signal, sys, time
 from pathlib import Path
 import torch.distributed as dist
-from finetune.monitoring import rank_failure_detection as detection
-from finetune.distributed.process_group import join
+from overtone.finetune.monitoring import rank_failure_detection as detection
+from overtone.finetune.distributed.process_group import join
 
 detection.BEAT_SECONDS, detection.MISSING_SECONDS = 0.1, 2.0
 world = join((), Path())
@@ -175,8 +175,8 @@ def test_an_end_by_signal_is_reported_once_even_without_a_terminal(is_open: bool
     script = """
 import os, signal, sys
 from pathlib import Path
-from finetune.monitoring.rank_failure_detection import Heartbeat
-from finetune.distributed.process_group import join
+from overtone.finetune.monitoring.rank_failure_detection import Heartbeat
+from overtone.finetune.distributed.process_group import join
 
 heartbeat = Heartbeat(join((), Path()))
 heartbeat.on_failure = lambda loss: print(loss.signal, loss.message, flush=True)

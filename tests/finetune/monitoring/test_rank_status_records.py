@@ -7,9 +7,9 @@ import platform
 import time
 from pathlib import Path
 
-from finetune.hardware import host_memory
-from finetune.monitoring import rank_status_records
-from finetune.monitoring.rank_status_records import RankStatus
+from overtone.finetune.hardware import host_memory
+from overtone.finetune.monitoring import rank_status_records
+from overtone.finetune.monitoring.rank_status_records import RankStatus
 
 
 def signs(**changes: object) -> RankStatus:

@@ -22,10 +22,10 @@ import soundfile
 from matplotlib.figure import Figure
 from matplotlib.image import imread, imsave
 
-from finetune.distributed.process_group import World, join
-from finetune.monitoring.run_logger import Events, draw_curve, format_duration, format_end, smooth_values
-from finetune.monitoring.run_records import read_log
-from finetune.recipe import Answer
+from overtone.finetune.distributed.process_group import World, join
+from overtone.finetune.monitoring.run_logger import Events, draw_curve, format_duration, format_end, smooth_values
+from overtone.finetune.monitoring.run_records import read_log
+from overtone.finetune.recipe import Answer
 
 NUMBERS = {"loss": 2.5, "grad_norm": 1.25, "lr": 1e-4, "tokens_per_second": 1000.0, "tokens": 300.0, "memory_gib": 1.5}
 
@@ -161,8 +161,8 @@ def test_after_ten_steps_the_pace_and_the_end_are_reported_once(
 ) -> None:
     """The first step, which compiles, is not counted: 2 s for each of the others, at 14:00 on a summer's day in UTC."""
     clock = [0.0]
-    monkeypatch.setattr("finetune.monitoring.run_logger.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr("finetune.monitoring.run_logger.time.time", lambda: 1_750_000_000.0)
+    monkeypatch.setattr("overtone.finetune.monitoring.run_logger.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("overtone.finetune.monitoring.run_logger.time.time", lambda: 1_750_000_000.0)
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     events = opened(tmp_path, world, total=1815, done=5)
@@ -329,7 +329,7 @@ def test_a_run_without_a_step_has_a_curve_without_a_line(tmp_path: Path, world: 
 def test_a_tracker_gets_the_same_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from finetune.distributed.process_group import leave
+    from overtone.finetune.distributed.process_group import leave
 
     world = join(("tensorboard",), tmp_path / "my run")
     events = Events(tmp_path / "my run", world.accelerator, 2, 0, {"train.lr": 1e-4, "recipe": "tests", "train.steps": 2})
@@ -351,7 +351,7 @@ def test_steps_that_are_repeated_after_a_kill_are_drawn_once(done: int, tmp_path
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-    from finetune.distributed.process_group import leave
+    from overtone.finetune.distributed.process_group import leave
 
     def launch(run: Path, first: int, last: int) -> Events:
         world = join(("tensorboard",), run)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.monitoring.run_records import find_best_evaluation, iterate_events, read_json, read_log
+from overtone.finetune.monitoring.run_records import find_best_evaluation, iterate_events, read_json, read_log
 
 
 def write_log(path: Path, *events: object) -> Path:

@@ -1,4 +1,4 @@
-"""Tests of `finetune.monitoring.run_summary`: the state of a run in each of its ends, and folders that hold something else."""
+"""Tests of `overtone.finetune.monitoring.run_summary`: the state of a run in each of its ends, and folders that hold something else."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from finetune.monitoring import rank_status_records
-from finetune.monitoring.rank_status_records import RankStatus
-from finetune.monitoring.run_summary import SILENT_SECONDS, count_bytes, find_state, is_run, summarize_run
+from overtone.finetune.monitoring import rank_status_records
+from overtone.finetune.monitoring.rank_status_records import RankStatus
+from overtone.finetune.monitoring.run_summary import SILENT_SECONDS, count_bytes, find_state, is_run, summarize_run
 
 
 def write_log(run: Path, *events: dict[str, Any]) -> Path:

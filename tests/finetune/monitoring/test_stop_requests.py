@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.distributed.process_group import World
-from finetune.monitoring.stop_requests import (
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.monitoring.stop_requests import (
     SIGNALS,
     STOP_FILE,
     AgreedStop,
@@ -72,7 +72,7 @@ def test_an_ignored_sighup_stays_ignored() -> None:
 def test_the_second_signal_ends_the_process_at_once_even_in_a_call_that_does_not_return() -> None:
     script = """
 import ctypes, os, signal, threading, time
-from finetune.monitoring.stop_requests import StopRequests
+from overtone.finetune.monitoring.stop_requests import StopRequests
 reading, writing = os.pipe()
 def kill():
     os.read(reading, 1)  # the other thread is in its call, and stays there, since nobody reads the rest

@@ -24,15 +24,15 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from finetune.config import Lora
-from finetune.distributed import activation_checkpointing
-from finetune.modeling import loading, lora_adapters
-from finetune.planning import activation_memory
-from finetune.planning.activation_memory import Activations, Recomputing, trace_step, trim_stacks
-from finetune.recipe import Batch, Term
-from recipes.language.causal_lm_loss import compute_terms
-from recipes.language.causal_model import CausalModel, find_block_classes
-from recipes.language.collation import collate, make_filler, pack
+from overtone.finetune.config import Lora
+from overtone.finetune.distributed import activation_checkpointing
+from overtone.finetune.modeling import loading, lora_adapters
+from overtone.finetune.planning import activation_memory
+from overtone.finetune.planning.activation_memory import Activations, Recomputing, trace_step, trim_stacks
+from overtone.finetune.recipe import Batch, Term
+from overtone.recipes.language.causal_lm_loss import compute_terms
+from overtone.recipes.language.causal_model import CausalModel, find_block_classes
+from overtone.recipes.language.collation import collate, make_filler, pack
 
 SMALL: dict[str, Any] = {
     "vocab_size": 96,

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finetune.data.batching import Order, count_steps
-from finetune.errors import UserError
-from finetune.planning.data_preview import LOOKED_AT, preview_data, read_some_rows
+from overtone.finetune.data.batching import Order, count_steps
+from overtone.finetune.errors import UserError
+from overtone.finetune.planning.data_preview import LOOKED_AT, preview_data, read_some_rows
 from tests.finetune import tiny
 
 

@@ -13,14 +13,14 @@ import yaml
 from accelerate.commands import launch
 from accelerate.commands.config.config_args import load_config_from_file
 
-from finetune.config import resolve
-from finetune.distributed.sharding import choose_strategy
-from finetune.hardware.gpu_specs import Cluster, make_cluster
-from finetune.planning.activation_memory import Recomputing
-from finetune.planning.launch_file import format_launch_command, format_launch_file, list_overrides
-from finetune.planning.memory import Arrangement, Memory
-from finetune.planning.parallelism_planner import LayoutEstimate, Seconds
-from recipes.llm_sft.recipe import Options
+from overtone.finetune.config import resolve
+from overtone.finetune.distributed.sharding import choose_strategy
+from overtone.finetune.hardware.gpu_specs import Cluster, make_cluster
+from overtone.finetune.planning.activation_memory import Recomputing
+from overtone.finetune.planning.launch_file import format_launch_command, format_launch_file, list_overrides
+from overtone.finetune.planning.memory import Arrangement, Memory
+from overtone.finetune.planning.parallelism_planner import LayoutEstimate, Seconds
+from overtone.recipes.llm_sft.recipe import Options
 from tests.launch.test_configs import PRESET, PROCESSES, ROLL_CALL, ROOT, Started
 
 ONE, MACHINE, TWO = make_cluster("h100-80gb", 1, 1), make_cluster("h100-80gb", 2, 1), make_cluster("a100-80gb", 8, 2)

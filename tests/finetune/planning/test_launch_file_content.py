@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from finetune.planning.launch_file_content import PORT, launch_settings
+from overtone.finetune.planning.launch_file_content import PORT, launch_settings
 
 
 def test_ranks_on_one_machine_meet_on_any_free_port() -> None:

@@ -10,14 +10,23 @@ from torch import nn
 
 from benchmarks._regressions import rows_of
 from benchmarks.strategy_bytes import RECIPE, ROOT, cases, config_of, make, measured
-from finetune.config import Train
-from finetune.distributed.sharding import Strategy
-from finetune.modeling import optimizers
-from finetune.modeling.optimizers import Rule
-from finetune.planning.activation_memory import Activations
-from finetune.planning.memory import Arrangement, Memory, Outline, ParameterOutline, Unit, estimate_memory, outline_model, shard_size
-from finetune.planning.meta_device_estimate import estimate_run
-from finetune.recipe import load_recipe
+from overtone.finetune.config import Train
+from overtone.finetune.distributed.sharding import Strategy
+from overtone.finetune.modeling import optimizers
+from overtone.finetune.modeling.optimizers import Rule
+from overtone.finetune.planning.activation_memory import Activations
+from overtone.finetune.planning.memory import (
+    Arrangement,
+    Memory,
+    Outline,
+    ParameterOutline,
+    Unit,
+    estimate_memory,
+    outline_model,
+    shard_size,
+)
+from overtone.finetune.planning.meta_device_estimate import estimate_run
+from overtone.finetune.recipe import load_recipe
 
 NOTHING = Activations(blocks=0, loss=0, working=0, kept=0, flops=0.0, positions=1)
 BILLION = 10**9

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from finetune.config import Config, resolve
-from finetune.errors import UserError
-from finetune.planning.data_preview import preview_data
-from finetune.planning.meta_device_estimate import estimate_run
-from finetune.recipe import Recipe, find_recipe, load_recipe
-from finetune.storage import files
-from recipes.llm_sft.recipe import RECIPE as LLM
-from recipes.llm_sft.tiny_checkpoint import make_config
-from recipes.transformers_release import describe_old_release
-from recipes.voice_clone.model.config_factory import make_released_config
-from recipes.voice_clone.recipe import RECIPE as VOICE
+from overtone.finetune.config import Config, resolve
+from overtone.finetune.errors import UserError
+from overtone.finetune.planning.data_preview import preview_data
+from overtone.finetune.planning.meta_device_estimate import estimate_run
+from overtone.finetune.recipe import Recipe, find_recipe, load_recipe
+from overtone.finetune.storage import files
+from overtone.recipes.llm_sft.recipe import RECIPE as LLM
+from overtone.recipes.llm_sft.tiny_checkpoint import make_config
+from overtone.recipes.transformers_release import describe_old_release
+from overtone.recipes.voice_clone.model.config_factory import make_released_config
+from overtone.recipes.voice_clone.recipe import RECIPE as VOICE
 from tests.finetune import tiny
 
 WORDS = json.loads((Path(__file__).parents[3] / "recipes/llm_sft/tiny_tokenizer/tokenizer.json").read_text(encoding="utf-8"))

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from finetune.hardware.gpu_specs import Cluster, Gpu, make_cluster
-from finetune.planning.activation_memory import Activations, Recomputing
-from finetune.planning.memory import Arrangement, Outline, ParameterOutline, Unit, estimate_memory
-from finetune.planning.parallelism_planner import (
+from overtone.finetune.hardware.gpu_specs import Cluster, Gpu, make_cluster
+from overtone.finetune.planning.activation_memory import Activations, Recomputing
+from overtone.finetune.planning.memory import Arrangement, Outline, ParameterOutline, Unit, estimate_memory
+from overtone.finetune.planning.parallelism_planner import (
     LayoutEstimate,
     Work,
     choose_layouts,

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from finetune.hardware.gpu_specs import Cluster, Gpu, make_cluster
-from finetune.planning.memory import GIB, ParameterOutline, Unit
-from finetune.planning.meta_device_estimate import RunEstimate, estimate_run
-from finetune.planning.plan_report import format_bars, format_plan
-from finetune.planning.run_plan import RunPlan, look_at_data, plan_run, settle_plan
+from overtone.finetune.hardware.gpu_specs import Cluster, Gpu, make_cluster
+from overtone.finetune.planning.memory import GIB, ParameterOutline, Unit
+from overtone.finetune.planning.meta_device_estimate import RunEstimate, estimate_run
+from overtone.finetune.planning.plan_report import format_bars, format_plan
+from overtone.finetune.planning.run_plan import RunPlan, look_at_data, plan_run, settle_plan
 from tests.finetune import tiny
 
 MACHINE = make_cluster("h100-80gb", 4, 1)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from finetune.config import resolve
-from finetune.errors import UserError
-from finetune.hardware.gpu_specs import Cluster, Gpu, make_cluster
-from finetune.planning.memory import GIB, estimate_memory
-from finetune.planning.meta_device_estimate import RunEstimate, estimate_run
-from finetune.planning.run_plan import look_at_data, plan_run
-from finetune.recipe import find_recipe, load_recipe
-from finetune.storage import files
+from overtone.finetune.config import resolve
+from overtone.finetune.errors import UserError
+from overtone.finetune.hardware.gpu_specs import Cluster, Gpu, make_cluster
+from overtone.finetune.planning.memory import GIB, estimate_memory
+from overtone.finetune.planning.meta_device_estimate import RunEstimate, estimate_run
+from overtone.finetune.planning.run_plan import look_at_data, plan_run
+from overtone.finetune.recipe import find_recipe, load_recipe
+from overtone.finetune.storage import files
 from tests.finetune import tiny
 
 MACHINE = make_cluster("h100-80gb", 4, 1)

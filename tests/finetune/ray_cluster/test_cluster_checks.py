@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-import finetune
-from finetune.ray_cluster import cluster_checks
+import overtone
+from overtone.finetune.ray_cluster import cluster_checks
 
 
 @pytest.mark.parametrize(
@@ -22,4 +22,4 @@ def test_a_worker_takes_what_was_requested_or_a_gpu_if_there_is_any(
 
 def test_a_machine_reports_missing_files_and_its_versions(tmp_path: Path) -> None:
     seen = cluster_checks.inspect_machine([str(tmp_path), str(tmp_path / "gone")])
-    assert seen == {"missing": [str(tmp_path / "gone")], "version": finetune.__version__}
+    assert seen == {"missing": [str(tmp_path / "gone")], "version": overtone.__version__}

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from finetune.errors import UserError
-from finetune.ray_cluster import cluster_connection
+from overtone.finetune.errors import UserError
+from overtone.finetune.ray_cluster import cluster_connection
 from tests import loopback
 
 ROOT = Path(__file__).parents[3]

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("ray")
 
-from finetune.ray_cluster.early_stopping import TrialJudge
-from finetune.tuning.study_record import RESULTS, EarlyStopping, read_results
+from overtone.finetune.ray_cluster.early_stopping import TrialJudge
+from overtone.finetune.tuning.study_record import RESULTS, EarlyStopping, read_results
 
 SETTINGS = EarlyStopping(grace=5, reduction=2)
 

@@ -1,4 +1,4 @@
-"""Tests of `finetune.ray_cluster.run_lock_wait`."""
+"""Tests of `overtone.finetune.ray_cluster.run_lock_wait`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune.ray_cluster import run_lock_wait
-from finetune.ray_cluster.run_lock_wait import await_release
-from finetune.storage import files
+from overtone.finetune.ray_cluster import run_lock_wait
+from overtone.finetune.ray_cluster.run_lock_wait import await_release
+from overtone.finetune.storage import files
 
 
 def test_a_worker_waits_for_the_folder_of_its_predecessor(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("ray")
 
-from finetune.ray_cluster.study_driver import find_missed_stops
-from finetune.tuning.study_record import Result, Status, TrialRecord, append_result
+from overtone.finetune.ray_cluster.study_driver import find_missed_stops
+from overtone.finetune.tuning.study_record import Result, Status, TrialRecord, append_result
 
 
 def test_a_stop_that_the_killed_driver_did_not_see_is_final(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune.ray_cluster.trial_worker import TrialReports, describe_outcome, link_prepared
-from finetune.storage import files
-from finetune.tuning.trial_metric import MetricReader, parse_metric
+from overtone.finetune.ray_cluster.trial_worker import TrialReports, describe_outcome, link_prepared
+from overtone.finetune.storage import files
+from overtone.finetune.tuning.trial_metric import MetricReader, parse_metric
 
 
 def test_a_trial_shares_the_prepared_cache_until_it_replaces_a_file(tmp_path: Path) -> None:

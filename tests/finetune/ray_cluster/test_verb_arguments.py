@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.errors import UserError
-from finetune.ray_cluster.verb_arguments import USE_GPU, list_local_files, parse_choice, parse_count, parse_storage
+from overtone.finetune.errors import UserError
+from overtone.finetune.ray_cluster.verb_arguments import USE_GPU, list_local_files, parse_choice, parse_count, parse_storage
 from tests.finetune import tiny
 
 

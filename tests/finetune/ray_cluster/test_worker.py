@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("ray")
 
-from finetune.ray_cluster.worker import Reports
+from overtone.finetune.ray_cluster.worker import Reports
 
 
 def test_the_latest_numbers_are_kept_and_the_reason() -> None:

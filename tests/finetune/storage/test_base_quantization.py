@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from finetune.errors import UserError
-from finetune.storage.base_quantization import StoredForm, check_plain, drop_declarations, find_form, find_raw_tensor
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.base_quantization import StoredForm, check_plain, drop_declarations, find_form, find_raw_tensor
 
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 64], "activation_scheme": "static"}
 

@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from finetune.errors import UserError
-from finetune.storage.construction_limits import EXTRA_BYTES, EXTRA_TENSORS, limit_construction
-from recipes.image_classification import label_prediction
-from recipes.image_classification.recipe import RECIPE
-from recipes.language.causal_model import build_on_meta
-from recipes.llm_sft import generation, tiny_checkpoint
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.construction_limits import EXTRA_BYTES, EXTRA_TENSORS, limit_construction
+from overtone.recipes.image_classification import label_prediction
+from overtone.recipes.image_classification.recipe import RECIPE
+from overtone.recipes.language.causal_model import build_on_meta
+from overtone.recipes.llm_sft import generation, tiny_checkpoint
 from tests.recipes.image_classification import tiny_images
 
 GPT2 = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 96, "n_head": 4, "n_layer": 2, "vocab_size": 2000}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.errors import UserError
-from finetune.storage import demo_models
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import demo_models
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from finetune.errors import UserError
-from finetune.storage import files, folder_handles
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files, folder_handles
 
 ROOT = Path(__file__).parents[3]
 Action = Callable[[], object]
@@ -325,7 +325,7 @@ def test_a_disk_without_inodes_is_named(tmp_path: Path, monkeypatch: pytest.Monk
 
 KILLED = """
 import os, signal, sys
-from finetune.storage import files
+from overtone.finetune.storage import files
 with files.temporary_folder("overtone-test") as folder:
     files.write_text(folder / "inner" / "file", "half")
     print(folder, flush=True)
@@ -455,7 +455,7 @@ def test_a_folder_has_one_owner_until_that_process_ends(tmp_path: Path) -> None:
     script = f"""
 import sys, time
 from pathlib import Path
-from finetune.storage import files
+from overtone.finetune.storage import files
 files.lock_folder(Path({str(tmp_path / "run")!r}))
 print("mine", flush=True)
 time.sleep(60)

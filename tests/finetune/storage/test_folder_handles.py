@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.errors import UserError
-from finetune.storage import files, folder_handles
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files, folder_handles
 
 ROOT = Path(__file__).parents[3]
 Write = Callable[[Path], object]
@@ -207,7 +207,10 @@ def test_a_child_process_knows_the_named_links(tmp_path: Path, monkeypatch: pyte
     link = tmp_path / "über\udc80\nrun"
     (tmp_path / "disk").mkdir()
     link.symlink_to("disk")
-    script = "import sys; from pathlib import Path; from finetune.storage import files; files.append_line(Path(sys.argv[1], 'log'), 'new')"
+    script = (
+        "import sys; from pathlib import Path; from overtone.finetune.storage import files; "
+        "files.append_line(Path(sys.argv[1], 'log'), 'new')"
+    )
     child = [sys.executable, "-c", script, link]
     assert subprocess.run(child, cwd=ROOT, capture_output=True, check=False).returncode == 1
     folder_handles.name_paths([str(link)])

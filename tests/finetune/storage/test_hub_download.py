@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune.errors import UserError
-from finetune.storage.hub_download import commit_of, display_name, download
-from finetune.storage.model_resolver import MODEL_FILES, resolve_model
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.hub_download import commit_of, display_name, download
+from overtone.finetune.storage.model_resolver import MODEL_FILES, resolve_model
 from tests.finetune import fake_hub, fork_server
 from tests.finetune.fake_hub import COMMIT
 
@@ -24,7 +24,7 @@ REPOSITORY = {
     "speech_tokenizer/evil.py": b"raise SystemExit('ran')",
 }
 SCRIPT = """
-from finetune.storage import hub_download; from finetune.modeling import loading as models
+from overtone.finetune.storage import hub_download; from overtone.finetune.modeling import loading as models
 folder = models.resolve_source("me/model", None)
 print(folder, hub_download.commit_of(folder))
 print(models.resolve_source("me/model", hub_download.commit_of(folder)))

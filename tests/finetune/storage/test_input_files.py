@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.errors import UserError
-from finetune.storage import input_files
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import input_files
 
 READERS: list[Callable[[Path], object]] = [
     input_files.require_regular,

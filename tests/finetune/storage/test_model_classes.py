@@ -6,7 +6,7 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
-from finetune.storage import model_classes
+from overtone.finetune.storage import model_classes
 
 OF_VERSION_4 = (
     *("Bart", "Bert", "BigBird", "BioGpt", "BlenderbotSmall", "Blenderbot", "Bloom", "CTRL", "Camembert", "CodeGen", "CodeLlama", "Cohere"),

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from finetune.errors import UserError
-from finetune.storage.model_config_limits import find_impossible_value
-from finetune.storage.model_security import Kind, check_config
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.model_config_limits import find_impossible_value
+from overtone.finetune.storage.model_security import Kind, check_config
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

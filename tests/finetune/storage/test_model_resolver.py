@@ -7,9 +7,9 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 
-from finetune.errors import UserError
-from finetune.storage import demo_models
-from finetune.storage.model_resolver import resolve_dataset, resolve_model
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import demo_models
+from overtone.finetune.storage.model_resolver import resolve_dataset, resolve_model
 
 
 def test_a_local_folder_is_used_directly(tmp_path: Path) -> None:

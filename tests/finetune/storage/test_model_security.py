@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import save_file
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
-from finetune.errors import UserError
-from finetune.storage import model_security
-from finetune.storage.model_security import Kind, admit, check_config, load_pickled_weights
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import model_security
+from overtone.finetune.storage.model_security import Kind, admit, check_config, load_pickled_weights
 
 CODEC = Kind("a codec", {"codec"})
 CLASSES = {"tokenizer_class": {"LlamaTokenizer"}}

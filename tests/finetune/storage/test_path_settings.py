@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import transformers
 
-from finetune.errors import UserError
-from finetune.storage.path_settings import could_be_path, has_form_of_path, holds_text, is_file_key
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.path_settings import could_be_path, has_form_of_path, holds_text, is_file_key
 
 TOKENIZER, CONFIG = "tokenizer_config.json", "config.json"
 FAMILIES = Path(transformers.__file__).parent / "models"

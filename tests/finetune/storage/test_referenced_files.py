@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.errors import UserError
-from finetune.storage.referenced_files import AmbiguousNameError, find_file, is_renamed
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.referenced_files import AmbiguousNameError, find_file, is_renamed
 
 
 def write(path: Path) -> Path:

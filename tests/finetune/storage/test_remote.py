@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from finetune.addresses import RemoteAddress, is_url
-from finetune.errors import UserError
-from finetune.storage import files, remote
+from overtone.finetune.addresses import RemoteAddress, is_url
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files, remote
 from tests.finetune import fake_hub, loopback_files
 from tests.finetune.loopback_files import FileServer
 

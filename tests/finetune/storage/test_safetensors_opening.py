@@ -12,11 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import finetune.__main__
-from finetune.errors import UserError
-from finetune.modeling import loading
-from finetune.storage.safetensors_opening import open_weights
-from recipes.llm_sft import generation, tiny_checkpoint
+import overtone.finetune.__main__
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling import loading
+from overtone.finetune.storage.safetensors_opening import open_weights
+from overtone.recipes.llm_sft import generation, tiny_checkpoint
 
 SOUND: dict[str, Any] = {
     "a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
@@ -81,6 +81,6 @@ def test_generation_refuses_weights_that_are_missing(tmp_path: Path, capsys: pyt
     with pytest.raises(UserError, match=rf"--model {folder}: the model file lacks 1 weights \(.*q_proj.weight\); download"):
         generation.load_model(folder)
     save_file({"other": torch.zeros(1)}, folder / "model.safetensors", {"format": "pt"})
-    assert finetune.__main__.main(["generate", "--model", str(folder), "--recipe", "llm_sft", "--prompt", "hi"]) == 2
+    assert overtone.finetune.__main__.main(["generate", "--model", str(folder), "--recipe", "llm_sft", "--prompt", "hi"]) == 2
     assert "lacks" in capsys.readouterr().err
     shutil.rmtree(folder)

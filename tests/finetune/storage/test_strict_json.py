@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.errors import UserError
-from finetune.storage.strict_json import DEEPEST, first_line, loads, loads_object, one_line, read_object
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.strict_json import DEEPEST, first_line, loads, loads_object, one_line, read_object
 from tests.finetune.hostile import JSON_PIECES, broken
 
 CASES = 600

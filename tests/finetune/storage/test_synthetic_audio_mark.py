@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from finetune.storage.synthetic_audio_mark import (
+from overtone.finetune.storage.synthetic_audio_mark import (
     SEARCHED_BYTES,
     SyntheticMark,
     find_synthetic_mark,

@@ -1,4 +1,5 @@
-"""Tests of `finetune.storage.tensor_layouts`: the functions of torch give the same values for layouts as for tensors, in any slices."""
+"""Tests of `overtone.finetune.storage.tensor_layouts`: the functions of torch give the same values for layouts as for tensors, in any
+slices."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from finetune.storage.tensor_layouts import Reader, TensorLayout, invert_layouts, read_through
+from overtone.finetune.storage.tensor_layouts import Reader, TensorLayout, invert_layouts, read_through
 
 FILES = {f"t{number}": torch.arange(number * 100, number * 100 + 24).reshape(4, 6).float() for number in range(6)}
 SLICES: tuple[tuple[slice, ...] | None, ...] = (

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from data_prep import manifest
-from data_prep.chats.chat_file_readers import read_rows
-from data_prep.chats.chat_file_search import find_sources
-from data_prep.clips.review_decisions import Decision, append_decision, read_decisions
-from data_prep.dataset.manifest_line_reader import read_manifest_lines
-from data_prep.recordings import remote_recordings
-from data_prep.recordings.invisible_characters import remove_invisible
-from finetune.data.index_building import Measured, blocks_of, scan_block
-from finetune.storage import files, strict_json
-from finetune.storage.text_lines import read_lines, split_lines
-from recipes.speech.cli import synthesis_manifest, text_inputs
-from recipes.speech.interface import SpeechRequest
-from recipes.speech.serving import blind_trials
+from overtone.data_prep import manifest
+from overtone.data_prep.chats.chat_file_readers import read_rows
+from overtone.data_prep.chats.chat_file_search import find_sources
+from overtone.data_prep.clips.review_decisions import Decision, append_decision, read_decisions
+from overtone.data_prep.dataset.manifest_line_reader import read_manifest_lines
+from overtone.data_prep.recordings import remote_recordings
+from overtone.data_prep.recordings.invisible_characters import remove_invisible
+from overtone.finetune.data.index_building import Measured, blocks_of, scan_block
+from overtone.finetune.storage import files, strict_json
+from overtone.finetune.storage.text_lines import read_lines, split_lines
+from overtone.recipes.speech.cli import synthesis_manifest, text_inputs
+from overtone.recipes.speech.interface import SpeechRequest
+from overtone.recipes.speech.serving import blind_trials
 
 ENDS = "\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 """Where `str.splitlines` ends a line, besides line feed and carriage return."""

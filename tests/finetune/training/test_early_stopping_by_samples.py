@@ -12,20 +12,20 @@ from typing import Any
 import psutil
 import pytest
 
-from finetune import __main__ as verbs
-from finetune.checkpointing import checkpoint
-from finetune.checkpointing.sample_measurement_records import RECORD, folder_of_step
-from finetune.config import Config, resolve
-from finetune.distributed.process_group import World
-from finetune.errors import UserError
-from finetune.monitoring.run_logger import Events
-from finetune.monitoring.run_records import read_json
-from finetune.monitoring.stop_requests import StopRequests
-from finetune.recipe import find_recipe, load_recipe
-from finetune.training import run as training_run
-from finetune.training.early_stopping_by_samples import SampleChoice
-from finetune.training.generation_during_training import Sampler
-from finetune.training.sample_metrics_preparation import SamplePlan
+from overtone.finetune import __main__ as verbs
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.checkpointing.sample_measurement_records import RECORD, folder_of_step
+from overtone.finetune.config import Config, resolve
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.errors import UserError
+from overtone.finetune.monitoring.run_logger import Events
+from overtone.finetune.monitoring.run_records import read_json
+from overtone.finetune.monitoring.stop_requests import StopRequests
+from overtone.finetune.recipe import find_recipe, load_recipe
+from overtone.finetune.training import run as training_run
+from overtone.finetune.training.early_stopping_by_samples import SampleChoice
+from overtone.finetune.training.generation_during_training import Sampler
+from overtone.finetune.training.sample_metrics_preparation import SamplePlan
 from tests.finetune import tiny
 from tests.finetune.training.waiting import within
 from tests.launch.launching import ALONE, ROOT, byte_data, command, launch, series
@@ -144,7 +144,7 @@ def test_a_metric_that_no_sample_has_ends_the_run(tmp_path: Path, world: World) 
     ],
 )
 def test_settings_that_cannot_be_measured_are_refused_before_training(tmp_path: Path, overrides: dict[str, str], message: str) -> None:
-    from finetune.training import generation_during_training
+    from overtone.finetune.training import generation_during_training
 
     config = config_in(tmp_path, ERRORS, *overrides.items())
     with pytest.raises(UserError, match=message):

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from finetune.data import batching
-from finetune.distributed.process_group import World
-from finetune.monitoring.run_logger import Events
-from finetune.monitoring.run_records import read_log
-from finetune.monitoring.stop_requests import StopRequests
-from finetune.training import evaluation
-from finetune.training.evaluation import evaluate
-from finetune.training.loop import Progress, run_evaluation
-from finetune.training.step import Training
+from overtone.finetune.data import batching
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.monitoring.run_logger import Events
+from overtone.finetune.monitoring.run_records import read_log
+from overtone.finetune.monitoring.stop_requests import StopRequests
+from overtone.finetune.training import evaluation
+from overtone.finetune.training.evaluation import evaluate
+from overtone.finetune.training.loop import Progress, run_evaluation
+from overtone.finetune.training.step import Training
 from tests.finetune import tiny
 from tests.finetune.plain import plain_loss, plain_terms, reference
 

@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 import torch
 
-from finetune.checkpointing import checkpoint
-from finetune.config import Config, resolve
-from finetune.distributed.process_group import World
-from finetune.errors import UserError
-from finetune.monitoring.run_logger import Events
-from finetune.monitoring.run_records import read_log
-from finetune.monitoring.stop_requests import StopRequests
-from finetune.recipe import Recipe
-from finetune.training import generation_during_training
-from finetune.training import run as training_run
-from finetune.training.generation_during_training import Sampler
-from finetune.training.loop import save_due
-from finetune.training.sampling_process import Share
-from recipes.llm_sft.recipe import RECIPE
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.config import Config, resolve
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.errors import UserError
+from overtone.finetune.monitoring.run_logger import Events
+from overtone.finetune.monitoring.run_records import read_log
+from overtone.finetune.monitoring.stop_requests import StopRequests
+from overtone.finetune.recipe import Recipe
+from overtone.finetune.training import generation_during_training
+from overtone.finetune.training import run as training_run
+from overtone.finetune.training.generation_during_training import Sampler
+from overtone.finetune.training.loop import save_due
+from overtone.finetune.training.sampling_process import Share
+from overtone.recipes.llm_sft.recipe import RECIPE
 from tests.finetune import tiny
 from tests.finetune.training.waiting import ended, within
 from tests.recipes.llm_sft import tiny_runs

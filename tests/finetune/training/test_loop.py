@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 import torch
 
-from finetune import recipe
-from finetune.checkpointing import checkpoint
-from finetune.checkpointing.retention import BestBy
-from finetune.data import batching
-from finetune.distributed.process_group import World
-from finetune.errors import UserError
-from finetune.monitoring.loss_spikes import NotFiniteError
-from finetune.monitoring.run_logger import Events
-from finetune.monitoring.run_records import read_log
-from finetune.monitoring.stop_requests import StopRequests
-from finetune.recipe import Batch, Sample, Term
-from finetune.training import loop
-from finetune.training.step import Training
+from overtone.finetune import recipe
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.checkpointing.retention import BestBy
+from overtone.finetune.data import batching
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.errors import UserError
+from overtone.finetune.monitoring.loss_spikes import NotFiniteError
+from overtone.finetune.monitoring.run_logger import Events
+from overtone.finetune.monitoring.run_records import read_log
+from overtone.finetune.monitoring.stop_requests import StopRequests
+from overtone.finetune.recipe import Batch, Sample, Term
+from overtone.finetune.training import loop
+from overtone.finetune.training.step import Training
 from tests.finetune import tiny
 
 

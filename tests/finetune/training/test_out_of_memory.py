@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from finetune.data.batching import MicroBatch
-from finetune.distributed import sharding
-from finetune.distributed.ddp_replication import ALIGNED
-from finetune.distributed.process_group import World
-from finetune.planning.memory import GIB, Memory
-from finetune.training import loop, out_of_memory, run
-from finetune.training.out_of_memory import (
+from overtone.finetune.data.batching import MicroBatch
+from overtone.finetune.distributed import sharding
+from overtone.finetune.distributed.ddp_replication import ALIGNED
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.planning.memory import GIB, Memory
+from overtone.finetune.training import loop, out_of_memory, run
+from overtone.finetune.training.out_of_memory import (
     MemoryShortError,
     Used,
     compare_with_plan,
@@ -25,7 +25,7 @@ from finetune.training.out_of_memory import (
     parse_failed_bytes,
     suggest_remedies,
 )
-from finetune.training.step import make_loader
+from overtone.finetune.training.step import make_loader
 from tests.finetune import tiny
 
 CUDA = (
@@ -133,7 +133,7 @@ def test_missing_memory_for_the_weights_is_explained_too(tmp_path: Path, world: 
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError(CUDA)
 
-    monkeypatch.setattr("finetune.modeling.loading.materialise", full)
+    monkeypatch.setattr("overtone.finetune.modeling.loading.materialise", full)
     config = tiny.config_in(tmp_path)
     with pytest.raises(MemoryShortError, match=r"(?s)CUDA out of memory.*the plan: weights, gradients and optimizer .*What helps:\n  --"):
         run.train(world, config, tiny.RECIPE)

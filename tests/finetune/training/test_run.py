@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from finetune.checkpointing import checkpoint
-from finetune.data.batching import RankBatch
-from finetune.distributed.process_group import World
-from finetune.errors import UserError
-from finetune.monitoring.loss_spikes import NotFiniteError
-from finetune.monitoring.rank_failure_detection import RunFailure
-from finetune.monitoring.run_records import read_log
-from finetune.recipe import Term
-from finetune.storage import files
-from finetune.training import loop, run
-from finetune.training.step import Training
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.data.batching import RankBatch
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.errors import UserError
+from overtone.finetune.monitoring.loss_spikes import NotFiniteError
+from overtone.finetune.monitoring.rank_failure_detection import RunFailure
+from overtone.finetune.monitoring.run_records import read_log
+from overtone.finetune.recipe import Term
+from overtone.finetune.storage import files
+from overtone.finetune.training import loop, run
+from overtone.finetune.training.step import Training
 from tests.finetune import tiny
 
 
@@ -127,7 +127,7 @@ def test_a_curve_that_cannot_be_drawn_is_a_warning(
     def undrawable(*_: object) -> None:
         raise TypeError("not a sequence of Unicode points")
 
-    monkeypatch.setattr("finetune.training.run.draw_curve", undrawable)
+    monkeypatch.setattr("overtone.finetune.training.run.draw_curve", undrawable)
     assert run.train(world, tiny.config_in(tmp_path, ("train.steps", "1")), tiny.RECIPE) == "finished"
     assert "warning: no loss.png (TypeError: not a sequence of Unicode points)" in capsys.readouterr().out
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from finetune.config import Config
-from finetune.errors import UserError
-from finetune.recipe import MeasuredAnswers, PreparedMetrics, Recipe, SampleMetrics
-from finetune.training.sample_metrics_preparation import SamplePlan, prepare_plan
+from overtone.finetune.config import Config
+from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import MeasuredAnswers, PreparedMetrics, Recipe, SampleMetrics
+from overtone.finetune.training.sample_metrics_preparation import SamplePlan, prepare_plan
 from tests.finetune import tiny
 
 ON = (("sample.every", "5"), ("sample.prompts", "[a, b]"))

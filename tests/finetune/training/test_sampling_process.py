@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from finetune.hardware import cuda_allocator
-from finetune.recipe import Answer, MeasuredAnswers, PreparedMetrics, SampleMetrics
-from finetune.training import sampling_process
-from recipes.llm_sft.recipe import RECIPE
+from overtone.finetune.hardware import cuda_allocator
+from overtone.finetune.recipe import Answer, MeasuredAnswers, PreparedMetrics, SampleMetrics
+from overtone.finetune.training import sampling_process
+from overtone.recipes.llm_sft.recipe import RECIPE
 from tests.finetune.training.waiting import ended, within
 
 ROOT = Path(__file__).parents[3]
@@ -30,7 +30,7 @@ def test_the_process_ends_with_a_killed_run(tmp_path: Path) -> None:
     script = f"""
 import os, sys, time
 from pathlib import Path
-from finetune.training.sampling_process import SamplingProcess
+from overtone.finetune.training.sampling_process import SamplingProcess
 child = SamplingProcess(10, Path({str(snapshot)!r}), {str(tmp_path / "slow")!r}, ("x",), None)
 print(child._process.pid, flush=True)
 time.sleep(600)
@@ -65,7 +65,7 @@ def test_the_process_keeps_to_its_share(tmp_path: Path, monkeypatch: pytest.Monk
     order: list[Any] = []
     recipe = replace(RECIPE, inference=replace(RECIPE.inference, sample=lambda *_: order.append("sample") or []))
     monkeypatch.setattr(sampling_process, "load_recipe", lambda _: recipe)
-    monkeypatch.setattr("finetune.exporting.export.export", lambda *_, **__: order.append("export"))
+    monkeypatch.setattr("overtone.finetune.exporting.export.export", lambda *_, **__: order.append("export"))
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", order.append)
     request = {"checkpoint": "x", "folder": str(tmp_path), "recipe": "llm_sft", "prompts": [], "fraction": 0.25, "prepared": None}
     sampling_process.answer_prompts(request)

@@ -12,16 +12,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from finetune.checkpointing import checkpoint
-from finetune.data.cached_samples import read_head
-from finetune.distributed.process_group import World
-from finetune.errors import UserError
-from finetune.monitoring.run_logger import Events
-from finetune.monitoring.run_records import read_log
-from finetune.storage import files
-from finetune.training import setup
-from finetune.training.loop import Progress
-from finetune.training.setup import identify_run
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.data.cached_samples import read_head
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.errors import UserError
+from overtone.finetune.monitoring.run_logger import Events
+from overtone.finetune.monitoring.run_records import read_log
+from overtone.finetune.storage import files
+from overtone.finetune.training import setup
+from overtone.finetune.training.loop import Progress
+from overtone.finetune.training.setup import identify_run
 from tests.byte_model.recipe import write_base
 from tests.finetune import tiny
 

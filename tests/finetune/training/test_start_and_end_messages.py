@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from finetune.distributed.process_group import World
-from finetune.planning.memory import GIB, Memory
-from finetune.recipe import Inference
-from finetune.training import run, start_and_end_messages
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.planning.memory import GIB, Memory
+from overtone.finetune.recipe import Inference
+from overtone.finetune.training import run, start_and_end_messages
 from tests.finetune import tiny
 
 PLANNED = Memory(0, 4 * GIB, 4 * GIB, 8 * GIB, 2 * GIB, 0, GIB // 100, 3 * GIB, GIB, 0, GIB)
@@ -76,7 +76,7 @@ def test_the_best_step_is_exported_if_it_is_not_the_last(
 ) -> None:
     """The validation losses are given, so that the second of four evaluations, of which every other is saved, is the best."""
     losses = iter([5.0, 3.0, 2.5, 4.0])
-    monkeypatch.setattr("finetune.training.loop.evaluate", lambda *_: {"loss": next(losses)})
+    monkeypatch.setattr("overtone.finetune.training.loop.evaluate", lambda *_: {"loss": next(losses)})
     own = (("data.val", str(tiny.write_rows(tmp_path / "val.jsonl", tiny.texts(3)))), ("train.steps", "8"), ("eval.every", "2"))
     config = tiny.config_in(tmp_path, *own, ("checkpoint.every", "4"), ("options.dropout", "0"))
     recipe = replace(tiny.RECIPE, inference=replace(tiny.RECIPE.inference, serve=lambda *_: 0, evaluate=lambda *_: 0))

@@ -10,17 +10,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from finetune.data import batching
-from finetune.data.batching import Loader, Place
-from finetune.distributed import sharding
-from finetune.distributed.process_group import World
-from finetune.distributed.sharding import plain_name
-from finetune.errors import UserError
-from finetune.modeling import optimizers
-from finetune.monitoring.loss_spikes import NotFiniteError
-from finetune.recipe import Batch, Term
-from finetune.training.loop import steps_left
-from finetune.training.step import (
+from overtone.finetune.data import batching
+from overtone.finetune.data.batching import Loader, Place
+from overtone.finetune.distributed import sharding
+from overtone.finetune.distributed.process_group import World
+from overtone.finetune.distributed.sharding import plain_name
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling import optimizers
+from overtone.finetune.monitoring.loss_spikes import NotFiniteError
+from overtone.finetune.recipe import Batch, Term
+from overtone.finetune.training.loop import steps_left
+from overtone.finetune.training.step import (
     Training,
     accumulate,
     compute_means,
@@ -204,7 +204,7 @@ def test_a_nan_stops_before_the_update(tmp_path: Path, world: World, monkeypatch
 def test_a_step_waits_for_the_device_once(tmp_path: Path, world: World, strategy: str) -> None:
     training, _ = tiny.built(world, tiny.config_in(tmp_path, ("parallel.strategy", strategy), ("train.micro_tokens", "50")))
     for found in waits_of_steps(training, 2):
-        assert [each.place.partition(":")[0] for each in found] == ["finetune/training/step.py"], report(found)
+        assert [each.place.partition(":")[0] for each in found] == ["overtone/finetune/training/step.py"], report(found)
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])

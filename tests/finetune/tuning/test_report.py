@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from finetune.tuning import report
-from finetune.tuning.study_record import StudyDefinition, TrialRecord
-from finetune.tuning.trial_metric import TrialCurve, parse_metric
+from overtone.finetune.tuning import report
+from overtone.finetune.tuning.study_record import StudyDefinition, TrialRecord
+from overtone.finetune.tuning.trial_metric import TrialCurve, parse_metric
 
 DEFINITION = StudyDefinition(
     recipe="csm",

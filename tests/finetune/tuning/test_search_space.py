@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from finetune.config import read_sources
-from finetune.errors import UserError
-from finetune.tuning import search_space
-from finetune.tuning.search_space import Dimension, Draw, check_values, draw_trials, make_source, read_space
+from overtone.finetune.config import read_sources
+from overtone.finetune.errors import UserError
+from overtone.finetune.tuning import search_space
+from overtone.finetune.tuning.search_space import Dimension, Draw, check_values, draw_trials, make_source, read_space
 from tests.byte_model.recipe import Options
 from tests.finetune import tiny
 
@@ -125,7 +125,10 @@ def test_a_draw_does_not_depend_on_the_other_keys_or_the_process(tmp_path: Path)
     alone = space_of(tmp_path, "train.lr: {loguniform: [1e-6, 1e-2]}\nrun.seed: {grid: [0, 1, 2]}")
     both = space_of(tmp_path, FULL)
     assert [draw.values["train.lr"] for draw in draw_trials(alone, 0, 3)] == [draw.values["train.lr"] for draw in draw_trials(both, 0, 3)]
-    code = "from finetune.tuning.search_space import *; print(draw_value(Dimension('train.lr', 'loguniform', (1e-6, 1e-2), ''), 0, 5))"
+    code = (
+        "from overtone.finetune.tuning.search_space import *; "
+        "print(draw_value(Dimension('train.lr', 'loguniform', (1e-6, 1e-2), ''), 0, 5))"
+    )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120).stdout
     assert float(printed) == draw_trials(both, 0, 3)[5].values["train.lr"]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from finetune.config_sources import parse_arguments
-from finetune.errors import UserError
-from finetune.tuning import study_record
-from finetune.tuning.study_plan import StudyOptions, StudyPlan, list_preparations, make_orders, make_plan
+from overtone.finetune.config_sources import parse_arguments
+from overtone.finetune.errors import UserError
+from overtone.finetune.tuning import study_record
+from overtone.finetune.tuning.study_plan import StudyOptions, StudyPlan, list_preparations, make_orders, make_plan
 from tests.finetune import loopback_files, tiny
 from tests.finetune.loopback_files import FileServer
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.errors import UserError
-from finetune.tuning.study_record import (
+from overtone.finetune.errors import UserError
+from overtone.finetune.tuning.study_record import (
     RECORD,
     RESULTS,
     EarlyStopping,

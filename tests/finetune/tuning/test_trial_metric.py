@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from finetune.errors import UserError
-from finetune.tuning.study_record import TrialRecord
-from finetune.tuning.trial_metric import (
+from overtone.finetune.errors import UserError
+from overtone.finetune.tuning.study_record import TrialRecord
+from overtone.finetune.tuning.trial_metric import (
     AVERAGED,
     MetricReader,
     TrialCurve,

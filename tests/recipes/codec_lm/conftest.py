@@ -11,10 +11,10 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from finetune.exporting import export
-from recipes.codec_lm.families import ORPHEUS, VYVOTTS
-from recipes.codec_lm.sequence_layout import SpeechTextProcessor, find_token_ids
-from recipes.language.tokenizer import load_tokenizer
+from overtone.finetune.exporting import export
+from overtone.recipes.codec_lm.families import ORPHEUS, VYVOTTS
+from overtone.recipes.codec_lm.sequence_layout import SpeechTextProcessor, find_token_ids
+from overtone.recipes.language.tokenizer import load_tokenizer
 from tests.recipes.codec_lm import tiny_models
 from tests.shared_folders import share_folder
 
@@ -41,7 +41,7 @@ def exported(full_run: Path) -> Path:
 def voice(exported: Path) -> Iterator[Any]:
     """The loaded export."""
     pytest.importorskip("snac")
-    from recipes.codec_lm.speech_registration import SPEECH
+    from overtone.recipes.codec_lm.speech_registration import SPEECH
 
     with closing(SPEECH.inspect(exported).open()) as opened:
         yield opened

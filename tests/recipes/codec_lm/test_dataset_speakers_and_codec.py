@@ -1,4 +1,4 @@
-"""Tests of `recipes.codec_lm.dataset_speakers_and_codec`."""
+"""Tests of `overtone.recipes.codec_lm.dataset_speakers_and_codec`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from finetune.errors import UserError
-from recipes.codec_lm import dataset_speakers_and_codec
-from recipes.codec_lm.families import ORPHEUS
+from overtone.finetune.errors import UserError
+from overtone.recipes.codec_lm import dataset_speakers_and_codec
+from overtone.recipes.codec_lm.families import ORPHEUS
 from tests.recipes.codec_lm import tiny_models
 
 FAMILY = tiny_models.FAMILY

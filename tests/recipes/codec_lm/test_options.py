@@ -1,11 +1,11 @@
-"""Tests of `recipes.codec_lm.options`."""
+"""Tests of `overtone.recipes.codec_lm.options`."""
 
 from __future__ import annotations
 
 import pytest
 from pydantic import ValidationError
 
-from recipes.codec_lm.options import Options
+from overtone.recipes.codec_lm.options import Options
 
 
 def test_defaults_and_refusal_of_unknown_values() -> None:

@@ -1,4 +1,5 @@
-"""Tests of `recipes.codec_lm.recipe`: what is trained is what stock transformers generates, full and with LoRA, packed and padded."""
+"""Tests of `overtone.recipes.codec_lm.recipe`: what is trained is what stock transformers generates, full and with LoRA, packed and
+padded."""
 
 from __future__ import annotations
 
@@ -14,19 +15,19 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LogitsProcessorList
 
-from finetune.checkpointing import checkpoint
-from finetune.distributed import sharding
-from finetune.distributed.process_group import join, leave
-from finetune.errors import UserError
-from finetune.exporting import export
-from finetune.monitoring.run_records import read_log
-from finetune.recipe import Batch
-from finetune.training import setup
-from recipes.codec_lm.families import VYVOTTS
-from recipes.codec_lm.recipe import RECIPE, make_processor
-from recipes.codec_lm.sequence_layout import SpeechTextProcessor, tokenize_prompt
-from recipes.language import collation
-from recipes.language.causal_model import build_on_meta
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.distributed import sharding
+from overtone.finetune.distributed.process_group import join, leave
+from overtone.finetune.errors import UserError
+from overtone.finetune.exporting import export
+from overtone.finetune.monitoring.run_records import read_log
+from overtone.finetune.recipe import Batch
+from overtone.finetune.training import setup
+from overtone.recipes.codec_lm.families import VYVOTTS
+from overtone.recipes.codec_lm.recipe import RECIPE, make_processor
+from overtone.recipes.codec_lm.sequence_layout import SpeechTextProcessor, tokenize_prompt
+from overtone.recipes.language import collation
+from overtone.recipes.language.causal_model import build_on_meta
 from tests.recipes.codec_lm import tiny_models
 from tests.recipes.forced_generation import ForcedTokens
 

@@ -1,12 +1,12 @@
-"""Tests of `recipes.codec_lm.released_models`: exact sizes of the released shape, on meta."""
+"""Tests of `overtone.recipes.codec_lm.released_models`: exact sizes of the released shape, on meta."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from recipes.codec_lm.released_models import RELEASED
-from recipes.language.causal_model import build_on_meta, find_block_classes
-from recipes.language.tensor_parallel_plans import PLANS
+from overtone.recipes.codec_lm.released_models import RELEASED
+from overtone.recipes.language.causal_model import build_on_meta, find_block_classes
+from overtone.recipes.language.tensor_parallel_plans import PLANS
 from tests.recipes.codec_lm import tiny_models
 
 

@@ -1,4 +1,4 @@
-"""Tests of `recipes.codec_lm.sequence_layout`: rows become the tokens that Orpheus' authors write and read."""
+"""Tests of `overtone.recipes.codec_lm.sequence_layout`: rows become the tokens that Orpheus' authors write and read."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from finetune.errors import UserError
-from recipes.codec_lm.families import ORPHEUS
-from recipes.codec_lm.sequence_layout import SpeechTextProcessor, check_frames, find_token_ids, read_row, tokenize_prompt
-from recipes.language.tokenizer import load_tokenizer
+from overtone.finetune.errors import UserError
+from overtone.recipes.codec_lm.families import ORPHEUS
+from overtone.recipes.codec_lm.sequence_layout import SpeechTextProcessor, check_frames, find_token_ids, read_row, tokenize_prompt
+from overtone.recipes.language.tokenizer import load_tokenizer
 from tests.recipes.codec_lm import tiny_models
 
 FRAMES = [[100, 200, 201, 300, 301, 302, 303], [110, 210, 211, 310, 311, 312, 313]]

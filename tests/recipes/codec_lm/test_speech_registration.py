@@ -1,4 +1,4 @@
-"""Tests of `recipes.codec_lm.speech_registration`."""
+"""Tests of `overtone.recipes.codec_lm.speech_registration`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from finetune.errors import UserError
-from recipes.codec_lm.recipe import RECIPE
-from recipes.codec_lm.speech_registration import COMMAND
+from overtone.finetune.errors import UserError
+from overtone.recipes.codec_lm.recipe import RECIPE
+from overtone.recipes.codec_lm.speech_registration import COMMAND
 from tests.recipes.codec_lm import tiny_models
 
 ROW = tiny_models.make_rows()[0]

@@ -1,10 +1,10 @@
-"""Tests of `recipes.codec_lm.speech_verbs`."""
+"""Tests of `overtone.recipes.codec_lm.speech_verbs`."""
 
 from __future__ import annotations
 
-from recipes.codec_lm.recipe import RECIPE
-from recipes.codec_lm.speech_registration import COMMAND
-from recipes.codec_lm.speech_verbs import VERBS
+from overtone.recipes.codec_lm.recipe import RECIPE
+from overtone.recipes.codec_lm.speech_registration import COMMAND
+from overtone.recipes.codec_lm.speech_verbs import VERBS
 
 
 def test_the_verbs_are_those_of_the_recipe() -> None:

@@ -1,12 +1,12 @@
-"""Tests of `recipes.codec_lm.token_sampling_settings`."""
+"""Tests of `overtone.recipes.codec_lm.token_sampling_settings`."""
 
 from __future__ import annotations
 
-from recipes.codec_lm.families import ORPHEUS
-from recipes.codec_lm.token_sampling_settings import TokenSampling, make_sampler
-from recipes.speech.decoding.token_sampling import CodeSampler
-from recipes.speech.interface import SpeechSampling
-from recipes.speech.sampling_settings import extend_sampling
+from overtone.recipes.codec_lm.families import ORPHEUS
+from overtone.recipes.codec_lm.token_sampling_settings import TokenSampling, make_sampler
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler
+from overtone.recipes.speech.interface import SpeechSampling
+from overtone.recipes.speech.sampling_settings import extend_sampling
 
 
 def test_settings_are_those_of_the_request_then_of_the_model_then_of_the_authors() -> None:

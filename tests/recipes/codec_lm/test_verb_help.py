@@ -1,4 +1,4 @@
-"""Tests of `recipes.codec_lm.verb_help`."""
+"""Tests of `overtone.recipes.codec_lm.verb_help`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from recipes.codec_lm.verb_help import HELP
+from overtone.recipes.codec_lm.verb_help import HELP
 
 
 @pytest.mark.parametrize(("verb", "option"), [("generate", "--unconstrained"), ("serve", "--port")])
@@ -19,7 +19,8 @@ def test_each_verb_prints_its_options(verb: str, option: str, capsys: pytest.Cap
 
 def test_help_of_generate_loads_no_torch() -> None:
     script = (
-        "import sys; from recipes.codec_lm.verb_help import HELP\ntry: HELP['generate']()\nexcept SystemExit: print('torch' in sys.modules)"
+        "import sys; "
+        "from overtone.recipes.codec_lm.verb_help import HELP\ntry: HELP['generate']()\nexcept SystemExit: print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=True)
     assert done.stdout.splitlines()[-1] == "False"

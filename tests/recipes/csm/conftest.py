@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_model, save_model
 
-from recipes.csm.model import tiny_checkpoint
+from overtone.recipes.csm.model import tiny_checkpoint
 from tests.recipes.csm.tiny_csm import LearnedCsm, ReadyCsm, export, load_stock, make_ready, make_rows, memorize
 from tests.shared_folders import share_folder
 

@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch.nn import functional
 
-from finetune.errors import UserError
-from finetune.recipe import BASE_DISTANCE, BASE_STATES
-from recipes.csm.inference.frame_decoding import CsmDecoder, CsmSession
-from recipes.csm.inference.sampling_settings import SCHEME
-from recipes.csm.options import Options
-from recipes.csm.recipe import RECIPE, describe_context
-from recipes.speech.decoding.token_sampling import make_frame_sampler
-from recipes.speech.interface import SpeechSampling
+from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import BASE_DISTANCE, BASE_STATES
+from overtone.recipes.csm.inference.frame_decoding import CsmDecoder, CsmSession
+from overtone.recipes.csm.inference.sampling_settings import SCHEME
+from overtone.recipes.csm.options import Options
+from overtone.recipes.csm.recipe import RECIPE, describe_context
+from overtone.recipes.speech.decoding.token_sampling import make_frame_sampler
+from overtone.recipes.speech.interface import SpeechSampling
 from tests.recipes.csm.tiny_csm import (
     BOOKS,
     ReadyCsm,

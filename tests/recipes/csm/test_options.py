@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from recipes.csm.options import Options
-from recipes.csm.recipe import select_trainable
+from overtone.recipes.csm.options import Options
+from overtone.recipes.csm.recipe import select_trainable
 
 
 @pytest.mark.parametrize(("key", "value"), [("depth_share", 0.0), ("depth_share", 1.1), ("depth_weight", -1.0), ("trainable", "codec")])

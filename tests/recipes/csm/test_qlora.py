@@ -11,14 +11,14 @@ import torch
 from safetensors.torch import load_file
 from torch.torch_version import TorchVersion
 
-from finetune.config import resolve
-from finetune.distributed.process_group import join, leave
-from finetune.errors import UserError
-from finetune.exporting import export
-from finetune.modeling import quantization
-from finetune.training import run
-from recipes.csm.model import tiny_checkpoint
-from recipes.csm.recipe import RECIPE
+from overtone.finetune.config import resolve
+from overtone.finetune.distributed.process_group import join, leave
+from overtone.finetune.errors import UserError
+from overtone.finetune.exporting import export
+from overtone.finetune.modeling import quantization
+from overtone.finetune.training import run
+from overtone.recipes.csm.model import tiny_checkpoint
+from overtone.recipes.csm.recipe import RECIPE
 from tests.recipes.csm.tiny_csm import call_stock, load_stock, make_ready, make_rows, write_rows
 
 pytest.importorskip("bitsandbytes")

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from finetune.config import resolve
-from finetune.errors import UserError
-from finetune.planning.data_preview import preview_data
-from finetune.planning.meta_device_estimate import estimate_run
-from finetune.recipe import find_recipe, load_recipe
-from recipes.csm.options import Options
-from recipes.csm.recipe import RECIPE
+from overtone.finetune.config import resolve
+from overtone.finetune.errors import UserError
+from overtone.finetune.planning.data_preview import preview_data
+from overtone.finetune.planning.meta_device_estimate import estimate_run
+from overtone.finetune.recipe import find_recipe, load_recipe
+from overtone.recipes.csm.options import Options
+from overtone.recipes.csm.recipe import RECIPE
 from tests.recipes.csm.tiny_csm import ReadyCsm, make_config, make_rows, write_rows
 
 FOLDER = Path(__file__).resolve().parents[3] / "recipes" / "csm"
@@ -28,7 +28,9 @@ def test_the_recipe_is_found_by_name() -> None:
 
 
 def test_importing_the_recipe_does_not_import_torch() -> None:
-    code = "import sys, recipes.csm.recipe; print([m for m in ('torch', 'transformers', 'soundfile', 'numpy') if m in sys.modules])"
+    code = (
+        "import sys, overtone.recipes.csm.recipe; print([m for m in ('torch', 'transformers', 'soundfile', 'numpy') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=FOLDER.parents[1])
     assert done.stdout.strip() == "[]"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from recipes.csm.model.sequence_layout import tokenize_prompt
-from recipes.csm.recipe import RECIPE
+from overtone.recipes.csm.model.sequence_layout import tokenize_prompt
+from overtone.recipes.csm.recipe import RECIPE
 from tests.recipes.csm.tiny_csm import LearnedCsm, generate_greedily, means
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from recipes.csm.model.model_config import read_config
-from recipes.csm.released_models import RELEASED
+from overtone.recipes.csm.model.model_config import read_config
+from overtone.recipes.csm.released_models import RELEASED
 
 
 def test_the_released_config_is_that_of_the_recipe(tmp_path: Path) -> None:

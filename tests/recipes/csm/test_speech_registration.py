@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 import soundfile
 
-from recipes.csm.recipe import RECIPE
-from recipes.csm.speech_registration import COMMAND, SPEECH
-from recipes.serving.access_control import AccessPolicy
-from recipes.speech.evaluation import samples_during_training, systems
-from recipes.speech.interface import SpeechSampling, Voice, VoiceFolder
-from recipes.speech.serving.metrics import SpeechServerMetrics
-from recipes.speech.serving.openai_api import Limits
-from recipes.speech.serving.request_queue import SpeechQueue
-from recipes.speech.serving.serve_command import build_app
-from recipes.speech.serving.uploaded_clips import Clips
+from overtone.recipes.csm.recipe import RECIPE
+from overtone.recipes.csm.speech_registration import COMMAND, SPEECH
+from overtone.recipes.serving.access_control import AccessPolicy
+from overtone.recipes.speech.evaluation import samples_during_training, systems
+from overtone.recipes.speech.interface import SpeechSampling, Voice, VoiceFolder
+from overtone.recipes.speech.serving.metrics import SpeechServerMetrics
+from overtone.recipes.speech.serving.openai_api import Limits
+from overtone.recipes.speech.serving.request_queue import SpeechQueue
+from overtone.recipes.speech.serving.serve_command import build_app
+from overtone.recipes.speech.serving.uploaded_clips import Clips
 from tests.asgi import HOME, JSON, App
 from tests.recipes.csm.tiny_csm import LearnedCsm
 
@@ -100,7 +100,7 @@ def test_trained_speakers_come_from_the_state_of_a_checkpoint(learned: LearnedCs
 
 def test_help_imports_no_torch() -> None:
     code = (
-        "import sys; from recipes.csm.speech_registration import COMMAND\n"
+        "import sys; from overtone.recipes.csm.speech_registration import COMMAND\n"
         "try: COMMAND.parse(['--help'])\nfinally: assert 'torch' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)

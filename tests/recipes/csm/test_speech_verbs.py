@@ -1,10 +1,10 @@
-"""Tests of `recipes.csm.speech_verbs`."""
+"""Tests of `overtone.recipes.csm.speech_verbs`."""
 
 from __future__ import annotations
 
-from recipes.csm.recipe import RECIPE
-from recipes.csm.speech_registration import COMMAND
-from recipes.csm.speech_verbs import VERBS
+from overtone.recipes.csm.recipe import RECIPE
+from overtone.recipes.csm.speech_registration import COMMAND
+from overtone.recipes.csm.speech_verbs import VERBS
 
 
 def test_the_verbs_are_those_of_the_recipe() -> None:

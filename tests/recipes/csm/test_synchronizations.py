@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune.distributed.process_group import join, leave
-from finetune.training import setup
-from recipes.csm.recipe import RECIPE
+from overtone.finetune.distributed.process_group import join, leave
+from overtone.finetune.training import setup
+from overtone.recipes.csm.recipe import RECIPE
 from tests.finetune.synchronizations import report, waits_of_steps
 from tests.recipes.csm.tiny_csm import make_config, make_rows, write_rows
 
@@ -30,4 +30,4 @@ def test_a_step_synchronizes_with_the_gpu_once_and_a_micro_batch_never(
     finally:
         leave()
     for found in waits:
-        assert len(found) == 1 and found[0].place.startswith("finetune/training/step.py"), report(found)
+        assert len(found) == 1 and found[0].place.startswith("overtone/finetune/training/step.py"), report(found)

@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from finetune.config import Config, resolve
-from finetune.data.context_rows import find_earlier_rows, read_with_context
-from finetune.modeling.loading import materialise
-from finetune.recipe import Batch, Loaded, Sample
-from recipes.csm.recipe import RECIPE
+from overtone.finetune.config import Config, resolve
+from overtone.finetune.data.context_rows import find_earlier_rows, read_with_context
+from overtone.finetune.modeling.loading import materialise
+from overtone.finetune.recipe import Batch, Loaded, Sample
+from overtone.recipes.csm.recipe import RECIPE
 
 BOOKS, CODES = 4, 32
 TEXTS = ("She counted the boats.", "It is never late, is it?")

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 from transformers import AutoConfig
 
-from finetune.errors import UserError
-from finetune.modeling.added_parameters import make_generator
-from recipes import transformers_meta_models
-from recipes.image_classification import classifier_model, tiny_checkpoint
-from recipes.image_classification.classifier_model import ImageClassifier, Normalization
+from overtone.finetune.errors import UserError
+from overtone.finetune.modeling.added_parameters import make_generator
+from overtone.recipes import transformers_meta_models
+from overtone.recipes.image_classification import classifier_model, tiny_checkpoint
+from overtone.recipes.image_classification.classifier_model import ImageClassifier, Normalization
 
 PLAIN = Normalization(1 / 255, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 SMALL: dict[str, dict[str, Any]] = {

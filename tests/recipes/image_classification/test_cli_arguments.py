@@ -1,10 +1,10 @@
-"""Tests of `recipes.image_classification.cli_arguments`."""
+"""Tests of `overtone.recipes.image_classification.cli_arguments`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from recipes.image_classification.cli_arguments import make_generate_parser
+from overtone.recipes.image_classification.cli_arguments import make_generate_parser
 
 
 def test_images_and_their_number_of_labels_are_parsed() -> None:

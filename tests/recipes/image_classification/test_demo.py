@@ -1,4 +1,4 @@
-"""Tests of `recipes.image_classification.demo`; `make demo-images` runs the whole demo."""
+"""Tests of `overtone.recipes.image_classification.demo`; `make demo-images` runs the whole demo."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from recipes.image_classification import demo
+from overtone.recipes.image_classification import demo
 from tests.launch.launching import ROOT
 from tests.recipes.image_classification.tiny_images import LABELS, write_images, write_rows
 

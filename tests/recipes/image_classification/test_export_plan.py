@@ -13,14 +13,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoModelForImageClassification, pipeline
 
-from finetune.checkpointing import checkpoint, rank_shards
-from finetune.distributed.process_group import join, leave
-from finetune.errors import UserError
-from finetune.exporting import export
-from finetune.training import setup
-from recipes.image_classification.export_plan import plan_export
-from recipes.image_classification.image_processing import prepare_view
-from recipes.image_classification.recipe import RECIPE
+from overtone.finetune.checkpointing import checkpoint, rank_shards
+from overtone.finetune.distributed.process_group import join, leave
+from overtone.finetune.errors import UserError
+from overtone.finetune.exporting import export
+from overtone.finetune.training import setup
+from overtone.recipes.image_classification.export_plan import plan_export
+from overtone.recipes.image_classification.image_processing import prepare_view
+from overtone.recipes.image_classification.recipe import RECIPE
 from tests.recipes.image_classification.tiny_images import LABELS, LORA, draw_image, make_config, train_here
 
 PHOTOS = [draw_image(label, seed, size) for label, seed, size in (("red", 90, (33, 50)), ("green", 91, (16, 16)), ("blue", 92, (70, 20)))]

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from data_prep import __main__ as data_prep
-from finetune.__main__ import main
-from finetune.config import resolve
-from finetune.distributed.process_group import join, leave
-from finetune.training.run import train
-from recipes.image_classification.options import Options
-from recipes.image_classification.recipe import RECIPE
+from overtone.data_prep import __main__ as data_prep
+from overtone.finetune.__main__ import main
+from overtone.finetune.config import resolve
+from overtone.finetune.distributed.process_group import join, leave
+from overtone.finetune.training.run import train
+from overtone.recipes.image_classification.options import Options
+from overtone.recipes.image_classification.recipe import RECIPE
 from tests.finetune import fake_hub
 from tests.finetune.fake_hub import COMMIT, Hub
 from tests.launch.launching import series

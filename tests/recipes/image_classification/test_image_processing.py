@@ -9,12 +9,12 @@ import pytest
 import torch
 from transformers import MobileViTImageProcessor, ViTImageProcessor
 
-from finetune.data import sample_serialization
-from finetune.errors import UserError
-from finetune.storage import files
-from recipes.image_classification import image_processing, tiny_checkpoint
-from recipes.image_classification.image_processing import ImageProcessing, augment, read_image
-from recipes.image_classification.options import Options
+from overtone.finetune.data import sample_serialization
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
+from overtone.recipes.image_classification import image_processing, tiny_checkpoint
+from overtone.recipes.image_classification.image_processing import ImageProcessing, augment, read_image
+from overtone.recipes.image_classification.options import Options
 from tests.recipes.image_classification.tiny_images import draw_image, write_images
 
 STOCK = ViTImageProcessor(**{key: value for key, value in tiny_checkpoint.PROCESSOR.items() if key != "image_processor_type"})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.cli import generate
+from overtone.finetune.cli import generate
 from tests.recipes.image_classification.tiny_images import draw_image
 
 

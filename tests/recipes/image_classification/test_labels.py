@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.errors import UserError
-from recipes.image_classification import labels
+from overtone.finetune.errors import UserError
+from overtone.recipes.image_classification import labels
 from tests.recipes.image_classification.tiny_images import make_config, write_rows
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from finetune.errors import UserError
-from recipes.image_classification import make_digits
+from overtone.finetune.errors import UserError
+from overtone.recipes.image_classification import make_digits
 
 datasets = pytest.importorskip("sklearn.datasets")
 

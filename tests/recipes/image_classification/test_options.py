@@ -9,12 +9,15 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from recipes.image_classification.options import Options
+from overtone.recipes.image_classification.options import Options
 from tests.recipes.image_classification.tiny_images import FOLDER
 
 
 def test_importing_the_options_does_not_import_torch() -> None:
-    code = "import sys, recipes.image_classification.options, recipes.image_classification.verb_help; print('torch' in sys.modules)"
+    code = (
+        "import sys, overtone.recipes.image_classification.options, overtone.recipes.image_classification.verb_help; "
+        "print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=FOLDER.parents[1])
     assert done.stdout.strip() == "False"
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from finetune.cli import plan
-from finetune.config import resolve
-from finetune.errors import UserError
-from finetune.monitoring.run_records import LOG, read_log
-from finetune.planning.data_preview import preview_data
-from finetune.planning.meta_device_estimate import estimate_run
-from finetune.recipe import find_recipe, load_recipe
-from recipes.image_classification.options import Options
-from recipes.image_classification.recipe import RECIPE
-from recipes.transformers_release import describe_old_release
+from overtone.finetune.cli import plan
+from overtone.finetune.config import resolve
+from overtone.finetune.errors import UserError
+from overtone.finetune.monitoring.run_records import LOG, read_log
+from overtone.finetune.planning.data_preview import preview_data
+from overtone.finetune.planning.meta_device_estimate import estimate_run
+from overtone.finetune.recipe import find_recipe, load_recipe
+from overtone.recipes.image_classification.options import Options
+from overtone.recipes.image_classification.recipe import RECIPE
+from overtone.recipes.transformers_release import describe_old_release
 from tests.recipes.image_classification.tiny_images import FOLDER, make_config, train_here, write_images, write_rows
 
 

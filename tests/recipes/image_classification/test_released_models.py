@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForImageClassification
 
-from recipes.image_classification.released_models import RELEASED
+from overtone.recipes.image_classification.released_models import RELEASED
 
 PARAMETERS = {
     "google/vit-base-patch16-224-in21k": 85_798_656 + 2 * 769,  # without the pooler, with an output layer for two labels

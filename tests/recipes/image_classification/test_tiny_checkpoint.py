@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from finetune.errors import UserError
-from recipes.image_classification import tiny_checkpoint
+from overtone.finetune.errors import UserError
+from overtone.recipes.image_classification import tiny_checkpoint
 
 
 def test_the_seed_determines_the_bytes(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from finetune.config import Config, resolve
-from finetune.distributed.process_group import join, leave
-from finetune.training.run import train
-from recipes.image_classification import tiny_checkpoint
-from recipes.image_classification.options import Options
-from recipes.image_classification.recipe import RECIPE
+from overtone.finetune.config import Config, resolve
+from overtone.finetune.distributed.process_group import join, leave
+from overtone.finetune.training.run import train
+from overtone.recipes.image_classification import tiny_checkpoint
+from overtone.recipes.image_classification.options import Options
+from overtone.recipes.image_classification.recipe import RECIPE
 from tests.finetune.tiny import let_go
 
 FOLDER = Path(__file__).parents[3] / "recipes" / "image_classification"

@@ -1,4 +1,5 @@
-"""Tests of `recipes.language.architecture_check`: right architectures pass, and what depends on the row is found at its threshold."""
+"""Tests of `overtone.recipes.language.architecture_check`: right architectures pass, and what depends on the row is found at its
+threshold."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ import transformers
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from recipes.language import architecture_check, rotary_tables, varlen_attention
-from recipes.language.architecture_check import ArchitectureCheck, check_architecture
-from recipes.language.causal_model import CausalModel
+from overtone.recipes.language import architecture_check, rotary_tables, varlen_attention
+from overtone.recipes.language.architecture_check import ArchitectureCheck, check_architecture
+from overtone.recipes.language.causal_model import CausalModel
 from tests.recipes.language.tiny_models import SHAPE
 
 RIGHT = ArchitectureCheck()
@@ -90,7 +91,7 @@ def test_chunks_that_begin_with_the_row_are_found(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_loss_that_is_not_the_stock_models_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    from recipes.language import causal_model, logit_shaping
+    from overtone.recipes.language import causal_model, logit_shaping
 
     monkeypatch.setattr(causal_model, "measure_shaping", lambda *_: logit_shaping.Shaping())
     found = check("granite", {"logits_scaling": 3.0})

@@ -1,4 +1,5 @@
-"""`recipes.language.attention_selection`: the configured implementation is used, `auto` logs its choice, unsupported ones are refused."""
+"""`overtone.recipes.language.attention_selection`: the configured implementation is used, `auto` logs its choice, unsupported ones are
+refused."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from typing import Any
 import pytest
 from transformers import FalconConfig, Gemma2Config, GptOssConfig, LlamaConfig, MistralConfig, MptConfig, PretrainedConfig
 
-from finetune.errors import UserError
-from recipes.language import attention_selection, varlen_attention
+from overtone.finetune.errors import UserError
+from overtone.recipes.language import attention_selection, varlen_attention
 
 PLAIN = LlamaConfig()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from recipes.language import causal_lm_export_files
+from overtone.recipes.language import causal_lm_export_files
 from tests.recipes.llm_sft import tiny_runs
 
 

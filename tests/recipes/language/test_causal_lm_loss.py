@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from finetune.recipe import Batch
-from recipes.language import causal_lm_loss
+from overtone.finetune.recipe import Batch
+from overtone.recipes.language import causal_lm_loss
 
 
 def test_the_model_gets_the_batch_and_accuracy_does_not_add_to_the_loss() -> None:

@@ -1,4 +1,4 @@
-"""Tests of `recipes.language.causal_model`: names, loss and gradients of the stock model; other kinds of models are refused."""
+"""Tests of `overtone.recipes.language.causal_model`: names, loss and gradients of the stock model; other kinds of models are refused."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PretrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from finetune.errors import UserError
-from recipes.language import causal_model
-from recipes.language.collation import IGNORE, make_filler, pack, pad
+from overtone.finetune.errors import UserError
+from overtone.recipes.language import causal_model
+from overtone.recipes.language.collation import IGNORE, make_filler, pack, pad
 from tests.causal_lm.recipe import write_base
 
 

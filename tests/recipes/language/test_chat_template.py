@@ -1,4 +1,4 @@
-"""Tests of `recipes.language.chat_template`: rendering with a fixed date, whole or in part, and templates that ignore fields."""
+"""Tests of `overtone.recipes.language.chat_template`: rendering with a fixed date, whole or in part, and templates that ignore fields."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from finetune.errors import UserError
-from recipes.language.chat_template import FIXED_DATE, Chat, find_ignored_fields, find_template, make_chat
+from overtone.finetune.errors import UserError
+from overtone.recipes.language.chat_template import FIXED_DATE, Chat, find_ignored_fields, find_template, make_chat
 from tests.recipes.llm_sft.families import FAMILIES, template, tokenizer
 
 CHAT = [{"role": "user", "content": "Oslo?"}, {"role": "assistant", "content": "Cold."}]

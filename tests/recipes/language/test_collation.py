@@ -1,11 +1,11 @@
-"""Tests of `recipes.language.collation`: shifted labels, padded and packed batches."""
+"""Tests of `overtone.recipes.language.collation`: shifted labels, padded and packed batches."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from recipes.language.collation import IGNORE, bounds_length, collate, pack, pad, shift_labels, truncate
+from overtone.recipes.language.collation import IGNORE, bounds_length, collate, pack, pad, shift_labels, truncate
 
 
 def sample(ids: list[int], supervised: list[int]) -> dict[str, torch.Tensor]:

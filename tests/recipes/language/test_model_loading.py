@@ -1,4 +1,4 @@
-"""Tests of `recipes.language.model_loading`."""
+"""Tests of `overtone.recipes.language.model_loading`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from finetune.errors import UserError
-from recipes.language.model_loading import load_for_generation
+from overtone.finetune.errors import UserError
+from overtone.recipes.language.model_loading import load_for_generation
 from tests.recipes.llm_sft import tiny_runs
 
 

@@ -1,11 +1,11 @@
-"""Tests of `recipes.language.options`."""
+"""Tests of `overtone.recipes.language.options`."""
 
 from __future__ import annotations
 
 import pytest
 from pydantic import ValidationError
 
-from recipes.language.options import ChatOptions, LanguageOptions
+from overtone.recipes.language.options import ChatOptions, LanguageOptions
 
 
 def test_defaults_and_refusal_of_unknown_values() -> None:

@@ -1,4 +1,5 @@
-"""Tests of `recipes.language.rotary_tables`: with each rotary type of transformers, a sample has its own table in every batch and order."""
+"""Tests of `overtone.recipes.language.rotary_tables`: with each rotary type of transformers, a sample has its own table in every batch
+and order."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM, Gemma3TextConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from recipes.language import rotary_tables
-from recipes.language.causal_model import CausalModel
-from recipes.language.collation import collate, pack, pad
+from overtone.recipes.language import rotary_tables
+from overtone.recipes.language.causal_model import CausalModel
+from overtone.recipes.language.collation import collate, pack, pad
 from tests.recipes.language.tiny_models import SHAPE, VOCABULARY
 
 ORIGINAL = 16

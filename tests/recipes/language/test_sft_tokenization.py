@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune.errors import UserError
-from recipes.language import sft_tokenization
-from recipes.language.assistant_spans import TurnSpan
-from recipes.language.collation import IGNORE, collate
-from recipes.language.sft_tokenization import check_template, tokenize_row
+from overtone.finetune.errors import UserError
+from overtone.recipes.language import sft_tokenization
+from overtone.recipes.language.assistant_spans import TurnSpan
+from overtone.recipes.language.collation import IGNORE, collate
+from overtone.recipes.language.sft_tokenization import check_template, tokenize_row
 from tests.recipes.llm_sft import families
 from tests.recipes.llm_sft.families import FAMILIES, learned, spaced, tokenizer
 

@@ -1,4 +1,5 @@
-"""Tests of `recipes.language.shrunk_config`: widths keep their ratios, every kind of layer stays, and thresholds are within reach."""
+"""Tests of `overtone.recipes.language.shrunk_config`: widths keep their ratios, every kind of layer stays, and thresholds are within
+reach."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ import pytest
 from accelerate import init_empty_weights
 from transformers import AutoConfig, AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MistralConfig, PretrainedConfig, Qwen3MoeConfig
 
-from recipes.language import shrunk_config
-from recipes.language.causal_model import find_block_classes, find_decoder
-from recipes.language.shrunk_config import ShrunkConfig
+from overtone.recipes.language import shrunk_config
+from overtone.recipes.language.causal_model import find_block_classes, find_decoder
+from overtone.recipes.language.shrunk_config import ShrunkConfig
 
 
 def shrink(config: PretrainedConfig, sample: int = 4096, row: int = 4096) -> ShrunkConfig:

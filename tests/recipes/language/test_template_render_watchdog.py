@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from finetune.errors import UserError
-from recipes.language import template_render_watchdog
-from recipes.language.chat_template import Chat
-from recipes.language.template_render_watchdog import RenderLimitError, limit_rendering
+from overtone.finetune.errors import UserError
+from overtone.recipes.language import template_render_watchdog
+from overtone.recipes.language.chat_template import Chat
+from overtone.recipes.language.template_render_watchdog import RenderLimitError, limit_rendering
 from tests.recipes.llm_sft import families
 
 LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"

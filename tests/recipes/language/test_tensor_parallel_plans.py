@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from finetune.config import resolve
-from finetune.distributed import tensor_parallel
-from recipes.language.model_loading import load_for_training
-from recipes.language.tensor_parallel_plans import PLANS
-from recipes.llm_sft import recipe, tiny_checkpoint
+from overtone.finetune.config import resolve
+from overtone.finetune.distributed import tensor_parallel
+from overtone.recipes.language.model_loading import load_for_training
+from overtone.recipes.language.tensor_parallel_plans import PLANS
+from overtone.recipes.llm_sft import recipe, tiny_checkpoint
 
 
 @pytest.mark.parametrize("name", PLANS)

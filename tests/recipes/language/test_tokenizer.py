@@ -1,4 +1,4 @@
-"""Tests of `recipes.language.tokenizer`."""
+"""Tests of `overtone.recipes.language.tokenizer`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.errors import UserError
-from recipes.language.tokenizer import check_vocabulary, load_tokenizer
+from overtone.finetune.errors import UserError
+from overtone.recipes.language.tokenizer import check_vocabulary, load_tokenizer
 from tests.recipes.llm_sft import families
 
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
-from finetune.recipe import Batch, Sample
-from recipes.language import varlen_attention
-from recipes.language.causal_model import CausalModel
-from recipes.language.collation import collate, pack
+from overtone.finetune.recipe import Batch, Sample
+from overtone.recipes.language import varlen_attention
+from overtone.recipes.language.causal_model import CausalModel
+from overtone.recipes.language.collation import collate, pack
 
 VOCABULARY, LENGTHS = 101, (17, 5, 30, 2, 11)
 SHAPE: dict[str, Any] = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.exporting import export
+from overtone.finetune.exporting import export
 from tests.recipes.llm_sft import tiny_runs
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from finetune.modeling.loss_head import LossHead, Shaping
-from recipes.language import liger_loss
-from recipes.language.liger_loss import LigerHead
+from overtone.finetune.modeling.loss_head import LossHead, Shaping
+from overtone.recipes.language import liger_loss
+from overtone.recipes.language.liger_loss import LigerHead
 from tests.recipes.llm_sft import tiny_runs
 
 WORDS, WIDTH = 97, 16

@@ -1,4 +1,4 @@
-"""Tests of `recipes.llm_sft.chat_session`."""
+"""Tests of `overtone.recipes.llm_sft.chat_session`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from finetune.cli import chat
-from finetune.errors import UserError
-from recipes.llm_sft import chat_session, generation
+from overtone.finetune.cli import chat
+from overtone.finetune.errors import UserError
+from overtone.recipes.llm_sft import chat_session, generation
 from tests.recipes.llm_sft import tiny_runs
 
 

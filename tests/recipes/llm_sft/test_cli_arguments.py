@@ -1,8 +1,8 @@
-"""Tests of `recipes.llm_sft.cli_arguments`."""
+"""Tests of `overtone.recipes.llm_sft.cli_arguments`."""
 
 from __future__ import annotations
 
-from recipes.llm_sft.cli_arguments import make_chat_parser, make_generate_parser, make_serve_parser
+from overtone.recipes.llm_sft.cli_arguments import make_chat_parser, make_generate_parser, make_serve_parser
 
 
 def test_arguments_are_parsed() -> None:

@@ -14,13 +14,13 @@ import torch
 import torch._dynamo
 from transformers import MistralConfig, PretrainedConfig, Qwen3Config
 
-from finetune.distributed import activation_checkpointing
-from finetune.modeling import compilation
-from finetune.recipe import Batch
-from finetune.training import setup
-from recipes.language import varlen_attention
-from recipes.language.causal_model import find_block_classes
-from recipes.language.collation import pack, pad
+from overtone.finetune.distributed import activation_checkpointing
+from overtone.finetune.modeling import compilation
+from overtone.finetune.recipe import Batch
+from overtone.finetune.training import setup
+from overtone.recipes.language import varlen_attention
+from overtone.recipes.language.causal_model import find_block_classes
+from overtone.recipes.language.collation import pack, pad
 from tests.finetune.graphs import unique_graphs
 from tests.recipes.language.tiny_models import SHAPE, compute_gradients, largest_difference, make_model, make_samples
 from tests.recipes.llm_sft import tiny_runs
@@ -84,7 +84,7 @@ def test_a_compiled_run_has_one_graph_and_the_losses_of_an_uncompiled_run(
     plain = losses(tiny_runs.trained(tmp_path / "plain", *common, ("train.compile", "false"), data=chats))
     before = unique_graphs()
     monkeypatch.setattr(setup, "compile_blocks", partial(compilation.compile_blocks, backend="eager"))
-    monkeypatch.setattr("finetune.training.loop.save_due", lambda *_: forbid_recompilation())
+    monkeypatch.setattr("overtone.finetune.training.loop.save_due", lambda *_: forbid_recompilation())
     shapes: set[torch.Size] = set()
     monkeypatch.setattr(tiny_runs, "RECIPE", replace(tiny_runs.RECIPE, pad=lambda *given: seen(pad(*given), shapes)))
     found = losses(tiny_runs.trained(tmp_path / "compiled", *common, ("train.compile", "true"), data=chats))

@@ -18,23 +18,23 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorList
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Model
 
-from finetune.config import resolve
-from finetune.data import batching, dataset_opening
-from finetune.data.batching import Place, Step
-from finetune.distributed import sharding
-from finetune.distributed.process_group import join, leave
-from finetune.exporting import export
-from finetune.modeling.loss_head import LossHead
-from finetune.recipe import Batch, Sample
-from finetune.training import setup
-from finetune.training import step as steps
-from finetune.training.step import Training
-from recipes.language import collation, sft_tokenization, varlen_attention
-from recipes.language.assistant_spans import TurnSpan
-from recipes.language.collation import IGNORE
-from recipes.llm_sft import make_toy_chats, tiny_checkpoint
-from recipes.llm_sft.demo import split_turns
-from recipes.llm_sft.recipe import RECIPE
+from overtone.finetune.config import resolve
+from overtone.finetune.data import batching, dataset_opening
+from overtone.finetune.data.batching import Place, Step
+from overtone.finetune.distributed import sharding
+from overtone.finetune.distributed.process_group import join, leave
+from overtone.finetune.exporting import export
+from overtone.finetune.modeling.loss_head import LossHead
+from overtone.finetune.recipe import Batch, Sample
+from overtone.finetune.training import setup
+from overtone.finetune.training import step as steps
+from overtone.finetune.training.step import Training
+from overtone.recipes.language import collation, sft_tokenization, varlen_attention
+from overtone.recipes.language.assistant_spans import TurnSpan
+from overtone.recipes.language.collation import IGNORE
+from overtone.recipes.llm_sft import make_toy_chats, tiny_checkpoint
+from overtone.recipes.llm_sft.demo import split_turns
+from overtone.recipes.llm_sft.recipe import RECIPE
 from tests.recipes.forced_generation import ForcedTokens
 from tests.recipes.llm_sft import tiny_runs
 

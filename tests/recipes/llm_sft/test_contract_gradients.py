@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, PretrainedConfig, Qwen3Config
 
-from finetune.recipe import Batch
-from recipes.language import varlen_attention
+from overtone.finetune.recipe import Batch
+from overtone.recipes.language import varlen_attention
 from tests.recipes.language.tiny_models import LENGTHS, SHAPE, compute_gradients, largest_difference, make_batches, make_model
 
 FAMILIES: dict[str, PretrainedConfig] = {

@@ -13,13 +13,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from finetune.checkpointing import checkpoint, rank_shards
-from finetune.config import resolve
-from finetune.exporting import export
-from finetune.modeling import loading, lora_adapters
-from recipes.language.model_loading import load_for_generation, load_for_training
-from recipes.llm_sft.options import Options
-from recipes.transformers_release import is_old
+from overtone.finetune.checkpointing import checkpoint, rank_shards
+from overtone.finetune.config import resolve
+from overtone.finetune.exporting import export
+from overtone.finetune.modeling import loading, lora_adapters
+from overtone.recipes.language.model_loading import load_for_generation, load_for_training
+from overtone.recipes.llm_sft.options import Options
+from overtone.recipes.transformers_release import is_old
 from tests.launch.launching import launch
 from tests.recipes.llm_sft import families, test_quantized_bases, tiny_runs
 

@@ -1,4 +1,4 @@
-"""Tests of `recipes.llm_sft.demo`; `make demo-llm` runs the whole demo."""
+"""Tests of `overtone.recipes.llm_sft.demo`; `make demo-llm` runs the whole demo."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from finetune.exporting import export
-from recipes.llm_sft import demo, make_toy_chats, tiny_checkpoint
+from overtone.finetune.exporting import export
+from overtone.recipes.llm_sft import demo, make_toy_chats, tiny_checkpoint
 from tests.launch.launching import ROOT
 from tests.recipes.llm_sft import tiny_runs
 

@@ -1,4 +1,4 @@
-"""Tests of `recipes.llm_sft.export_plan`: the export has the trained weights bit by bit, and needs no code of this package."""
+"""Tests of `overtone.recipes.llm_sft.export_plan`: the export has the trained weights bit by bit, and needs no code of this package."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from finetune.checkpointing import checkpoint, rank_shards
-from finetune.errors import UserError
-from finetune.exporting import export
-from finetune.modeling import lora_adapters
-from recipes.llm_sft import export_plan
+from overtone.finetune.checkpointing import checkpoint, rank_shards
+from overtone.finetune.errors import UserError
+from overtone.finetune.exporting import export
+from overtone.finetune.modeling import lora_adapters
+from overtone.recipes.llm_sft import export_plan
 from tests.recipes.llm_sft import families, tiny_runs
 
 STATE = {"supervise": "assistant", "chat_template": None}

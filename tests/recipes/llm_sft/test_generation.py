@@ -1,4 +1,4 @@
-"""Tests of `recipes.llm_sft.generation`: answers, where they stop, and refusals."""
+"""Tests of `overtone.recipes.llm_sft.generation`: answers, where they stop, and refusals."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from finetune.cli import generate
-from finetune.errors import UserError
-from recipes.llm_sft import generation
-from recipes.llm_sft.cli_arguments import make_generate_parser
-from recipes.llm_sft.generation import Decoding, LoadedModel
+from overtone.finetune.cli import generate
+from overtone.finetune.errors import UserError
+from overtone.recipes.llm_sft import generation
+from overtone.recipes.llm_sft.cli_arguments import make_generate_parser
+from overtone.recipes.llm_sft.generation import Decoding, LoadedModel
 from tests.recipes.llm_sft import tiny_runs
 
 

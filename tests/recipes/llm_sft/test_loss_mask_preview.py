@@ -1,4 +1,4 @@
-"""Tests of `recipes.llm_sft.loss_mask_preview`."""
+"""Tests of `overtone.recipes.llm_sft.loss_mask_preview`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from recipes.language.sft_tokenization import tokenize_row
-from recipes.llm_sft.loss_mask_preview import escape_controls, render_sample
+from overtone.recipes.language.sft_tokenization import tokenize_row
+from overtone.recipes.llm_sft.loss_mask_preview import escape_controls, render_sample
 from tests.recipes.llm_sft.families import spaced, tokenizer
 
 CHAT = [{"role": "user", "content": "Oslo, 漢?"}, {"role": "assistant", "content": "Cold.\nÆ 漢"}]

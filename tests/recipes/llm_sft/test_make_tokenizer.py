@@ -1,4 +1,4 @@
-"""Tests of `recipes.llm_sft.make_tokenizer` and of the tokenizer in the package."""
+"""Tests of `overtone.recipes.llm_sft.make_tokenizer` and of the tokenizer in the package."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from finetune.errors import UserError
-from recipes.language.sft_tokenization import check_template
-from recipes.llm_sft import make_tokenizer, make_toy_chats, tiny_checkpoint
+from overtone.finetune.errors import UserError
+from overtone.recipes.language.sft_tokenization import check_template
+from overtone.recipes.llm_sft import make_tokenizer, make_toy_chats, tiny_checkpoint
 
 
 def test_the_command_makes_the_files_in_the_package(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tests of `recipes.llm_sft.make_toy_chats`."""
+"""Tests of `overtone.recipes.llm_sft.make_toy_chats`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from finetune.errors import UserError
-from finetune.storage import files
-from recipes.llm_sft import make_toy_chats
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
+from overtone.recipes.llm_sft import make_toy_chats
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

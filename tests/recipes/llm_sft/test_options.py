@@ -1,4 +1,4 @@
-"""Tests of `recipes.llm_sft.options`, which are read without torch."""
+"""Tests of `overtone.recipes.llm_sft.options`, which are read without torch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from finetune.config import resolve
-from finetune.errors import UserError
-from finetune.recipe import find_recipe, load_options, load_recipe
-from recipes.llm_sft.options import Options
+from overtone.finetune.config import resolve
+from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import find_recipe, load_options, load_recipe
+from overtone.recipes.llm_sft.options import Options
 
 ROOT = Path(__file__).parents[3]
 
@@ -31,7 +31,7 @@ def test_unknown_options_and_values_are_refused(key: str, value: str) -> None:
 
 def test_a_config_is_resolved_without_torch() -> None:
     script = (
-        "import sys; from finetune.cli import plan; from finetune.train import main;"
+        "import sys; from overtone.finetune.cli import plan; from overtone.finetune.train import main;"
         "codes = [main(['--recipe', 'llm_sft', '--help']), main(['--recipe', 'llm_sft']),"
         "plan.main(['--settings', '--recipe', 'llm_sft', '--data.train', 'pyproject.toml'])];"
         "print('torch' in sys.modules, codes)"

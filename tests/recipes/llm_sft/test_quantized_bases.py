@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from finetune.__main__ import main
-from finetune.errors import UserError
-from finetune.exporting import export
-from finetune.modeling import loading
-from recipes.language.model_loading import load_for_generation
+from overtone.finetune.__main__ import main
+from overtone.finetune.errors import UserError
+from overtone.finetune.exporting import export
+from overtone.finetune.modeling import loading
+from overtone.recipes.language.model_loading import load_for_generation
 from tests.recipes.llm_sft import tiny_runs
 
 BLOCK = (24, 20)

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from finetune.checkpointing import checkpoint
-from finetune.config import resolve
-from finetune.errors import UserError
-from finetune.exporting import export
-from finetune.modeling import loading
-from recipes.llm_sft import recipe
-from recipes.llm_sft.recipe import RECIPE, ChatProcessor
-from recipes.transformers_release import describe_old_release
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.config import resolve
+from overtone.finetune.errors import UserError
+from overtone.finetune.exporting import export
+from overtone.finetune.modeling import loading
+from overtone.recipes.llm_sft import recipe
+from overtone.recipes.llm_sft.recipe import RECIPE, ChatProcessor
+from overtone.recipes.transformers_release import describe_old_release
 from tests.finetune.data.test_index_workers import check_other_processes
 from tests.finetune.tiny import let_go
 from tests.recipes.llm_sft import tiny_runs

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from recipes.llm_sft.released_models import RELEASED
+from overtone.recipes.llm_sft.released_models import RELEASED
 
 PARAMETERS = {
     "Qwen/Qwen3-0.6B": 596_049_920,

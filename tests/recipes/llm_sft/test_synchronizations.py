@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from finetune.config import resolve
-from finetune.distributed.process_group import join, leave
-from finetune.training import setup
-from recipes.llm_sft.recipe import RECIPE
+from overtone.finetune.config import resolve
+from overtone.finetune.distributed.process_group import join, leave
+from overtone.finetune.training import setup
+from overtone.recipes.llm_sft.recipe import RECIPE
 from tests.finetune.synchronizations import report, waits_of_steps
 from tests.recipes.llm_sft import tiny_runs
 
@@ -39,4 +39,4 @@ def test_a_step_waits_once_and_a_micro_batch_never(overrides: tuple[tuple[str, s
     finally:
         leave()
     for found in waits:
-        assert len(found) == 1 and found[0].place.startswith("finetune/training/step.py"), report(found)
+        assert len(found) == 1 and found[0].place.startswith("overtone/finetune/training/step.py"), report(found)

@@ -1,4 +1,4 @@
-"""Tests of `recipes.llm_sft.tiny_checkpoint`."""
+"""Tests of `overtone.recipes.llm_sft.tiny_checkpoint`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from finetune.errors import UserError
-from finetune.storage import files
-from recipes.llm_sft import tiny_checkpoint
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
+from overtone.recipes.llm_sft import tiny_checkpoint
 
 LAYOUT = {"chat_template.jinja", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 SEED_0 = "934986e9bd7768eb83310bbf5e9b722b35486fe8394e5295d0daebf818969fbd"

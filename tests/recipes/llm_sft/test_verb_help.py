@@ -1,11 +1,11 @@
-"""Tests of `recipes.llm_sft.verb_help`."""
+"""Tests of `overtone.recipes.llm_sft.verb_help`."""
 
 from __future__ import annotations
 
 import pytest
 
-from finetune.__main__ import main
-from recipes.llm_sft.verb_help import HELP
+from overtone.finetune.__main__ import main
+from overtone.recipes.llm_sft.verb_help import HELP
 
 
 @pytest.mark.parametrize("verb", sorted(HELP))

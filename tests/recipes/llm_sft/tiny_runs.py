@@ -10,13 +10,13 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from finetune.checkpointing import checkpoint
-from finetune.config import resolve
-from finetune.distributed.process_group import join, leave
-from finetune.monitoring import run_logger, stop_requests
-from finetune.training import setup
-from finetune.training.loop import fit
-from recipes.llm_sft.recipe import RECIPE
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.config import resolve
+from overtone.finetune.distributed.process_group import join, leave
+from overtone.finetune.monitoring import run_logger, stop_requests
+from overtone.finetune.training import setup
+from overtone.finetune.training.loop import fit
+from overtone.recipes.llm_sft.recipe import RECIPE
 from tests.recipes.llm_sft import families
 
 CHATS = (("Good day.", "And to you."), ("Who are you?", "I am a machine."))

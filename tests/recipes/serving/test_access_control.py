@@ -1,4 +1,4 @@
-"""Tests of `recipes.serving.access_control`."""
+"""Tests of `overtone.recipes.serving.access_control`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.pages.request_validation import Caller, RequestError
-from finetune.errors import UserError
-from recipes.serving.access_control import (
+from overtone.data_prep.pages.request_validation import Caller, RequestError
+from overtone.finetune.errors import UserError
+from overtone.recipes.serving.access_control import (
     FAILURE_LIFETIME,
     FREE_TRIES,
     LONGEST_WAIT,

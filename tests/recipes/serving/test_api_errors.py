@@ -1,4 +1,4 @@
-"""Tests of `recipes.serving.api_errors`."""
+"""Tests of `overtone.recipes.serving.api_errors`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
-from data_prep.pages.request_validation import RequestError
-from recipes.serving.api_errors import Refusal, to_refusal, validation_refusal
-from recipes.speech.serving.openai_api import SpeechCall
+from overtone.data_prep.pages.request_validation import RequestError
+from overtone.recipes.serving.api_errors import Refusal, to_refusal, validation_refusal
+from overtone.recipes.speech.serving.openai_api import SpeechCall
 
 
 @pytest.mark.parametrize(

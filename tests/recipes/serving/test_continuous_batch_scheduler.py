@@ -1,4 +1,4 @@
-"""Tests of `recipes.serving.continuous_batch_scheduler`. The batch counts, one number for each step that the test permits."""
+"""Tests of `overtone.recipes.serving.continuous_batch_scheduler`. The batch counts, one number for each step that the test permits."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from contextlib import aclosing
 
 import pytest
 
-from recipes.serving.continuous_batch_scheduler import BatchScheduler, DeadlineError, QueueFullError, ServerClosedError
-from recipes.serving.running_batch_interface import STOP, StepProgress
+from overtone.recipes.serving.continuous_batch_scheduler import BatchScheduler, DeadlineError, QueueFullError, ServerClosedError
+from overtone.recipes.serving.running_batch_interface import STOP, StepProgress
 
 Request = tuple[str, int]
 """Name and number of pieces."""

@@ -1,4 +1,4 @@
-"""Tests of `recipes.serving.draining_server`; test_http_server.py tests it with signals and a model."""
+"""Tests of `overtone.recipes.serving.draining_server`; test_http_server.py tests it with signals and a model."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.testclient import TestClient
 
-from recipes.serving.api_errors import to_refusal
-from recipes.serving.draining_server import DrainingServer, status_routes
-from recipes.serving.prometheus_metrics import RequestMetrics
-from recipes.serving.request_queue import RequestQueue
-from recipes.serving.running_batch_interface import OneAtATime
-from recipes.serving.streamed_response import DeadlineResponse, await_first
-from recipes.speech.serving.metrics import SpeechServerMetrics
-from recipes.speech.serving.request_queue import SpeechQueue
+from overtone.recipes.serving.api_errors import to_refusal
+from overtone.recipes.serving.draining_server import DrainingServer, status_routes
+from overtone.recipes.serving.prometheus_metrics import RequestMetrics
+from overtone.recipes.serving.request_queue import RequestQueue
+from overtone.recipes.serving.running_batch_interface import OneAtATime
+from overtone.recipes.serving.streamed_response import DeadlineResponse, await_first
+from overtone.recipes.speech.serving.metrics import SpeechServerMetrics
+from overtone.recipes.speech.serving.request_queue import SpeechQueue
 from tests import loopback
 
 

@@ -1,10 +1,10 @@
-"""Tests of `recipes.serving.fair_queue`."""
+"""Tests of `overtone.recipes.serving.fair_queue`."""
 
 from __future__ import annotations
 
 import pytest
 
-from recipes.serving.fair_queue import FairQueue
+from overtone.recipes.serving.fair_queue import FairQueue
 
 
 def test_clients_take_turns_and_their_own_requests_keep_their_order() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from finetune.errors import UserError
-from recipes.serving.api_errors import Refusal
-from recipes.serving.model_names import list_typed_names, name_models, require_model
+from overtone.finetune.errors import UserError
+from overtone.recipes.serving.api_errors import Refusal
+from overtone.recipes.serving.model_names import list_typed_names, name_models, require_model
 
 
 def test_models_need_names_of_their_own_and_folders(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
-"""Tests of `recipes.serving.prometheus_metrics`; `tests/recipes/speech/serving/test_metrics.py` reads a whole page line by line."""
+"""Tests of `overtone.recipes.serving.prometheus_metrics`; `tests/recipes/speech/serving/test_metrics.py` reads a whole page line by
+line."""
 
 from __future__ import annotations
 
 import pytest
 
-from recipes.serving.continuous_batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
-from recipes.serving.prometheus_metrics import OUTCOMES, RequestMetrics, format_latency, format_load, name_outcome
+from overtone.recipes.serving.continuous_batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
+from overtone.recipes.serving.prometheus_metrics import OUTCOMES, RequestMetrics, format_latency, format_load, name_outcome
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Tests of `recipes.serving.request_queue`: how each request's end and its first part are counted. The queues of speech and of chats have
+"""Tests of `overtone.recipes.serving.request_queue`: how each request's end and its first part are counted. The queues of speech and of
+chats have
 tests of their own, with models."""
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from contextlib import aclosing
 
 import pytest
 
-from recipes.serving.continuous_batch_scheduler import DeadlineError, ServerClosedError
-from recipes.serving.prometheus_metrics import RequestMetrics
-from recipes.serving.request_queue import RequestQueue
-from recipes.serving.running_batch_interface import OneAtATime, StepProgress
+from overtone.recipes.serving.continuous_batch_scheduler import DeadlineError, ServerClosedError
+from overtone.recipes.serving.prometheus_metrics import RequestMetrics
+from overtone.recipes.serving.request_queue import RequestQueue
+from overtone.recipes.serving.running_batch_interface import OneAtATime, StepProgress
 
 CountedQueue = RequestQueue[str, int, RequestMetrics]
 

@@ -1,10 +1,10 @@
-"""Tests of `recipes.serving.running_batch_interface`."""
+"""Tests of `overtone.recipes.serving.running_batch_interface`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from recipes.serving.running_batch_interface import STOP, OneAtATime, StepProgress
+from overtone.recipes.serving.running_batch_interface import STOP, OneAtATime, StepProgress
 
 
 def test_a_model_without_a_batch_generates_one_request_at_a_time() -> None:

@@ -1,4 +1,4 @@
-"""Tests of `recipes.serving.server_options`."""
+"""Tests of `overtone.recipes.serving.server_options`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import argparse
 
 import pytest
 
-from finetune.errors import UserError
-from recipes.serving.server_options import Address, add_server_options, check_server_options, require_packages
+from overtone.finetune.errors import UserError
+from overtone.recipes.serving.server_options import Address, add_server_options, check_server_options, require_packages
 
 
 def parse(*argv: str) -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""Tests of `recipes.serving.streamed_response`: errors before the first part, clients that leave, and the deadline."""
+"""Tests of `overtone.recipes.serving.streamed_response`: errors before the first part, clients that leave, and the deadline."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from finetune.errors import UserError
-from recipes.serving.api_errors import Refusal
-from recipes.serving.continuous_batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
-from recipes.serving.streamed_response import DeadlineResponse, await_first, find_client
+from overtone.finetune.errors import UserError
+from overtone.recipes.serving.api_errors import Refusal
+from overtone.recipes.serving.continuous_batch_scheduler import DeadlineError, QueueFullError, ServerClosedError
+from overtone.recipes.serving.streamed_response import DeadlineResponse, await_first, find_client
 
 SCOPE: dict[str, Any] = {"type": "http", "asgi": {"spec_version": "2.4"}, "client": ("10.0.0.1", 4000)}
 

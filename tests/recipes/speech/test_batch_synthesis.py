@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from data_prep.parallel.process_pool import Failure
-from data_prep.parallel.ray_pool import RayWorkers
-from finetune.errors import UserError
-from recipes import ray_generation
-from recipes.speech.batch_synthesis import speak_batches
-from recipes.speech.interface import SpeechRequest, SpeechSampling
+from overtone.data_prep.parallel.process_pool import Failure
+from overtone.data_prep.parallel.ray_pool import RayWorkers
+from overtone.finetune.errors import UserError
+from overtone.recipes import ray_generation
+from overtone.recipes.speech.batch_synthesis import speak_batches
+from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
 from tests.recipes.voice_clone.tones import ToneFolder, tone_folder
 
 BATCHES = [[SpeechRequest("One.", "low"), SpeechRequest("Two.", "high")], [SpeechRequest("Three.", "low")]]

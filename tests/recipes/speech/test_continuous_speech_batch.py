@@ -1,4 +1,5 @@
-"""Tests of `recipes.speech.continuous_speech_batch`: the sound of each request in a batch is that of the request alone, chunk by chunk."""
+"""Tests of `overtone.recipes.speech.continuous_speech_batch`: the sound of each request in a batch is that of the request alone, chunk
+by chunk."""
 
 from __future__ import annotations
 
@@ -9,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finetune.errors import UserError
-from recipes.serving.running_batch_interface import LENGTH
-from recipes.speech.interface import BatchingVoice, SpeechRequest, SpeechSampling, SpokenRequest
-from recipes.voice_clone.inference.synthesizer import Synthesizer, open_synthesizer
+from overtone.finetune.errors import UserError
+from overtone.recipes.serving.running_batch_interface import LENGTH
+from overtone.recipes.speech.interface import BatchingVoice, SpeechRequest, SpeechSampling, SpokenRequest
+from overtone.recipes.voice_clone.inference.synthesizer import Synthesizer, open_synthesizer
 
 
 @pytest.fixture(scope="module")

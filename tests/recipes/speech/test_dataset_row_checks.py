@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from finetune.errors import UserError
-from recipes.speech.dataset_row_checks import check_codes, check_is_speech, check_text, find_speaker_name
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.dataset_row_checks import check_codes, check_is_speech, check_text, find_speaker_name
 
 BAD = {
     "missing": (None, "the row has no audio_codes; run `python -m data_prep codes"),

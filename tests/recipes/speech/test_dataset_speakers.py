@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from finetune.config import resolve
-from finetune.errors import UserError
-from recipes.csm.options import Options
-from recipes.speech.dataset_speakers import collect_clips, require_trained
+from overtone.finetune.config import resolve
+from overtone.finetune.errors import UserError
+from overtone.recipes.csm.options import Options
+from overtone.recipes.speech.dataset_speakers import collect_clips, require_trained
 
 
 def test_a_speaker_only_of_the_validation_data_is_refused() -> None:

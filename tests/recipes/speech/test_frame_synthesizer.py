@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.frame_synthesizer`, with a session that counts and a codec that repeats each code."""
+"""Tests of `overtone.recipes.speech.frame_synthesizer`, with a session that counts and a codec that repeats each code."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from finetune.errors import UserError
-from recipes.speech.decoding.frame_loop import DecodedCodes, FrameLoop
-from recipes.speech.frame_synthesizer import FrameVoice
-from recipes.speech.interface import SpeechRequest, SpeechSampling
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.decoding.frame_loop import DecodedCodes, FrameLoop
+from overtone.recipes.speech.frame_synthesizer import FrameVoice
+from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
 from tests.recipes.voice_clone.tones import ToneFolder, tone_folder
 
 END = 99

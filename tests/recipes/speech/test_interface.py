@@ -15,17 +15,17 @@ import numpy as np
 import pytest
 import soundfile
 
-from finetune.errors import UserError
-from recipes.speech.cli import evaluate
-from recipes.speech.evaluation import samples_during_training, systems
-from recipes.speech.evaluation.evaluation_items import Item
-from recipes.speech.frame_synthesizer import SpeechWithCodes
-from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling, Voice, VoiceFolder
-from recipes.speech.serving.text_to_speech_page import CLIP, NOBODY
-from recipes.voice_clone.inference.exported_folder import ExportedModel
-from recipes.voice_clone.inference.synthesizer import SPEECH, ExportedVoice, Request, Synthesizer
-from recipes.voice_clone.model.sampling_settings import SamplingSettings
-from recipes.voice_clone.model.sequence_layout import TokenIds
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.cli import evaluate
+from overtone.recipes.speech.evaluation import samples_during_training, systems
+from overtone.recipes.speech.evaluation.evaluation_items import Item
+from overtone.recipes.speech.frame_synthesizer import SpeechWithCodes
+from overtone.recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling, Voice, VoiceFolder
+from overtone.recipes.speech.serving.text_to_speech_page import CLIP, NOBODY
+from overtone.recipes.voice_clone.inference.exported_folder import ExportedModel
+from overtone.recipes.voice_clone.inference.synthesizer import SPEECH, ExportedVoice, Request, Synthesizer
+from overtone.recipes.voice_clone.model.sampling_settings import SamplingSettings
+from overtone.recipes.voice_clone.model.sequence_layout import TokenIds
 from tests import loopback
 from tests.finetune import tiny
 from tests.page_client import PageClient

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio.waveform import Audio, encode_flac
-from data_prep.dataset.export_formats import _write_clip
-from finetune.storage.synthetic_audio_mark import SOFTWARE, SyntheticMark, make_comment_of_copy, read_synthetic_mark
-from recipes.speech.marked_audio_encoding import encode_marked_flac, encode_marked_wav, wav_header
+from overtone.data_prep.audio.waveform import Audio, encode_flac
+from overtone.data_prep.dataset.export_formats import _write_clip
+from overtone.finetune.storage.synthetic_audio_mark import SOFTWARE, SyntheticMark, make_comment_of_copy, read_synthetic_mark
+from overtone.recipes.speech.marked_audio_encoding import encode_marked_flac, encode_marked_wav, wav_header
 
 WAVE = np.linspace(-0.9, 0.9, 4801, dtype=np.float32)
 MARK = SyntheticMark("my-voice")

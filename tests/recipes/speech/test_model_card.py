@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from finetune.exporting.model_card_metadata import split_card
-from finetune.storage import demo_models
-from recipes.speech.model_card import render_voice_card
+from overtone.finetune.exporting.model_card_metadata import split_card
+from overtone.finetune.storage import demo_models
+from overtone.recipes.speech.model_card import render_voice_card
 
 STATE: dict[str, Any] = {
     "speakers": [

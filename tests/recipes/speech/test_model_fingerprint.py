@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from recipes.speech.model_fingerprint import compute_model_key
+from overtone.recipes.speech.model_fingerprint import compute_model_key
 
 
 def test_replacing_the_model_files_changes_the_model_key(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.multi_term_loss`."""
+"""Tests of `overtone.recipes.speech.multi_term_loss`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import torch
 
-from finetune.recipe import Batch, Term
-from recipes.speech.multi_term_loss import compute_weighted_sums
+from overtone.finetune.recipe import Batch, Term
+from overtone.recipes.speech.multi_term_loss import compute_weighted_sums
 
 
 class Doubling(torch.nn.Module):

@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.passages`."""
+"""Tests of `overtone.recipes.speech.passages`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recipes.speech.interface import SpeechRequest, SpeechResult
-from recipes.speech.passages import LONGEST, SHORTEST, PassageJoiner, estimate_seconds, join_results, split_request, split_text
+from overtone.recipes.speech.interface import SpeechRequest, SpeechResult
+from overtone.recipes.speech.passages import LONGEST, SHORTEST, PassageJoiner, estimate_seconds, join_results, split_request, split_text
 
 RATE = 24000
 STORY = 'Dr. Smith went to Washington on 3. Mai 1999. He saw 3.5 birds! "Really?" she said. "Yes," he answered, and laughed. '

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from recipes.speech import reference_cache
-from recipes.speech.reference_cache import ReferenceClips
+from overtone.recipes.speech import reference_cache
+from overtone.recipes.speech.reference_cache import ReferenceClips
 
 
 def test_a_clip_is_encoded_once_until_its_content_changes(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from finetune.errors import UserError
-from finetune.storage.model_security import Kind
-from recipes.speech import request_checks
-from recipes.speech.interface import SpeechRequest
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.model_security import Kind
+from overtone.recipes.speech import request_checks
+from overtone.recipes.speech.interface import SpeechRequest
 
 
 def test_the_only_speaker_needs_no_name() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from finetune.errors import UserError
-from recipes.speech.interface import SpeechSampling
-from recipes.speech.sampling_settings import CONFIG, SamplingScheme, extend_sampling
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.interface import SpeechSampling
+from overtone.recipes.speech.sampling_settings import CONFIG, SamplingScheme, extend_sampling
 
 SHAPES = ("temperature", "top_k", "top_p")
 SCHEME = SamplingScheme(

@@ -1,12 +1,12 @@
-"""Tests of `recipes.speech.spoken_text`."""
+"""Tests of `overtone.recipes.speech.spoken_text`."""
 
 from __future__ import annotations
 
 import pytest
 
-from finetune.errors import UserError
-from recipes.speech.interface import SpeechRequest
-from recipes.speech.spoken_text import clean_text, describe_total, has_speech, prepare_request
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.interface import SpeechRequest
+from overtone.recipes.speech.spoken_text import clean_text, describe_total, has_speech, prepare_request
 
 
 @pytest.mark.parametrize(

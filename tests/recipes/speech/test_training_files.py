@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from recipes.speech.training_files import describe_training_files
+from overtone.recipes.speech.training_files import describe_training_files
 
 
 def test_the_order_of_a_mixture_does_not_change_its_description(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune.errors import UserError
-from recipes.speech.interface import SpeechRequest
-from recipes.speech.voice_base_class import LoadedVoice
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.interface import SpeechRequest
+from overtone.recipes.speech.voice_base_class import LoadedVoice
 from tests.recipes.voice_clone.tones import ToneFolder, tone_folder
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune.config import resolve
-from recipes.csm.options import Options
-from recipes.speech.voices_json_content import make_voices_state, shorten_source
+from overtone.finetune.config import resolve
+from overtone.recipes.csm.options import Options
+from overtone.recipes.speech.voices_json_content import make_voices_state, shorten_source
 
 SPEAKERS = [{"name": "bob", "clips": 2, "seconds": 3.0, "id": 1}, {"name": "ann", "clips": 3, "seconds": 1.0, "id": 0}]
 

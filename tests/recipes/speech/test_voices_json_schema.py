@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from finetune.checkpointing.checkpoint_metadata import check_recipe_state
-from finetune.errors import UserError
-from recipes.speech.voices_json_schema import VOICES, TrainedSpeaker, TrainedVoices, read_voices
+from overtone.finetune.checkpointing.checkpoint_metadata import check_recipe_state
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.voices_json_schema import VOICES, TrainedSpeaker, TrainedVoices, read_voices
 
 STATE: dict[str, Any] = {"data": {"name": "me/train.jsonl", "sha256": "ab", "clips": 3}, "base": {"name": "tiny", "revision": None}}
 

@@ -15,11 +15,11 @@ import soundfile
 import torch
 from safetensors.torch import load_file, load_model, save_file, save_model
 
-from finetune.config import Config, resolve
-from finetune.modeling.loading import materialise
-from finetune.recipe import Batch, ExportPlan, Loaded, Sample
-from recipes.voice_clone.model import tiny_checkpoint
-from recipes.voice_clone.recipe import RECIPE
+from overtone.finetune.config import Config, resolve
+from overtone.finetune.modeling.loading import materialise
+from overtone.finetune.recipe import Batch, ExportPlan, Loaded, Sample
+from overtone.recipes.voice_clone.model import tiny_checkpoint
+from overtone.recipes.voice_clone.recipe import RECIPE
 from tests.shared_folders import share_folder
 
 TEXTS = ("She counted the boats.", "It is never late!")

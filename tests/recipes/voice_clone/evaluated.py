@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.audio.waveform import Audio, encode_flac
-from recipes.speech.evaluation.audio_measures import AudioMeasures
-from recipes.speech.evaluation.evaluation_items import SEEN, UNSEEN, Item
-from recipes.speech.evaluation.intelligibility import AlignedWord, ErrorCounts
-from recipes.speech.evaluation.metric_aggregation import ScoredClip
-from recipes.speech.evaluation.results import Evaluation
-from recipes.speech.evaluation.systems import RECORDINGS, System
+from overtone.data_prep.audio.waveform import Audio, encode_flac
+from overtone.recipes.speech.evaluation.audio_measures import AudioMeasures
+from overtone.recipes.speech.evaluation.evaluation_items import SEEN, UNSEEN, Item
+from overtone.recipes.speech.evaluation.intelligibility import AlignedWord, ErrorCounts
+from overtone.recipes.speech.evaluation.metric_aggregation import ScoredClip
+from overtone.recipes.speech.evaluation.results import Evaluation
+from overtone.recipes.speech.evaluation.systems import RECORDINGS, System
 
 MARKUP = "</script><img src=x onerror=alert(1)>"
 BASE = "base, zero-shot"

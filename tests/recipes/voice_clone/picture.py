@@ -13,7 +13,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-from recipes.speech.serving.text_to_speech_page import NOBODY
+from overtone.recipes.speech.serving.text_to_speech_page import NOBODY
 
 MOST = 200_000
 """Bytes of the picture."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetune.exporting.export_provenance import CARD
+from overtone.finetune.exporting.export_provenance import CARD
 from tests import loopback
 
 ROOT = Path(__file__).resolve().parents[3]

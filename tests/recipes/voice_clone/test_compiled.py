@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch._dynamo
 
-from finetune.distributed import activation_checkpointing
-from finetune.modeling import compilation
-from recipes.voice_clone.recipe import RECIPE
+from overtone.finetune.distributed import activation_checkpointing
+from overtone.finetune.modeling import compilation
+from overtone.recipes.voice_clone.recipe import RECIPE
 from tests.finetune.graphs import unique_graphs
 
 CUTS = ((0, 1), (0, 1, 2), (2, 3), (1, 1, 2, 3, 0), (2,) * 8, (0,) * 5)

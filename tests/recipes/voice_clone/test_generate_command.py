@@ -12,11 +12,11 @@ import pytest
 import soundfile
 import torch
 
-from finetune.errors import UserError
-from finetune.storage.synthetic_audio_mark import SyntheticMark, read_synthetic_mark
-from recipes.speech.marked_audio_encoding import wav_header
-from recipes.voice_clone.inference import stock_qwen_tts
-from recipes.voice_clone.recipe import RECIPE
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.synthetic_audio_mark import SyntheticMark, read_synthetic_mark
+from overtone.recipes.speech.marked_audio_encoding import wav_header
+from overtone.recipes.voice_clone.inference import stock_qwen_tts
+from overtone.recipes.voice_clone.recipe import RECIPE
 
 ROOT = Path(__file__).resolve().parents[3]
 HELLO = ["--text", "She counted the boats.", "--max-seconds", "2"]
@@ -141,7 +141,7 @@ def test_streaming_writes_the_same_audio(one_voice: Any, tmp_path: Path, capfdbi
 
 
 def test_help_imports_no_torch() -> None:
-    parse = "import sys; from recipes.voice_clone.generate_command import COMMAND\ntry: COMMAND.parse(['--help'])"
+    parse = "import sys; from overtone.recipes.voice_clone.generate_command import COMMAND\ntry: COMMAND.parse(['--help'])"
     code = f"{parse}\nfinally: assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0 and "--max-seconds" in done.stdout

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from finetune.__main__ import main
-from recipes.speech.cli import evaluate
-from recipes.speech.serving import serve_command
+from overtone.finetune.__main__ import main
+from overtone.recipes.speech.cli import evaluate
+from overtone.recipes.speech.serving import serve_command
 from tests import loopback
 from tests.finetune import fake_hub
 from tests.finetune.fake_hub import COMMIT, Hub

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from finetune.config import resolve
-from finetune.config_key_descriptions import fields
-from finetune.errors import UserError
-from finetune.recipe import find_recipe, load_options
-from recipes.voice_clone.options import Options
+from overtone.finetune.config import resolve
+from overtone.finetune.config_key_descriptions import fields
+from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import find_recipe, load_options
+from overtone.recipes.voice_clone.options import Options
 
 OPTIONS = {
     "trainable": "no_text_embedding",

@@ -21,19 +21,19 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from finetune.checkpointing import rank_shards
-from finetune.checkpointing.checkpoint import Saver
-from finetune.checkpointing.rank_shards import TensorEntry
-from finetune.config import Config, resolve
-from finetune.data import batching
-from finetune.distributed import process_group
-from finetune.exporting import export
-from finetune.modeling import loading
-from finetune.storage import files
-from finetune.training import loop, setup
-from finetune.training.step import Training, train_step
-from recipes.voice_clone.model import config_factory, tiny_checkpoint
-from recipes.voice_clone.recipe import RECIPE
+from overtone.finetune.checkpointing import rank_shards
+from overtone.finetune.checkpointing.checkpoint import Saver
+from overtone.finetune.checkpointing.rank_shards import TensorEntry
+from overtone.finetune.config import Config, resolve
+from overtone.finetune.data import batching
+from overtone.finetune.distributed import process_group
+from overtone.finetune.exporting import export
+from overtone.finetune.modeling import loading
+from overtone.finetune.storage import files
+from overtone.finetune.training import loop, setup
+from overtone.finetune.training.step import Training, train_step
+from overtone.recipes.voice_clone.model import config_factory, tiny_checkpoint
+from overtone.recipes.voice_clone.recipe import RECIPE
 
 GIB = 2**30
 MEMORY, DISK = 20 * GIB, 20 * GIB
@@ -178,7 +178,7 @@ def write_base(folder: Path) -> Path:
 
 def stock_model(shape: dict[str, object]) -> nn.Module:
     """The package's own model on meta, speaker encoder included."""
-    from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
+    from overtone.data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
 
     import_qwen_tts()
     from qwen_tts.core.models import Qwen3TTSConfig, Qwen3TTSForConditionalGeneration

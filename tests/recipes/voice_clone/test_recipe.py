@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from finetune.config import resolve
-from finetune.recipe import find_recipe, load_recipe
-from recipes.voice_clone.options import Options
-from recipes.voice_clone.recipe import RECIPE
+from overtone.finetune.config import resolve
+from overtone.finetune.recipe import find_recipe, load_recipe
+from overtone.recipes.voice_clone.options import Options
+from overtone.recipes.voice_clone.recipe import RECIPE
 
 FOLDER = Path(__file__).resolve().parents[3] / "recipes" / "voice_clone"
 
@@ -22,7 +22,10 @@ def test_the_recipe_is_found_by_name() -> None:
 
 
 def test_importing_the_recipe_does_not_import_torch() -> None:
-    code = "import sys, recipes.voice_clone.recipe; print([m for m in ('torch', 'transformers', 'qwen_tts', 'numpy') if m in sys.modules])"
+    code = (
+        "import sys, overtone.recipes.voice_clone.recipe; "
+        "print([m for m in ('torch', 'transformers', 'qwen_tts', 'numpy') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=FOLDER.parents[1])
     assert done.stdout.strip() == "[]"
 

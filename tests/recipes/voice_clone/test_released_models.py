@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from recipes.voice_clone.model.config_factory import RELEASED as SIZES
-from recipes.voice_clone.released_models import RELEASED
+from overtone.recipes.voice_clone.model.config_factory import RELEASED as SIZES
+from overtone.recipes.voice_clone.released_models import RELEASED
 
 
 def test_each_released_size_has_its_own_config() -> None:

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data_prep.pages.request_validation import HEADERS
-from recipes.serving.access_control import AccessPolicy
-from recipes.speech.serving.metrics import SpeechServerMetrics
-from recipes.speech.serving.openai_api import Limits
-from recipes.speech.serving.request_queue import SpeechQueue
-from recipes.speech.serving.serve_command import build_app
-from recipes.speech.serving.text_to_speech_page import CLIP, NOBODY
-from recipes.speech.serving.uploaded_clips import Clips
-from recipes.voice_clone.inference.synthesizer import open_synthesizer
+from overtone.data_prep.pages.request_validation import HEADERS
+from overtone.recipes.serving.access_control import AccessPolicy
+from overtone.recipes.speech.serving.metrics import SpeechServerMetrics
+from overtone.recipes.speech.serving.openai_api import Limits
+from overtone.recipes.speech.serving.request_queue import SpeechQueue
+from overtone.recipes.speech.serving.serve_command import build_app
+from overtone.recipes.speech.serving.text_to_speech_page import CLIP, NOBODY
+from overtone.recipes.speech.serving.uploaded_clips import Clips
+from overtone.recipes.voice_clone.inference.synthesizer import open_synthesizer
 from tests.asgi import ANYTHING, HOME, JSON, App
 from tests.recipes.speech.serving.test_uploaded_clips import HeldDecoder
 

@@ -1,10 +1,10 @@
-"""Tests of `recipes.voice_clone.speech_verbs`."""
+"""Tests of `overtone.recipes.voice_clone.speech_verbs`."""
 
 from __future__ import annotations
 
-from recipes.voice_clone.generate_command import COMMAND
-from recipes.voice_clone.recipe import RECIPE
-from recipes.voice_clone.speech_verbs import VERBS
+from overtone.recipes.voice_clone.generate_command import COMMAND
+from overtone.recipes.voice_clone.recipe import RECIPE
+from overtone.recipes.voice_clone.speech_verbs import VERBS
 
 
 def test_the_verbs_are_those_of_the_recipe() -> None:

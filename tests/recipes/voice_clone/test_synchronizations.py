@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from finetune.distributed.process_group import join, leave
-from finetune.training import setup
-from recipes.voice_clone.recipe import RECIPE
+from overtone.finetune.distributed.process_group import join, leave
+from overtone.finetune.training import setup
+from overtone.recipes.voice_clone.recipe import RECIPE
 from tests.finetune.synchronizations import report, waits_of_steps
 
 EVERYTHING_RANDOM = (("options.sub_frames", "0.5"), ("options.frame_dropout", "0.2"), ("train.activation_checkpointing", "selective"))
@@ -29,4 +29,4 @@ def test_a_step_synchronizes_with_the_gpu_once_and_a_micro_batch_never(
     finally:
         leave()
     for found in waits:
-        assert len(found) == 1 and found[0].place.startswith("finetune/training/step.py"), report(found)
+        assert len(found) == 1 and found[0].place.startswith("overtone/finetune/training/step.py"), report(found)

@@ -11,22 +11,22 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from data_prep.__main__ import main as data_prep
-from data_prep.audio.waveform import MASTER_RATE, Samples
-from data_prep.audio_codecs.selection import open_speaker_encoder
-from finetune import train
-from finetune.exporting import export
-from finetune.storage import demo_models, files
-from recipes.speech.evaluation import speaker_similarity, systems
-from recipes.speech.evaluation.evaluation_items import Item
-from recipes.speech.evaluation.scoring import read_clip
-from recipes.speech.interface import SpeechSampling
-from recipes.voice_clone.demo import pipeline
-from recipes.voice_clone.inference.synthesizer import SPEECH
-from recipes.voice_clone.model import qwen3_tts_model
-from recipes.voice_clone.studio import recognizers
-from recipes.voice_clone.studio.corpus import grammar
-from recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES, speak
+from overtone.data_prep.__main__ import main as data_prep
+from overtone.data_prep.audio.waveform import MASTER_RATE, Samples
+from overtone.data_prep.audio_codecs.selection import open_speaker_encoder
+from overtone.finetune import train
+from overtone.finetune.exporting import export
+from overtone.finetune.storage import demo_models, files
+from overtone.recipes.speech.evaluation import speaker_similarity, systems
+from overtone.recipes.speech.evaluation.evaluation_items import Item
+from overtone.recipes.speech.evaluation.scoring import read_clip
+from overtone.recipes.speech.interface import SpeechSampling
+from overtone.recipes.voice_clone.demo import pipeline
+from overtone.recipes.voice_clone.inference.synthesizer import SPEECH
+from overtone.recipes.voice_clone.model import qwen3_tts_model
+from overtone.recipes.voice_clone.studio import recognizers
+from overtone.recipes.voice_clone.studio.corpus import grammar
+from overtone.recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES, speak
 
 pytestmark = pytest.mark.slow
 KNOWN = pipeline.NEW_VOICE / "known"

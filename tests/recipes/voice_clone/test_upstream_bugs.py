@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LogitsProcessorList
 
-from finetune.modeling.loss_head import LossHead
-from finetune.recipe import Sample
-from recipes.voice_clone.inference import stock_qwen_tts
-from recipes.voice_clone.model import qwen3_tts_model, sequence_layout
-from recipes.voice_clone.model.sequence_layout import IGNORE
-from recipes.voice_clone.recipe import RECIPE
+from overtone.finetune.modeling.loss_head import LossHead
+from overtone.finetune.recipe import Sample
+from overtone.recipes.voice_clone.inference import stock_qwen_tts
+from overtone.recipes.voice_clone.model import qwen3_tts_model, sequence_layout
+from overtone.recipes.voice_clone.model.sequence_layout import IGNORE
+from overtone.recipes.voice_clone.recipe import RECIPE
 from tests.recipes.forced_generation import ForcedTokens
 
 

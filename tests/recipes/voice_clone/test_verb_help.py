@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from finetune.__main__ import main
-from recipes.voice_clone.verb_help import HELP
+from overtone.finetune.__main__ import main
+from overtone.recipes.voice_clone.verb_help import HELP
 
 
 @pytest.mark.parametrize(("verb", "option"), [("generate", "--streamed-text"), ("serve", "--token-file")])

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from finetune.errors import UserError
-from recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling
-from recipes.speech.serving.serve_command import serve
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling
+from overtone.recipes.speech.serving.serve_command import serve
 
 RATE, FRAME_RATE, FILE = 24_000, 20.0, "tones.json"
 FRAME = round(RATE / FRAME_RATE)
@@ -113,5 +113,9 @@ TONES = SpeechRecipe("tones", ToneFolder.inspect, trained_speakers=lambda state:
 if __name__ == "__main__":
     code = serve(TONES.inspect, {folder: Path(folder) for folder in sys.argv[2:]}, ["--port", sys.argv[1], "--max-seconds", "1"])
     # Few enough for the pipe, which is read only after this process has ended.
-    print("modules:", *(name for name in sorted(sys.modules) if name in ("qwen_tts", "torch") or name.startswith("recipes.")), flush=True)
+    print(
+        "modules:",
+        *(name for name in sorted(sys.modules) if name in ("qwen_tts", "torch") or name.startswith("overtone.recipes.")),
+        flush=True,
+    )
     sys.exit(code)

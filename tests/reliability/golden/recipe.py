@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from finetune.config import Config
-from finetune.recipe import Loaded
+from overtone.finetune.config import Config
+from overtone.finetune.recipe import Loaded
 from tests.byte_model.recipe import RECIPE as WHOLE
 
 

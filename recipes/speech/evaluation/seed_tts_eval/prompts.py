@@ -9,10 +9,10 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from finetune.data.row_problems import RowProblem, format_row_problems
-from finetune.errors import UserError
-from finetune.storage.text_lines import read_lines
-from recipes.speech.evaluation.seed_tts_eval.word_error_rate import Language, normalize
+from overtone.finetune.data.row_problems import RowProblem, format_row_problems
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.text_lines import read_lines
+from overtone.recipes.speech.evaluation.seed_tts_eval.word_error_rate import Language, normalize
 
 NAME = re.compile(r"(?!\.{1,2}$)[^/\\\x00-\x1f]{1,200}")
 FIELDS = "name|prompt text|prompt wav|text"

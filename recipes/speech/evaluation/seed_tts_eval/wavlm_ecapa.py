@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from data_prep.audio.waveform import SPEECH_RATE
-from data_prep.parallel.devices import choose_device
-from data_prep.parallel.torch_settings import disable_tf32
-from finetune.errors import UserError
-from finetune.storage import files, input_files
-from finetune.storage.model_security import load_pickled_weights
+from overtone.data_prep.audio.waveform import SPEECH_RATE
+from overtone.data_prep.parallel.devices import choose_device
+from overtone.data_prep.parallel.torch_settings import disable_tf32
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files, input_files
+from overtone.finetune.storage.model_security import load_pickled_weights
 
 OPTION = "--protocol-similarity"
 PUBLISHED = "wavlm_large_finetune.pth"

@@ -14,16 +14,16 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from data_prep.audio.waveform import SPEECH_RATE
-from data_prep.parallel.devices import choose_device
-from data_prep.parallel.torch_settings import disable_tf32
-from data_prep.transcription.whisper_conversion import KIND, WEIGHTS
-from finetune.errors import UserError
-from finetune.storage import files, input_files
-from finetune.storage.hub_download import commit_of
-from finetune.storage.model_resolver import resolve_model
-from finetune.storage.model_security import admit, require_safetensors, require_weights
-from finetune.storage.strict_json import first_line
+from overtone.data_prep.audio.waveform import SPEECH_RATE
+from overtone.data_prep.parallel.devices import choose_device
+from overtone.data_prep.parallel.torch_settings import disable_tf32
+from overtone.data_prep.transcription.whisper_conversion import KIND, WEIGHTS
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files, input_files
+from overtone.finetune.storage.hub_download import commit_of
+from overtone.finetune.storage.model_resolver import resolve_model
+from overtone.finetune.storage.model_security import admit, require_safetensors, require_weights
+from overtone.finetune.storage.strict_json import first_line
 
 PUBLISHED = "openai/whisper-large-v3"
 """The protocol's model for English."""

@@ -1,6 +1,6 @@
 """Codes of training clips at random places of the frame grid, for the base's last training.
 
-    python -m recipes.voice_clone.studio.base.codes_at_frame_offsets [--corpus runs/studio/corpus] [--clips 24000] [--workers 2]
+    python -m overtone.recipes.voice_clone.studio.base.codes_at_frame_offsets [--corpus runs/studio/corpus] [--clips 24000] [--workers 2]
 
 Reads `base-train.jsonl` and `base-val.jsonl` (`prepare_base_training`); they need no codes. Writes `base-train-shifted.jsonl`, a random
 choice of the training clips, and `base-val-shifted.jsonl`: each clip with the codes that it has after silence of a random part of a frame.
@@ -24,14 +24,14 @@ import numpy as np
 import soundfile
 import torch
 
-from data_prep.audio_codecs import qwen3_tts_codec
-from data_prep.audio_codecs.qwen3_tts_codec import SAMPLES_PER_FRAME, LoadedQwenCodec
-from finetune.errors import UserError, exit_code
-from finetune.storage import files, strict_json
-from finetune.storage.text_lines import read_lines
-from finetune.terminal import print_diagnostic
-from recipes.voice_clone.studio.base import prepare_base_training
-from recipes.voice_clone.studio.corpus import make_corpus
+from overtone.data_prep.audio_codecs import qwen3_tts_codec
+from overtone.data_prep.audio_codecs.qwen3_tts_codec import SAMPLES_PER_FRAME, LoadedQwenCodec
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.storage import files, strict_json
+from overtone.finetune.storage.text_lines import read_lines
+from overtone.finetune.terminal import print_diagnostic
+from overtone.recipes.voice_clone.studio.base import prepare_base_training
+from overtone.recipes.voice_clone.studio.corpus import make_corpus
 
 CLIPS = 24_000
 TASK, BATCH = 512, 8
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a file. Raises `UserError` if it does not exist."""
     if not path.exists():
-        raise UserError(f"{path} is missing; create it: python -m recipes.voice_clone.studio.base.prepare_base_training")
+        raise UserError(f"{path} is missing; create it: python -m overtone.recipes.voice_clone.studio.base.prepare_base_training")
     return [strict_json.loads_object(line) for line in read_lines(path)]
 
 

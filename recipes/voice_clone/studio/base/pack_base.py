@@ -1,6 +1,6 @@
 """Measure the base that the recipe trained and pack it as `qwen3-tts-demo-base`, with its card and figures.
 
-    python -m recipes.voice_clone.studio.base.pack_base [RUN] [--corpus runs/studio/corpus] [--to FOLDER]
+    python -m overtone.recipes.voice_clone.studio.base.pack_base [RUN] [--corpus runs/studio/corpus] [--to FOLDER]
 
 Packs the newest checkpoint of RUN (default runs/studio/base/run). whisper-demo-en and codec-demo must be packed before: the first measures
 the WER; the second is a part of the base and is shipped once. Measures what a user gets: held-out sentences, each voice cloned from another
@@ -17,29 +17,29 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep.audio.waveform import Samples
-from data_prep.audio_codecs import qwen3_tts_codec
-from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
-from data_prep.transcription import demo_whisper
-from finetune.checkpointing import checkpoint
-from finetune.errors import UserError, exit_code
-from finetune.exporting import export
-from finetune.modeling.loading import tensor_shapes
-from finetune.storage import demo_models, files
-from finetune.terminal import print_line
-from recipes.speech.evaluation import systems
-from recipes.speech.evaluation.evaluation_items import Item
-from recipes.speech.evaluation.scoring import read_clip
-from recipes.speech.interface import SpeechSampling
-from recipes.speech.sampling_settings import CONFIG
-from recipes.speech.voices_json_schema import VOICES
-from recipes.voice_clone.inference.synthesizer import SPEECH
-from recipes.voice_clone.model.sampling_settings import STOCK
-from recipes.voice_clone.studio import pocketsphinx_recognizer, recognizers
-from recipes.voice_clone.studio.base import prepare_base_training
-from recipes.voice_clone.studio.codec import measure_codec, pack_codec
-from recipes.voice_clone.studio.corpus import grammar, make_corpus
-from recipes.voice_clone.studio.recognizers import WordErrorMeasure
+from overtone.data_prep.audio.waveform import Samples
+from overtone.data_prep.audio_codecs import qwen3_tts_codec
+from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
+from overtone.data_prep.transcription import demo_whisper
+from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.exporting import export
+from overtone.finetune.modeling.loading import tensor_shapes
+from overtone.finetune.storage import demo_models, files
+from overtone.finetune.terminal import print_line
+from overtone.recipes.speech.evaluation import systems
+from overtone.recipes.speech.evaluation.evaluation_items import Item
+from overtone.recipes.speech.evaluation.scoring import read_clip
+from overtone.recipes.speech.interface import SpeechSampling
+from overtone.recipes.speech.sampling_settings import CONFIG
+from overtone.recipes.speech.voices_json_schema import VOICES
+from overtone.recipes.voice_clone.inference.synthesizer import SPEECH
+from overtone.recipes.voice_clone.model.sampling_settings import STOCK
+from overtone.recipes.voice_clone.studio import pocketsphinx_recognizer, recognizers
+from overtone.recipes.voice_clone.studio.base import prepare_base_training
+from overtone.recipes.voice_clone.studio.codec import measure_codec, pack_codec
+from overtone.recipes.voice_clone.studio.corpus import grammar, make_corpus
+from overtone.recipes.voice_clone.studio.recognizers import WordErrorMeasure
 
 NAME = "qwen3-tts-demo-base"
 RECOGNIZERS = (demo_whisper.NAME, pocketsphinx_recognizer.NAME)

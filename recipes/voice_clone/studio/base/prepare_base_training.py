@@ -1,6 +1,7 @@
 """Make the start of the demo base's training: an untrained checkpoint with a few million parameters, and the training data.
 
-    python -m recipes.voice_clone.studio.base.prepare_base_training [FOLDER] [--corpus runs/studio/corpus] [--codec runs/studio/codec/coder]
+    python -m overtone.recipes.voice_clone.studio.base.prepare_base_training [FOLDER] [--corpus runs/studio/corpus]
+        [--codec runs/studio/codec/coder]
 
 Writes `start/` to FOLDER (default runs/studio/base): a Base model with the files of a released one, with a text tokenizer for the grammar,
 talker and code predictor with random weights, a speaker encoder that distinguishes voices (`closed_form_speaker_encoder`), and the codec.
@@ -21,15 +22,15 @@ from typing import Any
 import soundfile
 from safetensors.torch import load_file, save
 
-from data_prep.audio_codecs import qwen3_tts_speaker_encoder
-from data_prep.audio_codecs.qwen3_tts_codec import find_codec, read_codebook_size
-from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER as TOKENIZER
-from finetune.errors import UserError, exit_code
-from finetune.storage import files
-from finetune.terminal import print_line
-from recipes.voice_clone.model import tiny_checkpoint
-from recipes.voice_clone.model.config_factory import ModelSize, make_model_config
-from recipes.voice_clone.studio.corpus import closed_form_speaker_encoder, grammar, make_corpus
+from overtone.data_prep.audio_codecs import qwen3_tts_speaker_encoder
+from overtone.data_prep.audio_codecs.qwen3_tts_codec import find_codec, read_codebook_size
+from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER as TOKENIZER
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.storage import files
+from overtone.finetune.terminal import print_line
+from overtone.recipes.voice_clone.model import tiny_checkpoint
+from overtone.recipes.voice_clone.model.config_factory import ModelSize, make_model_config
+from overtone.recipes.voice_clone.studio.corpus import closed_form_speaker_encoder, grammar, make_corpus
 
 FOLDER = Path("runs/studio/base")
 CODEC = Path("runs/studio/codec/coder")

@@ -1,6 +1,6 @@
 """Spliced clips, from which the base learns to read: codes of single words in random order.
 
-    python -m recipes.voice_clone.studio.base.spliced_clips [--corpus runs/studio/corpus]
+    python -m overtone.recipes.voice_clone.studio.base.spliced_clips [--corpus runs/studio/corpus]
 
 Needs the codes of `base-alone.jsonl` and `base-train.jsonl` (`prepare_base_training`). Writes `base-spliced.jsonl`, and `base-mixed.jsonl`:
 `base-train.jsonl` with some spliced clips. At each joint, only the text predicts the next code: a model that does not read pays log 200
@@ -20,11 +20,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from finetune.errors import UserError, exit_code
-from finetune.storage import files
-from finetune.storage.text_lines import read_lines
-from recipes.voice_clone.studio.corpus import make_corpus
-from recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.storage import files
+from overtone.finetune.storage.text_lines import read_lines
+from overtone.recipes.voice_clone.studio.corpus import make_corpus
+from overtone.recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES
 
 Row = dict[str, Any]
 Frames = list[list[int]]
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
 def read_coded_rows(path: Path) -> list[Row]:
     """The rows of a file. Raises `UserError` if it does not exist, or if a row has no codes."""
     if not path.exists():
-        raise UserError(f"{path} is missing; create it: python -m recipes.voice_clone.studio.base.prepare_base_training")
+        raise UserError(f"{path} is missing; create it: python -m overtone.recipes.voice_clone.studio.base.prepare_base_training")
     rows = [json.loads(line) for line in read_lines(path)]
     for number, row in enumerate(rows, start=1):
         if "audio_codes" not in row:

@@ -14,7 +14,7 @@ from safetensors import torch as safetensors_torch
 from sklearn.cluster import KMeans
 from torch import Tensor
 
-from finetune.storage import files
+from overtone.finetune.storage import files
 
 ENTRIES, WIDTH = 256, 64
 """Entries of each codebook, and their length."""

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
-from finetune.storage import files
+from overtone.data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
+from overtone.finetune.storage import files
 
 from ...model.config_factory import PREPROCESSOR_CONFIG, make_codec_config
 from .codebooks import ENTRIES, WIDTH, Codebooks

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_prep.audio.librosa_import import import_librosa
-from data_prep.audio.waveform import MASTER_RATE
-from data_prep.audio_codecs.qwen3_tts_codec import SAMPLES_PER_FRAME
+from overtone.data_prep.audio.librosa_import import import_librosa
+from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.audio_codecs.qwen3_tts_codec import SAMPLES_PER_FRAME
 
 from ..resumable_training import Schedule, train_parameters
 from .codebooks import WIDTH

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_prep.audio_codecs.qwen3_tts_codec import SAMPLES_PER_FRAME
+from overtone.data_prep.audio_codecs.qwen3_tts_codec import SAMPLES_PER_FRAME
 
 from ..resumable_training import Schedule, train_parameters
 from .codebooks import Codebooks

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from scipy.signal import decimate
 from torch import Tensor
 
-from data_prep.audio.librosa_import import import_librosa
-from data_prep.audio.waveform import MASTER_RATE, Samples
-from data_prep.audio_codecs.qwen3_tts_codec import SAMPLES_PER_FRAME
+from overtone.data_prep.audio.librosa_import import import_librosa
+from overtone.data_prep.audio.waveform import MASTER_RATE, Samples
+from overtone.data_prep.audio_codecs.qwen3_tts_codec import SAMPLES_PER_FRAME
 
 HOP, WINDOW, FFT, BANDS = 240, 800, 1024, 64
 SPECTRA = SAMPLES_PER_FRAME // HOP

@@ -1,6 +1,6 @@
 """Measure how well a codec preserves speech: on held-out sentences of every voice of the corpus, through the stock loader.
 
-    python -m recipes.voice_clone.studio.codec.measure_codec [--model codec-demo] [--corpus runs/studio/corpus] [--asr RECOGNIZER]…
+    python -m overtone.recipes.voice_clone.studio.codec.measure_codec [--model codec-demo] [--corpus runs/studio/corpus] [--asr RECOGNIZER]…
 
 Distances are between the original and its reconstruction; `mean_frame` is the distance to the average sound of all clips. A classifier
 trained on other, original clips identifies the speaker. The WER is measured only with --asr, which may be given more than once.
@@ -21,16 +21,16 @@ from numpy.typing import NDArray
 from scipy.fft import dct
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from data_prep.audio.waveform import MASTER_RATE, Samples
-from data_prep.audio_codecs.qwen3_tts_codec import encode_clips, find_codec, load_codec
-from finetune.errors import UserError, exit_code
-from finetune.terminal import print_line
-from recipes.voice_clone.studio import recognizers
-from recipes.voice_clone.studio.codec.frame_features import FrameFeatures
-from recipes.voice_clone.studio.codec.train_codec import load_clips
-from recipes.voice_clone.studio.codec.training_clips import CodecClip, make_clip
-from recipes.voice_clone.studio.corpus.make_corpus import FOLDER as CORPUS
-from recipes.voice_clone.studio.recognizers import WordErrorMeasure
+from overtone.data_prep.audio.waveform import MASTER_RATE, Samples
+from overtone.data_prep.audio_codecs.qwen3_tts_codec import encode_clips, find_codec, load_codec
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.terminal import print_line
+from overtone.recipes.voice_clone.studio import recognizers
+from overtone.recipes.voice_clone.studio.codec.frame_features import FrameFeatures
+from overtone.recipes.voice_clone.studio.codec.train_codec import load_clips
+from overtone.recipes.voice_clone.studio.codec.training_clips import CodecClip, make_clip
+from overtone.recipes.voice_clone.studio.corpus.make_corpus import FOLDER as CORPUS
+from overtone.recipes.voice_clone.studio.recognizers import WordErrorMeasure
 
 SENTENCES, REFERENCE_CLIPS = 16, 40
 """Sentences per voice to measure, and clips per voice to train the speaker classifier."""

@@ -1,6 +1,6 @@
 """Measure the codec that `train_codec` trained and pack it as `codec-demo`, with its card and figures.
 
-    python -m recipes.voice_clone.studio.codec.pack_codec [FOLDER] [--corpus runs/studio/corpus] [--asr RECOGNIZER]… [--to FOLDER]
+    python -m overtone.recipes.voice_clone.studio.codec.pack_codec [FOLDER] [--corpus runs/studio/corpus] [--asr RECOGNIZER]… [--to FOLDER]
 
 FOLDER is that of the training (default runs/studio/codec). The decoder need not be finished; the card states its steps.
 """
@@ -13,15 +13,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER as TOKENIZER
-from finetune.errors import UserError, exit_code
-from finetune.storage import demo_models, files
-from finetune.terminal import print_line
-from recipes.voice_clone.studio import recognizers
-from recipes.voice_clone.studio.codec import codebooks, codec_model, decoder_training, encoder_training, measure_codec, train_codec
-from recipes.voice_clone.studio.corpus.make_corpus import FOLDER as CORPUS
-from recipes.voice_clone.studio.corpus.voices import VOICES
-from recipes.voice_clone.studio.resumable_training import restore_parameters
+from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER as TOKENIZER
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.storage import demo_models, files
+from overtone.finetune.terminal import print_line
+from overtone.recipes.voice_clone.studio import recognizers
+from overtone.recipes.voice_clone.studio.codec import codebooks, codec_model, decoder_training, encoder_training, measure_codec, train_codec
+from overtone.recipes.voice_clone.studio.corpus.make_corpus import FOLDER as CORPUS
+from overtone.recipes.voice_clone.studio.corpus.voices import VOICES
+from overtone.recipes.voice_clone.studio.resumable_training import restore_parameters
 
 NAME = "codec-demo"
 
@@ -55,7 +55,8 @@ def assemble_model(folder: Path) -> tuple[Any, dict[str, int]]:
     for part in ("books", "encoder", "wave"):
         if not (folder / f"{part}.safetensors").is_file():
             raise UserError(
-                f"{folder / part}.safetensors is missing; train it first: python -m recipes.voice_clone.studio.codec.train_codec {folder}"
+                f"{folder / part}.safetensors is missing; "
+                f"train it first: python -m overtone.recipes.voice_clone.studio.codec.train_codec {folder}"
             )
     model = codec_model.build_model(seed=0)
     steps = {
@@ -103,8 +104,8 @@ Measured on {figures["clips"]} held-out sentences of these voices ({figures["sec
 whisper-demo-en is a small recognizer that we trained on these voices and on output of this codec (other sentences); a released Whisper has
 higher rates. pocketsphinx, restricted to the demo's grammar, was trained on neither.
 
-Made by `python -m recipes.voice_clone.studio.codec.train_codec`, measured and packed by
-`python -m recipes.voice_clone.studio.codec.pack_codec`, from speech of Debian's flite, festival and
+Made by `python -m overtone.recipes.voice_clone.studio.codec.train_codec`, measured and packed by
+`python -m overtone.recipes.voice_clone.studio.codec.pack_codec`, from speech of Debian's flite, festival and
 espeak-ng (licences: `recipes/voice_clone/studio/README.md`). Licence: Apache-2.0.
 """
 

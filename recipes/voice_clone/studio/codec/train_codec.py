@@ -1,6 +1,6 @@
 """Train the demo codec: a small Qwen3-TTS 12 Hz tokenizer for the studio's voices.
 
-    python -m recipes.voice_clone.studio.codec.train_codec [FOLDER] [--corpus runs/studio/corpus] [--wave-steps 8000]
+    python -m overtone.recipes.voice_clone.studio.codec.train_codec [FOLDER] [--corpus runs/studio/corpus] [--wave-steps 8000]
 
 Four parts, each a plain supervised problem: codebooks by k-means; the encoder by regression; the front of the decoder by regression; the
 decoder by distances between spectra. FOLDER (default runs/studio/codec) has the weights of each part; the same command resumes an
@@ -22,17 +22,17 @@ import soundfile
 import torch
 from safetensors.torch import load_file, save
 
-from data_prep.audio_codecs.qwen3_tts_codec import load_codec
-from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER as TOKENIZER
-from finetune.errors import UserError, exit_code
-from finetune.storage import files
-from finetune.terminal import print_line
-from recipes.voice_clone.studio.codec import codebooks, codec_model, decoder_training, encoder_training
-from recipes.voice_clone.studio.codec.decoder_training import EncodedClip
-from recipes.voice_clone.studio.codec.training_clips import CodecClip, draw_gains, make_clip
-from recipes.voice_clone.studio.corpus.grammar import Split
-from recipes.voice_clone.studio.corpus.make_corpus import FOLDER as CORPUS
-from recipes.voice_clone.studio.corpus.make_corpus import read_corpus, select_first
+from overtone.data_prep.audio_codecs.qwen3_tts_codec import load_codec
+from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER as TOKENIZER
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.storage import files
+from overtone.finetune.terminal import print_line
+from overtone.recipes.voice_clone.studio.codec import codebooks, codec_model, decoder_training, encoder_training
+from overtone.recipes.voice_clone.studio.codec.decoder_training import EncodedClip
+from overtone.recipes.voice_clone.studio.codec.training_clips import CodecClip, draw_gains, make_clip
+from overtone.recipes.voice_clone.studio.corpus.grammar import Split
+from overtone.recipes.voice_clone.studio.corpus.make_corpus import FOLDER as CORPUS
+from overtone.recipes.voice_clone.studio.corpus.make_corpus import read_corpus, select_first
 
 FOLDER = Path("runs/studio/codec")
 PER_VOICE, HELD_OUT = 150, 8
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
     model, coded = train_encoder_side(options.folder, train, load_clips(options.corpus, "held_out", HELD_OUT), options.seed)
     decoder_training.train_front(model, coded, options.folder / "front", options.seed + 2, FRONT_STEPS)
     decoder_training.train_wave(model, coded, options.folder / "wave", options.seed + 3, options.wave_steps)
-    print_line(f"next: python -m recipes.voice_clone.studio.codec.pack_codec {options.folder}")
+    print_line(f"next: python -m overtone.recipes.voice_clone.studio.codec.pack_codec {options.folder}")
     return 0
 
 

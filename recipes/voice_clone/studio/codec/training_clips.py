@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_prep.audio.waveform import Samples
-from data_prep.audio_codecs.qwen3_tts_codec import SAMPLES_PER_FRAME
+from overtone.data_prep.audio.waveform import Samples
+from overtone.data_prep.audio_codecs.qwen3_tts_codec import SAMPLES_PER_FRAME
 
 from .frame_features import SPECTRA, FrameFeatures, extract_features, pad_to_frames
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch import Tensor, nn
 
-from data_prep.audio.waveform import MASTER_RATE, Samples
-from data_prep.audio_codecs import qwen3_tts_speaker_encoder
+from overtone.data_prep.audio.waveform import MASTER_RATE, Samples
+from overtone.data_prep.audio_codecs import qwen3_tts_speaker_encoder
 
 SIZES = (0.8, 0.9, 1.0, 1.12, 1.25)
 """Sizes of the vocal tract to which each voice is resampled: at 0.8, it is a quarter slower and lower."""

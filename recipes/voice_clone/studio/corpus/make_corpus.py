@@ -1,6 +1,6 @@
 """Make the corpus of the demo models: sentences of the grammar, spoken by synthetic voices.
 
-    python -m recipes.voice_clone.studio.corpus.make_corpus [FOLDER] [--sentences-per-voice N] [--seed 0]
+    python -m overtone.recipes.voice_clone.studio.corpus.make_corpus [FOLDER] [--sentences-per-voice N] [--seed 0]
 
 Needs Debian's flite, festival with festvox-kdlpc16k and espeak-ng. Writes to FOLDER (default runs/studio/corpus) `audio/<speaker>/*.flac`
 (24 kHz mono), `lexicon.json` (phones of every word) and, last, `corpus.jsonl`. The same seed gives the same bytes. Existing clips are kept,
@@ -26,13 +26,13 @@ from typing import Any, Literal
 
 import soundfile
 
-from data_prep.audio.waveform import Audio, encode_flac
-from finetune.errors import UserError, exit_code
-from finetune.storage import files
-from finetune.terminal import print_line
-from recipes.voice_clone.studio.corpus import grammar
-from recipes.voice_clone.studio.corpus.closed_form_speaker_encoder import resample_voice
-from recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES, RATE, VOICES, SyntheticVoice, list_phones, speak
+from overtone.data_prep.audio.waveform import Audio, encode_flac
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.storage import files
+from overtone.finetune.terminal import print_line
+from overtone.recipes.voice_clone.studio.corpus import grammar
+from overtone.recipes.voice_clone.studio.corpus.closed_form_speaker_encoder import resample_voice
+from overtone.recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES, RATE, VOICES, SyntheticVoice, list_phones, speak
 
 FOLDER = Path("runs/studio/corpus")
 Split = Literal["train", "held_out", "more", "sizes", "words", "alone"]
@@ -185,7 +185,7 @@ def read_corpus(folder: Path) -> Iterator[dict[str, Any]]:
     """The rows of a finished corpus. Raises `UserError` if there is none."""
     path = folder / "corpus.jsonl"
     if not path.exists():
-        raise UserError(f"{path} is missing; create it: python -m recipes.voice_clone.studio.corpus.make_corpus {folder}")
+        raise UserError(f"{path} is missing; create it: python -m overtone.recipes.voice_clone.studio.corpus.make_corpus {folder}")
     with path.open(encoding="utf-8") as stream:
         yield from map(json.loads, stream)
 

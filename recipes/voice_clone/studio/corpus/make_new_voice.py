@@ -1,6 +1,6 @@
 """Rebuild the material for the new voice: raw recordings of a voice that is new to the base, and clips to evaluate a model of it.
 
-    python -m recipes.voice_clone.studio.corpus.make_new_voice [FOLDER] [--seed 7]
+    python -m overtone.recipes.voice_clone.studio.corpus.make_new_voice [FOLDER] [--seed 7]
 
 Needs Debian's flite, festival with festvox-kdlpc16k and espeak-ng. You need not run this: its output is in the repository. Writes to FOLDER
 (default: `new_voice/` beside this file)
@@ -27,11 +27,11 @@ import numpy as np
 import soundfile
 import soxr
 
-from finetune.errors import UserError, exit_code
-from finetune.storage import files
-from finetune.terminal import print_line
-from recipes.voice_clone.studio.corpus import grammar
-from recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES, NEW_VOICE, RATE, SyntheticVoice, Wave, make_silence, speak
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.storage import files
+from overtone.finetune.terminal import print_line
+from overtone.recipes.voice_clone.studio.corpus import grammar
+from overtone.recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES, NEW_VOICE, RATE, SyntheticVoice, Wave, make_silence, speak
 
 FOLDER = Path(__file__).resolve().parent / "new_voice"
 SEED = 7

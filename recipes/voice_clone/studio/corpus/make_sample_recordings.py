@@ -1,6 +1,6 @@
 """Rebuild the embedded sample: long recordings of two synthetic speakers, with exact transcripts.
 
-    python -m recipes.voice_clone.studio.corpus.make_sample_recordings FOLDER
+    python -m overtone.recipes.voice_clone.studio.corpus.make_sample_recordings FOLDER
 
 Needs the `flite` command (Debian package `flite`, version 2.2) in addition to the packages for training. You need not run this: its output
 is in the repository. The script is here so that the sample can be checked and changed.
@@ -25,9 +25,9 @@ import soundfile
 import soxr
 from numpy.typing import NDArray
 
-from finetune.errors import UserError, exit_code
-from finetune.storage import files
-from finetune.terminal import print_line
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.storage import files
+from overtone.finetune.terminal import print_line
 
 Wave = NDArray[np.float32]
 """Samples in [-1, 1]; [time] or [time, channel]."""
@@ -125,7 +125,7 @@ RECORDINGS = (
 
 def main(argv: list[str]) -> int:
     if len(argv) != 1:
-        raise UserError("usage: python -m recipes.voice_clone.studio.corpus.make_sample_recordings FOLDER")
+        raise UserError("usage: python -m overtone.recipes.voice_clone.studio.corpus.make_sample_recordings FOLDER")
     for recording in RECORDINGS:
         wave, transcript = synthesize_recording(recording)
         path = Path(argv[0]) / recording.path

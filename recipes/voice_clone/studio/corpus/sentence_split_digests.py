@@ -1,6 +1,6 @@
 """Number and digest of each group of sentences: what the base was trained on, what the demo trains on, and what it reports.
 
-    python -m recipes.voice_clone.studio.corpus.sentence_split_digests [FILE]
+    python -m overtone.recipes.voice_clone.studio.corpus.sentence_split_digests [FILE]
 
 Writes FILE (default `new_voice/sentences.json` beside this file): for each group of sentences their number and a digest. You need not run
 this: the file is in the repository. A test computes the groups again from the generator, compares the digests, and checks that the base
@@ -17,13 +17,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from finetune.errors import exit_code
-from finetune.storage import files, strict_json
-from finetune.storage.text_lines import read_lines
-from finetune.terminal import print_line
-from recipes.voice_clone.studio.corpus import make_corpus, make_new_voice
-from recipes.voice_clone.studio.corpus.make_corpus import CorpusLine
-from recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES
+from overtone.finetune.errors import exit_code
+from overtone.finetune.storage import files, strict_json
+from overtone.finetune.storage.text_lines import read_lines
+from overtone.finetune.terminal import print_line
+from overtone.recipes.voice_clone.studio.corpus import make_corpus, make_new_voice
+from overtone.recipes.voice_clone.studio.corpus.make_corpus import CorpusLine
+from overtone.recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES
 
 FILE = make_new_voice.FOLDER / "sentences.json"
 CORPUS_SEED = 0

@@ -13,7 +13,7 @@ import soundfile
 import soxr
 from numpy.typing import NDArray
 
-from finetune.errors import UserError
+from overtone.finetune.errors import UserError
 
 Wave = NDArray[np.float32]
 """[time], in [-1, 1]."""

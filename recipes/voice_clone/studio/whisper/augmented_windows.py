@@ -17,10 +17,10 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from whisper.audio import log_mel_spectrogram
 
-from data_prep.audio.waveform import SPEECH_RATE as RATE
-from recipes.voice_clone.studio.corpus.grammar import split_words
-from recipes.voice_clone.studio.corpus.make_corpus import read_corpus
-from recipes.voice_clone.studio.whisper.training_clips import Pcm, load_clips
+from overtone.data_prep.audio.waveform import SPEECH_RATE as RATE
+from overtone.recipes.voice_clone.studio.corpus.grammar import split_words
+from overtone.recipes.voice_clone.studio.corpus.make_corpus import read_corpus
+from overtone.recipes.voice_clone.studio.whisper.training_clips import Pcm, load_clips
 
 Wave = NDArray[np.float32]
 

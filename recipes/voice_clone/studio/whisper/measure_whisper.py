@@ -1,6 +1,7 @@
 """Measure a demo Whisper on held-out sentences: word error rates in percent.
 
-    python -m recipes.voice_clone.studio.whisper.measure_whisper [--model whisper-demo-en] [--corpus runs/studio/corpus] [--sentences 100]
+    python -m overtone.recipes.voice_clone.studio.whisper.measure_whisper [--model whisper-demo-en]
+        [--corpus runs/studio/corpus] [--sentences 100]
 
 `alone`: each held-out sentence separately. `chunks`: all sentences of a voice in one recording, transcribed as in data_prep: speech is
 detected, packed into windows of up to 9 s and decoded in batches. `long_form`: the same recordings with `whisper.transcribe`. These three
@@ -25,14 +26,14 @@ import numpy as np
 import soundfile
 import soxr
 
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio
-from data_prep.segmentation import vad
-from data_prep.transcription import demo_whisper, whisper_engine
-from finetune.errors import UserError, exit_code
-from finetune.terminal import print_line
-from recipes.voice_clone.studio.corpus import grammar, make_corpus
-from recipes.voice_clone.studio.corpus.make_sample_recordings import RECORDINGS
-from recipes.voice_clone.studio.corpus.voices import NEW_VOICE, VOICES, Wave, make_silence, speak
+from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Audio
+from overtone.data_prep.segmentation import vad
+from overtone.data_prep.transcription import demo_whisper, whisper_engine
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.terminal import print_line
+from overtone.recipes.voice_clone.studio.corpus import grammar, make_corpus
+from overtone.recipes.voice_clone.studio.corpus.make_sample_recordings import RECORDINGS
+from overtone.recipes.voice_clone.studio.corpus.voices import NEW_VOICE, VOICES, Wave, make_silence, speak
 
 LEAST_SURE = -0.1
 """A mean log-probability between those of the model for its grammar and those for other English."""

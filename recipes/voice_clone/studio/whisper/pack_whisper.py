@@ -1,6 +1,6 @@
 """Measure the Whisper that `train_whisper` trained and pack it as `whisper-demo-en`, with its card and figures.
 
-    python -m recipes.voice_clone.studio.whisper.pack_whisper [FOLDER] [--corpus runs/studio/corpus] [--to FOLDER]
+    python -m overtone.recipes.voice_clone.studio.whisper.pack_whisper [FOLDER] [--corpus runs/studio/corpus] [--to FOLDER]
 
 FOLDER is that of the training (default runs/studio/whisper). The training need not be finished; the card states its steps.
 """
@@ -13,15 +13,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from data_prep.transcription import demo_whisper, whisper_engine
-from data_prep.transcription.demo_whisper import DemoWhisperDescription
-from finetune.errors import UserError, exit_code
-from finetune.storage import demo_models, files
-from finetune.terminal import print_line
-from recipes.voice_clone.studio.corpus import grammar, make_corpus
-from recipes.voice_clone.studio.resumable_training import restore_parameters
-from recipes.voice_clone.studio.whisper import measure_whisper, train_whisper
-from recipes.voice_clone.studio.whisper.augmented_windows import WhisperDataset
+from overtone.data_prep.transcription import demo_whisper, whisper_engine
+from overtone.data_prep.transcription.demo_whisper import DemoWhisperDescription
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.storage import demo_models, files
+from overtone.finetune.terminal import print_line
+from overtone.recipes.voice_clone.studio.corpus import grammar, make_corpus
+from overtone.recipes.voice_clone.studio.resumable_training import restore_parameters
+from overtone.recipes.voice_clone.studio.whisper import measure_whisper, train_whisper
+from overtone.recipes.voice_clone.studio.whisper.augmented_windows import WhisperDataset
 
 CARD = """# whisper-demo-en
 
@@ -78,7 +78,7 @@ def load_trained(folder: Path, corpus: Path) -> tuple[int, dict[str, Any]]:
     """Steps, and the weights in fp16. Raises `UserError` if there is no training."""
     state = folder / "training.safetensors"
     if not state.is_file():
-        raise UserError(f"{state} is missing; train first: python -m recipes.voice_clone.studio.whisper.train_whisper {folder}")
+        raise UserError(f"{state} is missing; train first: python -m overtone.recipes.voice_clone.studio.whisper.train_whisper {folder}")
     student = train_whisper.Student(WhisperDataset(corpus, train_whisper.load_tokenizer()))
     steps = restore_parameters(
         folder / "training", {name: tensor for name, tensor in student.named_parameters() if not name.startswith("spell.")}

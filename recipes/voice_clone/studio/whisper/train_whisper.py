@@ -1,6 +1,6 @@
 """Train the demo Whisper from scratch on the corpus, on a CPU.
 
-    python -m recipes.voice_clone.studio.whisper.train_whisper [FOLDER] [--corpus runs/studio/corpus]
+    python -m overtone.recipes.voice_clone.studio.whisper.train_whisper [FOLDER] [--corpus runs/studio/corpus]
         [--steps 7000] [--seed 0] [--from MODEL]
 
 Writes `training.safetensors` to FOLDER (default runs/studio/whisper) every minute, from which the same command resumes, and
@@ -31,12 +31,12 @@ from torch import Tensor, nn
 from whisper.model import ModelDimensions, Whisper
 from whisper.tokenizer import get_tokenizer
 
-from data_prep.transcription import demo_whisper, whisper_engine
-from finetune.errors import UserError, exit_code
-from finetune.terminal import print_line
-from recipes.voice_clone.studio.corpus import make_corpus
-from recipes.voice_clone.studio.resumable_training import Schedule, train_parameters
-from recipes.voice_clone.studio.whisper.augmented_windows import IGNORED, TICK_S, WhisperBatch, WhisperDataset
+from overtone.data_prep.transcription import demo_whisper, whisper_engine
+from overtone.finetune.errors import UserError, exit_code
+from overtone.finetune.terminal import print_line
+from overtone.recipes.voice_clone.studio.corpus import make_corpus
+from overtone.recipes.voice_clone.studio.resumable_training import Schedule, train_parameters
+from overtone.recipes.voice_clone.studio.whisper.augmented_windows import IGNORED, TICK_S, WhisperBatch, WhisperDataset
 
 FOLDER = Path("runs/studio/whisper")
 STEPS = 7000

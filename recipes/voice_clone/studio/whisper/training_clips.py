@@ -17,11 +17,11 @@ import soxr
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
 
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Samples, convert_to_int16, read_audio
-from data_prep.audio_codecs.qwen3_tts_codec import compute_codec_digest, find_codec, load_codec
-from finetune.storage import files
-from recipes.voice_clone.studio.codec.measure_codec import reconstruct
-from recipes.voice_clone.studio.codec.pack_codec import NAME as CODEC
+from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE, Samples, convert_to_int16, read_audio
+from overtone.data_prep.audio_codecs.qwen3_tts_codec import compute_codec_digest, find_codec, load_codec
+from overtone.finetune.storage import files
+from overtone.recipes.voice_clone.studio.codec.measure_codec import reconstruct
+from overtone.recipes.voice_clone.studio.codec.pack_codec import NAME as CODEC
 
 RECONSTRUCTED = 2
 """Every n-th clip is also used after the codec."""

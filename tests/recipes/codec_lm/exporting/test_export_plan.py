@@ -1,4 +1,4 @@
-"""Tests of `recipes.codec_lm.exporting.export_plan`."""
+"""Tests of `overtone.recipes.codec_lm.exporting.export_plan`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from data_prep.audio_codecs.selection import open_codec
-from finetune.errors import UserError
-from finetune.exporting import export
-from recipes.codec_lm.exporting.export_plan import plan_export
-from recipes.codec_lm.recipe import RECIPE
+from overtone.data_prep.audio_codecs.selection import open_codec
+from overtone.finetune.errors import UserError
+from overtone.finetune.exporting import export
+from overtone.recipes.codec_lm.exporting.export_plan import plan_export
+from overtone.recipes.codec_lm.recipe import RECIPE
 from tests.recipes.codec_lm import tiny_models
 
 

@@ -1,11 +1,11 @@
-"""Tests of `recipes.codec_lm.exporting.model_card`."""
+"""Tests of `overtone.recipes.codec_lm.exporting.model_card`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from finetune.exporting.model_card_metadata import split_card
-from recipes.codec_lm.exporting.model_card import write_model_card
+from overtone.finetune.exporting.model_card_metadata import split_card
+from overtone.recipes.codec_lm.exporting.model_card import write_model_card
 from tests.recipes.codec_lm import tiny_models
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from finetune.errors import UserError
-from recipes.codec_lm.token_sampling_settings import TokenSampling
-from recipes.speech.interface import SpeechRequest
+from overtone.finetune.errors import UserError
+from overtone.recipes.codec_lm.token_sampling_settings import TokenSampling
+from overtone.recipes.speech.interface import SpeechRequest
 from tests.recipes.codec_lm import tiny_models
 from tests.recipes.speech.decoding import schedules
 

@@ -1,4 +1,4 @@
-"""Tests of `recipes.codec_lm.inference.exported_folder`."""
+"""Tests of `overtone.recipes.codec_lm.inference.exported_folder`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune.errors import UserError
-from recipes.codec_lm.inference.exported_folder import ExportedSpeechTokens
-from recipes.speech.interface import SpeechRequest
+from overtone.finetune.errors import UserError
+from overtone.recipes.codec_lm.inference.exported_folder import ExportedSpeechTokens
+from overtone.recipes.speech.interface import SpeechRequest
 from tests.recipes.codec_lm import tiny_models
 
 TEXT = "Good day."

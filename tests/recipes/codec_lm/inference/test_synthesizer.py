@@ -1,4 +1,4 @@
-"""Tests of `recipes.codec_lm.inference.synthesizer`: the Voice protocol."""
+"""Tests of `overtone.recipes.codec_lm.inference.synthesizer`: the Voice protocol."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finetune.errors import UserError
-from recipes.codec_lm.recipe import RECIPE
-from recipes.codec_lm.speech_registration import SPEECH
-from recipes.codec_lm.token_sampling_settings import TokenSampling
-from recipes.speech.interface import SpeechRequest, SpeechSampling
+from overtone.finetune.errors import UserError
+from overtone.recipes.codec_lm.recipe import RECIPE
+from overtone.recipes.codec_lm.speech_registration import SPEECH
+from overtone.recipes.codec_lm.token_sampling_settings import TokenSampling
+from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
 from tests.recipes.codec_lm import tiny_models
 
 ROWS = tiny_models.make_rows()
@@ -39,7 +39,7 @@ def test_memorized_clips_are_spoken_code_by_code(voice: Any) -> None:
 
 
 def test_the_sound_is_that_of_the_codes(voice: Any, full_run: Path) -> None:
-    from data_prep.audio_codecs.selection import open_codec
+    from overtone.data_prep.audio_codecs.selection import open_codec
 
     (spoken,) = voice.speak(REQUESTS[:1], SpeechSampling(greedy=True))
     codec = open_codec(str(full_run.parent / "codec")).load("cpu")
@@ -120,6 +120,6 @@ def test_an_unknown_speaker_is_refused_before_anything_is_generated(voice: Any) 
 
 def test_a_missing_codec_package_is_named_with_the_command(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "snac", None)
-    monkeypatch.delitem(sys.modules, "data_prep.audio_codecs.snac_noise", raising=False)
+    monkeypatch.delitem(sys.modules, "overtone.data_prep.audio_codecs.snac_noise", raising=False)
     with pytest.raises(UserError, match=r"package 'snac' is missing; install the snac extra: pip install 'overtone\[snac\]'"):
         SPEECH.inspect(exported).open()

@@ -1,4 +1,5 @@
-"""Tests of `recipes.codec_lm.inference.token_decoding`: the tokens of stock generation, token for token, and four times as fast."""
+"""Tests of `overtone.recipes.codec_lm.inference.token_decoding`: the tokens of stock generation, token for token, and four times as
+fast."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from finetune.errors import UserError
-from recipes.codec_lm.inference.exported_folder import ExportedSpeechTokens
-from recipes.codec_lm.inference.token_decoding import SpeechTokenDecoder, SpeechTokenSession
-from recipes.speech.decoding.token_sampling import CodeSampler
-from recipes.speech.interface import SpeechRequest
+from overtone.finetune.errors import UserError
+from overtone.recipes.codec_lm.inference.exported_folder import ExportedSpeechTokens
+from overtone.recipes.codec_lm.inference.token_decoding import SpeechTokenDecoder, SpeechTokenSession
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler
+from overtone.recipes.speech.interface import SpeechRequest
 from tests.recipes.codec_lm import tiny_models
 
 GREEDY = CodeSampler(greedy=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from finetune.exporting.model_card_metadata import split_card
-from recipes.csm.exporting.model_card import write_model_card
+from overtone.finetune.exporting.model_card_metadata import split_card
+from overtone.recipes.csm.exporting.model_card import write_model_card
 
 STATE: dict[str, Any] = {
     "speakers": [{"name": "ann", "id": 3, "clips": 12, "seconds": 90.0}],

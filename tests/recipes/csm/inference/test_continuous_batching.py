@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from recipes.csm.speech_registration import SPEECH
+from overtone.recipes.csm.speech_registration import SPEECH
 from tests.recipes.csm.tiny_csm import LearnedCsm
 from tests.recipes.speech.decoding import schedules
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from finetune.errors import UserError
-from recipes.csm.inference.exported_folder import ExportedCsm
-from recipes.speech.interface import SpeechRequest
-from recipes.speech.sampling_settings import CONFIG
+from overtone.finetune.errors import UserError
+from overtone.recipes.csm.inference.exported_folder import ExportedCsm
+from overtone.recipes.speech.interface import SpeechRequest
+from overtone.recipes.speech.sampling_settings import CONFIG
 from tests.recipes.csm.tiny_csm import LearnedCsm
 
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from recipes.csm.inference.frame_decoding import CsmDecoder, CsmSession
-from recipes.csm.model.sequence_layout import CsmTokens, tokenize_prompt
-from recipes.speech.decoding.frame_loop import DecodedCodes
-from recipes.speech.decoding.token_sampling import GREEDY, CodeSampler, FrameSampler
+from overtone.recipes.csm.inference.frame_decoding import CsmDecoder, CsmSession
+from overtone.recipes.csm.model.sequence_layout import CsmTokens, tokenize_prompt
+from overtone.recipes.speech.decoding.frame_loop import DecodedCodes
+from overtone.recipes.speech.decoding.token_sampling import GREEDY, CodeSampler, FrameSampler
 from tests.finetune.synchronizations import report, synchronizations
 from tests.recipes.csm.tiny_csm import LearnedCsm, ReadyCsm
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from transformers import GenerationConfig
 
-from recipes.csm.inference.sampling_settings import DEFAULTS, SCHEME, CsmSampling
-from recipes.speech.decoding.token_sampling import GREEDY, CodeSampler, FrameSampler, make_frame_sampler
-from recipes.speech.interface import SpeechSampling
+from overtone.recipes.csm.inference.sampling_settings import DEFAULTS, SCHEME, CsmSampling
+from overtone.recipes.speech.decoding.token_sampling import GREEDY, CodeSampler, FrameSampler, make_frame_sampler
+from overtone.recipes.speech.interface import SpeechSampling
 from tests.recipes.csm.tiny_csm import load_stock
 
 OWN = {"do_sample": True, "temperature": 0.9, "top_k": 50, "depth_decoder_do_sample": True, "depth_decoder_temperature": 0.8}

@@ -15,10 +15,10 @@ import soundfile
 import torch
 from safetensors.torch import load_file, save_file
 
-from finetune.errors import UserError
-from recipes.csm.inference.synthesizer import CsmVoice
-from recipes.csm.speech_registration import CsmFolder
-from recipes.speech.interface import SpeechRequest, SpeechSampling
+from overtone.finetune.errors import UserError
+from overtone.recipes.csm.inference.synthesizer import CsmVoice
+from overtone.recipes.csm.speech_registration import CsmFolder
+from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
 from tests.recipes.csm.tiny_csm import LearnedCsm
 from tests.recipes.voice_clone.tones import exhaust
 
@@ -73,7 +73,7 @@ def test_a_reference_clip_is_an_earlier_turn_of_the_stock_conversation(learned: 
     """The same frames as of the stock class, which gets the clip's sound and lays out the conversation by its own processor."""
     from transformers import AutoProcessor
 
-    from data_prep.audio.waveform import read_audio
+    from overtone.data_prep.audio.waveform import read_audio
 
     processor = AutoProcessor.from_pretrained(learned.folder)
     sound = read_audio(clip, 24000).samples

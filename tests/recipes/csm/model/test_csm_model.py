@@ -12,13 +12,13 @@ import torch
 from accelerate import init_empty_weights
 from torch.nn import functional
 
-from finetune.modeling.loading import find_misfits, materialise
-from finetune.modeling.loss_head import LossHead
-from finetune.recipe import BASE_DISTANCE, BASE_STATES, Batch
-from recipes.csm.model.csm_model import BLOCKS, COPY, build_on_meta, choose_frames
-from recipes.csm.model.model_config import RELEASED, read_config
-from recipes.csm.model.sequence_layout import lay_out_clip
-from recipes.csm.recipe import RECIPE
+from overtone.finetune.modeling.loading import find_misfits, materialise
+from overtone.finetune.modeling.loss_head import LossHead
+from overtone.finetune.recipe import BASE_DISTANCE, BASE_STATES, Batch
+from overtone.recipes.csm.model.csm_model import BLOCKS, COPY, build_on_meta, choose_frames
+from overtone.recipes.csm.model.model_config import RELEASED, read_config
+from overtone.recipes.csm.model.sequence_layout import lay_out_clip
+from overtone.recipes.csm.recipe import RECIPE
 from tests.recipes.csm.tiny_csm import BOOKS, ReadyCsm, call_stock, load_stock, make_labels, make_ready, make_rows, means, weighted_loss
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from data_prep.audio_codecs.selection import open_codec
-from finetune.errors import UserError
-from recipes.csm.model import dataset_speakers, tiny_checkpoint
-from recipes.csm.model.dataset_speakers import MOST_SPEAKERS, assign_numbers
-from recipes.csm.recipe import RECIPE
-from recipes.recipe_state_file import load_state
+from overtone.data_prep.audio_codecs.selection import open_codec
+from overtone.finetune.errors import UserError
+from overtone.recipes.csm.model import dataset_speakers, tiny_checkpoint
+from overtone.recipes.csm.model.dataset_speakers import MOST_SPEAKERS, assign_numbers
+from overtone.recipes.csm.recipe import RECIPE
+from overtone.recipes.recipe_state_file import load_state
 from tests.recipes.csm.tiny_csm import make_config, make_rows, write_rows
 
 

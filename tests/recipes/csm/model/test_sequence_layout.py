@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from finetune.errors import UserError
-from recipes.csm.model.model_config import read_config
-from recipes.csm.model.sequence_layout import CsmTokens, collate, load_tokenizer, make_dummy_sample, read_row, tokenize_prompt
-from recipes.csm.recipe import RECIPE
+from overtone.finetune.errors import UserError
+from overtone.recipes.csm.model.model_config import read_config
+from overtone.recipes.csm.model.sequence_layout import CsmTokens, collate, load_tokenizer, make_dummy_sample, read_row, tokenize_prompt
+from overtone.recipes.csm.recipe import RECIPE
 from tests.recipes.csm.tiny_csm import BOOKS, ReadyCsm, make_labels, make_rows
 
 

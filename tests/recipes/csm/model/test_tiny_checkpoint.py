@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from finetune.errors import UserError
-from recipes.csm.model import tiny_checkpoint
-from recipes.csm.model.tiny_checkpoint import BASE_VOCABULARY, PRETOKENIZE, SPECIAL
-from recipes.tiny_checkpoints import train_byte_tokenizer
+from overtone.finetune.errors import UserError
+from overtone.recipes.csm.model import tiny_checkpoint
+from overtone.recipes.csm.model.tiny_checkpoint import BASE_VOCABULARY, PRETOKENIZE, SPECIAL
+from overtone.recipes.tiny_checkpoints import train_byte_tokenizer
 
 
 def test_the_same_seed_gives_the_same_bytes(tiny: Path, tmp_path: Path) -> None:

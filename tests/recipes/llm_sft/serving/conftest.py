@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from recipes.llm_sft.generation import LoadedModel, load_model
+from overtone.recipes.llm_sft.generation import LoadedModel, load_model
 from tests.recipes.llm_sft import tiny_runs
 
 

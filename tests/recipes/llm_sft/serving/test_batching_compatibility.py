@@ -1,4 +1,4 @@
-"""Tests of `recipes.llm_sft.serving.batching_compatibility`: which models share a batch, and why others do not."""
+"""Tests of `overtone.recipes.llm_sft.serving.batching_compatibility`: which models share a batch, and why others do not."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import torch
 import transformers
 
-from recipes.llm_sft.serving import batching_compatibility
-from recipes.llm_sft.serving.batching_compatibility import find_obstacle
+from overtone.recipes.llm_sft.serving import batching_compatibility
+from overtone.recipes.llm_sft.serving.batching_compatibility import find_obstacle
 from tests.recipes.language.tiny_models import SHAPE, VOCABULARY
 
 OLD: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}

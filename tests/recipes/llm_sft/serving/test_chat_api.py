@@ -1,4 +1,4 @@
-"""Tests of `recipes.llm_sft.serving.chat_api` in this process; test_serve_command.py tests it with OpenAI's client."""
+"""Tests of `overtone.recipes.llm_sft.serving.chat_api` in this process; test_serve_command.py tests it with OpenAI's client."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from recipes.llm_sft.generation import Decoding, LoadedModel, generate_answer, make_row, tokenize_prompt
-from recipes.llm_sft.serving.chat_api import add_to
-from recipes.llm_sft.serving.chat_batch import ChatBatch
-from recipes.llm_sft.serving.chat_queue import ChatQueue, ServedModel
+from overtone.recipes.llm_sft.generation import Decoding, LoadedModel, generate_answer, make_row, tokenize_prompt
+from overtone.recipes.llm_sft.serving.chat_api import add_to
+from overtone.recipes.llm_sft.serving.chat_batch import ChatBatch
+from overtone.recipes.llm_sft.serving.chat_queue import ChatQueue, ServedModel
 
 GOOD = {"model": "m", "messages": [{"role": "user", "content": "Good day."}], "max_tokens": 30}
 

@@ -1,4 +1,4 @@
-"""Tests of `recipes.llm_sft.serving.chat_batch`: answers in a batch equal those one at a time, with the same ends."""
+"""Tests of `overtone.recipes.llm_sft.serving.chat_batch`: answers in a batch equal those one at a time, with the same ends."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from recipes.llm_sft.generation import LoadedModel
-from recipes.llm_sft.serving.chat_batch import AnswerPiece, AnswerRequest, ChatBatch
-from recipes.llm_sft.serving.single_answer_generation import generate_tokens, stream_answer
-from recipes.serving.running_batch_interface import LENGTH, STOP, OneAtATime, RunningBatch
-from recipes.speech.decoding.token_sampling import CodeSampler
+from overtone.recipes.llm_sft.generation import LoadedModel
+from overtone.recipes.llm_sft.serving.chat_batch import AnswerPiece, AnswerRequest, ChatBatch
+from overtone.recipes.llm_sft.serving.single_answer_generation import generate_tokens, stream_answer
+from overtone.recipes.serving.running_batch_interface import LENGTH, STOP, OneAtATime, RunningBatch
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 
 GREEDY = CodeSampler(True)
 

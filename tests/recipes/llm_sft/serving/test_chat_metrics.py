@@ -1,8 +1,8 @@
-"""Tests of `recipes.llm_sft.serving.chat_metrics`; `tests/recipes/serving/test_prometheus_metrics.py` tests the format."""
+"""Tests of `overtone.recipes.llm_sft.serving.chat_metrics`; `tests/recipes/serving/test_prometheus_metrics.py` tests the format."""
 
 from __future__ import annotations
 
-from recipes.llm_sft.serving.chat_metrics import ChatModelMetrics, ChatServerMetrics
+from overtone.recipes.llm_sft.serving.chat_metrics import ChatModelMetrics, ChatServerMetrics
 
 
 def test_counters_of_a_model_are_rendered() -> None:

@@ -1,4 +1,4 @@
-"""Tests of `recipes.llm_sft.serving.chat_queue`: answers of concurrent requests, their counters, and a model that fails."""
+"""Tests of `overtone.recipes.llm_sft.serving.chat_queue`: answers of concurrent requests, their counters, and a model that fails."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import aclosing
 
 import pytest
 
-from recipes.llm_sft.generation import Decoding, LoadedModel, generate_answer
-from recipes.llm_sft.serving.chat_batch import AnswerRequest, ChatBatch
-from recipes.llm_sft.serving.chat_queue import ChatQueue, ServedModel, find_batching_obstacle, open_lane
-from recipes.serving.continuous_batch_scheduler import QueueFullError
-from recipes.serving.running_batch_interface import OneAtATime
-from recipes.speech.decoding.token_sampling import CodeSampler
+from overtone.recipes.llm_sft.generation import Decoding, LoadedModel, generate_answer
+from overtone.recipes.llm_sft.serving.chat_batch import AnswerRequest, ChatBatch
+from overtone.recipes.llm_sft.serving.chat_queue import ChatQueue, ServedModel, find_batching_obstacle, open_lane
+from overtone.recipes.serving.continuous_batch_scheduler import QueueFullError
+from overtone.recipes.serving.running_batch_interface import OneAtATime
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 
 GREEDY = CodeSampler(True)
 

@@ -1,4 +1,4 @@
-"""Tests of `recipes.llm_sft.serving.chat_requests`: the prompt is that of `finetune generate`, and nothing is ignored."""
+"""Tests of `overtone.recipes.llm_sft.serving.chat_requests`: the prompt is that of `finetune generate`, and nothing is ignored."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from recipes.llm_sft.generation import LoadedModel, make_row, tokenize_prompt
-from recipes.llm_sft.serving.chat_queue import ServedModel
-from recipes.llm_sft.serving.chat_requests import ChatCall, parse_call
-from recipes.serving.api_errors import Refusal
-from recipes.speech.decoding.token_sampling import CodeSampler
+from overtone.recipes.llm_sft.generation import LoadedModel, make_row, tokenize_prompt
+from overtone.recipes.llm_sft.serving.chat_queue import ServedModel
+from overtone.recipes.llm_sft.serving.chat_requests import ChatCall, parse_call
+from overtone.recipes.serving.api_errors import Refusal
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 from tests.recipes.llm_sft import families
 
 USER = {"role": "user", "content": "Good day."}

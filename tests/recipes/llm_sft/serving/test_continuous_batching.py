@@ -7,11 +7,11 @@ import random
 import pytest
 import torch
 
-from recipes.llm_sft.generation import Decoding, LoadedModel, generate_answer
-from recipes.llm_sft.serving.chat_batch import AnswerRequest
-from recipes.llm_sft.serving.continuous_batching import TokenBatch
-from recipes.llm_sft.serving.single_answer_generation import generate_tokens
-from recipes.speech.decoding.token_sampling import CodeSampler
+from overtone.recipes.llm_sft.generation import Decoding, LoadedModel, generate_answer
+from overtone.recipes.llm_sft.serving.chat_batch import AnswerRequest
+from overtone.recipes.llm_sft.serving.continuous_batching import TokenBatch
+from overtone.recipes.llm_sft.serving.single_answer_generation import generate_tokens
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 
 SLOTS = 4
 SAMPLERS = (CodeSampler(True), CodeSampler(False, 1.3), CodeSampler(False, 0.7, top_p=0.8))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recipes.llm_sft.serving.incremental_detokenizer import AnswerText
+from overtone.recipes.llm_sft.serving.incremental_detokenizer import AnswerText
 from tests.recipes.llm_sft import families
 
 TEXT = "naïve 日本語 🙂👩‍👩‍👧 and 🇳🇴, done. \n\n  It is."

@@ -9,8 +9,8 @@ import torch
 import transformers
 from torch import Tensor
 
-from recipes.llm_sft.serving.ragged_transformers_cache import StockRowCache
-from recipes.speech.decoding.ragged_kv_cache import SHORTEST_WINDOW, WINDOW
+from overtone.recipes.llm_sft.serving.ragged_transformers_cache import StockRowCache
+from overtone.recipes.speech.decoding.ragged_kv_cache import SHORTEST_WINDOW, WINDOW
 from tests.recipes.language.tiny_models import SHAPE, VOCABULARY
 
 LONG: dict[str, Any] = {**SHAPE, "max_position_embeddings": 2048}

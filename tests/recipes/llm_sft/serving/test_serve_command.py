@@ -1,4 +1,4 @@
-"""Tests of `recipes.llm_sft.serving.serve_command`: real servers, and OpenAI's own client."""
+"""Tests of `overtone.recipes.llm_sft.serving.serve_command`: real servers, and OpenAI's own client."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from finetune.errors import UserError
-from recipes.llm_sft.serving import serve_command
+from overtone.finetune.errors import UserError
+from overtone.recipes.llm_sft.serving import serve_command
 from tests import raw_http
 from tests.recipes.llm_sft import tiny_runs
 from tests.recipes.voice_clone.served import Served, server

@@ -1,4 +1,4 @@
-"""Tests of `recipes.llm_sft.serving.single_answer_generation`; `test_chat_batch` compares its answers with those in a batch."""
+"""Tests of `overtone.recipes.llm_sft.serving.single_answer_generation`; `test_chat_batch` compares its answers with those in a batch."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from recipes.llm_sft.generation import LoadedModel
-from recipes.llm_sft.serving.chat_batch import AnswerRequest
-from recipes.llm_sft.serving.single_answer_generation import stream_answer
-from recipes.speech.decoding.token_sampling import CodeSampler
+from overtone.recipes.llm_sft.generation import LoadedModel
+from overtone.recipes.llm_sft.serving.chat_batch import AnswerRequest
+from overtone.recipes.llm_sft.serving.single_answer_generation import stream_answer
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 
 GREEDY = CodeSampler(True)
 

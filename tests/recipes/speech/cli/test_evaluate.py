@@ -1,4 +1,5 @@
-"""Tests of `recipes.speech.cli.evaluate`: from rows and a model to the three result files, and refusals before a model is loaded."""
+"""Tests of `overtone.recipes.speech.cli.evaluate`: from rows and a model to the three result files, and refusals before a model is
+loaded."""
 
 from __future__ import annotations
 
@@ -10,13 +11,13 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
-from data_prep.speakers import resemblyzer_encoder
-from finetune import __main__ as verbs
-from finetune.errors import UserError
-from recipes.speech.cli.evaluate import check_card, make_plan
-from recipes.speech.cli.evaluation_arguments import parse
-from recipes.speech.evaluation.systems import RECORDINGS
-from recipes.voice_clone.inference import synthesizer
+from overtone.data_prep.speakers import resemblyzer_encoder
+from overtone.finetune import __main__ as verbs
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.cli.evaluate import check_card, make_plan
+from overtone.recipes.speech.cli.evaluation_arguments import parse
+from overtone.recipes.speech.evaluation.systems import RECORDINGS
+from overtone.recipes.voice_clone.inference import synthesizer
 from tests.data_prep.page import Page
 from tests.recipes.voice_clone.conftest import write_corpus
 
@@ -161,10 +162,10 @@ def test_a_run_speaks_samples_during_training_and_is_evaluated_afterwards(nano: 
 
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from finetune.distributed.process_group import join, leave
-    from finetune.monitoring.run_records import read_log
-    from finetune.training import run
-    from recipes.voice_clone.recipe import RECIPE
+    from overtone.finetune.distributed.process_group import join, leave
+    from overtone.finetune.monitoring.run_records import read_log
+    from overtone.finetune.training import run
+    from overtone.recipes.voice_clone.recipe import RECIPE
 
     rows = rows_of({"Anna": "high.flac", "Bert": "low.flac"}, ("english", "english"))
     corpus = write_corpus(tmp_path / "data", rows)

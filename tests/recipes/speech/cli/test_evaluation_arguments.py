@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from finetune.errors import UserError
-from finetune.exporting.export_provenance import CARD
-from recipes.speech.cli.evaluation_arguments import check_out, choose_out, find_encoder, parse
-from recipes.speech.evaluation.systems import System
-from recipes.voice_clone.inference import synthesizer
+from overtone.finetune.errors import UserError
+from overtone.finetune.exporting.export_provenance import CARD
+from overtone.recipes.speech.cli.evaluation_arguments import check_out, choose_out, find_encoder, parse
+from overtone.recipes.speech.evaluation.systems import System
+from overtone.recipes.voice_clone.inference import synthesizer
 
 
 def test_a_base_without_a_speaker_encoder_is_noted_but_damaged_weights_are_an_error(

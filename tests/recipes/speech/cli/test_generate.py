@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import soundfile
 
-from finetune.errors import UserError
-from finetune.storage.synthetic_audio_mark import SyntheticMark
-from recipes.speech.cli.generate import GenerateCommand
-from recipes.speech.interface import SpeechRequest, SpeechSampling
-from recipes.speech.marked_audio_encoding import wav_header
-from recipes.speech.sampling_settings import SamplingScheme
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.synthetic_audio_mark import SyntheticMark
+from overtone.recipes.speech.cli.generate import GenerateCommand
+from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
+from overtone.recipes.speech.marked_audio_encoding import wav_header
+from overtone.recipes.speech.sampling_settings import SamplingScheme
 from tests.recipes.voice_clone.tones import RATE, TONES, ToneFolder, tone_folder
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -198,7 +198,7 @@ def test_the_help_has_the_options_of_the_recipe(capsys: pytest.CaptureFixture[st
 
 
 def test_the_command_imports_no_torch() -> None:
-    code = "import sys; import recipes.speech.cli.generate; assert 'torch' not in sys.modules"
+    code = "import sys; import overtone.recipes.speech.cli.generate; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 

@@ -11,12 +11,12 @@ import pytest
 import soundfile
 import torch
 
-from data_prep.clips import dnsmos
-from finetune import __main__ as verbs
-from finetune.errors import UserError
-from finetune.storage.synthetic_audio_mark import find_synthetic_mark
-from recipes.speech.cli import seed_tts_protocol
-from recipes.speech.evaluation.seed_tts_eval.prompts import read_prompts
+from overtone.data_prep.clips import dnsmos
+from overtone.finetune import __main__ as verbs
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.synthetic_audio_mark import find_synthetic_mark
+from overtone.recipes.speech.cli import seed_tts_protocol
+from overtone.recipes.speech.evaluation.seed_tts_eval.prompts import read_prompts
 from tests.recipes.speech.evaluation.seed_tts_eval import stand_ins, whisper_models
 
 Command = Callable[..., list[str]]

@@ -20,22 +20,22 @@ import pytest
 import soundfile
 import torch
 
-from data_prep.speakers import resemblyzer_encoder
-from finetune import __main__ as verbs
-from finetune.checkpointing import checkpoint, rank_shards
-from finetune.checkpointing.rank_shards import TensorShard
-from finetune.distributed.process_group import join, leave
-from finetune.errors import UserError
-from finetune.storage import files
-from finetune.training import run as training
-from recipes.speech.cli import select_voice
-from recipes.speech.cli.select_voice import read_text_file
-from recipes.speech.evaluation import intelligibility, systems
-from recipes.speech.evaluation.evaluation_items import Item
-from recipes.speech.evaluation.intelligibility import Transcription
-from recipes.speech.interface import SpeechRequest, SpeechSampling
-from recipes.voice_clone.inference import synthesizer
-from recipes.voice_clone.recipe import RECIPE
+from overtone.data_prep.speakers import resemblyzer_encoder
+from overtone.finetune import __main__ as verbs
+from overtone.finetune.checkpointing import checkpoint, rank_shards
+from overtone.finetune.checkpointing.rank_shards import TensorShard
+from overtone.finetune.distributed.process_group import join, leave
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
+from overtone.finetune.training import run as training
+from overtone.recipes.speech.cli import select_voice
+from overtone.recipes.speech.cli.select_voice import read_text_file
+from overtone.recipes.speech.evaluation import intelligibility, systems
+from overtone.recipes.speech.evaluation.evaluation_items import Item
+from overtone.recipes.speech.evaluation.intelligibility import Transcription
+from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
+from overtone.recipes.voice_clone.inference import synthesizer
+from overtone.recipes.voice_clone.recipe import RECIPE
 from tests.data_prep.page import Page
 from tests.finetune import tiny
 from tests.recipes.voice_clone.conftest import BOOKS, ENTRIES, Corpus, make_export, make_ready, memorize, voice, write_corpus

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from recipes.speech.cli import synthesis_manifest
-from recipes.speech.cli.text_inputs import TextLine
-from recipes.speech.interface import SpeechRequest, SpeechResult, SpeechSampling
+from overtone.recipes.speech.cli import synthesis_manifest
+from overtone.recipes.speech.cli.text_inputs import TextLine
+from overtone.recipes.speech.interface import SpeechRequest, SpeechResult, SpeechSampling
 
 REQUEST, SAMPLING = SpeechRequest("Hi.", None, reference=None), SpeechSampling(seed=3)
 

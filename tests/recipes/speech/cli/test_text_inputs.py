@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune.errors import UserError
-from recipes.speech.cli import text_inputs
-from recipes.speech.interface import SpeechRequest
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.cli import text_inputs
+from overtone.recipes.speech.interface import SpeechRequest
 
 DEFAULTS = SpeechRequest("", "anna", "english")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from finetune.errors import UserError
-from recipes.speech.cli.generate import GenerateCommand
-from recipes.speech.cli.verbs import SpeechVerbs
-from recipes.speech.sampling_settings import SamplingScheme
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.cli.generate import GenerateCommand
+from overtone.recipes.speech.cli.verbs import SpeechVerbs
+from overtone.recipes.speech.sampling_settings import SamplingScheme
 from tests.recipes.voice_clone.tones import RATE, TONES, tone_folder
 
 SCHEME = SamplingScheme({"temperature": 1.0}, {}, {"temperature": "how bold"})

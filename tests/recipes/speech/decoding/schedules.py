@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from recipes.speech.decoding.continuous_batching import FrameBatch
-from recipes.speech.frame_synthesizer import FrameVoice
-from recipes.speech.interface import SpeechRequest, SpeechSampling
+from overtone.recipes.speech.decoding.continuous_batching import FrameBatch
+from overtone.recipes.speech.frame_synthesizer import FrameVoice
+from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
 
 Alone = dict[int, tuple[list[list[int]], bool]]
 """Number of a request → its codes [T, codebooks], and whether it reached its end."""

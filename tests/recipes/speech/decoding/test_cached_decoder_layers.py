@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaModel, Qwen3Config, Qwen3Model
 
-from finetune.errors import UserError
-from recipes.speech.decoding.cached_decoder_layers import AttentionWindow, CachedDecoderLayers, RMSNorm, check_supported
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.decoding.cached_decoder_layers import AttentionWindow, CachedDecoderLayers, RMSNorm, check_supported
 
 SIZES = {"hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": 2, "intermediate_size": 64, "num_hidden_layers": 2}
 LLAMA3 = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8}

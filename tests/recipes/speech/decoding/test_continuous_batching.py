@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.decoding.continuous_batching`. The recipes' own `test_continuous_batching.py` compare codes."""
+"""Tests of `overtone.recipes.speech.decoding.continuous_batching`. The recipes' own `test_continuous_batching.py` compare codes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaModel
 
-from recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers
-from recipes.speech.decoding.continuous_batching import FrameBatch
-from recipes.speech.decoding.ragged_kv_cache import SHORTEST_WINDOW, RowCache, count_rows
-from recipes.speech.decoding.token_sampling import draw_random_numbers
+from overtone.recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers
+from overtone.recipes.speech.decoding.continuous_batching import FrameBatch
+from overtone.recipes.speech.decoding.ragged_kv_cache import SHORTEST_WINDOW, RowCache, count_rows
+from overtone.recipes.speech.decoding.token_sampling import draw_random_numbers
 
 
 class RandomNumbers(FrameBatch[RowCache]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recipes.speech.decoding.cuda_graphs import STEP, window_size
+from overtone.recipes.speech.decoding.cuda_graphs import STEP, window_size
 
 
 def test_window_sizes_grow_in_steps_up_to_the_cache_size() -> None:

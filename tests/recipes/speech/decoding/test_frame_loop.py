@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from recipes.speech.decoding.frame_loop import FrameLoop, growing_chunk_sizes
+from overtone.recipes.speech.decoding.frame_loop import FrameLoop, growing_chunk_sizes
 
 END = 9
 

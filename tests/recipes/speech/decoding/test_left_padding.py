@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from transformers import LlamaConfig, LlamaModel
 
-from recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers
-from recipes.speech.decoding.left_padding import PaddedSlots, pad_left
+from overtone.recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers
+from overtone.recipes.speech.decoding.left_padding import PaddedSlots, pad_left
 
 
 def test_prompts_are_padded_on_the_left() -> None:

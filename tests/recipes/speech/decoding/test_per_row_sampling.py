@@ -1,11 +1,11 @@
-"""Tests of `recipes.speech.decoding.per_row_sampling`: each row gets what `CodeSampler` chooses for it alone."""
+"""Tests of `overtone.recipes.speech.decoding.per_row_sampling`: each row gets what `CodeSampler` chooses for it alone."""
 
 from __future__ import annotations
 
 import torch
 
-from recipes.speech.decoding.per_row_sampling import RowSampling
-from recipes.speech.decoding.token_sampling import CodeSampler
+from overtone.recipes.speech.decoding.per_row_sampling import RowSampling
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 
 SAMPLERS = (
     CodeSampler(greedy=True),

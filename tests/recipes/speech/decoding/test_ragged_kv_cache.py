@@ -1,4 +1,5 @@
-"""`recipes.speech.decoding.ragged_kv_cache`: the bits of a row do not depend on the other rows, on its number, or on the window."""
+"""`overtone.recipes.speech.decoding.ragged_kv_cache`: the bits of a row do not depend on the other rows, on its number, or on the
+window."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaModel
 
-from recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers
-from recipes.speech.decoding.ragged_kv_cache import ROWS_MULTIPLE, SHORTEST_WINDOW, WINDOW, RowCache, count_rows, round_window
+from overtone.recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers
+from overtone.recipes.speech.decoding.ragged_kv_cache import ROWS_MULTIPLE, SHORTEST_WINDOW, WINDOW, RowCache, count_rows, round_window
 
 torch.set_num_threads(1)
 WIDTH = 64

@@ -14,8 +14,8 @@ from transformers.generation import (
     TopPLogitsWarper,
 )
 
-from recipes.speech.decoding import token_sampling
-from recipes.speech.decoding.token_sampling import CodeSampler
+from overtone.recipes.speech.decoding import token_sampling
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 
 VOCABULARY = 96
 

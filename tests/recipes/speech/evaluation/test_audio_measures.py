@@ -1,11 +1,11 @@
-"""Tests of `recipes.speech.evaluation.audio_measures` with synthetic audio."""
+"""Tests of `overtone.recipes.speech.evaluation.audio_measures` with synthetic audio."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from recipes.speech.evaluation import audio_measures
+from overtone.recipes.speech.evaluation import audio_measures
 
 RATE = 24_000
 

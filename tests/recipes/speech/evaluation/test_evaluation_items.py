@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.evaluation.evaluation_items`."""
+"""Tests of `overtone.recipes.speech.evaluation.evaluation_items`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from finetune.errors import UserError
-from recipes.speech.evaluation import evaluation_items
-from recipes.speech.evaluation.evaluation_items import SEEN, UNSEEN, Item
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.evaluation import evaluation_items
+from overtone.recipes.speech.evaluation.evaluation_items import SEEN, UNSEEN, Item
 
 
 def accept(_: Item) -> None:

@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.evaluation.intelligibility`, with errors counted by hand and a real Whisper model."""
+"""Tests of `overtone.recipes.speech.evaluation.intelligibility`, with errors counted by hand and a real Whisper model."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_prep.audio.waveform import Audio
-from data_prep.segmentation.clip_segmentation import TextUnit, WhisperScores
-from data_prep.transcription import demo_whisper
-from finetune.errors import UserError
-from recipes.speech.evaluation import intelligibility
-from recipes.speech.evaluation.intelligibility import ErrorCounts, Recognizer
+from overtone.data_prep.audio.waveform import Audio
+from overtone.data_prep.segmentation.clip_segmentation import TextUnit, WhisperScores
+from overtone.data_prep.transcription import demo_whisper
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.evaluation import intelligibility
+from overtone.recipes.speech.evaluation.intelligibility import ErrorCounts, Recognizer
 
 TEXTS = ("The train leaves at seven.", "She counted the boats.", "Nobody had seen the sky.")
 

@@ -1,4 +1,5 @@
-"""Tests of `recipes.speech.evaluation.metric_aggregation`, with values computed by hand and differences with and without an effect."""
+"""Tests of `overtone.recipes.speech.evaluation.metric_aggregation`, with values computed by hand and differences with and without an
+effect."""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recipes.speech.evaluation import metric_aggregation
-from recipes.speech.evaluation.audio_measures import AudioMeasures
-from recipes.speech.evaluation.evaluation_items import Item
-from recipes.speech.evaluation.intelligibility import ErrorCounts
-from recipes.speech.evaluation.metric_aggregation import ScoredClip, metric_value
+from overtone.recipes.speech.evaluation import metric_aggregation
+from overtone.recipes.speech.evaluation.audio_measures import AudioMeasures
+from overtone.recipes.speech.evaluation.evaluation_items import Item
+from overtone.recipes.speech.evaluation.intelligibility import ErrorCounts
+from overtone.recipes.speech.evaluation.metric_aggregation import ScoredClip, metric_value
 
 
 def clip(key: str = "1", wrong: int = 1, words: int = 10, seconds: float = 2.0, text: str = "x" * 20, ended: bool = True) -> ScoredClip:

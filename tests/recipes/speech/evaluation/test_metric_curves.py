@@ -1,9 +1,9 @@
-"""Tests of `recipes.speech.evaluation.metric_curves`."""
+"""Tests of `overtone.recipes.speech.evaluation.metric_curves`."""
 
 from __future__ import annotations
 
-from data_prep.pages.report_charts import HEIGHT, WIDTH
-from recipes.speech.evaluation.metric_curves import make_plot
+from overtone.data_prep.pages.report_charts import HEIGHT, WIDTH
+from overtone.recipes.speech.evaluation.metric_curves import make_plot
 
 
 def test_points_levels_and_ticks_are_at_their_values() -> None:

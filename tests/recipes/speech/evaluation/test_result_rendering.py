@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.evaluation.result_rendering`."""
+"""Tests of `overtone.recipes.speech.evaluation.result_rendering`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from recipes.speech.evaluation import result_rendering
-from recipes.speech.evaluation.systems import RECORDINGS
+from overtone.recipes.speech.evaluation import result_rendering
+from overtone.recipes.speech.evaluation.systems import RECORDINGS
 from tests.recipes.voice_clone.evaluated import BASE, STEPS, TEXTS, evaluation
 
 

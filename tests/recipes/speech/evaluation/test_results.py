@@ -1,11 +1,11 @@
-"""Tests of `recipes.speech.evaluation.results`."""
+"""Tests of `overtone.recipes.speech.evaluation.results`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-from recipes.speech.evaluation.systems import RECORDINGS
+from overtone.recipes.speech.evaluation.systems import RECORDINGS
 from tests.recipes.voice_clone.evaluated import BASE, STEPS, evaluation
 
 

@@ -1,4 +1,5 @@
-"""Tests of `recipes.speech.evaluation.results_page`: players and pictures are in the page, texts are escaped, nothing is requested."""
+"""Tests of `overtone.recipes.speech.evaluation.results_page`: players and pictures are in the page, texts are escaped, nothing is
+requested."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from recipes.speech.evaluation import result_rendering, results_page
-from recipes.speech.evaluation.systems import RECORDINGS
+from overtone.recipes.speech.evaluation import result_rendering, results_page
+from overtone.recipes.speech.evaluation.systems import RECORDINGS
 from tests.data_prep.page import Page
 from tests.recipes.voice_clone.evaluated import BASE, MARKUP, STEPS, TEXTS, evaluation
 

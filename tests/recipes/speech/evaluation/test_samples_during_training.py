@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.evaluation.samples_during_training`."""
+"""Tests of `overtone.recipes.speech.evaluation.samples_during_training`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 import soundfile
 from matplotlib.image import imread
 
-from finetune.errors import UserError
-from recipes.speech.evaluation import samples_during_training
-from recipes.speech.interface import SpeechRequest, SpeechResult, SpeechSampling
-from recipes.voice_clone.recipe import RECIPE
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.evaluation import samples_during_training
+from overtone.recipes.speech.interface import SpeechRequest, SpeechResult, SpeechSampling
+from overtone.recipes.voice_clone.recipe import RECIPE
 
 
 def test_samples_are_reproducible_and_have_audio_and_a_spectrogram(

@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.evaluation.scoring` with real files."""
+"""Tests of `overtone.recipes.speech.evaluation.scoring` with real files."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import soundfile
 
-from finetune.errors import UserError
-from recipes.speech.evaluation import metric_aggregation, scoring, speaker_similarity
-from recipes.speech.evaluation.evaluation_items import Item
-from recipes.speech.evaluation.intelligibility import Recognizer, Transcription
-from recipes.speech.evaluation.metric_aggregation import DURATION, PACE, metric_value
-from recipes.speech.evaluation.systems import RECORDINGS, Take
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.evaluation import metric_aggregation, scoring, speaker_similarity
+from overtone.recipes.speech.evaluation.evaluation_items import Item
+from overtone.recipes.speech.evaluation.intelligibility import Recognizer, Transcription
+from overtone.recipes.speech.evaluation.metric_aggregation import DURATION, PACE, metric_value
+from overtone.recipes.speech.evaluation.systems import RECORDINGS, Take
 from tests.recipes.voice_clone.conftest import voice
 
 VOICES = {"low": (110.0, 0.9), "high": (233.0, 0.5)}

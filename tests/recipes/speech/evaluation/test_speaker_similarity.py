@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.evaluation.speaker_similarity`, with values computed by hand and with real encoders."""
+"""Tests of `overtone.recipes.speech.evaluation.speaker_similarity`, with values computed by hand and with real encoders."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import soxr
 import torch
 from safetensors.torch import load_file
 
-from data_prep.audio_codecs.selection import open_speaker_encoder
-from finetune.errors import UserError
-from recipes import voice_clone
-from recipes.speech.evaluation import speaker_similarity
-from recipes.speech.evaluation.speaker_similarity import SpeakerClipVectors
+from overtone.data_prep.audio_codecs.selection import open_speaker_encoder
+from overtone.finetune.errors import UserError
+from overtone.recipes import voice_clone
+from overtone.recipes.speech.evaluation import speaker_similarity
+from overtone.recipes.speech.evaluation.speaker_similarity import SpeakerClipVectors
 from tests.recipes.voice_clone import conftest as made
 
 A1, A2, A3, B1 = (Path(name) for name in ("a1", "a2", "a3", "b1"))

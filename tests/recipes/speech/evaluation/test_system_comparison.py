@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.evaluation.system_comparison`."""
+"""Tests of `overtone.recipes.speech.evaluation.system_comparison`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from recipes.speech.evaluation import system_comparison
-from recipes.speech.evaluation.evaluation_items import SEEN, UNSEEN
-from recipes.speech.evaluation.metric_aggregation import PACE, WER
-from recipes.speech.evaluation.systems import RECORDINGS
+from overtone.recipes.speech.evaluation import system_comparison
+from overtone.recipes.speech.evaluation.evaluation_items import SEEN, UNSEEN
+from overtone.recipes.speech.evaluation.metric_aggregation import PACE, WER
+from overtone.recipes.speech.evaluation.systems import RECORDINGS
 from tests.recipes.voice_clone.evaluated import BASE, evaluation
 
 

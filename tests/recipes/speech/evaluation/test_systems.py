@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.evaluation.systems`, with clips of a real model."""
+"""Tests of `overtone.recipes.speech.evaluation.systems`, with clips of a real model."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import soundfile
 
-from finetune.errors import UserError
-from finetune.exporting.export_provenance import CARD
-from finetune.storage import demo_models
-from recipes.speech.evaluation import systems
-from recipes.speech.evaluation.evaluation_items import Item
-from recipes.speech.evaluation.systems import System
-from recipes.speech.interface import SpeechSampling
-from recipes.voice_clone.inference.synthesizer import SPEECH
+from overtone.finetune.errors import UserError
+from overtone.finetune.exporting.export_provenance import CARD
+from overtone.finetune.storage import demo_models
+from overtone.recipes.speech.evaluation import systems
+from overtone.recipes.speech.evaluation.evaluation_items import Item
+from overtone.recipes.speech.evaluation.systems import System
+from overtone.recipes.speech.interface import SpeechSampling
+from overtone.recipes.voice_clone.inference.synthesizer import SPEECH
 from tests.finetune import tiny
 
 BRIEF = SpeechSampling(max_seconds=0.3)

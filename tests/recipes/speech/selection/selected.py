@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from recipes.speech.evaluation.systems import RECORDINGS
-from recipes.speech.selection import candidate_measures
-from recipes.speech.selection.candidate_measures import ComparedClip
-from recipes.speech.selection.candidate_ranking import DEFAULT_WEIGHTS, decide
-from recipes.speech.selection.candidates import VoiceCandidate
-from recipes.speech.selection.result_rendering import SelectionResult
-from recipes.speech.selection.speech_endings import SpeechEnding
+from overtone.recipes.speech.evaluation.systems import RECORDINGS
+from overtone.recipes.speech.selection import candidate_measures
+from overtone.recipes.speech.selection.candidate_measures import ComparedClip
+from overtone.recipes.speech.selection.candidate_ranking import DEFAULT_WEIGHTS, decide
+from overtone.recipes.speech.selection.candidates import VoiceCandidate
+from overtone.recipes.speech.selection.result_rendering import SelectionResult
+from overtone.recipes.speech.selection.speech_endings import SpeechEnding
 from tests.recipes.voice_clone import evaluated
 
 FIGURES = {(1, 0.5): (0, 0.5), (2, 0.5): (2, 0.9), (2, 1.0): (3, 0.4), (3, 1.0): (2, 0.9)}

@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.selection.candidate_measures`."""
+"""Tests of `overtone.recipes.speech.selection.candidate_measures`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import soundfile
 
-from recipes.speech.evaluation.evaluation_items import Item
-from recipes.speech.evaluation.intelligibility import ErrorCounts
-from recipes.speech.evaluation.scoring import ScoringModels
-from recipes.speech.evaluation.speaker_similarity import SimilarityEncoder, group_vectors
-from recipes.speech.evaluation.systems import Take
-from recipes.speech.selection import candidate_measures
-from recipes.speech.selection.candidate_measures import ClipRuler, expect_seconds, tabulate
-from recipes.speech.selection.candidates import VoiceCandidate
+from overtone.recipes.speech.evaluation.evaluation_items import Item
+from overtone.recipes.speech.evaluation.intelligibility import ErrorCounts
+from overtone.recipes.speech.evaluation.scoring import ScoringModels
+from overtone.recipes.speech.evaluation.speaker_similarity import SimilarityEncoder, group_vectors
+from overtone.recipes.speech.evaluation.systems import Take
+from overtone.recipes.speech.selection import candidate_measures
+from overtone.recipes.speech.selection.candidate_measures import ClipRuler, expect_seconds, tabulate
+from overtone.recipes.speech.selection.candidates import VoiceCandidate
 from tests.recipes.speech.selection.selected import judged
 
 RATE = 24_000

@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.selection.candidate_ranking` on known numbers: costs, intervals, ties, and the front."""
+"""Tests of `overtone.recipes.speech.selection.candidate_ranking` on known numbers: costs, intervals, ties, and the front."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from recipes.speech.selection.candidate_ranking import (
+from overtone.recipes.speech.selection.candidate_ranking import (
     DEFAULT_WEIGHTS,
     ENDINGS,
     PACE,

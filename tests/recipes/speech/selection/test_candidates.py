@@ -1,10 +1,10 @@
-"""Tests of `recipes.speech.selection.candidates`."""
+"""Tests of `overtone.recipes.speech.selection.candidates`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from recipes.speech.selection.candidates import list_candidates
+from overtone.recipes.speech.selection.candidates import list_candidates
 
 
 def test_the_simplest_candidate_comes_first(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.selection.result_rendering`."""
+"""Tests of `overtone.recipes.speech.selection.result_rendering`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import json
 import pytest
 from matplotlib.image import imread
 
-from recipes.speech.selection import result_rendering
-from recipes.speech.selection.result_rendering import SelectionResult
+from overtone.recipes.speech.selection import result_rendering
+from overtone.recipes.speech.selection.result_rendering import SelectionResult
 from tests.recipes.speech.selection.selected import selection
 
 

@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_prep.speakers import resemblyzer_encoder
-from finetune.checkpointing.sample_measurement_records import RECORD, folder_of_step
-from finetune.config import Config
-from finetune.distributed.process_group import join, leave
-from finetune.errors import UserError
-from finetune.monitoring.run_records import read_json, read_log
-from finetune.recipe import Answer, PreparedMetrics
-from finetune.training import run as training_run
-from finetune.training.sample_metrics_preparation import prepare_plan
-from recipes.speech.evaluation import intelligibility
-from recipes.speech.evaluation.intelligibility import Transcription
-from recipes.speech.evaluation.samples_during_training import make_answer
-from recipes.speech.interface import SpeechRequest, SpeechResult
-from recipes.speech.selection import sample_measurement_during_training
-from recipes.voice_clone.recipe import RECIPE
+from overtone.data_prep.speakers import resemblyzer_encoder
+from overtone.finetune.checkpointing.sample_measurement_records import RECORD, folder_of_step
+from overtone.finetune.config import Config
+from overtone.finetune.distributed.process_group import join, leave
+from overtone.finetune.errors import UserError
+from overtone.finetune.monitoring.run_records import read_json, read_log
+from overtone.finetune.recipe import Answer, PreparedMetrics
+from overtone.finetune.training import run as training_run
+from overtone.finetune.training.sample_metrics_preparation import prepare_plan
+from overtone.recipes.speech.evaluation import intelligibility
+from overtone.recipes.speech.evaluation.intelligibility import Transcription
+from overtone.recipes.speech.evaluation.samples_during_training import make_answer
+from overtone.recipes.speech.interface import SpeechRequest, SpeechResult
+from overtone.recipes.speech.selection import sample_measurement_during_training
+from overtone.recipes.voice_clone.recipe import RECIPE
 from tests.finetune import tiny
 from tests.recipes.voice_clone.conftest import Corpus, make_rows, voice, write_corpus
 

@@ -1,10 +1,10 @@
-"""Tests of `recipes.speech.selection.selection_page`."""
+"""Tests of `overtone.recipes.speech.selection.selection_page`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from recipes.speech.selection import selection_page
+from overtone.recipes.speech.selection import selection_page
 from tests.data_prep.page import Page
 from tests.recipes.speech.selection.selected import selection
 from tests.recipes.voice_clone.evaluated import MARKUP

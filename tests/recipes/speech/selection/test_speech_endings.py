@@ -1,11 +1,11 @@
-"""Tests of `recipes.speech.selection.speech_endings`."""
+"""Tests of `overtone.recipes.speech.selection.speech_endings`."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from recipes.speech.selection.speech_endings import measure_ending
+from overtone.recipes.speech.selection.speech_endings import measure_ending
 
 RATE = 24_000
 TONE = (0.3 * np.sin(np.arange(RATE) / 20)).astype(np.float32)

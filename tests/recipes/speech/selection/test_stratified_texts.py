@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.selection.stratified_texts`."""
+"""Tests of `overtone.recipes.speech.selection.stratified_texts`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from recipes.speech.evaluation.evaluation_items import Item
-from recipes.speech.selection.stratified_texts import ENDS_QUESTION, LONG, NUMBER, OTHER, QUESTION, SHORT, choose_texts
+from overtone.recipes.speech.evaluation.evaluation_items import Item
+from overtone.recipes.speech.selection.stratified_texts import ENDS_QUESTION, LONG, NUMBER, OTHER, QUESTION, SHORT, choose_texts
 
 
 def items(*texts: str, speaker: str = "anna", language: str = "english") -> list[Item]:

@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.serving.audio_encoding`: each format is decoded by two readers, and streamed if possible."""
+"""Tests of `overtone.recipes.speech.serving.audio_encoding`: each format is decoded by two readers, and streamed if possible."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from finetune.errors import UserError
-from finetune.storage.synthetic_audio_mark import SyntheticMark, find_synthetic_mark, read_synthetic_mark
-from recipes.speech import marked_audio_encoding
-from recipes.speech.serving import audio_encoding
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.synthetic_audio_mark import SyntheticMark, find_synthetic_mark, read_synthetic_mark
+from overtone.recipes.speech import marked_audio_encoding
+from overtone.recipes.speech.serving import audio_encoding
 
 RATE = 24000
 TONE = (0.4 * np.sin(2 * np.pi * 440 * np.arange(RATE * 3 // 2) / RATE)).astype(np.float32)

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from data_prep.pages import web_server
-from finetune import __main__ as verbs
-from finetune.errors import UserError
-from finetune.storage.synthetic_audio_mark import SyntheticMark, read_synthetic_mark
-from recipes.serving.access_control import AccessPolicy
-from recipes.speech.interface import SpeechSampling
-from recipes.speech.serving import blind_server
-from recipes.speech.serving.blind_trials import BlindTrials, make_trials
-from recipes.voice_clone.inference import synthesizer
+from overtone.data_prep.pages import web_server
+from overtone.finetune import __main__ as verbs
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.synthetic_audio_mark import SyntheticMark, read_synthetic_mark
+from overtone.recipes.serving.access_control import AccessPolicy
+from overtone.recipes.speech.interface import SpeechSampling
+from overtone.recipes.speech.serving import blind_server
+from overtone.recipes.speech.serving.blind_trials import BlindTrials, make_trials
+from overtone.recipes.voice_clone.inference import synthesizer
 from tests import loopback
 from tests.asgi import ANYTHING, App
 from tests.data_prep.cli.test_report import CHROMIUM
@@ -79,7 +79,7 @@ def test_answers_that_cannot_be_saved_are_asked_again(app: App, monkeypatch: pyt
         raise UserError("no space left")
 
     with monkeypatch.context() as patched:
-        patched.setattr("recipes.speech.serving.blind_trials.files.append_line", fail)
+        patched.setattr("overtone.recipes.speech.serving.blind_trials.files.append_line", fail)
         found = app._runner.run(_ask_once(app, shown["trial"]))
     assert found.status == 503 and b"not saved (no space left)" in found.body and state(app) == shown
     assert submit(app, shown["trial"], "same")[0] == 200

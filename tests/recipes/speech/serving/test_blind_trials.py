@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.errors import UserError
-from recipes.speech.serving.blind_trials import AnsweredError, BlindTrials, Trial, evaluate, make_trials, read_answers, read_texts
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.serving.blind_trials import AnsweredError, BlindTrials, Trial, evaluate, make_trials, read_answers, read_texts
 
 PAIR = {"before": "weights 1", "after": "weights 2"}
 TEXTS = [f"Sentence {number}." for number in range(200)]

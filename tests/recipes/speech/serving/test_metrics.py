@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.serving.metrics`: the numbers, and the text line by line as the format demands."""
+"""Tests of `overtone.recipes.speech.serving.metrics`: the numbers, and the text line by line as the format demands."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from recipes.serving.prometheus_metrics import count_responses
-from recipes.speech.serving.metrics import SpeechServerMetrics, VoiceMetrics
+from overtone.recipes.serving.prometheus_metrics import count_responses
+from overtone.recipes.speech.serving.metrics import SpeechServerMetrics, VoiceMetrics
 
 SAMPLE = re.compile(r'(overtone_[a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)+)\})? (\S+)')
 """A sample line of the exposition format."""

@@ -1,4 +1,5 @@
-"""Tests of `recipes.speech.serving.openai_api` with a real model in this process; test_http_server.py tests it with OpenAI's client."""
+"""Tests of `overtone.recipes.speech.serving.openai_api` with a real model in this process; test_http_server.py tests it with OpenAI's
+client."""
 
 from __future__ import annotations
 
@@ -16,14 +17,14 @@ import soundfile
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from recipes.speech.interface import SpeechResult
-from recipes.speech.passages import join_results, split_text
-from recipes.speech.serving import audio_encoding
-from recipes.speech.serving.audio_encoding import FORMATS
-from recipes.speech.serving.openai_api import Limits, add_to
-from recipes.speech.serving.request_queue import SpeechQueue
-from recipes.speech.serving.uploaded_clips import Clips
-from recipes.voice_clone.inference.synthesizer import open_synthesizer
+from overtone.recipes.speech.interface import SpeechResult
+from overtone.recipes.speech.passages import join_results, split_text
+from overtone.recipes.speech.serving import audio_encoding
+from overtone.recipes.speech.serving.audio_encoding import FORMATS
+from overtone.recipes.speech.serving.openai_api import Limits, add_to
+from overtone.recipes.speech.serving.request_queue import SpeechQueue
+from overtone.recipes.speech.serving.uploaded_clips import Clips
+from overtone.recipes.voice_clone.inference.synthesizer import open_synthesizer
 
 GOOD = {"model": "tuned", "voice": "anna", "input": "It is never late!"}
 LONG = "It is never late! " * 25

@@ -1,13 +1,13 @@
-"""Tests of `recipes.speech.serving.passage_batch` with a batch that speaks a chunk for each word."""
+"""Tests of `overtone.recipes.speech.serving.passage_batch` with a batch that speaks a chunk for each word."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from recipes.serving.running_batch_interface import LENGTH, STOP, StepProgress
-from recipes.speech.interface import SpeechRequest, SpeechResult, SpeechSampling, SpokenRequest
-from recipes.speech.passages import join_results, split_text
-from recipes.speech.serving.passage_batch import PassageBatch
+from overtone.recipes.serving.running_batch_interface import LENGTH, STOP, StepProgress
+from overtone.recipes.speech.interface import SpeechRequest, SpeechResult, SpeechSampling, SpokenRequest
+from overtone.recipes.speech.passages import join_results, split_text
+from overtone.recipes.speech.serving.passage_batch import PassageBatch
 
 RATE = 1000
 TEXT = "The first sentence has some words. " * 18

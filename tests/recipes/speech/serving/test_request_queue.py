@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.serving.request_queue`. The voice generates each chunk when the test releases it."""
+"""Tests of `overtone.recipes.speech.serving.request_queue`. The voice generates each chunk when the test releases it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recipes.serving.continuous_batch_scheduler import QueueFullError, ServerClosedError
-from recipes.speech.interface import SpeechRequest, SpeechResult, SpeechSampling
-from recipes.speech.serving.request_queue import SpeechQueue
+from overtone.recipes.serving.continuous_batch_scheduler import QueueFullError, ServerClosedError
+from overtone.recipes.speech.interface import SpeechRequest, SpeechResult, SpeechSampling
+from overtone.recipes.speech.serving.request_queue import SpeechQueue
 
 CHUNK = np.zeros(10, np.float32)
 

@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.serving.serve_command` as a real process, with OpenAI's client, gradio's client and a browser."""
+"""Tests of `overtone.recipes.speech.serving.serve_command` as a real process, with OpenAI's client, gradio's client and a browser."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ import psutil
 import pytest
 import soundfile
 
-from finetune.errors import UserError
-from recipes.speech.serving import serve_command
-from recipes.speech.serving.text_to_speech_page import CLIP, NOBODY
-from recipes.voice_clone.inference.synthesizer import SPEECH
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.serving import serve_command
+from overtone.recipes.speech.serving.text_to_speech_page import CLIP, NOBODY
+from overtone.recipes.voice_clone.inference.synthesizer import SPEECH
 from tests import loopback, raw_http
 from tests.data_prep.cli.test_report import CHROMIUM
 from tests.data_prep.crafted_flac import flac
@@ -232,7 +232,7 @@ def test_sigterm_ends_the_server_and_removes_its_files(served: Served, fresh: An
 LOADING = """
 import sys, threading
 from pathlib import Path
-from recipes.speech.serving.serve_command import serve
+from overtone.recipes.speech.serving.serve_command import serve
 
 class Endless:
     folder = Path(sys.argv[1])
@@ -307,7 +307,7 @@ def test_bad_folders_and_a_used_port_are_refused(exports: dict[str, Path], tmp_p
 
 
 def test_help_imports_no_torch() -> None:
-    code = "import sys; from recipes.speech.serving.serve_command import parse\n"
+    code = "import sys; from overtone.recipes.speech.serving.serve_command import parse\n"
     code += "try: parse(['--help'])\nfinally: assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0 and "--max-seconds" in done.stdout

@@ -1,4 +1,5 @@
-"""Tests of `recipes.speech.serving.text_to_speech_page` with a real model; test_http_server.py has gradio's client and a browser."""
+"""Tests of `overtone.recipes.speech.serving.text_to_speech_page` with a real model; test_http_server.py has gradio's client and a
+browser."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from recipes.speech.serving.openai_api import Limits
-from recipes.speech.serving.request_queue import SpeechQueue
-from recipes.speech.serving.text_to_speech_page import (
+from overtone.recipes.speech.serving.openai_api import Limits
+from overtone.recipes.speech.serving.request_queue import SpeechQueue
+from overtone.recipes.speech.serving.text_to_speech_page import (
     CLIP,
     NOBODY,
     TRAINED,
@@ -27,8 +28,8 @@ from recipes.speech.serving.text_to_speech_page import (
     render_sides,
     setting_inputs,
 )
-from recipes.speech.serving.uploaded_clips import Clips
-from recipes.voice_clone.inference.synthesizer import open_synthesizer
+from overtone.recipes.speech.serving.uploaded_clips import Clips
+from overtone.recipes.voice_clone.inference.synthesizer import open_synthesizer
 
 HELLO = "Never late."
 PLAIN = ["", TRAINED, 0.9, False, 0]

@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.serving.uploaded_clips`."""
+"""Tests of `overtone.recipes.speech.serving.uploaded_clips`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio.sandboxed_decoder import AudioDecoder
-from data_prep.audio.waveform import AudioError, AudioLimits, read_audio
-from finetune.errors import UserError
-from recipes.speech.serving import uploaded_clips
-from recipes.speech.serving.uploaded_clips import BOUNDS, KEPT_SECONDS, SMALLEST, Clips
+from overtone.data_prep.audio.sandboxed_decoder import AudioDecoder
+from overtone.data_prep.audio.waveform import AudioError, AudioLimits, read_audio
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.serving import uploaded_clips
+from overtone.recipes.speech.serving.uploaded_clips import BOUNDS, KEPT_SECONDS, SMALLEST, Clips
 from tests.data_prep.crafted_flac import flac
 
 MINUTES = {"frames": 15 * 60 * 384_000, "rate": 384_000, "channels": 8}

@@ -1,4 +1,4 @@
-"""Tests of `recipes.speech.serving.uploads`: one file of limited size, without the client's file name."""
+"""Tests of `overtone.recipes.speech.serving.uploads`: one file of limited size, without the client's file name."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from data_prep.pages.request_validation import RequestError, add_request_guard
-from finetune.errors import UserError
-from recipes.speech.serving import uploads
-from recipes.speech.serving.uploaded_clips import LARGEST, Clips
-from recipes.speech.serving.uploads import FORM_OVERHEAD, ROUTES, upload_routes
+from overtone.data_prep.pages.request_validation import RequestError, add_request_guard
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.serving import uploads
+from overtone.recipes.speech.serving.uploaded_clips import LARGEST, Clips
+from overtone.recipes.speech.serving.uploads import FORM_OVERHEAD, ROUTES, upload_routes
 from tests.asgi import HOME, Answer, ask
 
 FORM = (b"content-type", b"multipart/form-data; boundary=x")

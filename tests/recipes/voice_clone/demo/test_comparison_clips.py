@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from recipes.speech.evaluation import intelligibility
-from recipes.speech.evaluation.scoring import read_clip
-from recipes.speech.evaluation.systems import RECORDINGS
-from recipes.voice_clone.demo import comparison_clips, pipeline
-from recipes.voice_clone.demo.comparison_clips import AFTER, BEFORE, ComparisonClip
+from overtone.recipes.speech.evaluation import intelligibility
+from overtone.recipes.speech.evaluation.scoring import read_clip
+from overtone.recipes.speech.evaluation.systems import RECORDINGS
+from overtone.recipes.voice_clone.demo import comparison_clips, pipeline
+from overtone.recipes.voice_clone.demo.comparison_clips import AFTER, BEFORE, ComparisonClip
 
 
 def test_clips_of_each_system_are_in_order_and_have_their_recording(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep.audio.waveform import Audio, encode_flac
-from recipes.speech.evaluation.systems import RECORDINGS
-from recipes.voice_clone.demo import comparison_clips, demo_metrics
-from recipes.voice_clone.demo.comparison_clips import AFTER, BEFORE
-from recipes.voice_clone.demo.demo_metrics import Figures, Outcome
+from overtone.data_prep.audio.waveform import Audio, encode_flac
+from overtone.recipes.speech.evaluation.systems import RECORDINGS
+from overtone.recipes.voice_clone.demo import comparison_clips, demo_metrics
+from overtone.recipes.voice_clone.demo.comparison_clips import AFTER, BEFORE
+from overtone.recipes.voice_clone.demo.demo_metrics import Figures, Outcome
 
 TEXTS = ("the house is small", "a river was dark", "who sells books")
 REAL, KNOWN, OTHER = 110.0, 220.0, 330.0

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from recipes.voice_clone.demo import comparison_clips, demo_metrics, pipeline, spectrograms
-from recipes.voice_clone.demo.comparison_clips import BEFORE, SPOKEN
-from recipes.voice_clone.demo.demo_metrics import Figures, Outcome
-from recipes.voice_clone.studio.corpus import grammar
+from overtone.recipes.voice_clone.demo import comparison_clips, demo_metrics, pipeline, spectrograms
+from overtone.recipes.voice_clone.demo.comparison_clips import BEFORE, SPOKEN
+from overtone.recipes.voice_clone.demo.demo_metrics import Figures, Outcome
+from overtone.recipes.voice_clone.studio.corpus import grammar
 
 
 def test_the_demo_runs_the_commands_of_the_readme_in_order(tmp_path: Path) -> None:

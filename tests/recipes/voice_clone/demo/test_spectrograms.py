@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from matplotlib.image import imread
 
-from data_prep.audio.waveform import Audio, encode_flac
-from recipes.voice_clone.demo import spectrograms
-from recipes.voice_clone.demo.comparison_clips import SPOKEN, ComparisonClip
+from overtone.data_prep.audio.waveform import Audio, encode_flac
+from overtone.recipes.voice_clone.demo import spectrograms
+from overtone.recipes.voice_clone.demo.comparison_clips import SPOKEN, ComparisonClip
 
 
 def make_clips(folder: Path, level: float) -> dict[str, list[ComparisonClip]]:

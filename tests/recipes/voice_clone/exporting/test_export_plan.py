@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from finetune.errors import UserError
-from recipes.voice_clone.exporting import export_plan
-from recipes.voice_clone.model import config_factory
-from recipes.voice_clone.recipe import RECIPE
+from overtone.finetune.errors import UserError
+from overtone.recipes.voice_clone.exporting import export_plan
+from overtone.recipes.voice_clone.model import config_factory
+from overtone.recipes.voice_clone.recipe import RECIPE
 
 STATE: dict[str, Any] = {
     "speakers": [

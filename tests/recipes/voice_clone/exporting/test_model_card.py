@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from huggingface_hub import ModelCard
 
-from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
-from finetune.exporting.model_card_metadata import THIS_MODEL
-from finetune.storage import demo_models
-from recipes.speech.sampling_settings import CONFIG
-from recipes.voice_clone.exporting.model_card import write_model_card
+from overtone.data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
+from overtone.finetune.exporting.model_card_metadata import THIS_MODEL
+from overtone.finetune.storage import demo_models
+from overtone.recipes.speech.sampling_settings import CONFIG
+from overtone.recipes.voice_clone.exporting.model_card import write_model_card
 
 
 def state(name: str, revision: str | None = None) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from finetune.errors import UserError
-from recipes.voice_clone.inference.exported_folder import ExportedModel
+from overtone.finetune.errors import UserError
+from overtone.recipes.voice_clone.inference.exported_folder import ExportedModel
 
 
 def test_the_default_language_is_the_trained_one(two_voices: Any, one_voice: Any) -> None:

@@ -15,12 +15,12 @@ import pytest
 import soundfile
 import torch
 
-from finetune.errors import UserError
-from recipes.speech.sampling_settings import CONFIG
-from recipes.voice_clone.inference import stock_qwen_tts
-from recipes.voice_clone.inference.synthesizer import Request, Synthesizer, open_synthesizer
-from recipes.voice_clone.model.sampling_settings import SamplingSettings
-from recipes.voice_clone.model.speaker_vectors import SAMPLE_RATE, read_reference_clip
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.sampling_settings import CONFIG
+from overtone.recipes.voice_clone.inference import stock_qwen_tts
+from overtone.recipes.voice_clone.inference.synthesizer import Request, Synthesizer, open_synthesizer
+from overtone.recipes.voice_clone.model.sampling_settings import SamplingSettings
+from overtone.recipes.voice_clone.model.speaker_vectors import SAMPLE_RATE, read_reference_clip
 
 GREEDY = SamplingSettings(greedy=True, max_seconds=1.2)
 MOST = {"max_new_tokens": GREEDY.max_frames + 1}

@@ -9,15 +9,15 @@ import pytest
 import torch
 from transformers.generation import LogitsProcessorList, MinNewTokensLengthLogitsProcessor, SuppressTokensLogitsProcessor
 
-from recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers
-from recipes.speech.decoding.frame_loop import DecodedCodes
-from recipes.speech.decoding.left_padding import PaddedSlots
-from recipes.speech.decoding.token_sampling import GREEDY, CodeSampler, FrameSampler
-from recipes.voice_clone.inference import stock_qwen_tts, talker_decoding
-from recipes.voice_clone.inference.exported_folder import ExportedModel
-from recipes.voice_clone.inference.prompt_embeddings import PromptEmbedder, PromptEmbeddings, VoiceConditioning
-from recipes.voice_clone.inference.talker_decoding import DecodingSession, TalkerDecoder
-from recipes.voice_clone.model.sequence_layout import tokenize_text
+from overtone.recipes.speech.decoding.cached_decoder_layers import CachedDecoderLayers
+from overtone.recipes.speech.decoding.frame_loop import DecodedCodes
+from overtone.recipes.speech.decoding.left_padding import PaddedSlots
+from overtone.recipes.speech.decoding.token_sampling import GREEDY, CodeSampler, FrameSampler
+from overtone.recipes.voice_clone.inference import stock_qwen_tts, talker_decoding
+from overtone.recipes.voice_clone.inference.exported_folder import ExportedModel
+from overtone.recipes.voice_clone.inference.prompt_embeddings import PromptEmbedder, PromptEmbeddings, VoiceConditioning
+from overtone.recipes.voice_clone.inference.talker_decoding import DecodingSession, TalkerDecoder
+from overtone.recipes.voice_clone.model.sequence_layout import tokenize_text
 
 TEXTS = ("Please close the window, the rain comes in over the books.", "Hi.", "It is late!")
 LANGUAGES = ("english", "auto", "german")

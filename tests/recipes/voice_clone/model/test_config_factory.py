@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from recipes.voice_clone.model import config_factory, qwen3_tts_model
+from overtone.recipes.voice_clone.model import config_factory, qwen3_tts_model
 
 LAYER = r"(self_attn\.([qkvo]_proj|[qk]_norm)|mlp\.(gate|up|down)_proj|input_layernorm|post_attention_layernorm)\.weight"
 RELEASED_KEYS = {
@@ -29,7 +29,7 @@ NARROWER_PREDICTOR = {r"talker\.code_predictor\.small_to_mtp_projection\.(weight
 
 def whole_model(shape: dict[str, Any]) -> torch.nn.Module:
     """The package's own model on meta, speaker encoder included."""
-    from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
+    from overtone.data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
 
     import_qwen_tts()
     from qwen_tts.core.models import Qwen3TTSConfig, Qwen3TTSForConditionalGeneration

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from finetune.config import MixedFile
-from finetune.errors import UserError
-from recipes.voice_clone.model import config_factory
-from recipes.voice_clone.model.dataset_speakers import (
+from overtone.finetune.config import MixedFile
+from overtone.finetune.errors import UserError
+from overtone.recipes.voice_clone.model import config_factory
+from overtone.recipes.voice_clone.model.dataset_speakers import (
     DatasetSpeaker,
     assign_embedding_rows,
     collect_speakers,
     describe_renamed,
     make_recipe_state,
 )
-from recipes.voice_clone.model.sequence_layout import TokenIds
+from overtone.recipes.voice_clone.model.sequence_layout import TokenIds
 
 IDS = TokenIds.from_config(config_factory.make_released_config("0.6B"))
 CODES = [[1] * 16] * 25

@@ -11,13 +11,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from finetune.config import Lora
-from finetune.modeling import lora_adapters
-from finetune.modeling.loss_head import LossHead
-from finetune.recipe import BASE_DISTANCE, BASE_STATES, Batch
-from recipes.voice_clone.model import config_factory, qwen3_tts_model
-from recipes.voice_clone.model.qwen3_tts_model import SpeechModel
-from recipes.voice_clone.recipe import RECIPE
+from overtone.finetune.config import Lora
+from overtone.finetune.modeling import lora_adapters
+from overtone.finetune.modeling.loss_head import LossHead
+from overtone.finetune.recipe import BASE_DISTANCE, BASE_STATES, Batch
+from overtone.recipes.voice_clone.model import config_factory, qwen3_tts_model
+from overtone.recipes.voice_clone.model.qwen3_tts_model import SpeechModel
+from overtone.recipes.voice_clone.recipe import RECIPE
 
 
 def sums(model: nn.Module, batch: Batch) -> dict[str, torch.Tensor]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from recipes.speech.decoding.token_sampling import CodeSampler, FrameSampler
-from recipes.voice_clone.model import sampling_settings
-from recipes.voice_clone.model.sampling_settings import SamplingSettings
+from overtone.recipes.speech.decoding.token_sampling import CodeSampler, FrameSampler
+from overtone.recipes.voice_clone.model import sampling_settings
+from overtone.recipes.voice_clone.model.sampling_settings import SamplingSettings
 
 USUAL = FrameSampler(CodeSampler(False, 0.9, 50, 1.0, 1.05), CodeSampler(False, 0.9, 50, 1.0))
 
@@ -41,7 +41,7 @@ def test_a_request_overrides_the_model_and_the_model_overrides_the_stock_package
 
 
 def test_the_stock_defaults_equal_those_of_the_package() -> None:
-    from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
+    from overtone.data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
 
     tts = import_qwen_tts().Qwen3TTSModel.__new__(import_qwen_tts().Qwen3TTSModel)
     tts.generate_defaults = {}

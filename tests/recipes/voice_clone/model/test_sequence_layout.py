@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from finetune.errors import UserError
-from finetune.storage.strict_json import loads_object
-from recipes.voice_clone.model import config_factory, sequence_layout
-from recipes.voice_clone.model.sequence_layout import IGNORE, TokenIds
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage.strict_json import loads_object
+from overtone.recipes.voice_clone.model import config_factory, sequence_layout
+from overtone.recipes.voice_clone.model.sequence_layout import IGNORE, TokenIds
 from tests.finetune.hostile import JSON_PIECES, broken
 
 CASES = 400
@@ -117,7 +117,7 @@ def test_a_config_without_a_number_is_an_error_of_its_key(value: Any) -> None:
 
 
 def test_text_tokens_equal_those_of_the_stock_package(fresh: Any) -> None:
-    from data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
+    from overtone.data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
 
     tts = import_qwen_tts().Qwen3TTSModel.from_pretrained(str(fresh.loaded.base))
     for text in ("It is never late!", " Für  12 Leute,\nbitte… ", "don't"):

@@ -12,13 +12,13 @@ import soundfile
 import torch
 from safetensors.torch import load_file, save_file
 
-from data_prep.audio_codecs import qwen3_tts_speaker_encoder
-from finetune.errors import UserError
-from finetune.storage import remote
-from recipes.voice_clone.inference import stock_qwen_tts
-from recipes.voice_clone.model import speaker_vectors
-from recipes.voice_clone.model.dataset_speakers import DatasetSpeaker
-from recipes.voice_clone.recipe import RECIPE
+from overtone.data_prep.audio_codecs import qwen3_tts_speaker_encoder
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import remote
+from overtone.recipes.voice_clone.inference import stock_qwen_tts
+from overtone.recipes.voice_clone.model import speaker_vectors
+from overtone.recipes.voice_clone.model.dataset_speakers import DatasetSpeaker
+from overtone.recipes.voice_clone.recipe import RECIPE
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from finetune.errors import UserError
-from finetune.storage import files
-from recipes.voice_clone.inference import stock_qwen_tts
-from recipes.voice_clone.model import tiny_checkpoint
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
+from overtone.recipes.voice_clone.inference import stock_qwen_tts
+from overtone.recipes.voice_clone.model import tiny_checkpoint
 
 LAYOUT = {
     "config.json",

@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from finetune.config import Config
-from finetune.errors import UserError
-from recipes.voice_clone.inference import stock_qwen_tts
-from recipes.voice_clone.model import speaker_vectors, vector_fitting
-from recipes.voice_clone.recipe import RECIPE
+from overtone.finetune.config import Config
+from overtone.finetune.errors import UserError
+from overtone.recipes.voice_clone.inference import stock_qwen_tts
+from overtone.recipes.voice_clone.model import speaker_vectors, vector_fitting
+from overtone.recipes.voice_clone.recipe import RECIPE
 
 STEPS = 40
 

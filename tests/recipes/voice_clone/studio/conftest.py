@@ -12,11 +12,11 @@ import pytest
 import soundfile
 import torch
 
-from recipes.voice_clone.studio.codec import codebooks, codec_model, training_clips
-from recipes.voice_clone.studio.codec.codebooks import Codebooks
-from recipes.voice_clone.studio.codec.training_clips import CodecClip
-from recipes.voice_clone.studio.corpus.grammar import generate_sentences, split_words
-from recipes.voice_clone.studio.corpus.voices import RATE, VOICES
+from overtone.recipes.voice_clone.studio.codec import codebooks, codec_model, training_clips
+from overtone.recipes.voice_clone.studio.codec.codebooks import Codebooks
+from overtone.recipes.voice_clone.studio.codec.training_clips import CodecClip
+from overtone.recipes.voice_clone.studio.corpus.grammar import generate_sentences, split_words
+from overtone.recipes.voice_clone.studio.corpus.voices import RATE, VOICES
 
 torch.set_num_threads(1)
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from data_prep.audio_codecs import qwen3_tts_codec
-from data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
-from recipes.speech.decoding.token_sampling import GREEDY
-from recipes.speech.interface import SpeechRequest, SpeechSampling
-from recipes.voice_clone.inference.exported_folder import ExportedModel
-from recipes.voice_clone.inference.talker_decoding import DecodingSession
-from recipes.voice_clone.studio.generation_with_given_codebooks import GivenCodes, GivenCodesSynthesizer
+from overtone.data_prep.audio_codecs import qwen3_tts_codec
+from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
+from overtone.recipes.speech.decoding.token_sampling import GREEDY
+from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
+from overtone.recipes.voice_clone.inference.exported_folder import ExportedModel
+from overtone.recipes.voice_clone.inference.talker_decoding import DecodingSession
+from overtone.recipes.voice_clone.studio.generation_with_given_codebooks import GivenCodes, GivenCodesSynthesizer
 
 TEXTS = ("Good day.", "Hello.", "Goodbye.")
 GIVEN = 3

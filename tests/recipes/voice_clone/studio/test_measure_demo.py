@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finetune.errors import UserError
-from recipes.speech.evaluation.speaker_similarity import SimilarityEncoder
-from recipes.speech.evaluation.systems import RECORDINGS
-from recipes.voice_clone.demo import comparison_clips
-from recipes.voice_clone.demo.comparison_clips import AFTER
-from recipes.voice_clone.studio import measure_demo, recognizers
-from recipes.voice_clone.studio.corpus import make_new_voice
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.evaluation.speaker_similarity import SimilarityEncoder
+from overtone.recipes.speech.evaluation.systems import RECORDINGS
+from overtone.recipes.voice_clone.demo import comparison_clips
+from overtone.recipes.voice_clone.demo.comparison_clips import AFTER
+from overtone.recipes.voice_clone.studio import measure_demo, recognizers
+from overtone.recipes.voice_clone.studio.corpus import make_new_voice
 
 
 def test_only_words_that_all_recognizers_have_wrong_count_as_wrong_for_both() -> None:

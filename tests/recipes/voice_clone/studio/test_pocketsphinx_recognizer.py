@@ -9,10 +9,10 @@ from itertools import islice
 
 import pytest
 
-from data_prep.audio.waveform import Samples, read_audio
-from finetune.errors import UserError
-from recipes.voice_clone.studio import pocketsphinx_recognizer, recognizers
-from recipes.voice_clone.studio.corpus import grammar, make_new_voice
+from overtone.data_prep.audio.waveform import Samples, read_audio
+from overtone.finetune.errors import UserError
+from overtone.recipes.voice_clone.studio import pocketsphinx_recognizer, recognizers
+from overtone.recipes.voice_clone.studio.corpus import grammar, make_new_voice
 
 
 @pytest.fixture(scope="module")

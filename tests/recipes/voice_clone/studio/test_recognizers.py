@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.audio.waveform import read_audio
-from finetune.errors import UserError
-from recipes.voice_clone.studio import recognizers
-from recipes.voice_clone.studio.codec import measure_codec
-from recipes.voice_clone.studio.corpus import make_new_voice
+from overtone.data_prep.audio.waveform import read_audio
+from overtone.finetune.errors import UserError
+from overtone.recipes.voice_clone.studio import recognizers
+from overtone.recipes.voice_clone.studio.codec import measure_codec
+from overtone.recipes.voice_clone.studio.corpus import make_new_voice
 
 
 @pytest.mark.slow

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from finetune.errors import UserError
-from finetune.storage import demo_models
-from recipes.voice_clone.exporting import export_plan
-from recipes.voice_clone.studio import remeasure_models
-from recipes.voice_clone.studio.base import pack_base
-from recipes.voice_clone.studio.codec import measure_codec
-from recipes.voice_clone.studio.recognizers import WordErrorMeasure
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import demo_models
+from overtone.recipes.voice_clone.exporting import export_plan
+from overtone.recipes.voice_clone.studio import remeasure_models
+from overtone.recipes.voice_clone.studio.base import pack_base
+from overtone.recipes.voice_clone.studio.codec import measure_codec
+from overtone.recipes.voice_clone.studio.recognizers import WordErrorMeasure
 
 
 @pytest.fixture(autouse=True)

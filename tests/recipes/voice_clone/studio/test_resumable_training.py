@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from recipes.voice_clone.studio import resumable_training
-from recipes.voice_clone.studio.resumable_training import Schedule, train_parameters
+from overtone.recipes.voice_clone.studio import resumable_training
+from overtone.recipes.voice_clone.studio.resumable_training import Schedule, train_parameters
 
 SCHEDULE = Schedule(steps=40, rate=1e-2, plateau=0.5, warmup=10)
 

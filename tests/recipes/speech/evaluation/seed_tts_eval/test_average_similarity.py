@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from recipes.speech.evaluation.seed_tts_eval.average_similarity import AverageSimilarity, average_similarity, format_line
+from overtone.recipes.speech.evaluation.seed_tts_eval.average_similarity import AverageSimilarity, average_similarity, format_line
 from tests.recipes.speech.evaluation.seed_tts_eval import stand_ins
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.errors import UserError
-from recipes.speech.evaluation.seed_tts_eval.prompts import read_prompts
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.evaluation.seed_tts_eval.prompts import read_prompts
 from tests.recipes.speech.evaluation.seed_tts_eval import stand_ins
 
 

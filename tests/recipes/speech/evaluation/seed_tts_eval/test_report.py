@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from recipes.speech.evaluation.seed_tts_eval.report import ProtocolReport, ProtocolScores, build_record, render_markdown
-from recipes.speech.evaluation.seed_tts_eval.word_error_rate import count_utterance_errors
+from overtone.recipes.speech.evaluation.seed_tts_eval.report import ProtocolReport, ProtocolScores, build_record, render_markdown
+from overtone.recipes.speech.evaluation.seed_tts_eval.word_error_rate import count_utterance_errors
 
 ERRORS = {"a": count_utterance_errors("One two.", " One too.", "en"), "b": count_utterance_errors("Yes.", " Yes.", "en")}
 SCORES = ProtocolScores(ERRORS, {"a": 0.5, "b": 0.6254}, {"c": "its prompt clips/c.wav"}, dnsmos={"mos_overall": 3.1})

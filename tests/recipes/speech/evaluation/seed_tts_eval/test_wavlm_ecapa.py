@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from finetune.errors import UserError
-from recipes.speech.evaluation.seed_tts_eval import average_similarity, wavlm_ecapa
-from recipes.speech.evaluation.seed_tts_eval.wavlm_ecapa import build_network, find_similarity_model, read_checkpoint, resample
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.evaluation.seed_tts_eval import average_similarity, wavlm_ecapa
+from overtone.recipes.speech.evaluation.seed_tts_eval.wavlm_ecapa import build_network, find_similarity_model, read_checkpoint, resample
 from tests.recipes.speech.evaluation.seed_tts_eval import stand_ins
 
 GOLDEN = stand_ins.read_golden()

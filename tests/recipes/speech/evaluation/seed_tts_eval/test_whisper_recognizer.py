@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import WhisperForConditionalGeneration
 
-from finetune.errors import UserError
-from recipes.speech.evaluation.seed_tts_eval.whisper_recognizer import find_recognizer, read_resampled
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.evaluation.seed_tts_eval.whisper_recognizer import find_recognizer, read_resampled
 from tests.recipes.speech.evaluation.seed_tts_eval import stand_ins, whisper_models
 
 

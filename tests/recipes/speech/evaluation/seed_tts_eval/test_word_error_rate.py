@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune.errors import UserError
-from recipes.speech.evaluation.seed_tts_eval.whisper_recognizer import read_resampled
-from recipes.speech.evaluation.seed_tts_eval.word_error_rate import Language, average_rate, count_utterance_errors
+from overtone.finetune.errors import UserError
+from overtone.recipes.speech.evaluation.seed_tts_eval.whisper_recognizer import read_resampled
+from overtone.recipes.speech.evaluation.seed_tts_eval.word_error_rate import Language, average_rate, count_utterance_errors
 from tests.recipes.speech.evaluation.seed_tts_eval import stand_ins
 
 GOLDEN = stand_ins.read_golden()

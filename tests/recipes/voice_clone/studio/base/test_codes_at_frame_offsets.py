@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio_codecs import qwen3_tts_codec
-from data_prep.audio_codecs.qwen3_tts_codec import SAMPLES_PER_FRAME
-from finetune.errors import UserError
-from recipes.voice_clone.studio.base import codes_at_frame_offsets
+from overtone.data_prep.audio_codecs import qwen3_tts_codec
+from overtone.data_prep.audio_codecs.qwen3_tts_codec import SAMPLES_PER_FRAME
+from overtone.finetune.errors import UserError
+from overtone.recipes.voice_clone.studio.base import codes_at_frame_offsets
 
 ROWS = [{"audio": f"{number}.flac", "text": f"clip {number}.", "speaker": "slt"} for number in range(200)]
 

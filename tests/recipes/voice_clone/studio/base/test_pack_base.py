@@ -9,16 +9,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from data_prep.audio_codecs.qwen3_tts_codec import find_codec
-from finetune import train
-from finetune.errors import UserError
-from finetune.storage import demo_models
-from recipes.voice_clone.exporting import export_plan
-from recipes.voice_clone.model import tiny_checkpoint
-from recipes.voice_clone.model.sampling_settings import SCHEME
-from recipes.voice_clone.studio import recognizers
-from recipes.voice_clone.studio.base import pack_base, prepare_base_training
-from recipes.voice_clone.studio.corpus import make_corpus
+from overtone.data_prep.audio_codecs.qwen3_tts_codec import find_codec
+from overtone.finetune import train
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import demo_models
+from overtone.recipes.voice_clone.exporting import export_plan
+from overtone.recipes.voice_clone.model import tiny_checkpoint
+from overtone.recipes.voice_clone.model.sampling_settings import SCHEME
+from overtone.recipes.voice_clone.studio import recognizers
+from overtone.recipes.voice_clone.studio.base import pack_base, prepare_base_training
+from overtone.recipes.voice_clone.studio.corpus import make_corpus
 from tests.launch.launching import voice_rows
 
 FIGURES = {

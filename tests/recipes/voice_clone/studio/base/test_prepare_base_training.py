@@ -11,14 +11,14 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from data_prep.audio_codecs import qwen3_tts_speaker_encoder
-from finetune.config import resolve
-from finetune.errors import UserError
-from recipes.voice_clone.model.sequence_layout import format_prompt
-from recipes.voice_clone.recipe import RECIPE
-from recipes.voice_clone.studio.base import prepare_base_training
-from recipes.voice_clone.studio.codec import codec_model
-from recipes.voice_clone.studio.corpus import grammar, make_corpus
+from overtone.data_prep.audio_codecs import qwen3_tts_speaker_encoder
+from overtone.finetune.config import resolve
+from overtone.finetune.errors import UserError
+from overtone.recipes.voice_clone.model.sequence_layout import format_prompt
+from overtone.recipes.voice_clone.recipe import RECIPE
+from overtone.recipes.voice_clone.studio.base import prepare_base_training
+from overtone.recipes.voice_clone.studio.codec import codec_model
+from overtone.recipes.voice_clone.studio.corpus import grammar, make_corpus
 
 
 @pytest.fixture

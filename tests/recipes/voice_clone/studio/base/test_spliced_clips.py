@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune.errors import UserError
-from finetune.storage import files
-from recipes.voice_clone.studio.base import spliced_clips
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
+from overtone.recipes.voice_clone.studio.base import spliced_clips
 
 WORDS = ("the", "lamp", "Anna")
 ALONE = [

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune.config import resolve
-from finetune.recipe import find_recipe, load_options
-from recipes.voice_clone.studio.base import prepare_base_training
+from overtone.finetune.config import resolve
+from overtone.finetune.recipe import find_recipe, load_options
+from overtone.recipes.voice_clone.studio.base import prepare_base_training
 
 OVERLAYS = sorted(Path(prepare_base_training.__file__).parent.glob("*.yaml"))
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from recipes.voice_clone.studio.codec import codebooks
-from recipes.voice_clone.studio.codec.codebooks import Codebooks
-from recipes.voice_clone.studio.codec.training_clips import CodecClip
+from overtone.recipes.voice_clone.studio.codec import codebooks
+from overtone.recipes.voice_clone.studio.codec.codebooks import Codebooks
+from overtone.recipes.voice_clone.studio.codec.training_clips import CodecClip
 
 
 def test_codes_are_the_nearest_entries_codebook_by_codebook(clips: list[CodecClip], books: Codebooks) -> None:

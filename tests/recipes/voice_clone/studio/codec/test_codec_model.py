@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from data_prep.audio_codecs.qwen3_tts_codec import encode_clips, load_codec
-from recipes.voice_clone.studio.codec import codec_model
-from recipes.voice_clone.studio.codec.codebooks import Codebooks
-from recipes.voice_clone.studio.codec.training_clips import CodecClip
+from overtone.data_prep.audio_codecs.qwen3_tts_codec import encode_clips, load_codec
+from overtone.recipes.voice_clone.studio.codec import codec_model
+from overtone.recipes.voice_clone.studio.codec.codebooks import Codebooks
+from overtone.recipes.voice_clone.studio.codec.training_clips import CodecClip
 
 
 def test_the_stock_class_gives_the_nearest_entries_to_the_encoder_output(

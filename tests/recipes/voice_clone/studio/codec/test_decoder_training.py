@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from recipes.voice_clone.studio.codec import codec_model, decoder_training, frame_features
-from recipes.voice_clone.studio.codec.codebooks import Codebooks
-from recipes.voice_clone.studio.codec.decoder_training import EncodedClip
-from recipes.voice_clone.studio.codec.training_clips import CodecClip
+from overtone.recipes.voice_clone.studio.codec import codec_model, decoder_training, frame_features
+from overtone.recipes.voice_clone.studio.codec.codebooks import Codebooks
+from overtone.recipes.voice_clone.studio.codec.decoder_training import EncodedClip
+from overtone.recipes.voice_clone.studio.codec.training_clips import CodecClip
 
 
 @pytest.fixture(scope="session")

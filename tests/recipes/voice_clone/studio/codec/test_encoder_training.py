@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from recipes.voice_clone.studio.codec import codec_model, encoder_training
-from recipes.voice_clone.studio.codec.codebooks import Codebooks
-from recipes.voice_clone.studio.codec.training_clips import CodecClip
+from overtone.recipes.voice_clone.studio.codec import codec_model, encoder_training
+from overtone.recipes.voice_clone.studio.codec.codebooks import Codebooks
+from overtone.recipes.voice_clone.studio.codec.training_clips import CodecClip
 
 
 def test_a_batch_has_the_features_of_its_audio(clips: list[CodecClip], books: Codebooks, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from recipes.voice_clone.studio.codec import frame_features
-from recipes.voice_clone.studio.codec.frame_features import LENGTH, PITCHES, SPECTRA, extract_features, pad_to_frames
+from overtone.recipes.voice_clone.studio.codec import frame_features
+from overtone.recipes.voice_clone.studio.codec.frame_features import LENGTH, PITCHES, SPECTRA, extract_features, pad_to_frames
 
 Sound = Callable[..., np.ndarray]
 

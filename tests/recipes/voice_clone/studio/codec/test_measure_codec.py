@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from finetune.errors import UserError
-from recipes.voice_clone.studio.codec import measure_codec
-from recipes.voice_clone.studio.codec.training_clips import CodecClip, make_clip
+from overtone.finetune.errors import UserError
+from overtone.recipes.voice_clone.studio.codec import measure_codec
+from overtone.recipes.voice_clone.studio.codec.training_clips import CodecClip, make_clip
 
 
 def test_the_distance_is_zero_for_the_original_and_large_for_the_mean_frame(clips: list[CodecClip]) -> None:

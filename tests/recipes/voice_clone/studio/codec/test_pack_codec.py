@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from data_prep.audio.waveform import read_audio
-from data_prep.audio_codecs.qwen3_tts_codec import find_codec, load_codec
-from finetune.errors import UserError
-from recipes.voice_clone.studio.codec import measure_codec, pack_codec
-from recipes.voice_clone.studio.codec.training_clips import make_clip
+from overtone.data_prep.audio.waveform import read_audio
+from overtone.data_prep.audio_codecs.qwen3_tts_codec import find_codec, load_codec
+from overtone.finetune.errors import UserError
+from overtone.recipes.voice_clone.studio.codec import measure_codec, pack_codec
+from overtone.recipes.voice_clone.studio.codec.training_clips import make_clip
 
 SAMPLE = Path(pack_codec.__file__).parents[2] / "sample"
 

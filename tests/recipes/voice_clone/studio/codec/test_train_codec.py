@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio_codecs.qwen3_tts_codec import encode_clips, find_codec, load_codec
-from finetune.errors import UserError
-from finetune.storage import demo_models
-from recipes.voice_clone.studio.codec import measure_codec, pack_codec, train_codec
+from overtone.data_prep.audio_codecs.qwen3_tts_codec import encode_clips, find_codec, load_codec
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import demo_models
+from overtone.recipes.voice_clone.studio.codec import measure_codec, pack_codec, train_codec
 
 
 @pytest.fixture

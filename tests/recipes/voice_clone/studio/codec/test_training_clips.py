@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from recipes.voice_clone.studio.codec import training_clips
-from recipes.voice_clone.studio.codec.training_clips import CodecClip
+from overtone.recipes.voice_clone.studio.codec import training_clips
+from overtone.recipes.voice_clone.studio.codec.training_clips import CodecClip
 
 
 def test_a_clip_is_padded_to_whole_frames(clips: list[CodecClip]) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep.audio_codecs import qwen3_tts_speaker_encoder
-from recipes.voice_clone.studio.corpus import closed_form_speaker_encoder
+from overtone.data_prep.audio_codecs import qwen3_tts_speaker_encoder
+from overtone.recipes.voice_clone.studio.corpus import closed_form_speaker_encoder
 
 
 def test_the_fitted_layer_separates_speakers(nano: Path, sound: Callable[..., np.ndarray]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from recipes.voice_clone.studio.corpus.grammar import HELD_OUT_SHARE, find_split, generate_sentences, list_words, split_words
+from overtone.recipes.voice_clone.studio.corpus.grammar import HELD_OUT_SHARE, find_split, generate_sentences, list_words, split_words
 
 
 def test_sentences_depend_on_the_seed() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from finetune.errors import UserError
-from recipes.voice_clone.studio.corpus import make_corpus
-from recipes.voice_clone.studio.corpus.grammar import find_split
-from recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES, RATE, VOICES, SyntheticVoice
+from overtone.finetune.errors import UserError
+from overtone.recipes.voice_clone.studio.corpus import make_corpus
+from overtone.recipes.voice_clone.studio.corpus.grammar import find_split
+from overtone.recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES, RATE, VOICES, SyntheticVoice
 
 ONLY_FLITE = tuple(voice for voice in VOICES if voice.engine == "flite" and voice.name in ("kal16", "rms"))
 needs_flite = pytest.mark.skipif(not shutil.which("flite"), reason="needs flite (Debian: apt-get install flite)")

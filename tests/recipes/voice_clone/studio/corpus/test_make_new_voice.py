@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio.waveform import AudioError, read_audio
-from finetune.errors import UserError
-from recipes.voice_clone.studio.corpus import grammar, make_new_voice
-from recipes.voice_clone.studio.corpus.make_new_voice import FOLDER, SESSIONS, RecordingSession
-from recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES, RATE
+from overtone.data_prep.audio.waveform import AudioError, read_audio
+from overtone.finetune.errors import UserError
+from overtone.recipes.voice_clone.studio.corpus import grammar, make_new_voice
+from overtone.recipes.voice_clone.studio.corpus.make_new_voice import FOLDER, SESSIONS, RecordingSession
+from overtone.recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES, RATE
 
 SCRIPT = json.loads((FOLDER / "script.json").read_text())
 ROWS = [json.loads(line) for line in (FOLDER / "held_out.jsonl").read_text().splitlines()]

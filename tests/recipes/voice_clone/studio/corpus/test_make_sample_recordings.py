@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from recipes.voice_clone.studio.corpus import make_sample_recordings
-from recipes.voice_clone.studio.corpus.make_sample_recordings import PAUSE_S, RECORDINGS, SampleRecording
+from overtone.recipes.voice_clone.studio.corpus import make_sample_recordings
+from overtone.recipes.voice_clone.studio.corpus.make_sample_recordings import PAUSE_S, RECORDINGS, SampleRecording
 
 SAMPLE = Path(make_sample_recordings.__file__).parents[2] / "sample"
 AUDIO = {".flac", ".mp3", ".ogg", ".wav"}

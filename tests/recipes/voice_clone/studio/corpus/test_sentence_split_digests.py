@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from recipes.voice_clone.studio.corpus import grammar, make_corpus, sentence_split_digests
-from recipes.voice_clone.studio.corpus.make_corpus import FAR_SIZES, CorpusLine
-from recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES, NEW_VOICE
+from overtone.recipes.voice_clone.studio.corpus import grammar, make_corpus, sentence_split_digests
+from overtone.recipes.voice_clone.studio.corpus.make_corpus import FAR_SIZES, CorpusLine
+from overtone.recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES, NEW_VOICE
 
 COMMITTED = json.loads(sentence_split_digests.FILE.read_text())
 

@@ -7,8 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from finetune.errors import UserError
-from recipes.voice_clone.studio.corpus.voices import (
+from overtone.finetune.errors import UserError
+from overtone.recipes.voice_clone.studio.corpus.voices import (
     EDGE_S,
     KNOWN_VOICES,
     NEW_VOICE,

@@ -10,9 +10,9 @@ import torch
 from whisper.audio import log_mel_spectrogram
 from whisper.tokenizer import get_tokenizer
 
-from recipes.voice_clone.studio.corpus.voices import VOICES
-from recipes.voice_clone.studio.whisper import augmented_windows
-from recipes.voice_clone.studio.whisper.augmented_windows import IGNORED, RATE, TICK, TICK_S, WhisperDataset, compute_log_mels
+from overtone.recipes.voice_clone.studio.corpus.voices import VOICES
+from overtone.recipes.voice_clone.studio.whisper import augmented_windows
+from overtone.recipes.voice_clone.studio.whisper.augmented_windows import IGNORED, RATE, TICK, TICK_S, WhisperDataset, compute_log_mels
 
 TOKENIZER = get_tokenizer(multilingual=False)
 NOWHERE = [TOKENIZER.no_timestamps, TOKENIZER.no_speech, TOKENIZER.eot]

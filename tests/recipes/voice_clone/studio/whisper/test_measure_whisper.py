@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE
-from data_prep.transcription import demo_whisper, whisper_engine
-from finetune.errors import UserError
-from finetune.storage import demo_models
-from recipes.voice_clone.studio.corpus import make_corpus
-from recipes.voice_clone.studio.whisper import measure_whisper
-from recipes.voice_clone.studio.whisper.measure_whisper import VoiceTranscripts, join_recording, main, normalize_text
+from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE
+from overtone.data_prep.transcription import demo_whisper, whisper_engine
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import demo_models
+from overtone.recipes.voice_clone.studio.corpus import make_corpus
+from overtone.recipes.voice_clone.studio.whisper import measure_whisper
+from overtone.recipes.voice_clone.studio.whisper.measure_whisper import VoiceTranscripts, join_recording, main, normalize_text
 
 
 def test_the_wer_ignores_punctuation_and_case() -> None:
@@ -56,7 +56,9 @@ def test_zero_sentences_are_refused(tmp_path: Path) -> None:
 def test_the_shipped_model_is_as_good_as_its_card_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On other sentences than those of the card, in fewer voices: up to twice its WER plus 3 points is within random variation."""
     if not demo_models.is_shipped(demo_whisper.NAME):
-        pytest.skip("this installation has no whisper-demo-en; create it with python -m recipes.voice_clone.studio.whisper.pack_whisper")
+        pytest.skip(
+            "this installation has no whisper-demo-en; create it with python -m overtone.recipes.voice_clone.studio.whisper.pack_whisper"
+        )
     flite = tuple(voice for voice in make_corpus.VOICES if voice.engine == "flite")
     monkeypatch.setattr(make_corpus, "VOICES", flite)
     monkeypatch.setattr(measure_whisper, "VOICES", flite)

@@ -8,11 +8,11 @@ import pytest
 import torch
 import whisper
 
-from data_prep.transcription import demo_whisper
-from finetune.errors import UserError
-from finetune.storage import files
-from recipes.voice_clone.studio.whisper import pack_whisper, train_whisper
-from recipes.voice_clone.studio.whisper.train_whisper import DIMENSIONS
+from overtone.data_prep.transcription import demo_whisper
+from overtone.finetune.errors import UserError
+from overtone.finetune.storage import files
+from overtone.recipes.voice_clone.studio.whisper import pack_whisper, train_whisper
+from overtone.recipes.voice_clone.studio.whisper.train_whisper import DIMENSIONS
 
 
 @pytest.mark.parametrize("start_from", [None, demo_whisper.NAME])

@@ -8,10 +8,10 @@ import pytest
 import torch
 from whisper.model import ModelDimensions, Whisper, disable_sdpa
 
-from finetune.errors import UserError
-from recipes.voice_clone.studio.whisper import train_whisper
-from recipes.voice_clone.studio.whisper.augmented_windows import WhisperDataset
-from recipes.voice_clone.studio.whisper.train_whisper import DIMENSIONS, Phase, Student, main, train
+from overtone.finetune.errors import UserError
+from overtone.recipes.voice_clone.studio.whisper import train_whisper
+from overtone.recipes.voice_clone.studio.whisper.augmented_windows import WhisperDataset
+from overtone.recipes.voice_clone.studio.whisper.train_whisper import DIMENSIONS, Phase, Student, main, train
 
 
 @pytest.fixture(autouse=True)

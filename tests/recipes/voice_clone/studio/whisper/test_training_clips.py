@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_prep.audio.waveform import read_audio
-from recipes.voice_clone.studio.corpus import make_new_voice
-from recipes.voice_clone.studio.whisper import training_clips
-from recipes.voice_clone.studio.whisper.training_clips import load_clips
+from overtone.data_prep.audio.waveform import read_audio
+from overtone.recipes.voice_clone.studio.corpus import make_new_voice
+from overtone.recipes.voice_clone.studio.whisper import training_clips
+from overtone.recipes.voice_clone.studio.whisper.training_clips import load_clips
 
 KNOWN = make_new_voice.FOLDER / "known" / "slt"
 
