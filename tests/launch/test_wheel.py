@@ -15,61 +15,98 @@ import pytest
 from overtone.finetune.config_sources import load_yaml
 from tests.launch.launching import ALONE, ROOT, voice_rows
 
-SHIPPED = ("overtone", "finetune", "data_prep", "recipes", "configs", "pyproject.toml", "LICENSE", "README.md", ".gitignore")
+FOLDERS = ("finetune", "data_prep", "recipes", "configs")
+SHIPPED = ("overtone", *FOLDERS, "pyproject.toml", "LICENSE", "README.md", ".gitignore", "constraints.txt", "constraints-chat.txt")
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that holds what the wheel holds, built from a copy, since a build writes beside its sources."""
-    source, wheels, site = (tmp_path_factory.mktemp(name) for name in ("source", "wheels", "site"))
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel that pip makes of the sdist, and in `tree/` the one that it makes of the tree."""
+    source, wheels = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheels")
     for name in SHIPPED:
-        if (ROOT / name).is_dir():
+        if (ROOT / name).is_dir():  # a copy, since a build writes beside its sources
             shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / name, source / name)
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    built = subprocess.run([*build, "--wheel-dir", str(wheels), str(source)], capture_output=True, text=True)
-    assert built.returncode == 0, built.stderr
-    (wheel,) = wheels.glob("overtone-*.whl")
-    with zipfile.ZipFile(wheel) as archive:
+    hatch = "import hatchling.build, sys; print(hatchling.build.build_sdist(sys.argv[1]))"
+    sdist = subprocess.run([sys.executable, "-c", hatch, wheels], cwd=source, capture_output=True, text=True, check=True).stdout.strip()
+    for origin, to in ((wheels / sdist, wheels), (source, wheels / "tree")):
+        build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(to), str(origin)]
+        made = subprocess.run(build, capture_output=True, text=True)
+        assert made.returncode == 0, made.stderr
+    return wheels
+
+
+@pytest.fixture(scope="module")
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds what the wheel holds, and packages of others with the names of our folders, which raise as torchtune's does."""
+    site = tmp_path_factory.mktemp("site packages")
+    with zipfile.ZipFile(_wheel(built)) as archive:
         archive.extractall(site)
+    _hide_in(site)
     return site
 
 
-def test_the_wheel_holds_every_file_of_the_packages(installed: Path) -> None:
-    mine = {path.relative_to(ROOT) for name in ("finetune", "data_prep", "recipes") for path in (ROOT / name).rglob("*") if path.is_file()}
-    wanted = {path for path in mine if "__pycache__" not in path.parts}
-    assert len(wanted) >= 40
-    assert [str(path) for path in sorted(wanted) if not (installed / "overtone" / path).is_file()] == []
-    launch_files = {path.name for path in (installed / "overtone/configs").glob("*.yaml")}
-    assert launch_files == {path.name for path in (ROOT / "configs").glob("*.yaml")} and len(launch_files) >= 5
-    assert {path.name for path in installed.iterdir() if ".dist-info" not in path.name} == {"overtone"}
+def _hide_in(folder: Path) -> None:
+    """Packages with the names of our folders, which raise as `recipes` of torchtune does."""
+    for name in FOLDERS:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").write_text(f"raise ModuleNotFoundError('{name} is not installed')\n")
+
+
+def _wheel(folder: Path) -> Path:
+    (wheel,) = folder.glob("overtone-*.whl")
+    return wheel
+
+
+def test_the_wheel_of_the_sdist_is_that_of_the_tree(built: Path) -> None:
+    """An sdist can lose folders behind links in silence."""
+    contents = []
+    for wheel in (_wheel(built), _wheel(built / "tree")):
+        with zipfile.ZipFile(wheel) as archive:
+            contents.append({entry.filename: archive.read(entry) for entry in archive.infolist()})
+    first, second = contents
+    assert len(first) > 600 and first.keys() == second.keys()
+    assert [name for name in first if first[name] != second[name]] == []
+
+
+def test_the_wheel_holds_every_file_of_the_packages(built: Path) -> None:
+    mine = {path.relative_to(ROOT).as_posix() for name in FOLDERS for path in (ROOT / name).rglob("*") if path.is_file()}
+    own = {path.name for path in (ROOT / "overtone").iterdir() if path.is_file()}
+    wanted = {f"overtone/{name}" for name in mine | own if "__pycache__" not in name}
+    with zipfile.ZipFile(_wheel(built)) as archive:
+        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert len(wanted) > 600 and held == wanted
 
 
 def test_the_wheel_runs_outside_the_repository(installed: Path, tmp_path: Path) -> None:
-    assert "train" in _run(installed, tmp_path, "overtone.finetune", "--help")
-    assert "voice" in _run(installed, tmp_path, "overtone.data_prep", "--help")
-    assert "--options.sub_weight" in _run(installed, tmp_path, "overtone.finetune", "train", "--recipe", "voice_clone", "--help")
-    assert _run(installed, tmp_path, "overtone.finetune", "where", "recipes").strip() == str(installed / "overtone/recipes")
-    assert _run(installed, tmp_path, "overtone.finetune", "where", "cpu.yaml").strip() == str(installed / "overtone/configs/cpu.yaml")
+    """Also where the working folder has folders of our names, and beside others' packages of these names."""
+    work = tmp_path / "work"
+    _hide_in(work)
+    assert "train" in _run(installed, work, "overtone.finetune", "--help")
+    assert "voice" in _run(installed, work, "overtone.data_prep", "--help")
+    assert "--options.sub_weight" in _run(installed, work, "overtone.finetune", "train", "--recipe", "voice_clone", "--help")
+    assert _run(installed, work, "overtone.finetune", "where", "recipes").strip() == str(installed / "overtone/recipes")
+    assert _run(installed, work, "overtone.finetune", "where", "cpu.yaml").strip() == str(installed / "overtone/configs/cpu.yaml")
 
 
 @pytest.mark.ci
 @pytest.mark.slow
-def test_the_wheel_trains_the_debug_config_in_a_fresh_environment(installed: Path, tmp_path: Path) -> None:
-    """A fresh virtual environment that has the dependencies and the wheel, and of the repository nothing."""
-    home = tmp_path / "venv"
+def test_the_wheel_trains_the_debug_config_in_a_fresh_environment(built: Path, tmp_path: Path) -> None:
+    """A fresh virtual environment that has the dependencies and the wheel, and of the repository nothing. It and the working folder, which
+    has folders of our names, have a space in their paths."""
+    home, work = tmp_path / "my venv", tmp_path / "my work"
+    _hide_in(work)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
     dependencies = home / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages" / "dependencies.pth"
     dependencies.write_text(sysconfig.get_path("purelib") + "\n")  # a path in a .pth file does not bring that folder's own .pth files
-    (wheel,) = installed.parent.glob("wheels[0-9]*/overtone-*.whl")
     pip = [sys.executable, "-m", "pip", "--python", str(home / "bin" / "python"), "install", "--quiet", "--no-deps", "--force-reinstall"]
-    subprocess.run([*pip, str(wheel)], check=True)
+    subprocess.run([*pip, str(_wheel(built))], check=True)
 
     def run(*command: str) -> str:
         words = [str(home / "bin" / command[0]), *command[1:]]
         environment = {name: value for name, value in ALONE.items() if name != "PYTHONPATH"}
-        done = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+        done = subprocess.run(words, env=environment, cwd=work, capture_output=True, text=True, timeout=200, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.strip()
 
@@ -79,12 +116,12 @@ def test_the_wheel_trains_the_debug_config_in_a_fresh_environment(installed: Pat
     for module, overlay in (("csm.model", "csm"), ("codec_lm", "codec_lm")):
         source = load_yaml(Path(recipes, overlay, "debug.yaml").read_text(), overlay)["model"]["source"]
         assert "a model with random weights" in run("python", "-m", f"overtone.recipes.{module}.tiny_checkpoint", source)
-    voice_rows(tmp_path, ["Ann"])
+    voice_rows(work, ["Ann"])
     options = ["--config", f"{recipes}/voice_clone/debug.yaml", "--data.train", "train.jsonl", "--train.steps", "2"]
     launcher = ["python", "-m", "accelerate.commands.launch", "--config_file", run("finetune", "where", "cpu.yaml"), "--num_processes", "1"]
     said = run(*launcher, "-m", "overtone.finetune.train", "--recipe", "voice_clone", *options)
     assert "finished at step 2" in said
-    assert (tmp_path / "runs" / "debug" / "checkpoints" / "step-00000002" / "manifest.json").is_file()
+    assert (work / "runs" / "debug" / "checkpoints" / "step-00000002" / "manifest.json").is_file()
 
 
 def test_the_wheel_installs_both_commands(installed: Path) -> None:
