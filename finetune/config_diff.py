@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -49,18 +49,12 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def find_changes(was: Mapping[str, Any], now: Mapping[str, Any], chosen: Collection[str] | None = None) -> list[Change]:
+def find_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
     """Changes between two nested configurations: first those with any effect on the results, then those that affect rounding only, then
-    those without effect, each in the order of the keys.
-
-    `chosen`: keys of `now` that do not have their default. A key that is new (as in a newer version) and has its default is no change.
-    """
+    those without effect, each in the order of the keys."""
     old, new = flatten(was), flatten(now)
     old = {key: value for key, value in old.items() if value != {} or not _inside(new, key)}
     found = [Change(key, old.get(key, ABSENT), new.get(key, ABSENT)) for key in [*new, *(key for key in old if key not in new)]]
-    if chosen is not None:
-        replaced = [key for key in old if key not in new]
-        found = [each for each in found if each.key in old or each.key in chosen or any(_inside((each.key,), key) for key in replaced)]
     return sorted((each for each in found if each.was != each.now), key=lambda each: EFFECTS.index(each.effect))
 
 

@@ -53,8 +53,7 @@ class ClipToEncode:
 
 def make_key(clip_digest: str, codec_digest: str, shift: int = 0) -> str:
     """The key of a clip's codes: 64 hexadecimal digits. `shift`: zeros before the clip, at the codec's sample rate."""
-    shifted = f" {shift}" if shift else ""  # the keys of codes without a shift are those of earlier versions
-    return hashlib.sha256(f"{FORM} {clip_digest} {codec_digest}{shifted}".encode()).hexdigest()
+    return hashlib.sha256(f"{FORM} {clip_digest} {codec_digest} {shift}".encode()).hexdigest()
 
 
 def list_time_shifts(count: int, samples_per_frame: int) -> list[int]:

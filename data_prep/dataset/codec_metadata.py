@@ -32,11 +32,8 @@ class CodesSummary:
 
 
 def describe_codec(codec: Codec, digest: str) -> dict[str, Any]:
-    """The entries of a codec. Format and recipe are stored unless they are the default ones, which older files do not hold either."""
-    code_format = read_code_format(codec)
-    if codec.recipe == DEFAULT_RECIPE and has_same_shape(code_format, DEFAULT_FORMAT):
-        return {"codec_digest": digest}
-    return {"codec_digest": digest, "code_format": asdict(code_format), "recipe": codec.recipe}
+    """The entries of a codec."""
+    return {"codec_digest": digest, "code_format": asdict(read_code_format(codec)), "recipe": codec.recipe}
 
 
 def has_same_shape(one: CodeFormat, other: CodeFormat) -> bool:
@@ -47,17 +44,19 @@ def has_same_shape(one: CodeFormat, other: CodeFormat) -> bool:
 def read_codes_summary(folder: Path) -> CodesSummary:
     """What is stored about the codes of a dataset's folder. Raises `UserError` for a file that this version does not write."""
     path = folder / STORE / SUMMARY
-    stored = read_object(path) if path.is_file() else {}
-    recipe = stored.get("recipe", DEFAULT_RECIPE)
-    if recipe not in RECIPES:  # it becomes part of a command that people copy
+    if not path.is_file():
+        return CodesSummary(DEFAULT_FORMAT, DEFAULT_RECIPE, None, {})
+    stored = read_object(path)
+    recipe, digest = stored.get("recipe"), stored.get("codec_digest")
+    if not isinstance(recipe, str) or recipe not in RECIPES:  # it becomes part of a command that people copy
         raise _make_error(path, "recipe", recipe)
+    if not isinstance(digest, str):
+        raise _make_error(path, "codec_digest", digest)
     entries = {key: stored[key] for key in CODEC_KEYS if key in stored}
-    return CodesSummary(_parse_format(path, stored.get("code_format")), recipe, stored.get("codec_digest"), entries)
+    return CodesSummary(_parse_format(path, stored.get("code_format")), recipe, digest, entries)
 
 
 def _parse_format(path: Path, stored: Any) -> CodeFormat:
-    if stored is None:
-        return DEFAULT_FORMAT
     keys = {field.name for field in fields(CodeFormat)}
     if not isinstance(stored, dict) or set(stored) != keys or not all(type(value) is int and value > 0 for value in stored.values()):
         raise _make_error(path, "code_format", stored)

@@ -294,7 +294,7 @@ def step_of(path: Path) -> int:
 
 def find_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Keys of `SAME_RUN` in which two states differ; none if they belong to the same run. Paths may differ: a base is identified by its
-    content, and a recipe by the name of its folder. Files of the bases are compared if both states list them; earlier versions did not."""
+    content, and a recipe by the name of its folder."""
     found = [key for key in SAME_RUN if key not in ("recipe", "data", "base") and was[key] != now[key]]
     if any(was["data"][key] != now["data"][key] for key in ("digest", "rows", "positions")):
         found.insert(0, "data")
@@ -307,18 +307,16 @@ def find_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
 
 def is_other_base(was: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Whether the content of two bases differs. Of one commit on the hub, a file of weights that only one of them has is no difference: a
-    commit never changes, but an earlier version downloaded weights that are not loaded, too."""
-    files_was, files_now = was.get("files"), now.get("files")
-    if was["revision"] == now["revision"] and COMMIT.fullmatch(was["revision"] or "") and files_was is not None and files_now is not None:
+    commit never changes, but another program may have downloaded weights that are not loaded into the same cache."""
+    files_was, files_now = was["files"], now["files"]
+    if was["revision"] == now["revision"] and COMMIT.fullmatch(was["revision"] or ""):
         weights = {name for name in files_was.keys() ^ files_now.keys() if name.endswith(".safetensors") and "/" not in name}
         return any(files_was.get(name) != files_now.get(name) for name in (files_was.keys() | files_now.keys()) - weights)
-    return was["digest"] != now["digest"] or bool(list_changed_files(files_was, files_now))
+    return bool(files_was != files_now)
 
 
-def list_changed_files(was: Mapping[str, str] | None, now: Mapping[str, str] | None) -> list[str]:
-    """Differences between the files of two bases, one phrase per file; empty if one of the lists is unknown."""
-    if was is None or now is None:
-        return []
+def list_changed_files(was: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Differences between the files of two bases, one phrase per file."""
     names = sorted(name for name in {*was, *now} if was.get(name) != now.get(name))
     return [f"{name} {'was added' if name not in was else 'was removed' if name not in now else 'was changed'}" for name in names]
 
@@ -326,15 +324,14 @@ def list_changed_files(was: Mapping[str, str] | None, now: Mapping[str, str] | N
 def describe_difference(key: str, was: Any, now: Any) -> str:
     """One line on a key of `SAME_RUN` that differs: its old and new value; of a mapping only what differs, of a base the changed files, of
     a mixture the changed sources."""
-    if key == "data" and (was.get("sources") or now.get("sources")):
-        mixed = [bool(data.get("sources")) for data in (was, now)]
+    if key == "data" and (was["sources"] or now["sources"]):
+        mixed = [bool(data["sources"]) for data in (was, now)]
         if mixed != [True, True]:
             return f"data was {describe_mixture(was)}, now {describe_mixture(now)}"
         return f"data.mix: {'; '.join(describe_changes(was['sources'], now['sources']))}"
     if key == "base":
-        changed = list_changed_files(was["files"], now["files"])
-        named = ", ".join(changed) or "its weights or config.json were changed"
-        added = sorted(set(now["files"]) - set(was["files"])) if was["files"] is not None and now["files"] is not None else []
+        named = ", ".join(list_changed_files(was["files"], now["files"]))
+        added = sorted(set(now["files"]) - set(was["files"]))
         away = f" (move {', '.join(added)} out of that folder)" if added and Path(now["source"]).is_dir() else ""
         digests = was["digest"] != now["digest"]
         before, after = describe_base(was, digests), describe_base(now, digests)
@@ -350,7 +347,7 @@ def describe_difference(key: str, was: Any, now: Any) -> str:
 
 def describe_mixture(data: dict[str, Any]) -> str:
     """The training data of a run in a few words."""
-    if not data.get("sources"):
+    if not data["sources"]:
         return f"one file ({data['digest'][:12]}…)"
     named = (f"{source['name']} ({source['share']})" for source in data["sources"])
     return f"the mixture of {', '.join(named)}"

@@ -56,7 +56,7 @@ class DataDigest(JsonPart):
     """SHA-256 of the file, or over the sources and their shares."""
     rows: Count
     positions: Count
-    sources: list[SourceDigest] = []
+    sources: list[SourceDigest]
     """Empty without `data.mix`."""
 
 
@@ -67,8 +67,8 @@ class BaseDigest(JsonPart):
     revision: str | None
     digest: str
     """SHA-256 over weights and config.json."""
-    files: dict[str, str] | None = None
-    """SHA-256 of each file that affects samples or the model, by its path in the base. None in checkpoints older than this key."""
+    files: dict[str, str]
+    """SHA-256 of each file that affects samples or the model, by its path in the base."""
 
 
 class PlaceState(JsonPart):
@@ -96,36 +96,36 @@ class State(JsonPart):
     order: dict[str, int | bool]
     lora: Annotated[Lora, AfterValidator(_check_rank)] | None
     quantization: str | None
-    optimizer: str = "adamw"
-    """`train.optimizer`; checkpoints older than this key used AdamW."""
+    optimizer: str
+    """`train.optimizer`."""
     recipe_state: dict[str, Any]
-    added: list[str] = []
-    """Names of the trained parameters that are not from the base (`Loaded.added`); none in checkpoints older than this key."""
-    base_distance: bool = False
-    """Whether `train.base_distance` is set; not in checkpoints older than this key."""
+    added: list[str]
+    """Names of the trained parameters that are not from the base (`Loaded.added`)."""
+    base_distance: bool
+    """Whether `train.base_distance` is set."""
     buffers: list[str]
     place: PlaceState
     optimizer_steps: Steps
-    skipped: Steps = 0
-    recent: list[Annotated[list[float], Field(min_length=2, max_length=2)]] = []
+    skipped: Steps
+    recent: list[Annotated[list[float], Field(min_length=2, max_length=2)]]
     validation_loss: float | None
-    evaluation: dict[str, float] = {}
-    """All metrics of an evaluation at this step. Empty, as the three keys below, in checkpoints older than this key."""
-    best_by: str | None = None
+    evaluation: dict[str, float]
+    """All metrics of an evaluation at this step; empty without one."""
+    best_by: str | None
     """`checkpoint.best_by`; None: the lowest validation loss."""
-    best_value: float | None = None
+    best_value: float | None
     """The best value of that metric up to this step."""
-    stale_evaluations: Steps = 0
+    stale_evaluations: Steps
     """Number of evaluations since then."""
     world: Annotated[int, Field(ge=1)]
     strategy: str
-    device: str | None = None
-    """cpu or cuda. None, as below, in checkpoints older than this key."""
-    validation: str | None = None
-    """SHA-256 of the validation data."""
-    sampling: str | None = None
+    device: str
+    """cpu or cuda."""
+    validation: str | None
+    """SHA-256 of the validation data; None without any."""
+    sampling: str | None
     """Digest of everything that the metrics of samples depend on besides the weights, if `checkpoint.best_by` is one of them."""
-    sample_due: bool = False
+    sample_due: bool
     """Whether samples of this step are measured with these settings."""
 
 

@@ -40,8 +40,6 @@ class BestBy(NamedTuple):
     def score(self, state: Mapping[str, Any]) -> float | None:
         """Larger is better. `state`: state.json of a checkpoint; None if it was not evaluated at its step, or without this metric."""
         value: float | None = state["evaluation"].get(self.metric)
-        if value is None and self.metric == "loss":  # checkpoints of earlier versions have only this one
-            value = state["validation_loss"]
         return None if value is None else self.rank(value)
 
     def rank(self, value: float) -> float:
@@ -58,8 +56,8 @@ def describe_keep(keep: Keep) -> str:
 
 def is_comparable(state: Mapping[str, Any], with_state: Mapping[str, Any], best_by: BestBy) -> bool:
     """Whether the metric of two checkpoints is on the same validation rows, or of samples with the same settings: `add_measurements` has
-    added no others. Checkpoints of earlier versions do not record their validation rows."""
-    digests = (state.get("validation"), with_state.get("validation"))
+    added no others. A checkpoint of a launch without validation rows is comparable with all: such a launch must not delete the best one."""
+    digests = (state["validation"], with_state["validation"])
     return best_by.is_sampled or None in digests or digests[0] == digests[1]
 
 

@@ -176,7 +176,7 @@ def find_recipe_name(folder: Path, given: str | None) -> str:
     if is_checkpoint(folder):
         from overtone.finetune.checkpointing import checkpoint
 
-        return choose_recipe(folder / "state.json", checkpoint.read_state(folder).get("recipe"), None)
+        return choose_recipe(folder / "state.json", checkpoint.read_state(folder)["recipe"], None)
     try:
         name = read_object(folder / CARD)["recipe"]
     except (UserError, KeyError):

@@ -40,7 +40,7 @@ def run(argv: list[str]) -> int:
     from overtone.finetune.checkpointing import checkpoint
 
     newest = checkpoint.find(run_dir)
-    name = choose_recipe(newest / "state.json", checkpoint.read_state(newest).get("recipe"), given)
+    name = choose_recipe(newest / "state.json", checkpoint.read_state(newest)["recipe"], given)
     select = load_recipe(find_recipe(name)).inference.select
     code = select_by_evaluation(run_dir, name, rest) if select is None else select(run_dir, rest)
     if code == 0 and not {"-h", "--help"} & set(rest):

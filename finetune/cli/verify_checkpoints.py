@@ -53,6 +53,6 @@ def describe(path: Path) -> str:
 
     state = checkpoint.read_state(path)
     size = sum(file.stat().st_size for file in path.iterdir())
-    loss = state.get("validation_loss")
+    loss = state["validation_loss"]
     measured = "" if loss is None else f", validation loss {loss:.4f}"
     return f"valid: {size:,} bytes, saved by {state['world']} × {state['strategy']}{measured}"

@@ -112,7 +112,7 @@ def export(
         raise UserError(f"--to {target} already exists; choose another folder or remove it")
     chosen = checkpoint.find(place, step)
     state = checkpoint.read_state(chosen)
-    maker = load_recipe(find_recipe(choose_recipe(chosen / "state.json", state.get("recipe"), recipe)))
+    maker = load_recipe(find_recipe(choose_recipe(chosen / "state.json", state["recipe"], recipe)))
     form = choose_format(maker, form)
     base = find_base(state, maker.base_folders, moved_base)
     with rank_shards.open_shards(chosen) as (trained, shapes), loading.open_base(base) as read_stored:
@@ -229,16 +229,9 @@ def find_base(state: dict[str, Any], inside: tuple[str, ...], moved: Path | None
         except UserError as error:
             raise UserError(f"{error}; if it was moved, {remedy}") from None
     found = loading.file_digests(base, inside)
-    digest = loading.content_digest(found)
-    if checkpoint.is_other_base(known, {"revision": commit_of(base), "digest": digest, "files": found}):
-        changed = checkpoint.list_changed_files(known["files"], found)
-        named = ", ".join(changed) or f"digest {digest[:12]}…, expected {known['digest'][:12]}…"
+    if checkpoint.is_other_base(known, {"revision": commit_of(base), "files": found}):
+        named = ", ".join(checkpoint.list_changed_files(known["files"], found))
         raise UserError(f"the base model at {base} is not the one that was trained on ({named}); restore that one, or {remedy}")
-    if known["files"] is None:
-        print_diagnostic(
-            "warning: the checkpoint was saved by an earlier version, which recorded a digest of the base's weights and config.json only; "
-            f"it cannot be verified that tokenizer and chat template in {base} are those of the training"
-        )
     return base
 
 

@@ -101,7 +101,7 @@ def describe_origin(state: dict[str, Any], settings: dict[str, Any], unit: str) 
 
 def name_data(settings: dict[str, Any], data: dict[str, Any]) -> str:
     """The training file by its name, or the files of a mixture with their shares of the samples."""
-    if not data.get("sources"):
+    if not data["sources"]:
         return f"`{Path(str(settings['data'].get('train'))).name}`"
     return ", ".join(f"`{source['name']}` ({float(Fraction(source['share'])):.3g} of the samples)" for source in data["sources"])
 
@@ -113,11 +113,11 @@ def list_versions(*packages: str) -> str:
 
 def describe_training(state: dict[str, Any]) -> str:
     """All weights, or adapters, and what was new."""
-    lora, added = state["lora"], state.get("added") or []
+    lora, added = state["lora"], state["added"]
     new = f"; new: {', '.join(added)}" if added else ""
     if lora is None:
         return f"all weights{new}"
-    kind = " ".join(["4-bit base," if state.get("quantization") else "", "DoRA" if lora["dora"] else "LoRA"]).strip()
+    kind = " ".join(["4-bit base," if state["quantization"] else "", "DoRA" if lora["dora"] else "LoRA"]).strip()
     return f"{kind} of rank {lora['rank']}, alpha {lora['alpha']:g}, merged{new}"
 
 

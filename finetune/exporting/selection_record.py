@@ -63,9 +63,11 @@ def choose_by_samples(run_dir: Path) -> tuple[Path, SelectedCheckpoint] | None:
     """The checkpoint with the best metric of its samples, if `checkpoint.best_by` of the newest one is such a metric and some were
     measured. Raises `UserError` if the checkpoint is not the one that was measured."""
     newest, _ = checkpoint.find_newest_valid(run_dir)
-    state = {} if newest is None else checkpoint.read_state(newest)
-    best_by = BestBy.parse(state.get("best_by"))
-    if newest is None or not best_by.is_sampled:
+    if newest is None:
+        return None
+    state = checkpoint.read_state(newest)
+    best_by = BestBy.parse(state["best_by"])
+    if not best_by.is_sampled:
         return None
     values = checkpoint.read_metric(newest.parent, best_by)
     if not values:

@@ -67,7 +67,7 @@ def file_digests(folder: Path, inside: Iterable[str] = ()) -> dict[str, str]:
 
 
 def content_digest(digests: Mapping[str, str]) -> str:
-    """SHA-256 over weights and config.json only, from `file_digests`. It identifies a base in checkpoints that do not list its files."""
+    """SHA-256 over weights and config.json only, from `file_digests`: one digest of a base, for messages, model cards and caches."""
     weights = sorted(name for name in digests if name.endswith(".safetensors") and "/" not in name)
     return hashlib.sha256("".join(f"{name} {digests[name]}\n" for name in ["config.json", *weights]).encode()).hexdigest()
 

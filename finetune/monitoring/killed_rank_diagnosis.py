@@ -20,8 +20,7 @@ def explain_kill(signs: RankStatus) -> str:
     gpu = "" if signs.gpu_peak_gib is None else f", of GPU memory {signs.gpu_peak_gib:.1f} GiB"
     namesake = signs.host == platform.node()
     here = namesake and signs.boot == boot_id()
-    most = "" if signs.host_memory_gib is None else f" of {signs.host_memory_gib:.1f} GiB"
-    peak = f"its peak of host memory was {signs.peak_gib:.1f} GiB{most}{gpu} when last recorded, {when}"
+    peak = f"its peak of host memory was {signs.peak_gib:.1f} GiB of {signs.host_memory_gib:.1f} GiB{gpu} when last recorded, {when}"
     if namesake and not here:
         return f"likely out of memory, unless {signs.host} was started again since, is another machine, or somebody sent the signal; {peak}"
     now = out_of_memory_kills() if here else None

@@ -35,8 +35,8 @@ class RankStatus(BaseModel):
     gpu_peak_gib: float | None
     out_of_memory_kills: int | None
     """The kernel's count on this machine when the rank started."""
-    host_memory_gib: float | None = None
-    """Memory of the machine, or the limit of this rank's control group; None in records of earlier versions."""
+    host_memory_gib: float
+    """Memory of the machine, or the limit of this rank's control group."""
     time: float = Field(ge=0, lt=1e11)
     """Seconds since 1970."""
 

@@ -276,11 +276,6 @@ def resume_from(training: Training, path: Path) -> Progress:
         )
     if training.total < state["step"]:
         raise UserError(describe_too_few_steps(training, path, state["step"]))
-    if state["base"]["files"] is None and training.world.is_main:
-        print_diagnostic(
-            f"warning: {path} was saved by an earlier version, which recorded only the weights and config.json of the base: whether "
-            "tokenizer and chat template are unchanged cannot be checked; the next checkpoint will record them"
-        )
     checkpoint.restore(path, training.model, training.optimizer, training.loaded.buffers)
     recent = tuple((loss, norm) for loss, norm in state["recent"])
     place = Place(*(state["place"][name] for name in ("epoch", "window", "micro")))

@@ -14,7 +14,7 @@ from torch import nn
 
 from overtone.finetune.checkpointing import checkpoint, disk_space, shared_run_folder
 from overtone.finetune.config import Config, on_disk
-from overtone.finetune.config_diff import Change, find_changes, flatten
+from overtone.finetune.config_diff import Change, find_changes
 from overtone.finetune.config_sources import read_config_file
 from overtone.finetune.data import batching, dataset_opening, load_imbalance_estimate, sample_cache_key
 from overtone.finetune.data.batching import Order
@@ -313,10 +313,9 @@ def changes_since(training: Training, step: int) -> list[Change]:
     path, config = checkpoint.folder_of(training.config.run.dir) / f"step-{step:08d}", training.config
     state, was = checkpoint.read_state(path), read_config_file(path / "config.yaml").values
     launched = {"ranks": training.world.size, "strategy": training.strategy, "device": training.world.device.type}
-    before = {"ranks": state["world"], "strategy": state["strategy"], "device": state["device"] or training.world.device.type}
+    before = {"ranks": state["world"], "strategy": state["strategy"], "device": state["device"]}
     if state["validation"] is not None and training.val is not None:
         launched["validation_data"], before["validation_data"] = training.val.digest, state["validation"]
     if state["sampling"] is not None and training.sampling.digest is not None:
         launched["samples"], before["samples"] = training.sampling.digest, state["sampling"]
-    chosen = flatten(config.model_dump(mode="json", exclude_defaults=True))
-    return find_changes({**was, "launch": before}, {**config.model_dump(mode="json"), "launch": launched}, chosen)
+    return find_changes({**was, "launch": before}, {**config.model_dump(mode="json"), "launch": launched})

@@ -38,7 +38,7 @@ def check_dataset_codec(config: Config, codec: Codec) -> None:
     """Raise `UserError` if `data_prep codes` recorded another codec beside a data file: with this one, its codes would be other sounds."""
     for data in (*list_training_files(config), *list_validation_files(config)):
         stored = read_codes_summary(data.parent)
-        if stored is not None and stored.codec_digest not in (None, codec.digest()):
+        if stored.codec_digest not in (None, codec.digest()):
             other = stored.entries.get("model", "another model")
             raise UserError(
                 f"{data}: its codes were made with {other}, whose codec differs from that of {codec.model}; "

@@ -1500,9 +1500,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/checkpointing/checkpoint.py",
-        'return was["digest"] != now["digest"] or bool(list_changed_files(files_was, files_now))',
+        "return bool(files_was != files_now)",
         'return was["digest"] != now["digest"]',
-        "tests/finetune/checkpointing/test_checkpoint.py::test_bases_are_compared_by_their_files_where_both_list_them",
+        "tests/finetune/checkpointing/test_checkpoint.py::test_bases_are_compared_by_their_files",
         "a base with a changed tokenizer is exported",
     ),
     Mutant(
@@ -1955,8 +1955,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "data_prep/dataset/clip_encoding.py",
-        'f"{FORM} {clip_digest} {codec_digest}{shifted}"',
-        'f"{FORM} {clip_digest}{shifted}"',
+        'f"{FORM} {clip_digest} {codec_digest} {shift}"',
+        'f"{FORM} {clip_digest} {shift}"',
         "tests/data_prep/dataset/test_clip_encoding.py::test_a_key_depends_on_the_clip_and_the_tokenizer",
         "codes of another codec are reused",
     ),

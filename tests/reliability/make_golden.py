@@ -48,7 +48,9 @@ def make(trained: str) -> dict[str, object]:
     codes = victims.wait(holdings.begin(witness, RANKS, arguments(trained, run)))
     assert codes == [0] * RANKS, victims.said(witness)
     name = f"step-{SAVED:08d}"
-    shutil.copytree(victims.ROOT / run / "checkpoints" / name, FOLDER / trained / name)
+    kept = shutil.copytree(victims.ROOT / run / "checkpoints" / name, FOLDER / trained / name)
+    base = checkpoint.read_state(kept)["base"]  # with an absolute path, which names the machine
+    tiny.reseal(kept, base={**base, "source": str((FOLDER / "base").relative_to(victims.ROOT))})
     losses = [loss for _, loss, _ in victims.losses(victims.ROOT / run)]
     return {"tensors": holdings.read(witness, "saved", SAVED), "rows": victims.rows(witness)[SAVED], "losses": losses[SAVED:]}
 

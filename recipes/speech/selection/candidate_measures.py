@@ -40,8 +40,8 @@ class ClipMeasures(JsonPart):
     clipped_seconds: float
     transcript: str | None
     """None: the recogniser failed."""
-    transcribed_again: bool = False
-    """As `ScoredClip.transcribed_again`. Earlier versions did not store it."""
+    transcribed_again: bool
+    """As `ScoredClip.transcribed_again`."""
     similarity: float | None
     """0 for a clip that is silent or too short for a voice; None if the data has no other clip to compare it with."""
     final_silence: float

@@ -171,11 +171,6 @@ def test_a_dataset_with_codes_of_the_second_codec_is_exported(dataset: Path, lev
     assert [row["audio_codes"] for row in after] == [row["audio_codes"] for row in before]
 
 
-def test_the_default_format_is_not_stored(dataset: Path, nano: Path) -> None:
-    assert encode_dataset(dataset, nano) == 0
-    assert "code_format" not in json.loads((dataset / STORE / "summary.json").read_text())
-
-
 def test_an_unsupported_model_with_its_own_code_is_refused_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "other", "auto_map": {"AutoModel": "model.OtherCodec"}}))
     with pytest.raises(

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import unicodedata
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from overtone.data_prep.audio.waveform import MASTER_RATE
-from overtone.data_prep.audio_codecs.qwen3_tts_codec import compute_codec_digest
+from overtone.data_prep.audio_codecs.qwen3_tts_codec import RELEASED_FORMAT, compute_codec_digest
 from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC_TYPE
 from overtone.data_prep.cli import check
 
@@ -135,8 +136,9 @@ def test_codes_of_another_tokenizer_are_detected(data: Path, tmp_path: Path, cap
     write(data / "train.jsonl", *(row(name, audio_codes=CODES) for name in "ab"), row("c", audio_codes=[[64] * 16] * 13))
     write(data / "val.jsonl", row("d", audio_codes=CODES))
     (data / "codes").mkdir()
-    (data / "codes" / "summary.json").write_text(json.dumps({"codec_digest": compute_codec_digest(codec)}))
-    assert run(data) == 0
+    stored = {"codec_digest": compute_codec_digest(codec), "code_format": asdict(replace(RELEASED_FORMAT, codebook_size=64))}
+    (data / "codes" / "summary.json").write_text(json.dumps({**stored, "recipe": "voice_clone"}))
+    assert run(data) == 1
     assert run(data, "--model", codec.parent) == 1
     assert (
         "1 row with audio_codes that do not fit the clip\n    train.jsonl:3: codes from 64 to 64, expected 0 to 63"

@@ -30,11 +30,10 @@ def test_the_codec_of_the_codes_is_read_back(tiny_snac: Path, tmp_path: Path) ->
     assert summary.entries == {"model": "m", **described}
 
 
-def test_the_default_format_is_not_stored(nano: Path, tmp_path: Path) -> None:
-    assert describe_codec(open_codec(str(nano)), "f00d") == {"codec_digest": "f00d"}
-    for folder, digest in ((store(tmp_path / "old", codec_digest="f00d"), "f00d"), (tmp_path / "never encoded", None)):
-        summary = read_codes_summary(folder)
-        assert (summary.code_format, summary.recipe, summary.codec_digest) == (DEFAULT_FORMAT, "voice_clone", digest)
+def test_codes_without_a_record_are_assumed_to_be_of_the_default_codec(tmp_path: Path) -> None:
+    """As in the files of the official Qwen3-TTS script."""
+    summary = read_codes_summary(tmp_path)
+    assert (summary.code_format, summary.recipe, summary.codec_digest) == (DEFAULT_FORMAT, "voice_clone", None)
 
 
 def test_a_demo_codec_with_fewer_codes_has_the_same_shape(nano: Path, tiny_snac: Path) -> None:
@@ -42,9 +41,17 @@ def test_a_demo_codec_with_fewer_codes_has_the_same_shape(nano: Path, tiny_snac:
     assert not has_same_shape(read_code_format(open_codec(str(tiny_snac))), DEFAULT_FORMAT)
 
 
-@pytest.mark.parametrize("entry", [{"recipe": "/tmp/recipe"}, {"recipe": 3}, {"code_format": "snac"}, {"code_format": {"codebooks": 7}}])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        *({"recipe": found} for found in ("/tmp/recipe", 3, [], None)),
+        *({"code_format": found} for found in ("snac", {"codebooks": 7}, None)),
+        *({"codec_digest": found} for found in (3, None)),
+    ],
+)
 def test_a_damaged_entry_is_reported_with_its_file(entry: dict, tmp_path: Path) -> None:
+    valid = {"codec_digest": "f00d", "code_format": asdict(SNAC_FORMAT), "recipe": "codec_lm"}
     with pytest.raises(
         UserError, match=rf"{tmp_path}/codes/summary.json: {next(iter(entry))} .*; run: python -m data_prep codes {tmp_path}"
     ):
-        read_codes_summary(store(tmp_path, **entry))
+        read_codes_summary(store(tmp_path, **{**valid, **entry}))

@@ -41,7 +41,7 @@ def events(folder: Path, kind: str) -> list[dict[str, Any]]:
     return [event for event in read_log(folder / "run" / "log.jsonl") if event["event"] == kind]
 
 
-OTHER = {"digest": "other", "rows": 8, "positions": 90}
+OTHER = {"digest": "other", "rows": 8, "positions": 90, "sources": []}
 """The data of another run."""
 
 
@@ -161,7 +161,7 @@ def test_copies_are_pruned_like_local_checkpoints_and_unfinished_ones_are_delete
     url = elsewhere(copied)
     for step in (4, 6):
         remote.upload(local(copied, step), f"{url}/step-{step:08d}", MANIFEST)
-    for step, changes in ((2, {"validation_loss": 0.5}), (3, {}), (5, {"data": OTHER})):
+    for step, changes in ((2, {"validation_loss": 0.5, "evaluation": {"loss": 0.5}}), (3, {}), (5, {"data": OTHER})):
         state = json.dumps({**checkpoint.read_state(local(copied, 6)), "step": step, **changes})
         remote.write(f"{url}/step-{step:08d}/state.json", state.encode())
         remote.write(f"{url}/step-{step:08d}/{MANIFEST}", b"{}")

@@ -48,12 +48,6 @@ def test_the_best_on_other_validation_rows_is_not_kept(digests: Any, kept: int) 
     assert {checkpoint.step_of(Path(name)) for name in gone} == {1, 2, 3} - {kept}
 
 
-def test_a_checkpoint_of_an_earlier_version_is_compared_by_its_loss() -> None:
-    losses = {1: 1.0, 2: 2.0, 3: 3.0}
-    old = {f"step-{step:08d}": parse_state(json_bytes(tiny.state(step, validation_loss=loss))) for step, loss in losses.items()}
-    assert choose_best(old, BestBy.parse(None)) == "step-00000001" and checkpoint.choose_surplus(old, 2, "step-00000003", NOWHERE) == []
-
-
 @given(st.sets(st.integers(1, 3000), min_size=1, max_size=60), st.data())
 def test_what_is_spread_does_not_depend_on_when_it_was_pruned(saved: set[int], data: Any) -> None:
     kept: set[int] = set()

@@ -368,7 +368,7 @@ def test_unknown_formats_steps_and_folders_are_refused(runs: dict[str, Path], tm
     [
         ({"buffers": ["scale", "gone"]}, "state.json lists gone, but no file contains them; choose another checkpoint"),
         ({"buffers": "scale"}, r"state.json cannot be read \(buffers: Input should be a valid list"),
-        ({"base": {"source": 3}}, r"state.json cannot be read \(base.source: Input should be a valid string \(found 3\), and 2 more\)"),
+        ({"base": {"source": 3}}, r"state.json cannot be read \(base.source: Input should be a valid string \(found 3\), and 3 more\)"),
         ({"lora": {"rank": 10**400}}, r"state.json cannot be read \(lora: Value error, the rank exceeds the size of any matrix"),
         ({"step": 2}, "state.json belongs to step 2"),
     ],
@@ -390,24 +390,15 @@ def test_another_base_is_refused(tmp_path: Path, runs: dict[str, Path]) -> None:
     save_file(tensors, other / "model.safetensors")
     with pytest.raises(UserError, match=r"the base model at .*base is not the one that was trained on \(model.safetensors was changed\)"):
         export.find_base({**state, "base": {**state["base"], "source": str(other)}}, ())
-    with pytest.raises(UserError, match=r"is not the one that was trained on \(digest \w{12}…, expected \w{12}…\)"):
-        export.find_base({**state, "base": {**state["base"], "source": str(other), "files": None}}, ())
     with pytest.raises(UserError, match="no such folder"):
         export.find_base({**state, "base": {**state["base"], "source": str(tmp_path / "gone")}}, ())
 
 
-def test_another_tokenizer_beside_the_same_weights_is_refused(
-    tmp_path: Path, runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    state = checkpoint.read_state(checkpoint.find(runs["full"]))
+def test_another_tokenizer_beside_the_same_weights_is_refused(tmp_path: Path, runs: dict[str, Path]) -> None:
     other = shutil.copytree(base_of(runs["full"]), tmp_path / "base")
     (other / "tokenizer_config.json").write_text("{}")
     with pytest.raises(UserError, match=r"\(tokenizer_config.json was added\); restore that one, or give its folder with --base"):
         export.export(runs["full"], tmp_path / "out", moved_base=other)
-    assert capsys.readouterr().err == ""
-    earlier = {**state, "base": {**state["base"], "files": None}}
-    assert export.find_base(earlier, (), other) == other
-    assert f"it cannot be verified that tokenizer and chat template in {other} are those of the training" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])

@@ -14,9 +14,8 @@ from overtone.finetune.monitoring.rank_status_records import RankStatus
 
 def signs(**changes: object) -> RankStatus:
     own = {"rank": 0, "ranks": 1, "host": platform.node(), "boot": rank_status_records.boot_id(), "process": os.getpid(), "step": 12}
-    return RankStatus.model_validate(
-        {**own, "peak_gib": 3.25, "gpu_peak_gib": None, "out_of_memory_kills": 4, "time": time.time(), **changes}
-    )
+    memory = {"peak_gib": 3.25, "gpu_peak_gib": None, "out_of_memory_kills": 4, "host_memory_gib": 4.0}
+    return RankStatus.model_validate({**own, **memory, "time": time.time(), **changes})
 
 
 def test_recorded_signs_are_read_and_torn_files_are_ignored(tmp_path: Path) -> None:

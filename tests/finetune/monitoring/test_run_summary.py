@@ -27,7 +27,8 @@ def write_log(run: Path, *events: dict[str, Any]) -> Path:
 def write_status(run: Path, **changed: Any) -> None:
     known = {"host": platform.node(), "boot": rank_status_records.boot_id(), "process": os.getpid(), "time": time.time()} | changed
     rank_status_records.write_status(
-        run, RankStatus(rank=0, ranks=1, step=3, peak_gib=1.0, gpu_peak_gib=None, out_of_memory_kills=None, **known)
+        run,
+        RankStatus(rank=0, ranks=1, step=3, peak_gib=1.0, gpu_peak_gib=None, out_of_memory_kills=None, host_memory_gib=4.0, **known),
     )
 
 

@@ -18,8 +18,9 @@ STATE: dict[str, Any] = {
     "step": 1200,
     "validation_loss": 0.5,
     "base": {"source": "Qwen/Qwen3-1.7B-Base", "revision": COMMIT, "digest": "ef" * 32},
-    "data": {"rows": 1234, "positions": 56789, "digest": "ab" * 32},
+    "data": {"rows": 1234, "positions": 56789, "digest": "ab" * 32, "sources": []},
     "lora": None,
+    "added": [],
     "quantization": None,
     "recipe_state": {"supervise": "assistant", "chat_template": None},
 }

@@ -34,7 +34,8 @@ def test_the_card_names_a_base_on_the_hub_with_its_commit() -> None:
         "base": {"name": HUB_NAME, "revision": None},
     }
     lora = {"rank": 8, "alpha": 16.0, "dora": False}
-    state = {"base": {"source": HUB_NAME, "revision": COMMIT}, "recipe_state": voices, "lora": lora, "step": 1200}
+    base = {"source": HUB_NAME, "revision": COMMIT}
+    state = {"base": base, "recipe_state": voices, "lora": lora, "added": [], "quantization": None, "step": 1200}
     header, text = split_card(write_model_card(state, "train:\n  lr: 2.0e-4\n", {"license": "apache-2.0", "language": ["fr"]}))
     assert (header["base_model"], header["license"], header["language"]) == (HUB_NAME, "apache-2.0", ["en"])
     assert f"Base: {HUB_NAME}@{COMMIT}." in text

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from overtone.data_prep.audio_codecs.selection import open_codec
+from overtone.data_prep.dataset.codec_metadata import describe_codec
 from overtone.finetune.errors import UserError
 from overtone.recipes.csm.model import dataset_speakers, tiny_checkpoint
 from overtone.recipes.csm.model.dataset_speakers import MOST_SPEAKERS, assign_numbers
@@ -75,11 +76,8 @@ def test_bad_rows_are_reported_with_file_and_line_before_training(tiny: Path, tm
 def test_codes_of_another_codec_are_refused_though_they_look_right(tiny: Path, tmp_path: Path) -> None:
     """Codebooks and codes are as many, but the codes mean other sounds; an export has the codec of its base, so it is accepted."""
     train = write_rows(tmp_path / "train.jsonl", make_rows(["Ann"]))
-    record = {
-        "model": "other/csm",
-        "recipe": "csm",
-        "codec_digest": open_codec(str(tiny_checkpoint.build(tmp_path / "other", seed=1))).digest(),
-    }
+    other = open_codec(str(tiny_checkpoint.build(tmp_path / "other", seed=1)))
+    record = {"model": "other/csm", **describe_codec(other, other.digest())}
     (tmp_path / "codes").mkdir()
     (tmp_path / "codes" / "summary.json").write_text(json.dumps(record))
     with pytest.raises(UserError, match=r"train.jsonl: its codes were made with other/csm, whose codec differs .* data_prep codes"):
