@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import shlex
 from collections.abc import Collection
 from pathlib import Path
 from typing import NoReturn
@@ -69,3 +70,10 @@ def check_run_exists(run: Path) -> None:
             hint = f"did you mean {place / near[0]}?" if near else "give the folder of a run, which contains checkpoints/"
             raise UserError(f"{run}: no such folder; {hint}")
         place /= part
+
+
+def refuse_dataset(place: Path, verb: str) -> None:
+    """Raise `UserError` for a dataset (its folder or a file of rows) where a run is expected. `verb`: the one that reads datasets."""
+    rows = place / "train.jsonl" if place.is_dir() else place
+    if rows.suffix == ".jsonl" and rows.is_file() and not (place / "checkpoints").is_dir():
+        raise UserError(f"{place}: a dataset, not a run; datasets are read by: overtone {verb} {shlex.quote(str(place))}")

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 
 from overtone.finetune.addresses import hide_secrets
-from overtone.finetune.terminal import print_diagnostic
+from overtone.finetune.terminal import print_diagnostic, protect_terminal
 
 
 class UserError(Exception):
@@ -25,6 +25,12 @@ class UserError(Exception):
 
 class ElsewhereError(UserError):
     """A `UserError` of another rank. This rank ends too, without printing it again."""
+
+
+def run_program(main: Callable[[list[str]], int]) -> int:
+    """Run `main` on the arguments of this process and return its exit code as `exit_code` does, with tracebacks that are safe to print."""
+    protect_terminal()
+    return exit_code(main, sys.argv[1:])
 
 
 def exit_code(verb: Callable[[list[str]], int], argv: list[str]) -> int:

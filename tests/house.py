@@ -9,19 +9,20 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath
 
 House = Mapping[str, str]
 
 PACKAGES = ("finetune", "data_prep", "recipes")
-BELOW = "overtone."
-"""Everything is imported below this name. A house's own module names leave it out."""
+TOP = "overtone"
+BELOW = f"{TOP}."
+"""Everything is imported below this name. A house's own module names leave it out, except those of the files beside the packages."""
 
 ORDER: tuple[frozenset[str], ...] = (
     frozenset({"addresses", "errors", "terminal"}),
-    frozenset({"argument_parsing", "storage", "config_sources", "config_errors", "config_key_descriptions"}),
+    frozenset({"argument_parsing", "verb_dispatch", "storage", "config_sources", "config_errors", "config_key_descriptions"}),
     frozenset({"config", "config_diff", "hardware"}),
     frozenset({"recipe", "command_lines"}),
     frozenset({"distributed"}),
@@ -48,6 +49,7 @@ FOR_DATA_PREP = frozenset(
         "config_sources",
         "storage",
         "terminal",
+        "verb_dispatch",
         "hardware.cudnn_sdpa",
         "hardware.host_memory",
         "ray_cluster.cluster_checks",
@@ -121,8 +123,8 @@ def parse(source: str) -> ast.Module:
 
 
 def read_house(root: Path) -> House:
-    """Every Python file of the three packages."""
-    paths = sorted(path for package in PACKAGES for path in (root / package).rglob("*.py"))
+    """Every Python file of the three packages, and of `overtone/`, whose folders are links to them."""
+    paths = sorted([*(root / TOP).glob("*.py"), *(path for package in PACKAGES for path in (root / package).rglob("*.py"))])
     return {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in paths}
 
 
@@ -143,11 +145,16 @@ def _imports_of(name: str, source: str, path: str, modules: set[str]) -> set[str
     found: set[str] = set()
     for node in ast.walk(parse(source)):
         if isinstance(node, ast.Import):
-            found |= {alias.name.removeprefix(BELOW) for alias in node.names}
+            found |= {_name_in_house(alias.name, modules) for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            base = _absolute(node, package).removeprefix(BELOW)
-            found |= {f"{base}.{alias.name}" if f"{base}.{alias.name}" in modules else base for alias in node.names}
+            base = _name_in_house(_absolute(node, package), modules)
+            names = {alias.name for alias in node.names if (base, alias.name) != (TOP, "__version__")}  # needs nothing else of the house
+            found |= {f"{base}.{each}" if f"{base}.{each}" in modules else base for each in names}
     return found & modules
+
+
+def _name_in_house(imported: str, modules: Container[str]) -> str:
+    return imported if imported in modules else imported.removeprefix(BELOW)
 
 
 def _absolute(node: ast.ImportFrom, package: str) -> str:
@@ -219,6 +226,8 @@ def _modules_of(package: str, house: House) -> list[str]:
 
 def _may_import(module: str, target: str, level: dict[str, int]) -> bool:
     package, other = module.partition(".")[0], target.partition(".")[0]
+    if TOP in (package, other):
+        return package == TOP
     if package == other == "finetune":
         return level.get(room_of(target), 0) <= level.get(room_of(module), len(ORDER))
     if package == other == "recipes":
@@ -261,7 +270,7 @@ def imports_of_missing_names(house: House, importers: House) -> list[str]:
         for node in ast.walk(parse(source)):
             if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(BELOW) or node.level:
                 continue
-            module = (node.module or "").removeprefix(BELOW)
+            module = _name_in_house(node.module or "", modules)
             known = modules.get(module, set())
             for name in (alias.name for alias in node.names):
                 whole = f"{module}.{name}"

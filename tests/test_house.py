@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import overtone.data_prep.__main__
-import overtone.finetune.__main__
+import overtone.__main__
 from overtone.finetune.config import Config, Section
 from overtone.finetune.config_key_descriptions import fields
 from overtone.finetune.recipe import find_recipe, load_recipe
@@ -21,9 +20,7 @@ from tests import house
 ROOT = Path(__file__).parents[1]
 HOUSE = house.read_house(ROOT)
 RECIPES = sorted(path.parent.name for path in (ROOT / "recipes").glob("*/recipe.py"))
-VERBS = [f"finetune {verb}" for verb in overtone.finetune.__main__.VERBS] + [
-    f"data_prep {verb}" for verb in overtone.data_prep.__main__.VERBS
-]
+VERBS = [f"overtone {verb}" for group in overtone.__main__.GROUPS.values() for verb in group]
 
 ALLOWED_WRITES: dict[str, str] = {
     "data_prep/audio/sandboxed_decoder.py: one.open": "filled by the decoder's process, in a folder that `files.new_folder` renames",
@@ -74,9 +71,9 @@ through
 
 def test_the_listings_found_the_house() -> None:
     assert len(HOUSE) >= 30
-    assert {path.partition("/")[0] for path in HOUSE} == set(house.PACKAGES)
+    assert {path.partition("/")[0] for path in HOUSE} == {house.TOP, *house.PACKAGES}
     assert "voice_clone" in RECIPES and len(RECIPES) >= 1
-    assert len(VERBS) >= 6
+    assert len(VERBS) >= 25
     rooms = {house.room_of(house.module_name(path)) for path in HOUSE if path.startswith("finetune/")}
     assert frozenset().union(*house.ORDER) == rooms, "ORDER lists what exists, and nothing else"
 
@@ -143,6 +140,17 @@ def test_imports_go_one_way() -> None:
             },
             "recipes.speech.interface imports recipes.a.recipe",
         ),
+        (
+            {
+                "recipes/a/recipe.py": "from overtone import __version__, Run",
+                "overtone/__init__.py": "from overtone.recipes.a import recipe",
+            },
+            "recipes.a.recipe imports overtone",
+        ),
+        (
+            {"finetune/train.py": "from overtone.__main__ import main", "overtone/__main__.py": "import overtone.finetune.train"},
+            "finetune.train imports overtone.__main__",
+        ),
         ({"finetune/attic.py": ""}, "finetune.attic: no place in ORDER"),
     ],
 )
@@ -159,6 +167,8 @@ def test_a_cycle_is_seen() -> None:
     }
     assert house.import_cycles(broken) == ["data_prep.a → data_prep.b → data_prep.c → data_prep.a: a cycle of imports"]
     assert house.import_cycles({"data_prep/a.py": "from overtone.data_prep import b", "data_prep/b.py": ""}) == []
+    version = {"data_prep/a.py": "from overtone import __version__", "overtone/__init__.py": "from overtone.data_prep import a"}
+    assert house.import_cycles(version) == [] and house.arrows_back(version) == []
 
 
 def test_a_cycle_of_folders_is_seen() -> None:
@@ -221,16 +231,18 @@ def test_tests_and_benchmarks_import_what_exists() -> None:
 
 def test_an_import_of_a_missing_name_is_seen() -> None:
     product = {"finetune/a.py": "if 1:\n    X: int = 1\ndef f():\n    hidden = 1", "finetune/b/c.py": "from x import y as z"}
+    product["overtone/__main__.py"] = "def main(): ..."
     sound = "from overtone.finetune.a import X, f\nfrom overtone.finetune.b.c import z\n"
     sound += "from overtone.finetune import a, b\nfrom torch import nothing"
     broken = "from overtone.finetune.a import hidden\nfrom overtone.finetune.b import d\n"
-    broken += "from overtone.recipes.none import X\nfrom overtone.finetune.b.c import y"
+    broken += "from overtone.recipes.none import X\nfrom overtone.finetune.b.c import y\nfrom overtone.__main__ import main, gone"
     found = house.imports_of_missing_names(product, {"tests/sound.py": sound, "tests/broken.py": broken})
     assert found == [
         "tests/broken.py:1: overtone.finetune.a has no hidden",
         "tests/broken.py:2: overtone.finetune.b has no d",
         "tests/broken.py:3: overtone.recipes.none has no X",
         "tests/broken.py:4: overtone.finetune.b.c has no y",
+        "tests/broken.py:5: overtone.__main__ has no gone",
     ]
 
 
@@ -521,11 +533,11 @@ def test_an_unexplained_key_is_seen() -> None:
     assert _unexplained([(key, text) for key, _, text in fields(Careless)]) == ["untold"]
 
 
-COMMANDS = [*VERBS, "finetune", "data_prep", "finetune train --recipe voice_clone"]
+COMMANDS = [*VERBS, "overtone", "overtone train --recipe voice_clone"]
 WITH_TORCH = "import torch; print('usage'); code = 0"
 FORKED = """
 import contextlib, io, json, os, sys
-import overtone.data_prep.__main__, overtone.finetune.__main__
+import overtone.__main__
 import pydantic  # what most commands import; were any of it heavy, each would show it
 
 for statement in json.load(sys.stdin):
@@ -556,8 +568,7 @@ def helps() -> dict[str, tuple[int, str, list[str]]]:
 
 
 def statement_of(command: str) -> str:
-    package, *words = command.split()
-    return f"from overtone.{package}.__main__ import main; code = main({[*words, '--help']!r})"
+    return f"from overtone.__main__ import main; code = main({[*command.split()[1:], '--help']!r})"
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -77,7 +77,7 @@ class CheckResult:
 def _run(argv: list[str]) -> int:
     options = parse_arguments(parser(), argv)
     codec = open_codec(options.model) if options.model else None
-    checked = check_dataset(find_manifests(options.dataset), options.root, codec)
+    checked = check_dataset(find_manifests(options.dataset, "check"), options.root, codec)
     if not checked.lines:
         raise UserError(f"{options.dataset} has no rows; create some with: python -m data_prep voice RECORDINGS --out FOLDER")
     notes = {kind: (noun, rest.format(sample_rate=checked.sample_rate)) for kind, (noun, rest) in NOTES.items()}

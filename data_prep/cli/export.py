@@ -64,7 +64,7 @@ def _run(argv: list[str]) -> int:
     options = parse_arguments(parser(), argv)
     if options.to.exists():
         raise UserError(f"--to {options.to} exists already; remove it, or choose another folder")
-    manifests = find_manifests(options.dataset)
+    manifests = find_manifests(options.dataset, "export")
     checked = check_dataset(manifests, options.root)
     _require_fit(checked, options)
     if not checked.rows:

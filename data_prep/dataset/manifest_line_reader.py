@@ -36,8 +36,11 @@ class ManifestLine:
         return f"{self.manifest.name}:{self.number}"
 
 
-def find_manifests(given: Path) -> list[Path]:
-    """The manifest files: train.jsonl and, if present, val.jsonl of a folder; or the given file. Raises `UserError`."""
+def find_manifests(given: Path, verb_of_runs: str | None = None) -> list[Path]:
+    """The manifest files: train.jsonl and, if present, val.jsonl of a folder; or the given file. Raises `UserError`.
+
+    `verb_of_runs`: what the error suggests if the folder is that of a run.
+    """
     if given.is_file():
         return [given]
     found = [path for name in (TRAIN, VAL) if (path := given / name).is_file()]
@@ -45,6 +48,8 @@ def find_manifests(given: Path) -> list[Path]:
         return found
     if not given.is_dir():
         raise UserError(f"{given} does not exist; create it with: python -m data_prep voice RECORDINGS --out {shlex.quote(str(given))}")
+    if verb_of_runs is not None and (given / "checkpoints").is_dir():
+        raise UserError(f"{given}: a run, not a dataset; runs are read by: overtone {verb_of_runs} {shlex.quote(str(given))}")
     raise UserError(f"{given}: no {TRAIN} in it; {_suggest_input(given)}")
 
 

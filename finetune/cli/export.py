@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from overtone.finetune.addresses import RemoteAddress
-from overtone.finetune.argument_parsing import check_run_exists, parse_arguments
+from overtone.finetune.argument_parsing import check_run_exists, parse_arguments, refuse_dataset
 from overtone.finetune.command_lines import finetune_command
 from overtone.finetune.errors import UserError, exit_code
 from overtone.finetune.exporting import hub_upload
@@ -65,6 +65,7 @@ def run(argv: list[str]) -> int:
     arguments = parse_arguments(parser, argv)
     if isinstance(arguments.checkpoint, Path):
         check_run_exists(arguments.checkpoint)
+        refuse_dataset(arguments.checkpoint, "export-dataset")
     check_hub(arguments)
     if arguments.best:
         check_best(arguments)

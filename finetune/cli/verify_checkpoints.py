@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from overtone.finetune.argument_parsing import check_run_exists, parse_arguments
+from overtone.finetune.argument_parsing import check_run_exists, parse_arguments, refuse_dataset
 from overtone.finetune.errors import UserError, exit_code
 from overtone.finetune.storage import files
 from overtone.finetune.terminal import print_line
@@ -37,6 +37,7 @@ def check(run_dir: Path) -> int:
     folder = checkpoint.folder_of(run_dir)
     problems = {path: checkpoint.find_problem(path) for path in checkpoint.list_checkpoints(folder)}
     if not problems:
+        refuse_dataset(run_dir, "check-dataset")
         raise UserError(f"{run_dir} contains no checkpoint; give the folder of a run, which contains checkpoints/")
     for path, problem in problems.items():
         print_line(f"{path.name}  {describe(path) if problem is None else f'damaged: {problem}'}")

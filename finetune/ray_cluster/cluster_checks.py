@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import overtone
+from overtone import __version__
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files
 
@@ -82,7 +82,7 @@ def check_same_files(shared: Path, needed: Sequence[Path]) -> None:
 
 def inspect_machine(paths: list[str]) -> dict[str, Any]:
     """Runs on a machine of the cluster: the paths that it does not see, and its version of this package."""
-    return {"missing": [path for path in paths if not Path(path).exists()], "version": overtone.__version__}
+    return {"missing": [path for path in paths if not Path(path).exists()], "version": __version__}
 
 
 def _fetch_result(machine: str, result: Any) -> dict[str, Any]:
@@ -107,5 +107,5 @@ def _check_machine(machine: str, seen: dict[str, Any], mark: Path) -> None:
         raise UserError(
             f"{machine} does not have {', '.join(seen['missing'])}, which {platform.node()} has; all machines need the same files"
         )
-    if seen["version"] != overtone.__version__:
-        raise UserError(f"{machine} has version {seen['version']} of this package, {platform.node()} has {overtone.__version__}")
+    if seen["version"] != __version__:
+        raise UserError(f"{machine} has version {seen['version']} of this package, {platform.node()} has {__version__}")

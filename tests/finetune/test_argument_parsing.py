@@ -29,18 +29,27 @@ ROOT = Path(__file__).parents[2]
         (["cp", "voice_clon"], "unknown name 'voice_clon'; did you mean voice_clone?"),
         (["cp", "--too"], "unknown flag --too; the flags are --help"),
         (["cp"], "the following arguments are required: NAME; `finetune cp --help`"),
-        (["frobnicate"], "unknown verb 'frobnicate'; verbs are train, "),
+        (["frobnicate"], "unknown verb 'frobnicate'; verbs are plan, train, "),
         (["merge", "runs/me"], "unknown verb 'merge'; this is export: "),
         (["eval"], "unknown verb 'eval'; this is eval-voice for a voice"),
-        (["push"], "unknown verb 'push'; this is export: `finetune export RUN --to FOLDER --push-to-hub NAME`"),
+        (["push"], "unknown verb 'push'; this is export: `overtone export RUN --to FOLDER --push-to-hub NAME`"),
         (["resume"], "unknown verb 'resume'; this is train: the command that started the run resumes it"),
-        (["voice"], "unknown verb 'voice'; this is the command data_prep"),
+        (["voice"], "unknown verb 'voice'; this is `overtone voice`"),
+        (["check", "my data"], "my data: a dataset, not a run; datasets are read by: overtone check-dataset 'my data'"),
+        (
+            ["export", "my data/train.jsonl", "--to", "x"],
+            "my data/train.jsonl: a dataset, not a run; datasets are read by: overtone export-dat",
+        ),
+        (["check", "runs/voice"], "runs/voice contains no checkpoint; give the folder of a run"),
     ],
 )
 def test_the_nearest_word_is_named(
     argv: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "runs" / "voice").mkdir(parents=True)
+    (tmp_path / "runs" / "voice" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "my data").mkdir()
+    for folder in ("runs/voice", "my data"):
+        (tmp_path / folder / "train.jsonl").touch()
     monkeypatch.chdir(tmp_path)
     assert main(argv) == 2
     assert f"error: {message}" in capsys.readouterr().err
@@ -51,7 +60,7 @@ def test_the_nearest_word_is_named(
     [
         (["vioce"], "unknown verb 'vioce'; did you mean voice?"),
         (["transcribe"], "unknown verb 'transcribe'; this is voice"),
-        (["train"], "unknown verb 'train'; this is the command finetune"),
+        (["train"], "unknown verb 'train'; this is `overtone train`"),
         (["--verbose"], "unknown verb '--verbose'; verbs are voice, codes"),
         (["voice", "talks", "--out", "x", "--wisper", "small"], "unknown flag --wisper; did you mean --whisper?"),
         (["voice", "talks", "--out", "x", "--transcripts", "--preset", "cleen"], "--preset cleen: no such choice; did you mean clean?"),

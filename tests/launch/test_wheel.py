@@ -124,9 +124,10 @@ def test_the_wheel_trains_the_debug_config_in_a_fresh_environment(built: Path, t
     assert (work / "runs" / "debug" / "checkpoints" / "step-00000002" / "manifest.json").is_file()
 
 
-def test_the_wheel_installs_both_commands(installed: Path) -> None:
+def test_the_wheel_installs_the_commands(installed: Path) -> None:
     (entry_points,) = installed.glob("overtone-*.dist-info/entry_points.txt")
     text = entry_points.read_text(encoding="utf-8")
+    assert "overtone = overtone.__main__:console" in text
     assert "finetune = overtone.finetune.__main__:console" in text and "data_prep = overtone.data_prep.__main__:console" in text
     program = (
         "from overtone.finetune.__main__ import console as a; from overtone.data_prep.__main__ import console as b; "

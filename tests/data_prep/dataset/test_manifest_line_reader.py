@@ -35,6 +35,18 @@ def test_a_path_that_is_no_dataset_is_refused(names: list[str], given: str, mess
         find_manifests(tmp_path / given)
 
 
+def test_a_run_is_refused_with_the_verb_that_reads_it(tmp_path: Path) -> None:
+    run = tmp_path / "my run"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "log.jsonl").touch()
+    with pytest.raises(UserError, match=f"my run: a run, not a dataset; runs are read by: overtone check '{run}'$"):
+        find_manifests(run, "check")
+    with pytest.raises(UserError, match="it holds log.jsonl"):
+        find_manifests(run)
+    (run / "train.jsonl").touch()
+    assert find_manifests(run, "check") == [run / "train.jsonl"]
+
+
 def test_each_line_is_a_row_or_has_an_error(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
     path.write_bytes(b'{"audio": "a.wav", "text": "A."}\n\n[1]\n{"audio"\n\xff\n{"audio": "a.wav"}\n{"audio": "a.wav", "text": " "}\n')
