@@ -22,7 +22,7 @@ WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/language tests/recipes/code
     tests/finetune/storage/test_model_security.py tests/security \
     tests/data_prep/chats tests/data_prep/test_text_any_input.py tests/data_prep/cli/test_text.py tests/data_prep/test_export_audiofolder.py
 
-.PHONY: demo demo-llm demo-images test test-ci test-all test-chat test-gpu-versions mutants check bench gpu-dry bench-check
+.PHONY: demo demo-llm demo-images test test-ci test-all test-chat test-real test-gpu-versions mutants check bench gpu-dry bench-check
 
 demo: $(STAMP)  ## a small trained model learns a new voice; what came of it in runs/demo/summary.json
 	$(BIN)/python -m overtone.recipes.voice_clone.demo
@@ -44,11 +44,15 @@ test-ci: $(STAMP)  ## the slow proofs that CI runs for every commit: real launch
 test-all: $(STAMP)  ## the slow proofs too: minutes each, up to 20 GB of memory
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow tests/data_prep
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --ignore tests/data_prep  # each starts several processes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --ignore tests/data_prep --ignore tests/real  # each starts several processes
 	$(MAKE) test-chat
+	$(MAKE) test-real
 
 test-chat: $(CHAT)  ## chats, images, CSM and Orpheus on transformers 5, in their own environment
 	OMP_NUM_THREADS=1 .venv-chat/bin/python -m pytest -n 2 --dist loadfile $(WITHOUT_VOICE)
+
+test-real: $(CHAT)  ## released models, built in .real_models or OVERTONE_REAL_MODELS from 220 MB of packages; skipped without them
+	OMP_NUM_THREADS=2 .venv-chat/bin/python -m pytest -m slow tests/real
 
 test-gpu-versions: $(GPU_VERSIONS)  ## the oldest torch that pyproject.toml admits: llm_sft with transformers 5, everything with 4.57.3; not part of CI
 	OMP_NUM_THREADS=1 .venv-gpu-chat/bin/python -m pytest -n 2 --dist loadfile $(WITHOUT_VOICE)

