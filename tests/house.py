@@ -21,7 +21,7 @@ BELOW = f"{TOP}."
 """Everything is imported below this name. A house's own module names leave it out, except those of the files beside the packages."""
 
 ORDER: tuple[frozenset[str], ...] = (
-    frozenset({"addresses", "errors", "terminal"}),
+    frozenset({"addresses", "errors", "terminal", "worker_start"}),
     frozenset({"argument_parsing", "verb_dispatch", "storage", "config_sources", "config_errors", "config_key_descriptions"}),
     frozenset({"config", "config_diff", "hardware"}),
     frozenset({"recipe", "command_lines"}),
@@ -50,6 +50,7 @@ FOR_DATA_PREP = frozenset(
         "storage",
         "terminal",
         "verb_dispatch",
+        "worker_start",
         "hardware.cudnn_sdpa",
         "hardware.host_memory",
         "ray_cluster.cluster_checks",

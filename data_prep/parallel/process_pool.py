@@ -24,6 +24,7 @@ from typing import Any, Generic, TypeVar
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.terminal import print_diagnostic, protect_terminal
+from overtone.finetune.worker_start import start_worker
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -89,14 +90,18 @@ def _progress_goes_to(send: Callable[[Any], None]) -> Iterator[None]:
 
 
 class StopSignal:
-    """Owns the handlers of Ctrl-C and SIGTERM. The first signal sets `requested`; the second raises KeyboardInterrupt."""
+    """Owns the handlers of Ctrl-C and SIGTERM. The first signal sets `requested`; the second raises KeyboardInterrupt.
+
+    Opened on another thread than the main one, it does nothing, since Python allows handlers on the main thread only.
+    """
 
     def __init__(self) -> None:
         self.requested = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignal:
-        self._before = {number: signal.signal(number, self._handle_signal) for number in SIGNALS}
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._handle_signal) for number in SIGNALS}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -249,7 +254,7 @@ class _WorkerProcess:
         resource_tracker.ensure_running()  # starting it later would unblock the signals
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # inherited by the child: a terminal sends Ctrl-C to the whole process group
         try:
-            self._process.start()
+            start_worker(self._process)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         theirs.close()  # otherwise the death of the child would go unnoticed

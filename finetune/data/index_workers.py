@@ -27,6 +27,7 @@ from overtone.finetune.data.index_building import Block, Measure, ScanAll, Scann
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import load_recipe
 from overtone.finetune.terminal import print_diagnostic, protect_terminal
+from overtone.finetune.worker_start import start_worker
 
 WORTH_BYTES = 2**23
 """Minimum size of the data file per process: tokenizing it takes seconds, as does importing torch in a new process."""
@@ -145,7 +146,7 @@ class _Worker:
         context = multiprocessing.get_context("forkserver")
         self._line, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
-        self._process.start()
+        start_worker(self._process)
         theirs.close()  # otherwise the end of the process would not be noticed
 
     def _restart(self) -> str | None:

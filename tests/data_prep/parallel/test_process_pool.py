@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import psutil
@@ -45,6 +46,19 @@ def test_every_item_is_processed_once_and_workers_are_reused() -> None:
     assert {index: result[0] for index, result in found.items()} == {number: f"item {number}" for number in range(7)}
     assert sorted(result[1] for result in found.values())[-1] >= 3  # of two workers one processed at least four
     assert results([], 3) == {}
+
+
+def test_a_stop_signal_on_another_thread_leaves_the_handlers_alone() -> None:
+    """Where a notebook with an event loop may run a verb."""
+
+    def listen() -> None:
+        with StopSignal() as stop:
+            seen.extend([stop.requested, signal.getsignal(signal.SIGINT)])
+
+    seen, thread = list[object](), threading.Thread(target=listen)
+    thread.start()
+    thread.join()
+    assert seen == [False, signal.getsignal(signal.SIGINT)]
 
 
 def test_an_item_that_crashes_its_worker_fails_and_the_others_complete(tmp_path, capfd) -> None:
