@@ -54,13 +54,19 @@ def announce_torch(then: str) -> None:
         print_diagnostic(f"loading torch and {then} …")
 
 
+def is_terminal(stream: TextIO) -> bool:
+    """Whether a stream is a terminal. False for an object that notebooks and test runners put in place of a standard stream."""
+    check = getattr(stream, "isatty", None)
+    return check is not None and bool(check())
+
+
 def print_content(text: str, stream: TextIO | None = None, end: str = "\n") -> None:
     """Print data that another program may read, such as an answer or a config, to `stream` (default: standard output).
 
     It is escaped for a terminal only: a file or a pipe gets exactly the text.
     """
     out = sys.stdout if stream is None else stream
-    _write(printable(text) if out.isatty() else text, out, end)
+    _write(printable(text) if is_terminal(out) else text, out, end)
 
 
 def print_coloured(text: str) -> None:

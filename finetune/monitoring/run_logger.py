@@ -22,7 +22,7 @@ from overtone.finetune.monitoring.run_records import LOG, MEASURED, SAMPLED, rea
 from overtone.finetune.recipe import POSITIONS, Answer
 from overtone.finetune.storage import files
 from overtone.finetune.storage.text_lines import split_lines
-from overtone.finetune.terminal import make_safe, print_line
+from overtone.finetune.terminal import is_terminal, make_safe, print_line
 
 QUIET_SECONDS = 10.0
 """Seconds between two progress lines if the output is not a terminal."""
@@ -82,7 +82,7 @@ class Events:
             accelerator.init_trackers(
                 TRACKER_FOLDERS["tensorboard"], config=settings, init_kwargs={"wandb": place, "tensorboard": repeated}
             )
-        on_terminal = self._main and sys.stderr.isatty()
+        on_terminal = self._main and is_terminal(sys.stderr)
         self._bar = tqdm(total=total, initial=done, bar_format=BAR, dynamic_ncols=True) if on_terminal else None
         if accelerator.log_with and any(tracker.name == "tensorboard" for tracker in accelerator.trackers):
             self.say(f"curves: {shlex.join(['tensorboard', '--logdir', str(run_dir)])}")

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from overtone.finetune.recipe import Sample
+from overtone.finetune.terminal import is_terminal
 
 COLOUR = ("\x1b[1;32m", "\x1b[0m")
 BRACKETS = ("⟦", "⟧")
@@ -31,7 +32,7 @@ def render_sample(sample: Sample, processor: Any) -> str:
 
 def choose_marks() -> tuple[str, str]:
     """What is written before and after supervised text: colour codes on a terminal, otherwise brackets."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty()
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not is_terminal(sys.stdout)
     return BRACKETS if plain else COLOUR
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from overtone.finetune.exporting.export_provenance import CARD
 from overtone.finetune.monitoring.run_records import CHECKPOINTS
-from overtone.finetune.terminal import announce_torch, print_coloured, print_content, print_diagnostic, print_line, printable
+from overtone.finetune.terminal import announce_torch, is_terminal, print_coloured, print_content, print_diagnostic, print_line, printable
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,6 +45,25 @@ def test_content_is_escaped_on_a_terminal_only() -> None:
     print_content("\x1b[2J", terminal)
     print_content("\x1b[2J", file, end="")
     assert (terminal.getvalue(), file.getvalue()) == ("\\x1b[2J\n", "\x1b[2J")
+
+
+def test_an_object_in_place_of_a_stream_is_no_terminal() -> None:
+    class Cell:
+        """What a notebook may put in place of a stream: no descriptor, and not all methods."""
+
+        def __init__(self) -> None:
+            self.shown = ""
+
+        def write(self, text: str) -> int:
+            self.shown += text
+            return len(text)
+
+        def flush(self) -> None:
+            pass
+
+    cell = Cell()
+    print_content("\x1b[2J", cell)
+    assert (cell.shown, is_terminal(cell), is_terminal(Terminal())) == ("\x1b[2J\n", False, True)
 
 
 def test_of_escape_sequences_only_colours_stay(capsys: pytest.CaptureFixture[str]) -> None:

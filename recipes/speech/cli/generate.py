@@ -20,7 +20,7 @@ from overtone.finetune.argument_parsing import parse_arguments
 from overtone.finetune.errors import UserError, format_count
 from overtone.finetune.storage import files
 from overtone.finetune.storage.synthetic_audio_mark import SyntheticMark, read_synthetic_mark
-from overtone.finetune.terminal import print_diagnostic, print_line
+from overtone.finetune.terminal import is_terminal, print_diagnostic, print_line
 from overtone.recipes.ray_generation import add_engine_options, check_engine_options, open_engine
 from overtone.recipes.speech.batch_synthesis import speak_batches
 from overtone.recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling, Voice, VoiceFolder
@@ -287,7 +287,7 @@ def speak_lines(
     with (
         open_engine(args, args.out, needed) as remote,
         closing(speak_batches(inspect, exported.folder, requests, sampling, remote)) as spoken,
-        tqdm(total=len(missing), unit="text", disable=not sys.stderr.isatty()) as bar,
+        tqdm(total=len(missing), unit="text", disable=not is_terminal(sys.stderr)) as bar,
     ):
         for index, batch_results in spoken:
             for (line, at, _), result in zip(batches[index], batch_results, strict=True):
