@@ -67,7 +67,11 @@ def join(trackers: tuple[str, ...], folder: Path) -> World:
     accelerator = Accelerator(cpu=not torch.cuda.is_available(), log_with=list(trackers) or None, project_dir=str(folder))
     if not dist.is_initialized():
         _init_single_process(accelerator.device)
-    check_world(dist.get_world_size(), os.environ)
+    try:
+        check_world(dist.get_world_size(), os.environ)
+    except UserError:
+        leave()
+        raise
     return World(
         rank=dist.get_rank(),
         size=dist.get_world_size(),

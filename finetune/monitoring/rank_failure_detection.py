@@ -82,6 +82,7 @@ class Heartbeat:
         self._store_answers = True
         self._peers: Peers | None = None
         self._folder: Path | None = None
+        self._recorder: threading.Thread | None = None
         self._failure: RunFailure | None = None
         self._beats = 0
         self._kills_before = host_memory.out_of_memory_kills()
@@ -132,6 +133,8 @@ class Heartbeat:
 
     def _stop(self) -> None:
         self._left.set()
+        if self._recorder is not None:
+            self._recorder.join()
         if self._store is not None:
             self._thread.join()  # a thread that uses the store while the interpreter shuts down would abort the process
         if self._peers is not None:
@@ -141,7 +144,8 @@ class Heartbeat:
         """Start writing status records and tracebacks to `folder`, which this run must have locked; call `on_failure` with a failure."""
         self._folder, self.on_failure = folder, on_failure
         self._record_signs(folder)
-        threading.Thread(target=self._keep_recording, args=(folder,), name="vital signs", daemon=True).start()
+        self._recorder = threading.Thread(target=self._keep_recording, args=(folder,), name="vital signs", daemon=True)
+        self._recorder.start()
 
     def note_event(self, _kind: str, step: int, _facts: dict[str, Any]) -> None:
         """Listener of the run's events: keeps the latest step."""

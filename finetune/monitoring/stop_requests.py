@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from overtone.finetune.distributed.process_group import World, gather_from_ranks, sum_over_ranks
 from overtone.finetune.storage import files
@@ -24,6 +25,10 @@ def get_no_notice() -> str | None:
     return None
 
 
+def ignore_signal(_number: int, _frame: FrameType | None) -> None:
+    """A handler on the main thread for a signal that is handled on another one."""
+
+
 class SignalListener:
     """While open, passes each of these signals to `received`, on a separate thread: a Python signal handler would only run after the main
     thread returns from a collective, which may never happen. May be nested; the outer one then receives nothing until the inner one closes.
@@ -33,8 +38,11 @@ class SignalListener:
     Opened on another thread than the main one (Ray trains on one), it does nothing, since Python allows handlers on the main thread only.
     """
 
-    def __init__(self, numbers: Sequence[int], received: Callable[[int], None]) -> None:
-        self._numbers, self._received, self._is_open = numbers, received, False
+    def __init__(
+        self, numbers: Sequence[int], received: Callable[[int], None], handler: Callable[[int, FrameType | None], None] = ignore_signal
+    ) -> None:
+        """`handler`: what the main thread calls besides, when it can."""
+        self._numbers, self._received, self._handler, self._is_open = numbers, received, handler, False
 
     def __enter__(self) -> SignalListener:
         self._is_open = threading.current_thread() is threading.main_thread()
@@ -42,7 +50,7 @@ class SignalListener:
             self._read, self._write = socket.socketpair()
             self._write.setblocking(False)
             handled = [number for number in self._numbers if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
-            self._before = {number: signal.signal(number, lambda *_: None) for number in handled}
+            self._before = {number: signal.signal(number, self._handler) for number in handled}
             self._wakeup = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
             self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
             self._thread.start()
@@ -71,12 +79,20 @@ class StopRequests:
     A second signal ends the process immediately, and so does SIGHUP, after which the output of the run may have no reader.
     """
 
-    def __init__(self, folder: Path | None = None, minutes: float | None = None, notice: Callable[[], str | None] = get_no_notice) -> None:
+    def __init__(
+        self,
+        folder: Path | None = None,
+        minutes: float | None = None,
+        notice: Callable[[], str | None] = get_no_notice,
+        keeps_process: bool = False,
+    ) -> None:
         """`minutes`: wall-clock budget, counted from now. `notice`: returns why the machine will be preempted, once that is known; it is
-        called on every rank between steps, so it may be collective."""
+        called on every rank between steps, so it may be collective. `keeps_process`: the process does more than this run, such as a
+        notebook's, so a second SIGINT raises `KeyboardInterrupt` instead of ending it."""
+        self._keeps_process, self._interrupts = keeps_process, 0
         self._stop_file = None if folder is None else folder / STOP_FILE
         self._minutes, self._opened, self._notice = minutes, time.monotonic(), notice
-        self._signals = SignalListener((*SIGNALS, signal.SIGHUP), self._on_signal)
+        self._signals = SignalListener((*SIGNALS, signal.SIGHUP), self._on_signal, self._on_main_thread)
         self.received: str | None = None
         """Name of the first signal that arrived."""
         self._received_at = 0.0
@@ -110,7 +126,14 @@ class StopRequests:
     def record_signal(self, name: str) -> None:
         self.received, self._received_at = name, time.monotonic()
 
+    def _on_main_thread(self, number: int, _: FrameType | None) -> None:
+        self._interrupts += number == signal.SIGINT
+        if self._keeps_process and self._interrupts > 1:
+            raise KeyboardInterrupt
+
     def _on_signal(self, number: int) -> None:
+        if self._keeps_process and self.received is not None and number == signal.SIGINT:
+            return
         if self.received is not None or number == signal.SIGHUP:
             self.end(number)
         self.record_signal(signal.Signals(number).name)

@@ -5,15 +5,18 @@ Each context manager below owns one concern of the end of a run: the record in `
 
 from __future__ import annotations
 
+import os
 import platform
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from accelerate.state import AcceleratorState, GradientState, PartialState
 
 from overtone.finetune import command_lines
 from overtone.finetune.checkpointing import checkpoint
@@ -42,6 +45,7 @@ from overtone.finetune.training.step import Training
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 """Signals that end a process outside of the training loop, where no step can react to them."""
+ACCELERATE_STATES = (PartialState, AcceleratorState, GradientState)
 STOPPING_NAMES = frozenset(number.name for number in (signal.SIGINT, *ENDING_SIGNALS))
 
 
@@ -58,12 +62,32 @@ class Ending:
 
 @contextmanager
 def process_group(config: Config) -> Iterator[World]:
-    """The ranks that the launcher started. Collective: open and close it on every rank.
+    """The ranks that the launcher started. Collective: open and close it on every rank."""
+    before = [dict(state._shared_state) for state in ACCELERATE_STATES]
+    world = worlds.join(config.log.trackers, config.run.dir)
+    with finally_unless_others_wait(world, partial(leave_group, before)):
+        yield world
 
-    After an exception the connections stay: other ranks may still be using them to report the same failure.
-    """
-    yield worlds.join(config.log.trackers, config.run.dir)
+
+def leave_group(before: Sequence[dict[str, Any]]) -> None:
+    """`before`: what accelerate knew about this process. What it learnt since then would be the settings of whatever else uses it here."""
     worlds.leave()
+    for state, known in zip(ACCELERATE_STATES, before, strict=True):
+        state._shared_state.clear()
+        state._shared_state.update(known)
+
+
+@contextmanager
+def finally_unless_others_wait(world: World, action: Callable[[], None]) -> Iterator[None]:
+    """Call `action` at the end; not after an exception on one of several ranks, where other ranks may still use the connections to report
+    the same failure, and this process ends."""
+    try:
+        yield
+    except BaseException:
+        if world.size == 1:
+            action()
+        raise
+    action()
 
 
 def train(world: World, config: Config, recipe: Recipe, requests: StopRequests | None = None, listener: Listener | None = None) -> str:
@@ -80,8 +104,13 @@ def train(world: World, config: Config, recipe: Recipe, requests: StopRequests |
         heartbeat.leave_traces_in(config.run.dir, partial(record_failed_start, config.run.dir, claim))
         claims.append(claim)
 
-    # The signals are outermost: a launcher that has lost a rank ends the others by SIGTERM, while they are about to report why.
-    with SignalListener(ENDING_SIGNALS, heartbeat.end_by_signal), heartbeat, Copies(config, world.is_main) as copies:
+    with (
+        finally_unless_others_wait(world, partial(release_lock, world, claims)),
+        # Around the others: a launcher that has lost a rank ends the others by SIGTERM, while they are about to report why.
+        SignalListener(ENDING_SIGNALS, heartbeat.end_by_signal),
+        heartbeat,
+        Copies(config, world.is_main) as copies,
+    ):
         run_on_main(world, copies.open)
         with out_of_memory.explain_out_of_memory(config, recipe, world):
             training, progress = build(config, recipe, world, on_claim)
@@ -117,6 +146,12 @@ def train(world: World, config: Config, recipe: Recipe, requests: StopRequests |
     if world.is_main:
         report_end(training, ending, events, time.monotonic() - started)
     return reason
+
+
+def release_lock(world: World, claims: Sequence[FolderClaim]) -> None:
+    """Let this process, or another one, train in the folder again. `claims`: one, or none if the folder was not claimed."""
+    for claim in claims if world.is_main else ():
+        os.close(claim.lock)
 
 
 def estimate_sampling_bytes(training: Training) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -48,6 +49,8 @@ class FolderClaim(NamedTuple):
     """Account of the launch before this one, if that left no exit record."""
     record: str | None
     """Exit record of the launch before this one, which this launch has removed."""
+    lock: int
+    """On rank 0, the descriptor that holds the lock of the folder."""
 
 
 def build(
@@ -215,9 +218,11 @@ def verify_model(loaded: Loaded, config: Config, recipe: Recipe, world: World) -
 def claim_folder(run_dir: Path, trackers: Sequence[str]) -> FolderClaim:
     """Lock the run's folder for this run, and remove the unfinished files of a killed launch and the exit record, which is absent while a
     launch is running. The folders of `trackers` are made here, which refuses a link: their libraries would follow it."""
-    files.lock_folder(run_dir)
-    files.check_log(run_dir / LOG)
-    with files.explain_write_errors(run_dir):
+    with contextlib.ExitStack() as on_failure:
+        lock = files.lock_folder(run_dir)
+        on_failure.callback(os.close, lock)
+        files.check_log(run_dir / LOG)
+        on_failure.enter_context(files.explain_write_errors(run_dir))
         record = input_files.read_bytes(run_dir / EXIT_RECORD).decode("utf-8", "replace") if (run_dir / EXIT_RECORD).exists() else None
         account = describe_killed_launch(run_dir) if record is None else None
         files.discard(run_dir / SIGNS)  # before the record: signs without a record mean a killed launch
@@ -226,7 +231,8 @@ def claim_folder(run_dir: Path, trackers: Sequence[str]) -> FolderClaim:
         for name in ["cache", *(TRACKER_FOLDERS[tracker] for tracker in trackers if tracker in TRACKER_FOLDERS)]:
             files.make_folder(run_dir / name)
         files.remove_unfinished(files.make_folder(checkpoint.folder_of(run_dir)))
-    return FolderClaim(account, record)
+        on_failure.pop_all()
+    return FolderClaim(account, record, lock)
 
 
 def identify_run(config: Config, order: Order, rows: Rows | MixedRows, base_files: dict[str, str], loaded: Loaded) -> dict[str, Any]:

@@ -226,7 +226,6 @@ def test_a_run_writes_log_curve_and_exit_record(
     assert events == [("started", 0), ("step", 1), ("step", 2), ("committed", 2), ("stopped", 2)]
     out, err = capsys.readouterr()
     assert "finished at step 2" in out and err.startswith("warning: 2 of the 3 visible GPUs of ")
-    tiny.let_go(run)
     assert train.main([*argv[:-4], "--train.steps", "3", "--log.trackers", "[]"]) == 0
     events = [(event["event"], event["step"]) for event in read_log(run / "log.jsonl")]
     assert events[-4:] == [("resumed", 2), ("step", 3), ("committed", 3), ("stopped", 3)]
@@ -252,7 +251,6 @@ def test_lora_trains_at_the_rate_of_its_section(
         rates[name] = {event["lr"] for event in read_log(tmp_path / name / "log.jsonl") if event["event"] == "step"}
         assert f"learning rate {max(rates[name]):g}" in said
     assert rates == {"lora": {0.02}, "full": {0.001}, "own": {0.03}}
-    tiny.let_go(tmp_path / "lora")
     beside = tmp_path / "lora" / "checkpoints" / "step-00000002" / "config.yaml"
     again = ["--config", str(beside), "--train.steps", "3", "--run.dir", str(tmp_path / "lora")]
     assert train.main([*RECIPE, *again]) == 0

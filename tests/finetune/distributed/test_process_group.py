@@ -117,6 +117,13 @@ def test_a_launcher_that_fell_back_to_lone_processes_is_refused() -> None:
         check_world(1, {"WORLD_SIZE": "4"})
 
 
+def test_a_refused_process_is_in_no_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(UserError, match="4 processes were launched"):
+        join((), tmp_path)
+    assert not torch.distributed.is_initialized()
+
+
 def test_nothing_is_pickled_in_an_agreement(world: World) -> None:
     with pytest.raises(TypeError, match="not JSON serializable"):
         broadcast_from_main(world, {"tensor": torch.ones(1)})

@@ -90,6 +90,17 @@ with StopRequests() as requests:
     assert (done.stdout, done.returncode) == ("SIGTERM\n", 128 + signal.SIGINT)
 
 
+def test_a_process_that_is_kept_gets_the_second_interrupt_as_an_exception() -> None:
+    requests = StopRequests(keeps_process=True)
+    requests.end = lambda number: pytest.fail(f"ended by {number}")
+    with requests:
+        signal.raise_signal(signal.SIGINT)
+        assert soon(requests)[0] == "SIGINT"
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+
+
 def test_the_stop_file_is_a_request_until_it_is_removed(tmp_path: Path, world: World) -> None:
     requests = StopRequests(tmp_path)
     assert requests.poll() is None

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.state import GradientState, PartialState
 
 from overtone.finetune.checkpointing import checkpoint
 from overtone.finetune.data.batching import RankBatch
@@ -54,14 +60,12 @@ def test_a_nan_is_recorded_and_the_save_in_progress_is_committed(tmp_path: Path,
 def test_a_launch_without_an_exit_record_is_reported_by_the_next(tmp_path: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:
     config = tiny.config_in(tmp_path, ("train.steps", "2"))
     run.train(world, config, tiny.RECIPE)
-    tiny.let_go(config.run.dir)
     (config.run.dir / "exit.json").unlink()
     run.train(world, config, tiny.RECIPE)
     account = f"the last launch in {config.run.dir} left no exit.json: its process ended without a message (killed, crashed, "
     assert f"warning: {account}" in capsys.readouterr().out
     (event,) = [event for event in read_log(config.run.dir / "log.jsonl") if event["event"] == "killed"]
     assert event["account"].startswith(account)
-    tiny.let_go(config.run.dir)
     run.train(world, config, tiny.RECIPE)
     assert "left no exit.json" not in capsys.readouterr().out, "that one left its record"
 
@@ -79,7 +83,6 @@ def test_a_failure_before_the_first_step_is_recorded(tmp_path: Path, world: Worl
 def test_a_refused_command_leaves_a_finished_run_finished(tmp_path: Path, world: World) -> None:
     config = tiny.config_in(tmp_path, ("train.steps", "2"))
     run.train(world, config, tiny.RECIPE)
-    tiny.let_go(config.run.dir)
     before = (config.run.dir / "exit.json").read_bytes()
     with pytest.raises(UserError, match="steps"):
         run.train(world, tiny.config_in(tmp_path, ("train.steps", "1")), tiny.RECIPE)
@@ -107,9 +110,47 @@ def test_the_exit_record_of_another_run_is_kept(tmp_path: Path, world: World) ->
     config = tiny.config_in(tmp_path, ("train.steps", "1"))
     run.train(world, config, tiny.RECIPE)
     before = (config.run.dir / "exit.json").read_text()
+    other = files.lock_folder(config.run.dir)
     with pytest.raises(UserError, match="is in use by a running process"):
         run.train(world, config, tiny.RECIPE)
     assert (config.run.dir / "exit.json").read_text() == before
+    os.close(other)
+
+
+def test_a_process_can_train_again_after_a_failure(tmp_path: Path) -> None:
+    """As a notebook does. Nothing of the failed run is left: process group, lock, threads, accelerate's settings."""
+    PartialState._reset_state()  # of other tests
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug in a recipe")
+
+    config, threads = tiny.config_in(tmp_path, ("train.steps", "2")), threading.enumerate()
+    for recipe, trained in ((replace(tiny.RECIPE, load=fail), False), (replace(tiny.RECIPE, loss=fail), False), (tiny.RECIPE, True)):
+        with contextlib.nullcontext() if trained else pytest.raises(RuntimeError, match="a bug"), run.process_group(config) as world:
+            assert run.train(world, config, recipe) == "finished"
+        assert not torch.distributed.is_initialized() and threading.enumerate() == threads
+        os.close(files.lock_folder(config.run.dir))
+        assert PartialState._shared_state == {}
+
+
+def test_settings_of_accelerate_from_before_a_run_stay(tmp_path: Path) -> None:
+    config = tiny.config_in(tmp_path)
+    own = Accelerator(cpu=True, gradient_accumulation_steps=3)
+    with run.process_group(config):
+        pass
+    assert own.state.initialized and own.gradient_accumulation_steps == 3
+    GradientState._reset_state()
+
+
+def test_one_of_several_ranks_keeps_its_connections_after_an_exception(tmp_path: Path, world: World) -> None:
+    actions = list[str]()
+    for size in (1, 2):
+        with pytest.raises(UserError), run.finally_unless_others_wait(replace(world, size=size), lambda: actions.append("left")):
+            raise UserError("no")
+        assert actions == ["left"]
+    with run.finally_unless_others_wait(replace(world, size=2), lambda: actions.append("left")):
+        pass
+    assert actions == ["left", "left"]
 
 
 def test_a_run_in_good_order_replaces_an_older_record(tmp_path: Path) -> None:
