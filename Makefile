@@ -59,7 +59,7 @@ test-gpu-versions: $(GPU_VERSIONS)  ## the oldest torch that pyproject.toml admi
 	OMP_NUM_THREADS=1 .venv-gpu-voice/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 mutants: $(STAMP)  ## one-line faults of the product, each of which one test must notice; not part of CI
-	$(BIN)/python -m tests.mutations
+	$(BIN)/python -m workshop.mutations
 
 check: $(STAMP)  ## lint, types, and the rules of the house
 	$(BIN)/ruff check .
@@ -68,14 +68,14 @@ check: $(STAMP)  ## lint, types, and the rules of the house
 	$(BIN)/python -m pytest -q tests/test_house.py
 
 bench: $(STAMP) $(CHAT)  ## one file per claim; each prints its table
-	set -e; for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
-	$(BIN)/python benchmarks/_pages.py
+	set -e; for file in workshop/benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
+	$(BIN)/python workshop/benchmarks/_pages.py
 
-gpu-dry: $(STAMP)  ## every part of benchmarks/gpu.py at the smallest sizes, on a CPU: that it runs, not what it measures
-	$(BIN)/python benchmarks/gpu.py --dry
+gpu-dry: $(STAMP)  ## every part of workshop/benchmarks/gpu.py at the smallest sizes, on a CPU: that it runs, not what it measures
+	$(BIN)/python workshop/benchmarks/gpu.py --dry
 
 bench-check: $(STAMP)  ## the ratios that are steady enough, against the committed ones: minutes, with nothing else running
-	$(BIN)/python benchmarks/_regressions.py
+	$(BIN)/python workshop/benchmarks/_regressions.py
 
 # Every file is checked against its hash, and nothing is resolved anew. torch comes first: a build that is installed already (CPU or CUDA)
 # stays, then comes a CPU wheel at hand (pip's find-links), then the package index's build, which alone asks for the CUDA libraries.

@@ -23,7 +23,6 @@ FIRST = (
     "tests/finetune/training/test_generation_during_training.py",
     "tests/finetune/checkpointing/",
     "tests/recipes/speech/test_interface.py",
-    "tests/recipes/voice_clone/studio/",
     "tests/test_",
 )
 """Files that take longest come first, by their CPU time: an xdist worker takes whole files, in this order, and a long one at the end would

@@ -80,14 +80,12 @@ EMPTY_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "misc",
 PICKLERS = frozenset({"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"})
 DISK_OWNERS = ("finetune/storage/files.py", "finetune/storage/folder_handles.py")
 INPUT_OWNER = "finetune/storage/input_files.py"
-STUDIO = "recipes/voice_clone/studio/"
-"""How the demo models were made: its files are its own."""
 OWN_READERS: dict[str, str] = {
     "finetune/cli/copy_recipe.py": "the code of a recipe, which is run anyway",
     "finetune/command_lines.py": "/proc",
     "finetune/hardware/host_memory.py": "/proc and /sys",
     "finetune/monitoring/peer_processes.py": "/proc",
-    "finetune/storage/demo_models.py": "archives of this package, and a folder that the studio has made",
+    "finetune/storage/demo_models.py": "archives of the demo models, and a folder from which one is made",
     "finetune/training/sampling_process.py": "a temporary folder of this process",
     "data_prep/audio/sandboxed_decoder.py": "a temporary folder of this process",
     "data_prep/parallel/ray_pool.py": "a mark that another worker of this command writes",
@@ -263,7 +261,7 @@ def repeated_class_names(house: House) -> list[str]:
 
 
 def imports_of_missing_names(house: House, importers: House) -> list[str]:
-    """Imports in `importers` of a module or a name of the house that does not exist. mypy reads neither tests nor benchmarks."""
+    """Imports in `importers` of a module or a name of the house that does not exist. mypy reads neither tests nor the workshop."""
     modules = {module_name(path): _bound_names(parse(source)) for path, source in house.items()}
     folders = {parent for name in modules for parent in _folders_above(name)}
     complaints = []
@@ -469,7 +467,7 @@ def bare_reads(house: House) -> list[str]:
     return [
         f"{path}:{line}: {call}"
         for path, source in house.items()
-        if path not in (*DISK_OWNERS, INPUT_OWNER, *OWN_READERS) and not path.startswith(STUDIO)
+        if path not in (*DISK_OWNERS, INPUT_OWNER, *OWN_READERS)
         for line, call in _reads(parse(source))
     ]
 

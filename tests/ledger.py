@@ -1,4 +1,4 @@
-"""What was tried and what failed: a line of JSON a promise, in the folder that OVERTONE_LEDGER names (benchmarks/_trials.py)."""
+"""What was tried and what failed: a line of JSON a promise, in the folder that OVERTONE_LEDGER names (workshop/benchmarks/_trials.py)."""
 
 from __future__ import annotations
 

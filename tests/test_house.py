@@ -19,6 +19,7 @@ from tests import house
 
 ROOT = Path(__file__).parents[1]
 HOUSE = house.read_house(ROOT)
+WORKSHOP = ROOT / "workshop"
 RECIPES = sorted(path.parent.name for path in (ROOT / "recipes").glob("*/recipe.py"))
 VERBS = [f"overtone {verb}" for group in overtone.__main__.GROUPS.values() for verb in group]
 
@@ -33,12 +34,7 @@ ALLOWED_WRITES: dict[str, str] = {
 }
 """`path: call` → why it may touch the disk without `overtone.finetune.storage.files`."""
 
-MESSAGES, OURS, MODELS, STUDIO = (
-    "messages between own processes",
-    "written by this program",
-    "of a model's folder",
-    "run by hand, on own files",
-)
+MESSAGES, OURS, MODELS = "messages between own processes", "written by this program", "of a model's folder"
 ALLOWED_JSON: dict[str, str] = {
     "data_prep/audio/sandboxed_decoder.py": MESSAGES,
     "finetune/checkpointing/checkpoint_metadata.py": "read into types, with bounds of its own",
@@ -59,10 +55,6 @@ ALLOWED_JSON: dict[str, str] = {
     "recipes/voice_clone/demo/demo_metrics.py": OURS,
     "recipes/voice_clone/model/speaker_vectors.py": OURS,
     "recipes/voice_clone/model/tiny_checkpoint.py": OURS,
-    **{
-        f"recipes/voice_clone/studio/{name}.py": STUDIO
-        for name in ("corpus/make_corpus", "base/pack_base", "remeasure_models", "base/spliced_clips", "whisper/augmented_windows")
-    },
 }
 """Path → what it parses with Python's own reader of JSON; what people wrote goes through `overtone.finetune.storage.strict_json`, YAML
 through
@@ -208,6 +200,10 @@ def test_every_source_file_has_its_test() -> None:
     tests = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")}
     assert len(tests) >= 20
     assert house.missing_tests(HOUSE, tests) == []
+    makers = {path.relative_to(WORKSHOP).as_posix(): path.read_text(encoding="utf-8") for path in (WORKSHOP / "demo_models").rglob("*.py")}
+    their_tests = {path.relative_to(WORKSHOP).as_posix() for path in (WORKSHOP / "tests").rglob("test_*.py")}
+    assert len(makers) >= 25
+    assert house.missing_tests(makers, their_tests) == []
 
 
 def test_a_missing_test_is_seen() -> None:
@@ -218,10 +214,10 @@ def test_a_missing_test_is_seen() -> None:
     assert second.startswith("recipes/a/__init__.py: has no ")
 
 
-def test_tests_and_benchmarks_import_what_exists() -> None:
+def test_tests_and_the_workshop_import_what_exists() -> None:
     importers = {
         path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
-        for folder in ("tests", "benchmarks")
+        for folder in ("tests", "workshop")
         for path in sorted((ROOT / folder).rglob("*.py"))
     }
     assert len(importers) > 400
@@ -444,7 +440,7 @@ def test_every_import_is_declared() -> None:
         house.undeclared_imports(
             HOUSE,
             # torch's CUDA builds bring triton along, in exactly the release that they want; the one module that imports it is for them.
-            _declared_modules("speech", "qwen-tts", "snac", "faster-whisper", "text", "liger", "qlora", "ray", "review", "serve", "studio")
+            _declared_modules("speech", "qwen-tts", "snac", "faster-whisper", "text", "liger", "qlora", "ray", "review", "serve", "align")
             | {"triton"},
         )
         == []

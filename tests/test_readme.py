@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from benchmarks import _pages
+from overtone.finetune.storage import demo_models
 from overtone.recipes.voice_clone.model import tiny_checkpoint
 from tests.launch.launching import ALONE, ROOT
+from workshop.benchmarks import _pages
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROOFS = (ROOT / "docs" / "proofs.md").read_text(encoding="utf-8")
@@ -58,7 +59,7 @@ def test_the_five_commands_run_in_order(tmp_path: Path) -> None:
     assert len(commands) == 5 and all(part in command for part, command in zip(STEPS, commands, strict=True))
     tiny_checkpoint.build(tmp_path / "base")
     (tmp_path / "recordings").mkdir()
-    for file in sorted((ROOT / "recipes" / "voice_clone" / "sample" / "slt").glob("kitchen.*")):
+    for file in sorted((demo_models.HERE.parent / "sample" / "slt").glob("kitchen.*")):
         shutil.copy(file, tmp_path / "recordings")
     for command in commands:
         done = subprocess.run(small(command, tmp_path), cwd=ROOT, env=ALONE, capture_output=True, text=True, timeout=200, check=False)
@@ -100,8 +101,8 @@ def test_every_linked_page_exists() -> None:
 
 def test_every_guarantee_names_tests_or_a_page() -> None:
     rows = [row.split(" | ")[-1] for row in re.findall(r"^\| (?!guarantee|---)(.*) \|$", PROOFS, flags=re.MULTILINE)]
-    assert len(rows) >= 13 and all("`tests/" in row or "](" in row for row in rows)
-    named = re.findall(r"`(tests/[\w/.]+)`", PROOFS)
+    assert len(rows) >= 13 and all("tests/" in row or "](" in row for row in rows)
+    named = re.findall(r"`((?:workshop/)?tests/[\w/.]+)`", PROOFS)
     assert len(named) >= 13 and [name for name in named if not (ROOT / name).exists()] == []
 
 
@@ -120,10 +121,10 @@ def test_the_demo_s_table_is_that_of_its_page() -> None:
 
 def test_the_measured_tables_are_those_of_the_benchmarks() -> None:
     made = _pages.results()
-    assert {table.stem for table in made} == {path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py")} and len(made) >= 3
-    assert (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8") == _pages.page(), "run benchmarks/_pages.py"
-    assert (ROOT / "docs" / "models.md").read_text(encoding="utf-8") == _pages.models_page(), "run benchmarks/_pages.py"
+    assert {table.stem for table in made} == {path.stem for path in (ROOT / "workshop" / "benchmarks").glob("[a-z]*.py")} and len(made) >= 3
+    assert (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8") == _pages.page(), "run workshop/benchmarks/_pages.py"
+    assert (ROOT / "docs" / "models.md").read_text(encoding="utf-8") == _pages.models_page(), "run workshop/benchmarks/_pages.py"
     guide = (ROOT / "docs" / "data-preparation.md").read_text(encoding="utf-8")
-    assert _pages.with_trials(guide) == guide, "run benchmarks/_pages.py"
-    assert _pages.with_hardware(README) == README and README.count("Qwen3-TTS-12Hz-1.7B-Base |") == 2, "run benchmarks/_pages.py"
+    assert _pages.with_trials(guide) == guide, "run workshop/benchmarks/_pages.py"
+    assert _pages.with_hardware(README) == README and README.count("Qwen3-TTS-12Hz-1.7B-Base |") == 2, "run workshop/benchmarks/_pages.py"
     assert all(table.read_text(encoding="utf-8").strip() in _pages.page() for table in made)

@@ -2,8 +2,8 @@
 
 In each frame of 64 ms the strongest pitch is found and its harmonics are masked; a second voice leaves harmonics of another pitch between
 them. Measures of both pitches, with those of the neighbouring frames, go through a network of 16 hidden units. All of it is below 2 kHz, so
-telephone sound is judged as wide-band sound is. `benchmarks/_overlap_fitting.py` made the weights and `benchmarks/overlapped_speech.py`
-measures the error rates on other voices.
+telephone sound is judged as wide-band sound is. `workshop/benchmarks/_overlap_fitting.py` made the weights and
+`workshop/benchmarks/overlapped_speech.py` measures the error rates on other voices.
 """
 
 from __future__ import annotations

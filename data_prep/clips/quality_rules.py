@@ -31,7 +31,7 @@ PACE_SPREAD = 0.3
 MOST_OVERLAP = 0.07
 """Share of the loud frames in which two voices may speak at once. Of 212 clean prompts of the two people that the network was fitted on,
 but not on these prompts, none has more than 0.04; with a limit of 0.05, a fifth of the clips in the band of a telephone were lost.
-`benchmarks/overlapped_speech.py` reports on other voices."""
+`workshop/benchmarks/overlapped_speech.py` reports on other voices."""
 VOICE_CLIPS = 8
 """Minimum number of clips to estimate how much a speaker's voice varies."""
 VOICE_FENCE = 2.0
@@ -236,11 +236,12 @@ AUDIO_RULES = (
 """Rules on the sound.
 
 The limits of `flattened`, `too_quiet`, `background_sound` and `poor_sound` are measured on the English and French telephone prompts of two
-speakers; `tests/data_prep/test_voices_and_sound.py` and `benchmarks/background_sound.py` report on other prompts and on three other voices.
-Of the clean clips, 1 % have a peak spread below 1.16, 5 % a rating below 3.7 of the background and below 2.8 overall. With peaks cut to a
-half, 99 % have a spread below 1.07. Music 20 dB below the speech rates 1.9 to 3.5 for the background, and the moments between its beats are
-18 to 28 dB below the speech; those of clean clips are 31 to 52 dB below. Reverberation of 0.6 s rates 1.4 to 2.2 overall. Speech at
--68 dBFS in 16 bits is rated only 0.3 lower, so its level is limited instead. The limits are between the clean and the faulty clips."""
+speakers; `tests/data_prep/test_voices_and_sound.py` and `workshop/benchmarks/background_sound.py` report on other prompts and on three
+other voices. Of the clean clips, 1 % have a peak spread below 1.16, 5 % a rating below 3.7 of the background and below 2.8 overall. With
+peaks cut to a half, 99 % have a spread below 1.07. Music 20 dB below the speech rates 1.9 to 3.5 for the background, and the moments
+between its beats are 18 to 28 dB below the speech; those of clean clips are 31 to 52 dB below. Reverberation of 0.6 s rates 1.4 to 2.2
+overall. Speech at -68 dBFS in 16 bits is rated only 0.3 lower, so its level is limited instead. The limits are between the clean and the
+faulty clips."""
 
 DEFAULT = (*TRAINABLE, *TEXT_RULES, *AUDIO_RULES)
 CLEAN_LIMITS = {"unsure_text": -0.7, "noisy": 20.0, "background_sound": 3.8, "poor_sound": 2.65}

@@ -16,8 +16,8 @@ LEAST_SEPARATION = 7.0
 """Ashman's D (https://doi.org/10.1086/117248) between two voices, along the line between their mean directions.
 
 Measured with resemblyzer's vectors on telephone prompts of a woman (English) and a man (Italian), 20 or 60 prompts at a time: the two
-halves of one voice have at most 5.5, the two voices at least 13. Normally distributed vectors have 2.65. `benchmarks/speaker_names.py`
-reports on other voices."""
+halves of one voice have at most 5.5, the two voices at least 13. Normally distributed vectors have 2.65.
+`workshop/benchmarks/speaker_names.py` reports on other voices."""
 MOST_SIMILAR = 0.85
 """Mean cosine between two voices, as a multiple of that within them. Measured on the same windows: halves of one voice have at least 0.88,
 the two voices at most 0.62."""

@@ -1,7 +1,7 @@
 """The demo Whisper bundled with the package (`whisper-demo-en`): works offline, and knows only the demo's grammar.
 
 It transcribes any English with words of that grammar, so it is used only if requested by name, its rows are marked, and its
-low-confidence texts are rejected earlier than those of a regular Whisper. `recipes/voice_clone/studio` trains it.
+low-confidence texts are rejected earlier than those of a regular Whisper. `workshop/demo_models` trains it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DemoWhisperDescription(BaseModel):
     longest_window: float
     """Maximum input in seconds: on longer input, such a small decoder loses its position."""
     figures: dict[str, Any]
-    """Results of `recipes/voice_clone/studio/whisper/measure_whisper.py`."""
+    """Results of `workshop/demo_models/whisper/measure_whisper.py`."""
 
 
 def is_demo_name(name: str) -> bool:

@@ -193,7 +193,7 @@ class Loader:
     """Loads this rank's batches one step ahead of the training, on its own thread.
 
     Samples come from the sample cache, so the thread only reads and collates. It holds the interpreter lock for 1 to 4 % of a step
-    (benchmarks/loader_interference.py).
+    (workshop/benchmarks/loader_interference.py).
     """
 
     def __init__(

@@ -14,7 +14,8 @@ from overtone.finetune.errors import UserError
 
 EFFICIENCY = 0.40
 """Fraction of a GPU's dense bf16 speed that fine-tuning reaches. Published: 33 to 47 % on H100, 54 to 64 % on A100; less for small models.
-Measured on an H100 (benchmarks/gpu.py): 41 % with a 1.7B chat model and compiled blocks, 30 % without; 17 % and 9 % with a 0.6B voice."""
+Measured on an H100 (workshop/benchmarks/gpu.py): 41 % with a 1.7B chat model and compiled blocks, 30 % without; 17 % and 9 % with a
+0.6B voice."""
 
 
 @dataclass(frozen=True)

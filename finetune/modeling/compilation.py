@@ -28,10 +28,10 @@ from overtone.finetune.storage.text_lines import split_lines
 
 SECONDS = 30.0
 """Compile time of one kind of block, forward and backward, without a cache. Measured beside an H100 with 16 processor cores: 12 s
-(benchmarks/gpu.py, part voice); slower processors take longer."""
+(workshop/benchmarks/gpu.py, part voice); slower processors take longer."""
 SAVED = 0.25
 """Fraction of a step that compiled blocks save, since elementwise operations are fused and the host launches fewer kernels. Measured on an
-H100: 26 % with a 1.7B chat model, 46 % with a 0.6B voice (benchmarks/gpu.py, parts chat and voice)."""
+H100: 26 % with a 1.7B chat model, 46 % with a 0.6B voice (workshop/benchmarks/gpu.py, parts chat and voice)."""
 SPEED = GPUS["h100-80gb"].speed * EFFICIENCY * 1e12
 """Maximum operations per second of a rank. On a slower GPU a run takes longer, and compilation saves more."""
 

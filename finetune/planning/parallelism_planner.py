@@ -48,9 +48,9 @@ SHORTEST = 64
 """Positions below which that search traces nothing: a recipe's filler may need some for its prefix."""
 TENSOR_SIZES = (2, 4, 8)
 SUMS = 7
-"""All-reduces of the hidden states over a tensor-parallel group, per block and micro-batch, as counted by benchmarks/communication.py:
-after attention and MLP, and in the backward pass one for each of the five matrices that read the same states (query, key, value, gate,
-up)."""
+"""All-reduces of the hidden states over a tensor-parallel group, per block and micro-batch, as counted by
+workshop/benchmarks/communication.py: after attention and MLP, and in the backward pass one for each of the five
+matrices that read the same states (query, key, value, gate, up)."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def estimate_step_time(work: Work, cluster: Cluster, arrangement: Arrangement, t
 
 def estimate_communication(work: Work, cluster: Cluster, arrangement: Arrangement, turns: int, once: float) -> tuple[float, float]:
     """Seconds per step for all-gathers and reductions, and seconds of computation with which they can overlap. The sizes and numbers of
-    the collectives are those that benchmarks/communication.py measures on real ranks."""
+    the collectives are those that workshop/benchmarks/communication.py measures on real ranks."""
     outline, shards, tensor = work.outline, arrangement.shards, arrangement.tensor
     units = (outline.root, *outline.units)
 

@@ -1,7 +1,7 @@
 """Demo models included in the package: selected by name, and unpacked to a cache at first use.
 
-Each one is a ZIP archive in `finetune/storage/demo_archives/`. They know a few hundred words and synthetic voices. They are used only
-when selected by name, never as a fallback, and print a warning that says what they are.
+Each one is a ZIP archive in `workshop/overtone_demo/overtone_demo/models/`. They know a few hundred words and synthetic voices. They are
+used only when selected by name, never as a fallback, and print a warning that says what they are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from overtone.finetune.storage import files
 from overtone.finetune.storage.folder_handles import cache_home
 from overtone.finetune.terminal import print_diagnostic
 
-HERE = Path(__file__).resolve().parent / "demo_archives"
+HERE = Path(__file__).resolve().parents[2] / "workshop" / "overtone_demo" / "overtone_demo" / "models"
 CARD, FIGURES = "README.md", "figures.json"
 """Files of an archive: the model card, and its measurements."""
 BUILT_ON = "built_on.json"

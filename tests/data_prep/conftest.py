@@ -12,8 +12,9 @@ import soundfile
 
 from overtone.data_prep.audio.waveform import MASTER_RATE, Audio, load_track, probe_recording
 from overtone.data_prep.cli import voice
+from overtone.finetune.storage import demo_models
 
-SAMPLE = Path(__file__).resolve().parents[2] / "recipes" / "voice_clone" / "sample"
+SAMPLE = demo_models.HERE.parent / "sample"
 RAILWAY = SAMPLE / "rms" / "railway.ogg"
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from overtone.data_prep.cli import export
+from overtone.finetune.storage import demo_models
 
-SAMPLE = Path(__file__).resolve().parents[2] / "recipes" / "voice_clone" / "sample"
+SAMPLE = demo_models.HERE.parent / "sample"
 RECORDINGS = ("rms/railway.ogg", "rms/workshop.wav", "slt/harbour.flac", "slt/kitchen.mp3")
 
 

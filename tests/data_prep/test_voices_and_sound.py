@@ -17,13 +17,13 @@ import pytest
 import soundfile
 import soxr
 
-from benchmarks import background_sound
 from overtone.data_prep.audio.waveform import Samples
 from overtone.data_prep.cli import voice
 from overtone.data_prep.clips import dnsmos
 from overtone.data_prep.clips.duplicates import normalise_text
 from overtone.data_prep.speakers import resemblyzer_encoder, voice_clusters
 from tests.data_prep.telephone_prompts import FIVE_VOICES, VOICES, has_prompts, join_prompts, list_prompts
+from workshop.benchmarks import background_sound
 
 RATE = 16_000
 SOUNDS = Path("/usr/share/asterisk/sounds")

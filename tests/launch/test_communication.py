@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.communication import CASES, QUICK, measure_ranks
+from workshop.benchmarks.communication import CASES, QUICK, measure_ranks
 
 
 def check(found: list[dict[str, Any]]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.strategy_bytes import cases, lasting_formula, measured, passing_formula
+from workshop.benchmarks.strategy_bytes import cases, lasting_formula, measured, passing_formula
 
 
 @pytest.mark.slow

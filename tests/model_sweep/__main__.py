@@ -1,8 +1,8 @@
 """python -m tests.model_sweep [--to FOLDER] [NAME …]: what works for each architecture of transformers, in the installed version.
 
 Each architecture is tried in a process of its own, all of them if none is named. The verdicts replace earlier ones in FOLDER (if it is not
-given, benchmarks/results/) in the file model_sweep_VERSION.json, from which `benchmarks/_pages.py` writes the table in docs/models.md. It
-takes about 10 minutes on an idle core. The exit code is 1 if anything is wrong.
+given, workshop/benchmarks/results/) in the file model_sweep_VERSION.json, from which `workshop/benchmarks/_pages.py` writes the table in
+docs/models.md. It takes about 10 minutes on an idle core. The exit code is 1 if anything is wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from overtone.finetune.storage import files
 from tests.model_sweep.architectures import ARCHITECTURES
 from tests.model_sweep.sweep import Verdict, try_architecture
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+RESULTS = Path(__file__).parents[2] / "workshop" / "benchmarks" / "results"
 
 
 def try_apart(name: str) -> dict[str, Verdict]:

@@ -1,7 +1,7 @@
 """`make demo`: from raw recordings of a voice that is new to the base model to new sentences in that voice, on a CPU.
 
-It runs the commands of the README. The models are small and know the words of one grammar (`studio/README.md`); everything else is real.
-The result is compared with recordings of the voice and with the base before training: runs/demo/summary.json.
+It runs the commands of the README. The models are small and know the words of one grammar (`workshop/demo_models/README.md`); everything
+else is real. The result is compared with recordings of the voice and with the base before training: runs/demo/summary.json.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from overtone.finetune.terminal import print_diagnostic
 from overtone.recipes import demo_runner
 
 HERE = Path(__file__).resolve().parent
-NEW_VOICE = HERE.parent / "studio" / "corpus" / "new_voice"
+NEW_VOICE = demo_models.HERE.parent / "new_voice"
 SPEAKER = "rms"
 WHISPER, CODEC, BASE = "whisper-demo-en", "codec-demo", "qwen3-tts-demo-base"
 RECONSTRUCTED = "through_codec"

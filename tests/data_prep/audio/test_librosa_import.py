@@ -59,7 +59,7 @@ def test_the_list_of_modules_that_numba_compiles_at_import_is_complete() -> None
 
 
 def test_no_other_module_imports_librosa() -> None:
-    sources = [path for folder in ("data_prep", "finetune", "recipes", "benchmarks", "tests") for path in (ROOT / folder).rglob("*.py")]
+    sources = [path for folder in ("data_prep", "finetune", "recipes", "workshop", "tests") for path in (ROOT / folder).rglob("*.py")]
     found = [path for path in sources if re.search(r"^\s*(from|import) librosa", path.read_text(), re.MULTILINE)]
     assert found == []
 

@@ -16,7 +16,7 @@ from overtone.data_prep.cli import check, export, voice
 from overtone.data_prep.dataset.manifest_line_reader import find_manifests
 from overtone.data_prep.manifest import read_rows
 from overtone.finetune.errors import UserError
-from overtone.finetune.storage import files
+from overtone.finetune.storage import demo_models, files
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -154,7 +154,7 @@ def test_the_verb_runs_as_a_command(data: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_ljspeech_export_can_be_prepared_again_with_its_speakers(tmp_path: Path) -> None:
-    sample = ROOT / "recipes" / "voice_clone" / "sample"
+    sample = demo_models.HERE.parent / "sample"
     texts = ("--transcripts", "--language", "en", "--workers", "1")
     assert voice.main([str(sample), "--out", str(tmp_path / "first"), *texts, "--speaker-from", "folder", "--val-share", "0"]) == 0
     assert run(tmp_path / "first", "--as", "ljspeech", "--to", tmp_path / "lj") == 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -11,8 +9,9 @@ from overtone.data_prep.audio.waveform import MASTER_RATE, Samples, read_audio
 from overtone.data_prep.clips import overlapped_speech
 from overtone.data_prep.clips.overlapped_speech import FEWEST_FRAMES, measure_overlap
 from overtone.data_prep.clips.quality_rules import MOST_OVERLAP
+from overtone.finetune.storage import demo_models
 
-SAMPLE = Path(__file__).resolve().parents[3] / "recipes" / "voice_clone" / "sample"
+SAMPLE = demo_models.HERE.parent / "sample"
 SECONDS = 4
 
 

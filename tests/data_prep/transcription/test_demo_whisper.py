@@ -20,8 +20,8 @@ from overtone.data_prep.transcription import demo_whisper, whisper_engine
 from overtone.data_prep.transcription.demo_whisper import DemoWhisperDescription
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import demo_models
-from overtone.recipes.voice_clone.studio.corpus.grammar import generate_sentences
-from overtone.recipes.voice_clone.studio.corpus.voices import VOICES, speak
+from workshop.demo_models.corpus.grammar import generate_sentences
+from workshop.demo_models.corpus.voices import VOICES, speak
 
 TEXT = "The night train to the north leaves from platform seven."
 SCOPE = "demo: 3 words"

@@ -24,7 +24,7 @@ def test_a_copied_recipe_is_whole(name: str, tmp_path: Path, monkeypatch: pytest
     assert (copied / "config.yaml").read_bytes() == (ROOT / "recipes" / name / "config.yaml").read_bytes()
     modules = sorted(copied.rglob("*.py"))
     assert {"recipe.py", "options.py"} <= {path.relative_to(copied).as_posix() for path in modules}
-    assert not (copied / "demo").exists() and not (copied / "studio").exists()
+    assert not (copied / "demo").exists()
     for module in modules:
         for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom):

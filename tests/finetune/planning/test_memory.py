@@ -8,8 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks._regressions import rows_of
-from benchmarks.strategy_bytes import RECIPE, ROOT, cases, config_of, make, measured
 from overtone.finetune.config import Train
 from overtone.finetune.distributed.sharding import Strategy
 from overtone.finetune.modeling import optimizers
@@ -27,6 +25,8 @@ from overtone.finetune.planning.memory import (
 )
 from overtone.finetune.planning.meta_device_estimate import estimate_run
 from overtone.finetune.recipe import load_recipe
+from workshop.benchmarks._regressions import rows_of
+from workshop.benchmarks.strategy_bytes import RECIPE, ROOT, cases, config_of, make, measured
 
 NOTHING = Activations(blocks=0, loss=0, working=0, kept=0, flops=0.0, positions=1)
 BILLION = 10**9
@@ -127,7 +127,7 @@ def test_the_counted_optimizer_state_is_what_the_optimizer_holds(optimizer: Rule
 def test_the_estimate_is_within_bounds_of_the_benchmark(tmp_path: Path) -> None:
     """Every row of its table, of real runs on 1, 2 and 4 ranks: what lasts within 1 %, and what passes within 1 % too."""
     make(tmp_path)
-    table = rows_of(ROOT / "benchmarks" / "results" / "strategy_bytes.md")
+    table = rows_of(ROOT / "workshop" / "benchmarks" / "results" / "strategy_bytes.md")
     assert len(table) == 38
     foreseen = {}
     for row in table:

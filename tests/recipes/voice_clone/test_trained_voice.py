@@ -24,9 +24,9 @@ from overtone.recipes.speech.interface import SpeechSampling
 from overtone.recipes.voice_clone.demo import pipeline
 from overtone.recipes.voice_clone.inference.synthesizer import SPEECH
 from overtone.recipes.voice_clone.model import qwen3_tts_model
-from overtone.recipes.voice_clone.studio import recognizers
-from overtone.recipes.voice_clone.studio.corpus import grammar
-from overtone.recipes.voice_clone.studio.corpus.voices import KNOWN_VOICES, speak
+from workshop.demo_models import recognizers
+from workshop.demo_models.corpus import grammar
+from workshop.demo_models.corpus.voices import KNOWN_VOICES, speak
 
 pytestmark = pytest.mark.slow
 KNOWN = pipeline.NEW_VOICE / "known"

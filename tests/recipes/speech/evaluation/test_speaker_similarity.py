@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from overtone.data_prep.audio_codecs.selection import open_speaker_encoder
 from overtone.finetune.errors import UserError
-from overtone.recipes import voice_clone
+from overtone.finetune.storage import demo_models
 from overtone.recipes.speech.evaluation import speaker_similarity
 from overtone.recipes.speech.evaluation.speaker_similarity import SpeakerClipVectors
 from tests.recipes.voice_clone import conftest as made
@@ -105,7 +105,7 @@ def test_statistics_separate_two_speakers_in_different_recordings() -> None:
             assert own is not None and stranger is not None and own > stranger + 0.2
 
 
-SAMPLE = Path(voice_clone.__file__).parent / "sample"
+SAMPLE = demo_models.HERE.parent / "sample"
 RECORDINGS = {
     "rms": [(SAMPLE / "rms" / "railway.ogg", 1.0), (SAMPLE / "rms" / "workshop.wav", 1.0), (SAMPLE / "rms" / "railway.ogg", 9.0)],
     "slt": [(SAMPLE / "slt" / "harbour.flac", 1.0), (SAMPLE / "slt" / "kitchen.mp3", 1.0), (SAMPLE / "slt" / "harbour.flac", 9.0)],

@@ -13,7 +13,7 @@ import yaml
 from overtone.recipes.voice_clone.demo import comparison_clips, demo_metrics, pipeline, spectrograms
 from overtone.recipes.voice_clone.demo.comparison_clips import BEFORE, SPOKEN
 from overtone.recipes.voice_clone.demo.demo_metrics import Figures, Outcome
-from overtone.recipes.voice_clone.studio.corpus import grammar
+from workshop.demo_models.corpus import grammar
 
 
 def test_the_demo_runs_the_commands_of_the_readme_in_order(tmp_path: Path) -> None:

@@ -1,0 +1,146 @@
+"""Writes docs/benchmarks.md from results/, and what stands between the marks of other pages; `make bench` calls it last."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1]))
+
+from overtone.finetune.storage import files  # noqa: E402 - the line before makes it importable
+
+TRIALS, END_OF_TRIALS = "<!-- trials: written by workshop/benchmarks/_pages.py -->", "<!-- end of trials -->"
+HARDWARE, END_OF_HARDWARE = "<!-- hardware: written by workshop/benchmarks/_pages.py -->", "<!-- end of hardware -->"
+HARDWARE_COLUMNS = ("model", "training", "one GPU", "eight GPUs")
+"""The columns of hardware_table.md that README.md shows."""
+HEAD = """# Benchmarks
+
+`make bench` writes this page; the command above each table writes that table alone. Each ratio comes from one run on one machine. Most were
+measured on two shared CPU cores, and none on a GPU unless the table says so.
+"""
+
+
+HEAD_OF_MODELS = """# Models
+
+What works for which released model. `workshop/benchmarks/models_table.py` computes the table, and
+`workshop/benchmarks/_pages.py` writes this page.
+"""
+
+QUANTIZED_BASES = """
+## Quantized bases
+
+| how config.json declares the weights | what `plan`, `train`, `export`, `generate`, `chat` and `serve` do |
+| --- | --- |
+| `fp8` (Qwen3-*-FP8, DeepSeek-V3): a scale for each block, tensor or row | dequantize while reading, slice by slice |
+| `mxfp4` (gpt-oss) | dequantize while reading, slice by slice |
+| compressed-tensors `float-quantized` in fp8, `fbgemm_fp8` (Llama-3.1-405B-FP8) | dequantize while reading, slice by slice |
+| other compressed-tensors, GPTQ, AWQ, bitsandbytes, torchao, modelopt, MLX, any other | refuse it by name before anything is loaded |
+| nothing, but tensors are in 8 or 4 bits or have scales beside them | refuse them by name before anything is loaded |
+
+The code is our own and works the same with transformers 4.57 and 5. transformers dequantizes mxfp4 in both, to the same values, and fp8
+only in 5, where it computes the size of a block from the shapes; that is wrong if the last block is smaller. An export has plain weights,
+in the type that config.json names (`dtype`), and declares no quantization. `tests/recipes/llm_sft/test_quantized_bases.py` compares
+training on an fp8 base with training on its dequantized weights.
+"""
+
+
+HEAD_OF_SWEEP = """
+## Experts and renamed modules
+
+transformers 5 computes all experts of a layer as one parameter, and renames modules, while released files have one tensor for each expert.
+Training reads these files slice by slice, also fp8 ones, and checkpoints have the model's parameters. Exports have the tensors of the base
+again, so whatever loads the base loads them. The conversions are those of the installed transformers; one that does more than moving values
+(`inkling2_text`) is refused by name. LoRA does not adapt experts that are one parameter: `plan` and the log say what share it
+reaches. `--adapter-only` writes the module names of the version of transformers that trained the adapter.
+
+## Architectures
+
+`python -m tests.model_sweep` tries each verb on a tiny random model of an architecture, and compares it with stock transformers, which
+computes the rows one by one. Where the installed versions of transformers differ, a cell names them. `no estimate`: `plan` gives the reason
+instead. Every refusal is one sentence, given before training; the last column has the one of packing, or else the first. –: not tried yet.
+
+"""
+VERBS = ("full", "LoRA", "packing", "plan", "export", "generate")
+
+
+def results() -> list[Path]:
+    return sorted((HERE / "results").glob("*.md"))
+
+
+def question(result: Path) -> str:
+    """What a benchmark measures: the first line of its file's docstring."""
+    text = ast.get_docstring(ast.parse((HERE / f"{result.stem}.py").read_text(encoding="utf-8"))) or ""
+    return text.splitlines()[0]
+
+
+def page() -> str:
+    """docs/benchmarks.md: a line for each benchmark, then its table."""
+    contents = "".join(f"- [{result.stem}](#{result.stem}): {question(result)}\n" for result in results())
+    parts = [f"## {result.stem}\n\n{question(result)}\n\n{result.read_text(encoding='utf-8').strip()}\n" for result in results()]
+    return "\n".join([HEAD, contents, *parts])
+
+
+def models_page() -> str:
+    """docs/models.md: the table of the released models, which quantized bases can be trained, and what works for which architecture."""
+    table = (HERE / "results" / "models_table.md").read_text(encoding="utf-8").strip()
+    return f"{HEAD_OF_MODELS}\n{table}\n{QUANTIZED_BASES}{sweep_section()}"
+
+
+def sweep_section() -> str:
+    """What `tests/model_sweep` found for each architecture, with each version of transformers."""
+    files_of = {path.stem.rpartition("_")[2]: path for path in sorted((HERE / "results").glob("model_sweep_*.json"))}
+    tables = {version: json.loads(path.read_text(encoding="utf-8")) for version, path in files_of.items()}
+    names = list(dict.fromkeys(name for table in tables.values() for name in table))
+    lines = [[f"architecture (transformers {', '.join(tables)})", *VERBS, "reason"], ["---"] * (len(VERBS) + 2)]
+    for name in names:
+        found = {version: table[name] for version, table in tables.items() if name in table}
+        lines.append([f"`{name}`", *(describe_verdicts(verb, found, set(tables)) for verb in VERBS), find_reason(found)])
+    return HEAD_OF_SWEEP + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def describe_verdicts(verb: str, found: dict[str, dict[str, list[str]]], versions: set[str]) -> str:
+    """The verdicts of a verb in the versions; one word if they agree."""
+    kinds = {version: found[version][verb][0] if version in found else "–" for version in sorted(versions)}
+    return (
+        next(iter(kinds.values())) if len(set(kinds.values())) == 1 else "; ".join(f"{version}: {kind}" for version, kind in kinds.items())
+    )
+
+
+def find_reason(found: dict[str, dict[str, list[str]]]) -> str:
+    reasons = [table[verb][1] for table in found.values() for verb in ("packing", *VERBS) if table[verb][1]]
+    return reasons[0].partition(": ")[2].replace("|", "\\|") if reasons else ""
+
+
+def with_trials(guide: str) -> str:
+    """docs/data-preparation.md with the table of what was tried."""
+    return _between(guide, TRIALS, END_OF_TRIALS, (HERE / "results" / "data_preparation.md").read_text(encoding="utf-8").strip())
+
+
+def with_hardware(readme: str) -> str:
+    """README.md with the table of the GPUs that the models need."""
+    text = (HERE / "results" / "hardware_table.md").read_text(encoding="utf-8")
+    head, rule, *rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+    chosen = [head.index(name) for name in HARDWARE_COLUMNS]
+    table = "\n".join(f"| {' | '.join(row[at] for at in chosen)} |" for row in (head, rule, *rows))
+    return _between(readme, HARDWARE, END_OF_HARDWARE, table)
+
+
+def _between(page: str, begin: str, end: str, text: str) -> str:
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n{text}\n{end}{after}"
+
+
+def _rewrite(path: Path, change: Callable[[str], str]) -> None:
+    files.write_text(path, change(path.read_text(encoding="utf-8")))
+
+
+if __name__ == "__main__":
+    files.write_text(HERE.parents[1] / "docs" / "benchmarks.md", page())
+    files.write_text(HERE.parents[1] / "docs" / "models.md", models_page())
+    _rewrite(HERE.parents[1] / "docs" / "data-preparation.md", with_trials)
+    _rewrite(HERE.parents[1] / "README.md", with_hardware)

@@ -1,0 +1,47 @@
+"""The two flags of every benchmark, and the table that it prints and leaves in workshop/benchmarks/results/."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from overtone.finetune.storage import files
+
+RESULTS = Path(__file__).parent / "results"
+NOT_YET = "Not measured yet"
+"""So begins what stands under a table that is still empty."""
+
+
+@dataclass(frozen=True)
+class Flags:
+    quick: bool
+    """A small setting, to see that the benchmark runs; its figures say little."""
+    to: Path
+    """Folder for the table."""
+    part: str | None = None
+    """The only part that is to be measured; None: all, or there are none to choose from."""
+
+
+def read_flags(purpose: str | None, parts: Sequence[str] = ()) -> Flags:
+    """From the command line. `parts`: names of what can be measured by itself."""
+    parser = argparse.ArgumentParser(description=purpose, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a small setting, to see that it runs; its figures say little")
+    parser.add_argument("--to", type=Path, default=RESULTS, metavar="FOLDER", help="where the table is written, as NAME.md")
+    if parts:
+        parser.add_argument("--part", choices=parts, help="measure this alone, within ten minutes (default: all); needs --to")
+    flags = Flags(**vars(parser.parse_args()))
+    if flags.part and flags.to == RESULTS:
+        parser.error(f"--part {flags.part} needs --to FOLDER: the table in {RESULTS} is the one of all parts")
+    return flags
+
+
+def publish(name: str, flags: Flags, columns: Sequence[str], rows: Sequence[Sequence[object]], note: str) -> None:
+    """Print the table and write it to NAME.md: the command that makes it, the table, and what to know when reading it."""
+    command = f"`.venv/bin/python benchmarks/{name}.py{' --quick' if flags.quick else ''}{f' --part {flags.part}' if flags.part else ''}`"
+    lines = [columns, ["---"] * len(columns), *rows]
+    table = "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
+    text = f"{command}\n\n{table}\n\n{note}\n"
+    print(text)
+    files.write_text(flags.to / f"{name}.md", text)

@@ -1,0 +1,58 @@
+"""Speech with given codes: the model generates the other codes after them, as it does after its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from overtone.data_prep.audio_codecs import qwen3_tts_codec
+from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
+from overtone.recipes.speech.decoding.token_sampling import GREEDY
+from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
+from overtone.recipes.voice_clone.inference.exported_folder import ExportedModel
+from overtone.recipes.voice_clone.inference.talker_decoding import DecodingSession
+from workshop.demo_models.generation_with_given_codebooks import GivenCodes, GivenCodesSynthesizer
+
+TEXTS = ("Good day.", "Hello.", "Goodbye.")
+GIVEN = 3
+WAVES = [(0.1 * np.random.default_rng(n).standard_normal(4_000 + 2_000 * n)).astype(np.float32) for n in range(3)]
+
+
+@pytest.fixture(scope="module")
+def voice(two_voices: Any) -> GivenCodesSynthesizer:
+    torch.set_num_threads(1)
+    return GivenCodesSynthesizer(ExportedModel.read(two_voices.custom_voice), dict(zip(TEXTS, WAVES, strict=True)), GIVEN)
+
+
+def test_a_model_generates_its_own_codes_again_when_the_first_ones_are_given(voice: GivenCodesSynthesizer, two_voices: Any) -> None:
+    """And others when others are given; a batch with a shorter row changes nothing."""
+    request = SpeechRequest(two_voices.rows[0]["text"], "Anna")
+    prompt = voice._embed_prompt(request, voice._load_voice(request))
+    session = DecodingSession(voice._decoder, [prompt], GREEDY, [0], 20)
+    for _ in session.frames():
+        pass
+    own = session.results()[0].codes
+    assert own.tolist() == two_voices.rows[0]["audio_codes"] and len(own) > 4, "the voice is Anna's, and she has some frames"
+    for given in (1, 3, 16):
+        other = own.roll(2, dims=0)[:, :given]
+        again = GivenCodes(voice._decoder, [prompt, prompt, prompt], [own[:, :given], own[:4, :given], other])
+        for _ in again.frames():
+            pass
+        whole, short, changed = (result.codes for result in again.results())
+        assert torch.equal(whole, own) and torch.equal(short, own[:4])
+        assert torch.equal(changed[:, :given], other) and (given == 16 or not torch.equal(changed[:, given:], own[:, given:]))
+
+
+def test_each_text_is_spoken_with_the_codes_of_its_recording_in_the_first_codebooks(voice: GivenCodesSynthesizer) -> None:
+    """In another order than the recordings', which have different lengths; the other codes are the model's."""
+    order = (2, 0, 1)
+    spoken = voice.speak([SpeechRequest(TEXTS[at], "Anna") for at in order], SpeechSampling())
+    codec = qwen3_tts_codec.load_codec(voice.exported.folder / CODEC_FOLDER, "cpu")
+    for at, result in zip(order, spoken, strict=True):
+        (codes,) = qwen3_tts_codec.encode_clips(codec, [WAVES[at]])
+        assert result.codes[:, :GIVEN].tolist() == np.asarray(codes)[:, :GIVEN].tolist()
+        assert not np.array_equal(result.codes[:, GIVEN:], np.asarray(codes)[:, GIVEN:])
+        assert 0 <= len(result.wave) - len(WAVES[at]) < qwen3_tts_codec.SAMPLES_PER_FRAME
