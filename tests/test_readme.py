@@ -59,7 +59,7 @@ def test_the_five_commands_run_in_order(tmp_path: Path) -> None:
     assert len(commands) == 5 and all(part in command for part, command in zip(STEPS, commands, strict=True))
     tiny_checkpoint.build(tmp_path / "base")
     (tmp_path / "recordings").mkdir()
-    for file in sorted((demo_models.HERE.parent / "sample" / "slt").glob("kitchen.*")):
+    for file in sorted((demo_models.data_folder() / "sample" / "slt").glob("kitchen.*")):
         shutil.copy(file, tmp_path / "recordings")
     for command in commands:
         done = subprocess.run(small(command, tmp_path), cwd=ROOT, env=ALONE, capture_output=True, text=True, timeout=200, check=False)

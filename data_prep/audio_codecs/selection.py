@@ -109,7 +109,7 @@ def find_base_model(model: str) -> str | None:
 
     Raises `UserError` if its config.json cannot be read.
     """
-    if not (Path(model).is_dir() or demo_models.is_shipped(model)):
+    if not (Path(model).is_dir() or demo_models.is_demo_model(model)):
         return None
     path = resolve_model("--model", model) / CONFIG
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""The demo Whisper bundled with the package (`whisper-demo-en`): works offline, and knows only the demo's grammar.
+"""The demo Whisper of the data package (`whisper-demo-en`): works offline, and knows only the demo's grammar.
 
 It transcribes any English with words of that grammar, so it is used only if requested by name, its rows are marked, and its
 low-confidence texts are rejected earlier than those of a regular Whisper. `workshop/demo_models` trains it.
@@ -56,13 +56,11 @@ def load_description(option: str = WHISPER_OPTION) -> DemoWhisperDescription:
 
 
 def digest_archive(option: str = WHISPER_OPTION) -> str:
-    """SHA-256 of the archive. Raises `UserError` if the file is missing."""
-    path = demo_models.HERE / f"{NAME}.zip"
-    if not path.is_file():
-        raise UserError(
-            f"{option} {NAME}: {path} is missing; reinstall the package, or use another Whisper model, such as small, or a .pt file"
-        )
-    return files.digest(path)
+    """SHA-256 of the archive. Raises `UserError` if it is not installed."""
+    try:
+        return files.digest(demo_models.archive_of(NAME))
+    except UserError as error:
+        raise UserError(f"{option} {NAME}: {error}. Or use another Whisper model, such as small, or a .pt file") from error
 
 
 def describe_settings(option: str = WHISPER_OPTION) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Each pack is encoded once. Only packs that fail Whisper's usual quality checks a
 Each pack has its own token limit, which stops a looping model; reaching it is reported.
 
 Model names starting with `faster-whisper:` select the engine in `data_prep/transcription/faster_whisper_engine.py`;
-`whisper-demo-en` comes with the package.
+`whisper-demo-en` is a demo model (`finetune/storage/demo_models.py`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""Demo models included in the package: selected by name, and unpacked to a cache at first use.
+"""Demo models: selected by name, and unpacked to a cache at first use.
 
-Each one is a ZIP archive in `workshop/overtone_demo/overtone_demo/models/`. They know a few hundred words and synthetic voices. They are
-used only when selected by name, never as a fallback, and print a warning that says what they are.
+Each one is a ZIP archive in the data package `overtone_demo`, which a clone of the repository contains and a wheel does not. They know a
+few hundred words and synthetic voices. They are used only when selected by name, never as a fallback, and print a warning that says what
+they are.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.util
 import io
 import json
 import os
@@ -19,7 +21,11 @@ from overtone.finetune.storage import files
 from overtone.finetune.storage.folder_handles import cache_home
 from overtone.finetune.terminal import print_diagnostic
 
-HERE = Path(__file__).resolve().parents[2] / "workshop" / "overtone_demo" / "overtone_demo" / "models"
+PACKAGE = "overtone_demo"
+IN_CLONE = Path(__file__).resolve().parents[2] / "workshop" / PACKAGE / PACKAGE
+"""Folder of the data package in a clone of the repository."""
+NAMES = ("codec-demo", "qwen3-tts-demo-base", "whisper-demo-en")
+"""The demo models of the data package, so that their names mean something without it."""
 CARD, FIGURES = "README.md", "figures.json"
 """Files of an archive: the model card, and its measurements."""
 BUILT_ON = "built_on.json"
@@ -30,33 +36,62 @@ WARNING = (
 )
 
 
+def find_data() -> Path | None:
+    """Folder of the data package: models, sample recordings, and the recordings of the demo. That of this clone of the repository, or else
+    that of the installed package `overtone_demo`; None if there is neither."""
+    if IN_CLONE.is_dir():
+        return IN_CLONE
+    spec = importlib.util.find_spec(PACKAGE)
+    return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
+
+
+def data_folder() -> Path:
+    """As `find_data`. Raises `UserError`, which says where the data package is, if it is not installed."""
+    folder = find_data()
+    if folder is None:
+        raise UserError(
+            f"the demo models ({', '.join(NAMES)}) and the demo's recordings are not in this installation; they are the folder "
+            f"workshop/{PACKAGE} of Overtone's repository: in a clone of it, run pip install ./workshop/{PACKAGE}"
+        )
+    return folder
+
+
+def archive_of(name: str) -> Path:
+    """Path of a demo model's archive. Raises `UserError` if it, or the data package, is not in this installation."""
+    path = data_folder() / "models" / f"{name}.zip"
+    if not path.is_file():
+        raise UserError(f"{path} is missing; restore it, or reinstall {PACKAGE}")
+    return path
+
+
 def names() -> list[str]:
-    """Names of all demo models in this installation."""
-    return sorted(path.stem for path in HERE.glob("*.zip"))
+    """Names of all demo models, also where the data package is not installed."""
+    folder = find_data()
+    return [*NAMES] if folder is None else sorted(path.stem for path in (folder / "models").glob("*.zip"))
 
 
-def is_shipped(name: str) -> bool:
-    """Whether `name` is a demo model."""
+def is_demo_model(name: str) -> bool:
+    """Whether `name` is a demo model, installed or not."""
     return name in names()
 
 
 def listing() -> str:
-    """End of an error message that lists the demo models; empty if none are installed."""
-    return f" nor a demo model ({', '.join(names())})" if names() else ""
+    """End of an error message that lists the demo models."""
+    return f" nor a demo model ({', '.join(names())})"
 
 
 def warning_entry(model: str) -> dict[str, str]:
     """Entry of a run's summary with the warning for a demo model; empty for other models."""
-    return {"demo_model": WARNING.format(name=model)} if is_shipped(model) else {}
+    return {"demo_model": WARNING.format(name=model)} if is_demo_model(model) else {}
 
 
 def folder_of(name: str) -> Path:
-    """Folder of a demo model, `~/.cache/overtone/<name>-<digest>`; prints a warning to stderr. Raises `UserError` for an unknown name,
-    and if the cache cannot be written to."""
-    if not is_shipped(name):
+    """Folder of a demo model, `~/.cache/overtone/<name>-<digest>`; prints a warning to stderr. Raises `UserError` for an unknown name, if
+    the data package is not installed, and if the cache cannot be written to."""
+    if not is_demo_model(name):
         raise UserError(f"{name}: not a demo model; available: {', '.join(names()) or 'none'}")
-    _warn(name)
     folder = cache() / f"{name}-{_digest(name)}"
+    _warn(name)
     if not folder.is_dir():
         try:
             with files.explain_write_errors(cache()):
@@ -110,20 +145,12 @@ def _parts(name: str) -> list[tuple[str, str]]:
 def _digest(name: str) -> str:
     total = hashlib.sha256()
     for model, _ in _parts(name):
-        total.update(_file(model).read_bytes())
+        total.update(archive_of(model).read_bytes())
     return total.hexdigest()[:16]
 
 
 def _archive(name: str) -> zipfile.ZipFile:
-    return zipfile.ZipFile(_file(name))
-
-
-def _file(name: str) -> Path:
-    """Path of an archive. Raises `UserError` if it is not in this installation."""
-    path = HERE / f"{name}.zip"
-    if not path.is_file():
-        raise UserError(f"{path} is missing; reinstall the package")
-    return path
+    return zipfile.ZipFile(archive_of(name))
 
 
 def pack(folder: Path) -> bytes:

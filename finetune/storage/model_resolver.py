@@ -34,7 +34,7 @@ def resolve_model(option: str, model: str, patterns: Sequence[str] = MODEL_FILES
     """
     if Path(model).is_dir():
         return Path(model)
-    if demo_models.is_shipped(model):
+    if demo_models.is_demo_model(model):
         return demo_models.folder_of(model)
     if not is_hub_name(model):
         raise UserError(f"{option} {model}: no such folder, and not a hub name (owner/model){demo_models.listing()}{_explain_path(model)}")

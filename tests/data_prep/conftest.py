@@ -14,7 +14,7 @@ from overtone.data_prep.audio.waveform import MASTER_RATE, Audio, load_track, pr
 from overtone.data_prep.cli import voice
 from overtone.finetune.storage import demo_models
 
-SAMPLE = demo_models.HERE.parent / "sample"
+SAMPLE = demo_models.data_folder() / "sample"
 RAILWAY = SAMPLE / "rms" / "railway.ogg"
 
 

@@ -10,7 +10,7 @@ import pytest
 from overtone.data_prep.cli import export
 from overtone.finetune.storage import demo_models
 
-SAMPLE = demo_models.HERE.parent / "sample"
+SAMPLE = demo_models.data_folder() / "sample"
 RECORDINGS = ("rms/railway.ogg", "rms/workshop.wav", "slt/harbour.flac", "slt/kitchen.mp3")
 
 

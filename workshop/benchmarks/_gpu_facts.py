@@ -32,7 +32,7 @@ from workshop.benchmarks._gpu_figures import Cells, Figure, Part, Table
 HEADS, SHARED, CHANNELS = 16, 8, 128
 """Of attention in Qwen3-1.7B: queries, keys and values."""
 GIB = 2**30
-SPEECH = demo_models.HERE.parent / "sample" / "rms" / "workshop.wav"
+SPEECH = demo_models.data_folder() / "sample" / "rms" / "workshop.wav"
 DEMO_BASE = "qwen3-tts-demo-base"
 
 

@@ -29,7 +29,7 @@ from overtone.finetune.storage import demo_models, files
 from tests.data_prep.telephone_prompts import FIVE_VOICES, RATE, has_prompts, list_prompts
 from workshop.benchmarks import _table
 
-SAMPLE = demo_models.HERE.parent / "sample"
+SAMPLE = demo_models.data_folder() / "sample"
 SAMPLES = {"rms": SAMPLE / "rms" / "railway.ogg", "slt": SAMPLE / "slt" / "harbour.flac"}
 """Two synthetic voices, where the prompts are not installed."""
 LEVEL, ROOM = 0.06, 10 ** (-75 / 20)

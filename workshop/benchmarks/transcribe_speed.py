@@ -32,7 +32,7 @@ from overtone.data_prep.transcription import packed_transcription, whisper_engin
 from overtone.finetune.storage import demo_models
 from workshop.benchmarks import _table
 
-SAMPLE = demo_models.HERE.parent / "sample"
+SAMPLE = demo_models.data_folder() / "sample"
 RECORDINGS = ("rms/railway.ogg", "rms/workshop.wav", "slt/harbour.flac", "slt/kitchen.mp3")
 SIZES = {"demo": (3, 2, 128, 2), "tiny": (4, 4, 384, 6), "small": (12, 12, 768, 12), "large-v3": (32, 32, 1280, 20)}
 """Layers of encoder and decoder, width, heads: one that can be trained on a CPU, and openai-whisper's own. The largest is for a GPU."""

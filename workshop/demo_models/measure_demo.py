@@ -36,7 +36,7 @@ from overtone.recipes.speech.evaluation.systems import RECORDINGS
 from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
 from overtone.recipes.voice_clone.demo import comparison_clips
 from overtone.recipes.voice_clone.demo.comparison_clips import AFTER, SPOKEN, THROUGH_CODEC
-from overtone.recipes.voice_clone.demo.pipeline import NEW_VOICE, RECONSTRUCTED, SPEAKER
+from overtone.recipes.voice_clone.demo.pipeline import RECONSTRUCTED, SPEAKER, find_new_voice
 from overtone.recipes.voice_clone.inference.exported_folder import ExportedModel
 from overtone.recipes.voice_clone.inference.synthesizer import Synthesizer, open_synthesizer
 from workshop.demo_models import recognizers
@@ -89,7 +89,7 @@ def measure_demo(
 ) -> dict[str, Any]:
     """WERs in percent by recognizer, for each kind of clip, and of the words after training that all recognizers have wrong; with an
     encoder, similarities, too."""
-    clips = comparison_clips.read_clips(demo / "evaluation", NEW_VOICE)
+    clips = comparison_clips.read_clips(demo / "evaluation", find_new_voice())
     spoken: dict[str, Spoken] = {title: [(clip.text, read_clip(clip.path)) for clip in clips[title]] for title in SPOKEN}
     spoken[THROUGH_CODEC] = [(clip.text, read_clip(demo / RECONSTRUCTED / f"{clip.real.stem}.flac")) for clip in clips[RECORDINGS]]
     spoken |= {f"given codebooks: {count}": speak_from_given_codes(demo / "export", count) for count in given}
@@ -127,8 +127,9 @@ def find_direction(encoder: SimilarityEncoder, wave: Samples) -> Vector | None:
 
 def speak_from_given_codes(export: Path, codebooks: int) -> Spoken:
     """The reported sentences with the codes of their recordings in the first codebooks, each as long as its recording."""
-    rows = comparison_clips.read_rows(NEW_VOICE / "held_out.jsonl")
-    recordings = {str(row["text"]): read_audio(NEW_VOICE / row["audio"], MASTER_RATE).samples for row in rows}
+    new_voice = find_new_voice()
+    rows = comparison_clips.read_rows(new_voice / "held_out.jsonl")
+    recordings = {str(row["text"]): read_audio(new_voice / row["audio"], MASTER_RATE).samples for row in rows}
     spoken = speak(GivenCodesSynthesizer(ExportedModel.read(export), recordings, codebooks), list(recordings))
     return [(text, wave[: len(recordings[text])]) for text, wave in spoken]
 

@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="remeasure_models", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=list(MODELS), metavar="MODEL", help=f"{' or '.join(MODELS)} (default both)")
     parser.add_argument("--corpus", type=Path, default=make_corpus.FOLDER)
-    parser.add_argument("--to", type=Path, default=demo_models.HERE)
+    parser.add_argument("--to", type=Path, default=demo_models.data_folder() / "models")
     options = parser.parse_args(argv)
     for name in options.models:
         if name not in MODELS:

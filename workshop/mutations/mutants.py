@@ -1920,8 +1920,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "data_prep/dataset/clip_encoding.py",
-        'f" {shift}" if shift else ""',
-        '""',
+        '{codec_digest} {shift}"',
+        '{codec_digest}"',
         "tests/data_prep/dataset/test_clip_encoding.py::test_a_key_depends_on_the_clip_and_the_tokenizer",
         "the codes of a clip are stored as those of its time-shifted copies",
     ),

@@ -17,7 +17,6 @@ from overtone.finetune.terminal import print_diagnostic
 from overtone.recipes import demo_runner
 
 HERE = Path(__file__).resolve().parent
-NEW_VOICE = demo_models.HERE.parent / "new_voice"
 SPEAKER = "rms"
 WHISPER, CODEC, BASE = "whisper-demo-en", "codec-demo", "qwen3-tts-demo-base"
 RECONSTRUCTED = "through_codec"
@@ -46,7 +45,10 @@ def main(argv: Sequence[str] = ()) -> int:
 
 
 def build_commands(home: Path, seed: int = 0) -> dict[str, list[str]]:
-    """Stage → command, as a user runs them: voice, codes, train, export, generate, eval-voice. `seed`: of the training."""
+    """Stage → command, as a user runs them: voice, codes, train, export, generate, eval-voice. `seed`: of the training.
+
+    Raises `UserError` if the demo's recordings are not installed."""
+    new_voice = find_new_voice()
     python, data, export = [sys.executable, "-m"], home / "data", home / "export"
     on_cpu = ["--gpu_ids=-1,-1"]  # runs on any machine; on GPUs, two processes would need two of them
     rows = ["--data.train", data / "train.shifted.jsonl", "--data.val", data / "val.jsonl"]
@@ -54,17 +56,22 @@ def build_commands(home: Path, seed: int = 0) -> dict[str, list[str]]:
     transcription = ["--whisper", WHISPER, "--speaker-from", "folder", "--language", "en", "--target", "4"]
     speech = ["--text-file", home / LINES, "--max-seconds", "12", "--out", home / "spoken"]
     stages: dict[str, list[Any]] = {
-        "voice": [*python, "data_prep", "voice", NEW_VOICE / "recordings", "--out", data, *transcription],
+        "voice": [*python, "data_prep", "voice", new_voice / "recordings", "--out", data, *transcription],
         "codes": [*python, "data_prep", "codes", data, "--model", CODEC, "--time-shifts", TIME_SHIFTS, "--batch-seconds", BATCH_SECONDS],
         "train": demo_runner.training_command("fsdp2.yaml", on_cpu, training),
         "export": [*python, "finetune", "export", home / "run", "--to", export],
         "generate": [*python, "finetune", "generate", "--model", export, "--speaker", SPEAKER, *speech],
         "evaluate": [
-            *(*python, "finetune", "eval-voice", "--model", export, "--data", NEW_VOICE / "held_out.jsonl"),
+            *(*python, "finetune", "eval-voice", "--model", export, "--data", new_voice / "held_out.jsonl"),
             *("--base", BASE, "--asr", WHISPER, "--max-seconds", "12", "--out", home / "evaluation"),
         ],
     }
     return {stage: [str(word) for word in command] for stage, command in stages.items()}
+
+
+def find_new_voice() -> Path:
+    """Folder of the demo's recordings. Raises `UserError` if they are not installed."""
+    return demo_models.data_folder() / "new_voice"
 
 
 def finish(home: Path, seconds: demo_runner.Seconds) -> int:
@@ -75,11 +82,11 @@ def finish(home: Path, seconds: demo_runner.Seconds) -> int:
     from . import comparison_clips, demo_metrics, spectrograms
     from .comparison_clips import THROUGH_CODEC
 
-    seconds = dict(seconds)
+    seconds, new_voice = dict(seconds), find_new_voice()
     with demo_runner.time_stage(seconds, "measure"):
-        spoken = comparison_clips.read_clips(home / "evaluation", NEW_VOICE)
+        spoken = comparison_clips.read_clips(home / "evaluation", new_voice)
         coded = comparison_clips.reconstruct_clips(spoken[RECORDINGS], CODEC, WHISPER, home / RECONSTRUCTED)
-        outcome = demo_metrics.measure_demo(home, NEW_VOICE, SPEAKER, {RECORDINGS: spoken[RECORDINGS], THROUGH_CODEC: coded, **spoken})
+        outcome = demo_metrics.measure_demo(home, new_voice, SPEAKER, {RECORDINGS: spoken[RECORDINGS], THROUGH_CODEC: coded, **spoken})
         files.write_bytes(home / "spectrograms.png", spectrograms.draw_spectrograms(spoken))
     seconds = demo_runner.add_total(seconds)
     warnings = [demo_models.WARNING.format(name=name) for name in (WHISPER, CODEC, BASE)]

@@ -99,8 +99,9 @@ def test_the_summary_and_the_next_command_name_a_demo_model(data, nano, tmp_path
     made = tmp_path / "toy"
     shutil.copytree(nano / "speech_tokenizer", made / "speech_tokenizer")
     (made / "README.md").write_text("# toy\n")
-    (tmp_path / "toy.zip").write_bytes(demo_models.pack(made))
-    monkeypatch.setattr(demo_models, "HERE", tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "toy.zip").write_bytes(demo_models.pack(made))
+    monkeypatch.setattr(demo_models, "IN_CLONE", tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     demo_models._warn.cache_clear()  # another test of this process may have used the name
     assert codes.main([str(data), "--model", "toy", "--device", "cpu", "--workers", "0"]) == 0
@@ -108,7 +109,7 @@ def test_the_summary_and_the_next_command_name_a_demo_model(data, nano, tmp_path
     printed = capsys.readouterr()
     assert "warning: demo model toy" in printed.err and "--model.source" not in printed.out, "a codec alone is no base"
     shutil.copy(nano / "config.json", made)
-    (tmp_path / "whole.zip").write_bytes(demo_models.pack(made.rename(tmp_path / "whole")))
+    (tmp_path / "models" / "whole.zip").write_bytes(demo_models.pack(made.rename(tmp_path / "whole")))
     assert codes.main([str(data), "--model", "whole", "--device", "cpu", "--workers", "0"]) == 0
     assert f"finetune train --recipe voice_clone --model.source whole --data.train {data}" in capsys.readouterr().out
 

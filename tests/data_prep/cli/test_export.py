@@ -154,7 +154,7 @@ def test_the_verb_runs_as_a_command(data: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_ljspeech_export_can_be_prepared_again_with_its_speakers(tmp_path: Path) -> None:
-    sample = demo_models.HERE.parent / "sample"
+    sample = demo_models.data_folder() / "sample"
     texts = ("--transcripts", "--language", "en", "--workers", "1")
     assert voice.main([str(sample), "--out", str(tmp_path / "first"), *texts, "--speaker-from", "folder", "--val-share", "0"]) == 0
     assert run(tmp_path / "first", "--as", "ljspeech", "--to", tmp_path / "lj") == 0

@@ -11,7 +11,7 @@ from overtone.data_prep.clips.overlapped_speech import FEWEST_FRAMES, measure_ov
 from overtone.data_prep.clips.quality_rules import MOST_OVERLAP
 from overtone.finetune.storage import demo_models
 
-SAMPLE = demo_models.HERE.parent / "sample"
+SAMPLE = demo_models.data_folder() / "sample"
 SECONDS = 4
 
 

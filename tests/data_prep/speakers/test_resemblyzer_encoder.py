@@ -20,7 +20,7 @@ from overtone.data_prep.speakers.resemblyzer_encoder import GeneralizedEndToEndE
 from overtone.finetune.errors import UserError
 from overtone.recipes.speech.evaluation import speaker_similarity
 from overtone.recipes.speech.evaluation.scoring import read_clip
-from overtone.recipes.voice_clone.demo.pipeline import NEW_VOICE
+from overtone.recipes.voice_clone.demo.pipeline import find_new_voice
 
 OF_ITS_OWN_CODE = {
     **{180: 0.2015, 42: 0.1969, 1: 0.1803, 215: 0.1668, 127: 0.1575, 203: 0.1565},
@@ -80,7 +80,7 @@ def test_recordings_of_a_speaker_are_more_similar_than_those_of_others(weights: 
     """Three voices built from recordings of people, with one speaker's similarity also where nobody else is in the data."""
     encoder = speaker_similarity.load_resemblyzer_encoder()
     vectors = {
-        name: {path: encoder.vector(read_clip(path)) for path in sorted((NEW_VOICE / "known" / name).iterdir())}
+        name: {path: encoder.vector(read_clip(path)) for path in sorted((find_new_voice() / "known" / name).iterdir())}
         for name in ("slt", "awb", "ked")
     }
     every = speaker_similarity.group_vectors(encoder, vectors)

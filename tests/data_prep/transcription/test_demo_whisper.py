@@ -39,7 +39,7 @@ def pretends(says_one_thing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """(least_sure) → the package's model is that one."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
-    monkeypatch.setattr(demo_models, "HERE", tmp_path / "models")
+    monkeypatch.setattr(demo_models, "IN_CLONE", tmp_path)
     demo_models._warn.cache_clear()  # another test of this process may have used the name
     demo_whisper._unpack_model.cache_clear()
 
@@ -110,15 +110,14 @@ def test_the_demo_model_is_used_only_by_its_full_name() -> None:
         whisper_engine.describe_settings("whisper-demo", None)
 
 
-def test_a_package_without_the_demo_model_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_models, "HERE", tmp_path)
-    with pytest.raises(UserError, match=r"--whisper whisper-demo-en: .*\.zip is missing; reinstall the package"):
+def test_an_installation_without_the_demo_model_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_models, "IN_CLONE", tmp_path / "none")
+    with pytest.raises(UserError, match=r"--whisper whisper-demo-en: the demo models .* are not in this installation; .* Or use another"):
         whisper_engine.describe_settings(demo_whisper.NAME, None)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("flite"), reason="needs flite (Debian: apt-get install flite)")
-@pytest.mark.skipif(not demo_models.is_shipped(demo_whisper.NAME), reason="this copy has no whisper-demo-en yet")
 def test_the_demo_model_transcribes_its_grammar_and_its_inventions_are_rejected(sample: Path, tmp_path: Path) -> None:
     """Sentences that were held out of its training, and the embedded sample's English, of which it knows nothing."""
     texts = list(islice(generate_sentences(5, "held_out"), 8))

@@ -30,8 +30,9 @@ def test_the_folder_names_its_recipe(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_demo_model_is_known_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     made = exported(tmp_path / "made", {"recipe": str(tiny.FOLDER)})
     (made / demo_models.CARD).write_text("# toy\n")
-    (tmp_path / "toy.zip").write_bytes(demo_models.pack(made))
-    monkeypatch.setattr(demo_models, "HERE", tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "toy.zip").write_bytes(demo_models.pack(made))
+    monkeypatch.setattr(demo_models, "IN_CLONE", tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert generate.main(["--model", "toy"]) == 0
     assert capsys.readouterr().out == f"{demo_models.folder_of('toy').name} says nothing\n"

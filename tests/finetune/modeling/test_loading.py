@@ -85,8 +85,9 @@ def test_a_folder_is_its_own_source(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_demo_model_is_a_source_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = write_base(tmp_path / "base")
     (base / "README.md").write_text("# toy\n")
-    (tmp_path / "toy.zip").write_bytes(demo_models.pack(base))
-    monkeypatch.setattr(demo_models, "HERE", tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "toy.zip").write_bytes(demo_models.pack(base))
+    monkeypatch.setattr(demo_models, "IN_CLONE", tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert loading.file_digests(loading.resolve_source("toy", None)) == loading.file_digests(base)
     with pytest.raises(UserError, match=r"toyy: no such folder, and not a hub name \(owner/model\) nor a demo model \(toy\)"):

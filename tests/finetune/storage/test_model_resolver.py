@@ -49,8 +49,9 @@ def test_a_demo_model_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_
     made = tmp_path / "toy"
     made.mkdir()
     (made / "README.md").write_text("# toy\n")
-    (tmp_path / "toy.zip").write_bytes(demo_models.pack(made))
-    monkeypatch.setattr(demo_models, "HERE", tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "toy.zip").write_bytes(demo_models.pack(made))
+    monkeypatch.setattr(demo_models, "IN_CLONE", tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert (resolve_model("--model", "toy", ["*.json"]) / "README.md").read_text() == "# toy\n"
     with pytest.raises(UserError, match=r"nor a demo model \(toy\)"):

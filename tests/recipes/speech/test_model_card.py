@@ -55,8 +55,9 @@ def test_a_recipe_chooses_what_its_table_says_of_a_speaker() -> None:
 
 
 def test_a_model_trained_from_a_demo_model_has_its_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_models, "HERE", tmp_path)
-    (tmp_path / "toy.zip").touch()
+    monkeypatch.setattr(demo_models, "IN_CLONE", tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "toy.zip").touch()
     card = render_voice_card({**STATE, "base": {"name": "toy", "revision": None}}, {}, "transformers", [], "")
     assert "applies to this model too.\n\n**demo model toy: " in card
     assert "demo model" not in render_voice_card(STATE, {}, "transformers", [], "")

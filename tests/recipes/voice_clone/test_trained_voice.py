@@ -29,7 +29,7 @@ from workshop.demo_models.corpus import grammar
 from workshop.demo_models.corpus.voices import KNOWN_VOICES, speak
 
 pytestmark = pytest.mark.slow
-KNOWN = pipeline.NEW_VOICE / "known"
+KNOWN = pipeline.find_new_voice() / "known"
 VOICES = ("slt", "awb", "ked")
 """The voices that the model speaks best, one of each kind. Its clones of kal16 are closer to awb."""
 UNSEEN = list(islice(grammar.generate_sentences(11, "held_out"), 16))

@@ -78,11 +78,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--sentences", type=int, default=prepare_base_training.VAL_SENTENCES, help="sentences per voice to measure (default %(default)s)"
     )
-    parser.add_argument("--to", type=Path, default=demo_models.HERE)
+    parser.add_argument("--to", type=Path, default=demo_models.data_folder() / "models")
     options = parser.parse_args(argv)
     for needed in (demo_whisper.NAME, pack_codec.NAME):
-        if not demo_models.is_shipped(needed):
-            raise UserError(f"{demo_models.HERE / needed}.zip is missing; pack it first (see workshop/demo_models/README.md)")
+        if not demo_models.is_demo_model(needed):
+            raise UserError(f"{needed}.zip is missing in {demo_models.data_folder()}; pack it first (see workshop/demo_models/README.md)")
     measures = recognizers.load_recognizers(RECOGNIZERS)
     made = export_base(options.run, options.run.parent / NAME)
     figures = {"steps": checkpoint.step_of(checkpoint.find(options.run)), **measure(made, options.corpus, options.sentences, measures)}

@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--sentences", type=int, default=measure_codec.SENTENCES, help="sentences per voice to measure (default %(default)s)"
     )
-    parser.add_argument("--to", type=Path, default=demo_models.HERE)
+    parser.add_argument("--to", type=Path, default=demo_models.data_folder() / "models")
     options = parser.parse_args(argv)
     measures = recognizers.load_recognizers(options.asr)
     model, steps = assemble_model(options.folder)

@@ -33,7 +33,7 @@ from overtone.finetune.terminal import print_line
 from workshop.demo_models.corpus import grammar
 from workshop.demo_models.corpus.voices import KNOWN_VOICES, NEW_VOICE, RATE, SyntheticVoice, Wave, make_silence, speak
 
-FOLDER = demo_models.HERE.parent / "new_voice"
+FOLDER = demo_models.data_folder() / "new_voice"
 SEED = 7
 PAUSE_S, EDGE_S = (0.6, 1.3), 0.8
 ROOM, VACUUM, COUGH = 10 ** (-62 / 20), 10 ** (-24 / 20), 10 ** (-14 / 20)

@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="pack_whisper", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=train_whisper.FOLDER)
     parser.add_argument("--corpus", type=Path, default=make_corpus.FOLDER)
-    parser.add_argument("--to", type=Path, default=demo_models.HERE)
+    parser.add_argument("--to", type=Path, default=demo_models.data_folder() / "models")
     parser.add_argument("--sentences", type=int, default=100, help="sentences per voice to measure (default %(default)s)")
     options = parser.parse_args(argv)
     made = options.folder / demo_whisper.NAME

@@ -45,7 +45,7 @@ def measured(made: Path, corpus: Path, sentences: int, measures: dict[str, WordE
 def test_figures_and_card_are_updated_and_the_model_is_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pack_base, "measure", measured)
     assert remeasure_models.main([pack_base.NAME, "--to", str(tmp_path)]) == 0
-    before, after = (zipfile.ZipFile(folder / f"{pack_base.NAME}.zip") for folder in (demo_models.HERE, tmp_path))
+    before, after = (zipfile.ZipFile(folder / f"{pack_base.NAME}.zip") for folder in (demo_models.data_folder() / "models", tmp_path))
     updated = json.loads(after.read(demo_models.FIGURES))
     assert updated == {"steps": json.loads(before.read(demo_models.FIGURES))["steps"], **FIGURES}
     assert "| 12.5 | 32.5 |" in after.read(demo_models.CARD).decode()

@@ -105,7 +105,7 @@ def test_statistics_separate_two_speakers_in_different_recordings() -> None:
             assert own is not None and stranger is not None and own > stranger + 0.2
 
 
-SAMPLE = demo_models.HERE.parent / "sample"
+SAMPLE = demo_models.data_folder() / "sample"
 RECORDINGS = {
     "rms": [(SAMPLE / "rms" / "railway.ogg", 1.0), (SAMPLE / "rms" / "workshop.wav", 1.0), (SAMPLE / "rms" / "railway.ogg", 9.0)],
     "slt": [(SAMPLE / "slt" / "harbour.flac", 1.0), (SAMPLE / "slt" / "kitchen.mp3", 1.0), (SAMPLE / "slt" / "harbour.flac", 9.0)],

@@ -32,8 +32,8 @@ def test_clips_of_each_system_are_in_order_and_have_their_recording(tmp_path: Pa
 
 
 def test_codec_reconstruction_changes_the_audio_but_not_the_words(tmp_path: Path) -> None:
-    row = comparison_clips.read_rows(pipeline.NEW_VOICE / "held_out.jsonl")[0]
-    real = pipeline.NEW_VOICE / row["audio"]
+    row = comparison_clips.read_rows(pipeline.find_new_voice() / "held_out.jsonl")[0]
+    real = pipeline.find_new_voice() / row["audio"]
     (coded,) = comparison_clips.reconstruct_clips(
         [ComparisonClip(row["text"], row["text"], real, real)], pipeline.CODEC, pipeline.WHISPER, tmp_path
     )

@@ -88,7 +88,8 @@ def test_a_base_in_a_folder_is_not_in_the_header() -> None:
 
 
 def test_a_model_trained_from_a_demo_model_has_its_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_models, "HERE", tmp_path)
+    monkeypatch.setattr(demo_models, "IN_CLONE", tmp_path)
     assert "demo model" not in write_model_card(state("toy"), "base", {})
-    (tmp_path / "toy.zip").touch()
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "toy.zip").touch()
     assert "**demo model toy: knows only a few hundred words and synthetic voices" in write_model_card(state("toy"), "base", {})

@@ -34,7 +34,7 @@ FIGURES = {
 
 
 def test_a_packed_base_is_unpacked_with_its_codec_and_its_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_models, "HERE", tmp_path / "models")
+    monkeypatch.setattr(demo_models, "IN_CLONE", tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     made = tiny_checkpoint.build(tmp_path / "made", "nano")
     weights, codec = load_file(made / "model.safetensors"), (made / "speech_tokenizer" / "model.safetensors").read_bytes()
@@ -96,6 +96,6 @@ def test_each_held_out_sentence_has_another_clip_of_its_voice_as_reference(noise
 
 
 def test_packing_requires_the_demo_whisper_and_codec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_models, "HERE", tmp_path)
+    monkeypatch.setattr(demo_models, "IN_CLONE", tmp_path)
     with pytest.raises(UserError, match=r"whisper-demo-en\.zip is missing; pack it first"):
         pack_base.main([str(tmp_path / "run")])

@@ -14,7 +14,7 @@ from overtone.finetune.storage import demo_models
 from workshop.demo_models.codec import measure_codec, pack_codec
 from workshop.demo_models.codec.training_clips import make_clip
 
-SAMPLE = demo_models.HERE.parent / "sample"
+SAMPLE = demo_models.data_folder() / "sample"
 
 
 def figures(words: dict[str, dict[str, float]]) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def test_training_gives_a_codec_whose_codes_do_not_change_with_the_decoder(
     folder, corpus = tmp_path / "run", str(corpus)
     assert train_codec.main([str(folder), "--corpus", corpus, "--wave-steps", "2"]) == 0
     assert pack_codec.main([str(folder), "--corpus", corpus, "--sentences", "1", "--to", str(tmp_path / "models")]) == 0
-    monkeypatch.setattr(demo_models, "HERE", tmp_path / "models")
+    monkeypatch.setattr(demo_models, "IN_CLONE", tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     coder, final = (load_codec(find_codec(name), "cpu") for name in (str(folder / "coder"), "codec-demo"))
     clip = sound(140, 1.5, 3)

@@ -16,7 +16,7 @@ from overtone.finetune.storage import demo_models
 from workshop.demo_models.corpus import make_sample_recordings
 from workshop.demo_models.corpus.make_sample_recordings import PAUSE_S, RECORDINGS, SampleRecording
 
-SAMPLE = demo_models.HERE.parent / "sample"
+SAMPLE = demo_models.data_folder() / "sample"
 AUDIO = {".flac", ".mp3", ".ogg", ".wav"}
 
 needs_flite = pytest.mark.skipif(shutil.which("flite") is None, reason="the flite command, which made the sample, is not installed")

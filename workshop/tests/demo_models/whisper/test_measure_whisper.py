@@ -11,7 +11,6 @@ import pytest
 from overtone.data_prep.audio.waveform import MASTER_RATE, SPEECH_RATE
 from overtone.data_prep.transcription import demo_whisper, whisper_engine
 from overtone.finetune.errors import UserError
-from overtone.finetune.storage import demo_models
 from workshop.demo_models.corpus import make_corpus
 from workshop.demo_models.whisper import measure_whisper
 from workshop.demo_models.whisper.measure_whisper import VoiceTranscripts, join_recording, main, normalize_text
@@ -55,8 +54,6 @@ def test_zero_sentences_are_refused(tmp_path: Path) -> None:
 )
 def test_the_shipped_model_is_as_good_as_its_card_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On other sentences than those of the card, in fewer voices: up to twice its WER plus 3 points is within random variation."""
-    if not demo_models.is_shipped(demo_whisper.NAME):
-        pytest.skip("this installation has no whisper-demo-en; create it with python -m workshop.demo_models.whisper.pack_whisper")
     flite = tuple(voice for voice in make_corpus.VOICES if voice.engine == "flite")
     monkeypatch.setattr(make_corpus, "VOICES", flite)
     monkeypatch.setattr(measure_whisper, "VOICES", flite)
