@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from overtone.finetune.config_sources import load_yaml
+from overtone.finetune.storage import demo_models
 from tests.launch.launching import ALONE, ROOT, voice_rows
 
 FOLDERS = ("finetune", "data_prep", "recipes", "configs")
@@ -77,6 +78,27 @@ def test_the_wheel_holds_every_file_of_the_packages(built: Path) -> None:
     with zipfile.ZipFile(_wheel(built)) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert len(wanted) > 600 and held == wanted
+    assert _wheel(built).stat().st_size < 3_000_000, "recordings and models are in the data package"
+
+
+def test_the_demo_models_are_in_a_package_of_their_own(built: Path, tmp_path: Path) -> None:
+    site, source = tmp_path / "site", tmp_path / "source"
+    with zipfile.ZipFile(_wheel(built)) as archive:
+        archive.extractall(site)
+    find = "from overtone.finetune.storage.demo_models import data_folder; print(data_folder())"
+    missing = subprocess.run([sys.executable, "-c", find], env=_environment(site), cwd=tmp_path, capture_output=True, text=True)
+    assert missing.returncode == 1 and "pip install ./workshop/overtone_demo" in missing.stderr
+    shutil.copytree(demo_models.IN_CLONE.parent, source)
+    build = "import hatchling.build, sys; hatchling.build.build_wheel(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, tmp_path], cwd=source, capture_output=True, check=True)
+    with zipfile.ZipFile(*tmp_path.glob("overtone_demo-*.whl")) as archive:
+        archive.extractall(site)
+    found = subprocess.run([sys.executable, "-c", find], env=_environment(site), cwd=tmp_path, capture_output=True, text=True, check=True)
+    wanted, copied = (
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+        for folder in (demo_models.IN_CLONE, Path(found.stdout.strip()))
+    )
+    assert Path(found.stdout.strip()) == site / "overtone_demo" and len(wanted) > 60 and copied == wanted
 
 
 def test_the_wheel_runs_outside_the_repository(installed: Path, tmp_path: Path) -> None:
