@@ -22,7 +22,7 @@ WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/language tests/recipes/code
     tests/finetune/storage/test_model_security.py tests/security \
     tests/data_prep/chats tests/data_prep/test_text_any_input.py tests/data_prep/cli/test_text.py tests/data_prep/test_export_audiofolder.py
 
-.PHONY: demo demo-llm demo-images test test-ci test-all test-chat test-real test-gpu-versions mutants check bench gpu-dry bench-check
+.PHONY: demo demo-llm demo-images test test-ci test-all test-chat test-real test-gpu-versions mutants check bench bench-quick gpu-dry bench-check
 
 demo: $(STAMP)  ## a small trained model learns a new voice; what came of it in runs/demo/summary.json
 	$(BIN)/python -m overtone.recipes.voice_clone.demo
@@ -70,6 +70,9 @@ check: $(STAMP)  ## lint, types, and the rules of the house
 bench: $(STAMP) $(CHAT)  ## one file per claim; each prints its table
 	set -e; for file in workshop/benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
 	$(BIN)/python workshop/benchmarks/_pages.py
+
+bench-quick: $(STAMP) $(CHAT)  ## each benchmark in a small setting, that it runs; lists those that failed and those that cannot run here
+	$(BIN)/python workshop/benchmarks/_quick.py
 
 gpu-dry: $(STAMP)  ## every part of workshop/benchmarks/gpu.py at the smallest sizes, on a CPU: that it runs, not what it measures
 	$(BIN)/python workshop/benchmarks/gpu.py --dry

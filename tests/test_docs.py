@@ -49,7 +49,7 @@ def _unknown(page: Path) -> Iterator[str]:
     code = "\n".join(CODE.findall(text))
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
     yield from (link for link in links if not (page.parent / link).exists())
-    paths = re.findall(r"(?<![\w/.])((?:finetune|data_prep|recipes|configs|docs|tests|benchmarks)/[\w./*-]*\w)(?![\w<*])", code)
+    paths = re.findall(r"(?<![\w/.])((?:finetune|data_prep|recipes|configs|docs|tests|benchmarks|workshop)/[\w./*-]*\w)(?![\w<*])", code)
     yield from (path for path in paths if not any(ROOT.glob(path)))
     yield from (f"--{key}" for key in re.findall(r"--([a-z_]+\.[a-z_.]+)", code) if key not in _keys())
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)

@@ -93,7 +93,7 @@ class Found:
 
 def part_named(name: str) -> Part:
     """By its name; or by the name of a module with a `PART`."""
-    return importlib.import_module(name if "." in name else f"benchmarks._gpu_{name}").PART
+    return importlib.import_module(name if "." in name else f"workshop.benchmarks._gpu_{name}").PART
 
 
 def measure_part(name: str, to: Path, work: Path, dry: bool) -> list[str]:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def launch(script: str, ranks: int, folder: Path, leaves: str, *arguments: object) -> list[dict[str, Any]]:
-    """Run benchmarks/`script` FOLDER ARGUMENTS on gloo; returns what its ranks leave in `folder` as `<leaves>-<ranks>.json`."""
+    """Run workshop/benchmarks/`script` FOLDER ARGUMENTS on gloo; returns what its ranks leave in `folder` as `<leaves>-<ranks>.json`."""
     accelerate, config = Path(sys.executable).parent / "accelerate", ROOT / "configs" / "cpu.yaml"
     start = [
         accelerate,

@@ -93,7 +93,7 @@ def read_samples(folder: Path) -> list[Any]:
 
     processor = ChatProcessor(load_tokenizer(folder / "base", None), "assistant")
     lines = (folder / "train.jsonl").read_text(encoding="utf-8").splitlines()
-    return [read(json.loads(line), processor) for line in lines]
+    return [read(json.loads(line), processor, folder) for line in lines]
 
 
 def trl(folder: Path, packing: bool, steps: int) -> list[tuple[float, int]]:

@@ -12,6 +12,8 @@ from overtone.finetune.storage import files
 RESULTS = Path(__file__).parent / "results"
 NOT_YET = "Not measured yet"
 """So begins what stands under a table that is still empty."""
+SKIPPED = "skipped: "
+"""So begins the line of a benchmark that cannot run on this machine, which ends with exit code 0 and leaves its table as it is."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ def read_flags(purpose: str | None, parts: Sequence[str] = ()) -> Flags:
 
 def publish(name: str, flags: Flags, columns: Sequence[str], rows: Sequence[Sequence[object]], note: str) -> None:
     """Print the table and write it to NAME.md: the command that makes it, the table, and what to know when reading it."""
-    command = f"`.venv/bin/python benchmarks/{name}.py{' --quick' if flags.quick else ''}{f' --part {flags.part}' if flags.part else ''}`"
+    words = f"{' --quick' if flags.quick else ''}{f' --part {flags.part}' if flags.part else ''}"
+    command = f"`.venv/bin/python workshop/benchmarks/{name}.py{words}`"
     lines = [columns, ["---"] * len(columns), *rows]
     table = "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
     text = f"{command}\n\n{table}\n\n{note}\n"

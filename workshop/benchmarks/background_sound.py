@@ -113,7 +113,7 @@ def prepare(recordings: Path, out: Path) -> list[set[str]]:
     clips = [json.loads(line) for path in rows if path.is_file() for line in path.read_text(encoding="utf-8").split("\n") if line]
     limit = next(rule.least for rule in AUDIO_RULES if rule.reason == "background_sound")
     found = [
-        {*clip.get("reasons", []), *[ALONE] * ((clip["quality"]["mos_background"] or limit) < limit)} for clip in clips if clip.get("audio")
+        {*clip.get("reasons", []), *[ALONE] * (clip["quality"].get("mos_background", limit) < limit)} for clip in clips if clip.get("audio")
     ]
     if not found:
         raise RuntimeError(f"no clips: {printed.getvalue()}")

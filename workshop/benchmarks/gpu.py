@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from workshop.benchmarks import _gpu_figures
 from workshop.benchmarks._gpu import ROOT, has_gpu
-from workshop.benchmarks._table import RESULTS
+from workshop.benchmarks._table import RESULTS, SKIPPED
 
 WORK = ROOT / "runs" / "gpu"
 
@@ -49,7 +49,7 @@ def main() -> int:
     """Exit code 1 if a figure is missing."""
     flags = read_flags(sys.argv[1:])
     if not flags.dry and not has_gpu():
-        print(f"no CUDA GPU here: {flags.to / 'gpu.md'} stays as it is (--dry runs through the benchmark on a CPU)")
+        print(f"{SKIPPED}needs a CUDA GPU; {flags.to / 'gpu.md'} stays as it is (--quick runs through the benchmark on a CPU)")
         return 0
     parts = _gpu_figures.PARTS if flags.part is None else (flags.part,)
     missing = [figure for name in parts for figure in _gpu_figures.measure_part(name, flags.to, flags.work, flags.dry)]

@@ -102,7 +102,8 @@ def steps_of(joined: Any, folder: Path, lengths: list[int]) -> dict[str, Callabl
 
     torch.set_num_threads(1)
     training, _ = setup.build(config_of(folder, "lengths"), OF_BYTES, joined)
-    batch = {length: OF_BYTES.collate([OF_BYTES.read({"text": "a" * length}, None)] * (POSITIONS // length)) for length in lengths}
+    samples = {length: OF_BYTES.read({"text": "a" * length}, None, folder) for length in lengths}
+    batch = {length: OF_BYTES.collate([samples[length]] * (POSITIONS // length)) for length in lengths}
     turns = {length: [RankBatch(MicroBatch((0,), POSITIONS, key=0), batch[length], counts=True)] for length in lengths}
     return {str(length): partial(train_step, training, turns[length], 0) for length in lengths}
 

@@ -52,7 +52,7 @@ SPOILED: dict[str, Spoil] = {
 def main() -> None:
     flags = _table.read_flags(__doc__)
     if _prompts.is_missing():
-        print(f"no recordings of known people here: {_prompts.INSTALL}")
+        print(f"{_table.SKIPPED}needs recordings of known people: {_prompts.INSTALL}")
         return
     clean, mixed = (4, 2) if flags.quick else (80, 5)
     chance = np.random.default_rng(1)

@@ -81,10 +81,10 @@ def main() -> None:
     flags = _table.read_flags(__doc__)
     sys.path.append(str(Path(sys.prefix) / "similarity"))  # where `make` installs the speaker encoder of the tests
     if _prompts.is_missing():
-        print(f"no recordings of known people here: {_prompts.INSTALL}")
+        print(f"{_table.SKIPPED}needs recordings of known people: {_prompts.INSTALL}")
         return
     if find_installed_encoder() is None:
-        print(f"no speaker encoder here: {resemblyzer_encoder.INSTALL}")
+        print(f"{_table.SKIPPED}needs a speaker encoder: {resemblyzer_encoder.INSTALL}")
         return
     count = 1 if flags.quick else 4
     groups = {"two of different sex": ("it es",)} if flags.quick else GROUPS

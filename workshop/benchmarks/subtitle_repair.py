@@ -91,7 +91,7 @@ QUICK = (CASES[0], CASES[3], CASES[7])
 def main() -> None:
     flags = _table.read_flags(__doc__)
     if not all((ROOT / "usr/share/asterisk/sounds" / voice).is_dir() for voice in VOICES.values()):
-        print_line("the telephone prompts are not installed: see the first lines of workshop/benchmarks/subtitle_repair.py")
+        print_line(f"{_table.SKIPPED}needs the telephone prompts: see the first lines of workshop/benchmarks/subtitle_repair.py")
         return
     spoken = {language: join_prompts(language) for language in (["en", "fr"] if flags.quick else VOICES)}
     lines, speech = [], dict[tuple[str, tuple[tuple[float, float], ...]], list[Region]]()

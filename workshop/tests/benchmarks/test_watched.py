@@ -11,7 +11,7 @@ from tests.launch.launching import ALONE, ROOT
 
 def run(work: str, folder: Path) -> tuple[int, str]:
     script = folder / "script.py"
-    script.write_text(f"from benchmarks import _watched; _watched.report_peak(lambda: {work})", encoding="utf-8")
+    script.write_text(f"from workshop.benchmarks import _watched; _watched.report_peak(lambda: {work})", encoding="utf-8")
     done = fork_server.run_command(script, cwd=folder, env={**ALONE, "PYTHONPATH": str(ROOT)})
     return done.returncode, done.stdout + done.stderr
 
