@@ -18,14 +18,14 @@ from overtone.finetune.config_key_descriptions import fields
 from overtone.finetune.recipe import built_in_recipes, find_recipe, load_recipe
 
 ROOT = Path(__file__).parents[1]
-PAGES = {path.relative_to(ROOT).as_posix(): path for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]}
+PAGES = {path.relative_to(ROOT).as_posix(): path for pattern in ("*.md", "docs/*.md", "workshop/**/*.md") for path in ROOT.glob(pattern)}
 VERBS = {"finetune": set(overtone.finetune.__main__.VERBS), "data_prep": set(overtone.data_prep.__main__.VERBS)}
 CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 
 
 def test_the_main_pages_exist() -> None:
-    assert {"README.md", "CONTRIBUTING.md", "docs/first_voice.md", "docs/add_a_recipe.md"} <= set(PAGES)
-    assert len(PAGES) >= 6
+    assert {"README.md", "CONTRIBUTING.md", "docs/first_voice.md", "docs/add_a_recipe.md", "workshop/lab_book/proofs.md"} <= set(PAGES)
+    assert len(PAGES) >= 40
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -36,20 +36,22 @@ def test_everything_that_a_page_names_exists(page: str) -> None:
 def test_names_that_do_not_exist_are_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
+        "# A heading: `x`, and more\n"
         "`finetune/attic.py` and `configs/*.yaml`, `--train.speed 3`, `make coffee`, [this](gone.md)\n"
+        "[here](#a-heading-x-and-more), [there](page.md#a-heading)\n"
         "```\npython -m finetune fly --config configs/ddp.yaml --train.lr 1\n```\n",
         encoding="utf-8",
     )
-    assert list(_unknown(page)) == ["gone.md", "finetune/attic.py", "--train.speed", "make coffee", "finetune fly"]
+    assert list(_unknown(page)) == ["gone.md", "page.md#a-heading", "finetune/attic.py", "--train.speed", "make coffee", "finetune fly"]
 
 
 def _unknown(page: Path) -> Iterator[str]:
     """What the page names and the repository does not have, in the order of the kinds."""
     text = page.read_text(encoding="utf-8")
     code = "\n".join(CODE.findall(text))
-    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
-    yield from (link for link in links if not (page.parent / link).exists())
-    paths = re.findall(r"(?<![\w/.])((?:finetune|data_prep|recipes|configs|docs|tests|benchmarks|workshop)/[\w./*-]*\w)(?![\w<*])", code)
+    links = re.findall(r"\]\((?!https?:)([^)]+)", text)
+    yield from (link for link in links if not _leads_somewhere(page, link))
+    paths = re.findall(r"(?<![\w/.])((?:finetune|data_prep|recipes|configs|docs|tests|workshop|benchmarks)/[\w./*-]*\w)(?![\w<*])", code)
     yield from (path for path in paths if not any(ROOT.glob(path)))
     yield from (f"--{key}" for key in re.findall(r"--([a-z_]+\.[a-z_.]+)", code) if key not in _keys())
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
@@ -57,6 +59,16 @@ def _unknown(page: Path) -> Iterator[str]:
     for package, verb in re.findall(r"python -m (finetune|data_prep) ([a-z][\w-]*)", code):
         if verb not in VERBS[package]:
             yield f"{package} {verb}"
+
+
+def _leads_somewhere(page: Path, link: str) -> bool:
+    """Whether the file exists, and the heading in it that follows `#`."""
+    name, _, anchor = link.partition("#")
+    target = page.parent / name if name else page
+    if not target.exists() or not anchor:
+        return target.exists()
+    headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+    return anchor in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_the_messages_of_the_troubleshooting_page_are_those_of_the_source() -> None:

@@ -22,10 +22,10 @@ NAME = "whisper-demo-en"
 WEIGHTS, ABOUT = "weights.safetensors", "about.json"
 """Files in its archive, next to the model card. fp16; the rows of unused tokens are identical and compress well."""
 ORIGIN = "a small recognizer that we trained on the voices of the demo"
-"""What a reader of its word error rates must know: a recognizer of other training has higher ones (docs/demos.md)."""
+"""What a reader of its word error rates must know: a recognizer of other training has higher ones (workshop/lab_book/demos.md)."""
 RETRY_BELOW = -0.05
 """Mean log-probability below which the evaluation of speech transcribes a clip again: about one in four clips of the demo's trained voice,
-and one in forty of its recordings. Chosen by the WER of 120 sentences that the demo does not report (docs/demos.md)."""
+and one in forty of its recordings. Chosen by the WER of 120 sentences that the demo does not report (workshop/lab_book/demos.md)."""
 
 
 class DemoWhisperDescription(BaseModel):

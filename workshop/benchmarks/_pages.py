@@ -1,26 +1,27 @@
-"""Writes docs/benchmarks.md from results/, and what stands between the marks of other pages; `make bench` calls it last."""
+"""Writes the list of benchmarks, docs/models.md, and the table of GPUs in README.md from results/; `make bench` calls it last."""
 
 from __future__ import annotations
 
 import ast
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1]))
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT))
 
 from overtone.finetune.storage import files  # noqa: E402 - the line before makes it importable
 
-TRIALS, END_OF_TRIALS = "<!-- trials: written by workshop/benchmarks/_pages.py -->", "<!-- end of trials -->"
 HARDWARE, END_OF_HARDWARE = "<!-- hardware: written by workshop/benchmarks/_pages.py -->", "<!-- end of hardware -->"
 HARDWARE_COLUMNS = ("model", "training", "one GPU", "eight GPUs")
 """The columns of hardware_table.md that README.md shows."""
 HEAD = """# Benchmarks
 
-`make bench` writes this page; the command above each table writes that table alone. Each ratio comes from one run on one machine. Most were
-measured on two shared CPU cores, and none on a GPU unless the table says so.
+Each line has the table of one benchmark and what it measures; `make bench` writes the tables and this page. The command above a table
+writes it alone. Each ratio comes from one run on one machine. Most were measured on two shared CPU cores, and none on a GPU unless the
+table says so.
+
 """
 
 
@@ -77,11 +78,9 @@ def question(result: Path) -> str:
     return text.splitlines()[0]
 
 
-def page() -> str:
-    """docs/benchmarks.md: a line for each benchmark, then its table."""
-    contents = "".join(f"- [{result.stem}](#{result.stem}): {question(result)}\n" for result in results())
-    parts = [f"## {result.stem}\n\n{question(result)}\n\n{result.read_text(encoding='utf-8').strip()}\n" for result in results()]
-    return "\n".join([HEAD, contents, *parts])
+def list_benchmarks() -> str:
+    """workshop/lab_book/benchmarks.md: a line for each benchmark, with the link to its table."""
+    return HEAD + "".join(f"- [{result.stem}](../benchmarks/results/{result.name}): {question(result)}\n" for result in results())
 
 
 def models_page() -> str:
@@ -115,11 +114,6 @@ def find_reason(found: dict[str, dict[str, list[str]]]) -> str:
     return reasons[0].partition(": ")[2].replace("|", "\\|") if reasons else ""
 
 
-def with_trials(guide: str) -> str:
-    """docs/data-preparation.md with the table of what was tried."""
-    return _between(guide, TRIALS, END_OF_TRIALS, (HERE / "results" / "data_preparation.md").read_text(encoding="utf-8").strip())
-
-
 def with_hardware(readme: str) -> str:
     """README.md with the table of the GPUs that the models need."""
     text = (HERE / "results" / "hardware_table.md").read_text(encoding="utf-8")
@@ -135,12 +129,8 @@ def _between(page: str, begin: str, end: str, text: str) -> str:
     return f"{before}{begin}\n{text}\n{end}{after}"
 
 
-def _rewrite(path: Path, change: Callable[[str], str]) -> None:
-    files.write_text(path, change(path.read_text(encoding="utf-8")))
-
-
 if __name__ == "__main__":
-    files.write_text(HERE.parents[1] / "docs" / "benchmarks.md", page())
-    files.write_text(HERE.parents[1] / "docs" / "models.md", models_page())
-    _rewrite(HERE.parents[1] / "docs" / "data-preparation.md", with_trials)
-    _rewrite(HERE.parents[1] / "README.md", with_hardware)
+    readme = ROOT / "README.md"
+    files.write_text(HERE.parent / "lab_book" / "benchmarks.md", list_benchmarks())
+    files.write_text(ROOT / "docs" / "models.md", models_page())
+    files.write_text(readme, with_hardware(readme.read_text(encoding="utf-8")))

@@ -2,7 +2,7 @@
 
 Nothing here ran on a GPU. Each figure comes from what `finetune plan` counts and traces of the real models' shapes, and from its
 simulation of a step (finetune/planning/parallelism_planner.py) on machines of eight H100; communication.py holds what that says to be sent
-against what real ranks send. docs/scaling.md states every assumption.
+against what real ranks send. workshop/lab_book/scaling.md states every assumption.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A micro-batch has at least one sequence. With full activation checkpointing a GPU keeps the input of every block for all its positions;
 `fsdp` does not divide that, and tensor parallelism divides only what is inside of a block. Context parallelism divides the positions: the
 GPUs of a group pass keys and values around a ring (Liu et al. 2023, Ring Attention, arXiv:2310.01889). Overtone does not have it.
-docs/scaling.md states every assumption.
+workshop/lab_book/scaling.md states every assumption.
 """
 
 from __future__ import annotations

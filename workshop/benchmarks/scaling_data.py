@@ -2,7 +2,7 @@
 
 Nothing here ran on a GPU. A window of 30 s goes through the encoder once and the decoder word by word; each step takes the longest of
 computing, of reading weights and keys from memory, and of starting its kernels, which is how this package decodes (eager torch,
-batches of 16 windows). docs/scaling.md states every assumption.
+batches of 16 windows). workshop/lab_book/scaling.md states every assumption.
 """
 
 from __future__ import annotations

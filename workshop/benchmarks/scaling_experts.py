@@ -2,7 +2,7 @@
 
 For one layer of a mixture of experts and one micro-batch, forward and backward. Gathering moves all experts whatever the micro-batch, and
 overlaps with computation. Sending moves each position to its experts and back, and nothing else can be computed meanwhile. Overtone gathers
-experts, as all parameters. docs/scaling.md states every assumption.
+experts, as all parameters. workshop/lab_book/scaling.md states every assumption.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from workshop.benchmarks import _table
 from workshop.benchmarks._seeded_trials import command_line, make_inputs
 
 ROOT = Path(__file__).resolve().parents[2]
-PLOT = ROOT / "docs" / "soak.png"
+PLOT = ROOT / "workshop" / "lab_book" / "soak.png"
 LOOK_SECONDS, ASK_SECONDS = 2.0, 3.0
 COLUMNS = ("quantity", "processes", "second quarter", "last quarter", "last / second")
 SAVE_EVERY, EVALUATE_EVERY, SAMPLE_EVERY = 25, 100, 400

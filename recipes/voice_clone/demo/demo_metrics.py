@@ -25,7 +25,7 @@ from . import comparison_clips
 from .comparison_clips import AFTER, BEFORE, ComparisonClip
 
 JUDGE = intelligibility.describe_recognizer(demo_whisper.NAME)
-"""Whose transcripts the WERs are. A released Whisper has higher ones: docs/demos.md has them, and the command."""
+"""Whose transcripts the WERs are. A released Whisper has higher ones: workshop/lab_book/demos.md has them, and the command."""
 WER_CEILING, WER_OF_OTHERS = 0.5, 0.8
 """A run succeeds if the WER of the held-out sentences is at most the first, and the WER against other texts at least the second."""
 NEW_VOICE_CLIPS = 12

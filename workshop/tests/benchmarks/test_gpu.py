@@ -179,7 +179,7 @@ def test_saves_take_no_more_of_the_disk_than_the_guide_says(bases: Path) -> None
     """A checkpoint of 12 bytes a parameter, and an export of 4."""
     parameters = estimate_run(_gpu_saving.chat_config(bases, _gpu.FULL, bases / "run"), recipe_of("chat")).outline.total
     assert 26 < 16 * parameters / 1e9 < 28
-    assert "Allow 28 GB for `saving`" in " ".join((ROOT / "docs" / "gpu.md").read_text(encoding="utf-8").split())
+    assert "Allow 28 GB for `saving`" in " ".join((ROOT / "workshop" / "lab_book" / "gpu.md").read_text(encoding="utf-8").split())
 
 
 @pytest.mark.parametrize("name", PARTS)
