@@ -22,7 +22,8 @@ WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/language tests/recipes/code
     tests/finetune/storage/test_model_security.py tests/security \
     tests/data_prep/chats tests/data_prep/test_text_any_input.py tests/data_prep/cli/test_text.py tests/data_prep/test_export_audiofolder.py
 
-.PHONY: demo demo-llm demo-images test test-ci test-all test-chat test-real test-gpu-versions mutants check bench bench-quick gpu-dry bench-check
+.PHONY: demo demo-llm demo-images test test-ci test-all test-chat test-real test-gpu-versions mutants check bench bench-quick gpu-dry bench-check \
+    test-workshop weekly
 
 demo: $(STAMP)  ## a small trained model learns a new voice; what came of it in runs/demo/summary.json
 	$(BIN)/python -m overtone.recipes.voice_clone.demo
@@ -58,14 +59,25 @@ test-gpu-versions: $(GPU_VERSIONS)  ## the oldest torch that pyproject.toml admi
 	OMP_NUM_THREADS=1 .venv-gpu-chat/bin/python -m pytest -n 2 --dist loadfile $(WITHOUT_VOICE)
 	OMP_NUM_THREADS=1 .venv-gpu-voice/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
+test-workshop: $(STAMP)  ## the quick tests of workshop/: the making of the demo models, benchmarks, mutants
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile workshop/tests
+
+# Of the slow tests, those that run the benchmarks are left to bench-quick.
+weekly: $(STAMP) $(CHAT)  ## all of workshop/, in hours: its tests, each benchmark in a small setting, the mutants
+	$(MAKE) test-workshop
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m slow workshop/tests \
+	    --deselect workshop/tests/benchmarks/test_benchmarks.py::test_a_benchmark_runs_and_writes_its_table
+	$(MAKE) bench-quick
+	$(MAKE) mutants
+
 mutants: $(STAMP)  ## one-line faults of the product, each of which one test must notice; not part of CI
 	$(BIN)/python -m workshop.mutations
 
-check: $(STAMP)  ## lint, types, and the rules of the house
+check: $(STAMP)  ## lint, types, the rules of the house, and whether the mutants still apply
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_house.py
+	$(BIN)/python -m pytest -q tests/test_house.py workshop/tests/mutations/test_mutants.py
 
 bench: $(STAMP) $(CHAT)  ## one file per claim; each prints its table
 	set -e; for file in workshop/benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python "$$file"; done

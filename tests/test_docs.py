@@ -106,13 +106,12 @@ def test_the_map_of_data_prep_names_every_room() -> None:
 
 def test_every_module_that_a_command_names_runs_something() -> None:
     """A module without an entry would be imported, and nothing else: `make demo` passed like that."""
-    texts = [ROOT / "Makefile", *ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("recipes/**/*.py"), *ROOT.glob("recipes/**/*.md")]
-    named = {
-        name for path in texts for name in re.findall(r"-m ((?:overtone|finetune|data_prep|tests)(?:\.\w+)*)", path.read_text("utf-8"))
-    }
+    globs = ("Makefile", "*.md", "docs/*.md", "recipes/**/*.py", "recipes/**/*.md", "workshop/**/*.py", "workshop/**/*.md")
+    texts = [path.read_text("utf-8") for pattern in globs for path in ROOT.glob(pattern)]
+    named = {name for text in texts for name in re.findall(r"-m ((?:overtone|finetune|data_prep|tests|workshop)(?:\.\w+)*)", text)}
     files = {name: ROOT / name.replace(".", "/") for name in named}
     entries = {name: next(filter(Path.is_file, (path / "__main__.py", path.with_suffix(".py"))), None) for name, path in files.items()}
-    assert len(named) >= 12
+    assert len(named) >= 24
     assert [name for name, path in entries.items() if path is None or '__name__ == "__main__"' not in path.read_text("utf-8")] == []
 
 

@@ -2,7 +2,8 @@
 
 Without stages, a step is that of finetune/planning/parallelism_planner.py. With p stages, each stage is planned as a model of 1/p of the
 blocks on 1/p of the machines; then come the bubble, p - 1 turns of a stage in which a GPU waits (1F1B, Narayanan et al. 2021,
-arXiv:2104.04473), and the states that are sent between stages. Overtone has no pipeline stages. workshop/lab_book/scaling.md states every assumption.
+arXiv:2104.04473), and the states that are sent between stages. Overtone has no pipeline stages.
+workshop/lab_book/scaling.md states every assumption.
 """
 
 from __future__ import annotations

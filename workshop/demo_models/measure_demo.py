@@ -10,7 +10,7 @@ training that all recognizers have wrong; these are probably spoken wrong. `othe
 reported, by the trained model; the reported ones are few, and their WER differs by points from run to run. `similarity`, with
 --speaker-model: mean cosine to the mean vector of the voice's recordings of the other reported sentences.
 
-Needs pocketsphinx unless --asr names other recognizers: pip install 'overtone[studio]'.
+Needs pocketsphinx unless --asr names other recognizers: pip install 'overtone[align]'.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def _load_decoder() -> Any:
     try:
         from pocketsphinx import Decoder
     except ImportError as error:
-        raise UserError(f"--asr {NAME}: the package is not installed; pip install 'overtone[studio]'") from error
+        raise UserError(f"--asr {NAME}: the package is not installed; pip install 'overtone[align]'") from error
     decoder = Decoder(lm=None, samprate=SPEECH_RATE, loglevel="FATAL")
     decoder.add_jsgf_string("demo", format_grammar())
     decoder.activate_search("demo")

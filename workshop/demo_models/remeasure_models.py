@@ -5,7 +5,7 @@ transcribes.
         [--corpus runs/studio/corpus] [--to FOLDER]
 
 Measures the models as a user gets them, so it needs the held-out sentences of the corpus, but nothing from their training. The weights do
-not change. Needs pocketsphinx: pip install 'overtone[studio]'.
+not change. Needs pocketsphinx: pip install 'overtone[align]'.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def remeasure_codec(made: Path, corpus: Path, measures: dict[str, WordErrorMeasu
 
 
 def remeasure_base(made: Path, corpus: Path, measures: dict[str, WordErrorMeasure]) -> bytes:
-    """The archive of a base in the folder `made`, without the names of the studio's voices. The folder must contain the codec."""
+    """The archive of a base in the folder `made`, without the names of the corpus' voices. The folder must contain the codec."""
     steps = _read_steps(made)
     pack_base.remove_speaker_names(made)
     return pack_base.pack_archive(made, {"steps": steps, **pack_base.measure(made, corpus, prepare_base_training.VAL_SENTENCES, measures)})

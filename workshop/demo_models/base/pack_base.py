@@ -96,7 +96,7 @@ def main(argv: list[str]) -> int:
 def export_base(run: Path, target: Path) -> Path:
     """Export the newest checkpoint as a base in bf16, like the released ones, with the current codec and with its sampling settings.
 
-    Without speaker names: a model trained from it should not list forty voices of the studio beside the user's own.
+    Without speaker names: a model trained from it should not list forty voices of the corpus beside the user's own.
     """
     if target.exists():
         files.discard(target)

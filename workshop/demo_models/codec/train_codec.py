@@ -1,4 +1,4 @@
-"""Train the demo codec: a small Qwen3-TTS 12 Hz tokenizer for the studio's voices.
+"""Train the demo codec: a small Qwen3-TTS 12 Hz tokenizer for the voices of the corpus.
 
     python -m workshop.demo_models.codec.train_codec [FOLDER] [--corpus runs/studio/corpus] [--wave-steps 8000]
 

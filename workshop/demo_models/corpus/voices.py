@@ -1,4 +1,4 @@
-"""The synthetic voices of the studio and how to synthesize them: Debian packages flite, festival with festvox-kdlpc16k, espeak-ng."""
+"""The synthetic voices of the corpus and how to synthesize them: Debian packages flite, festival with festvox-kdlpc16k, espeak-ng."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Wave = NDArray[np.float32]
 """[time], in [-1, 1]."""
 
 RATE = 24_000
-"""Sample rate of all audio of the studio, in Hz; flite and festival give 16 kHz, espeak-ng 22.05 kHz."""
+"""Sample rate of all audio of the corpus, in Hz; flite and festival give 16 kHz, espeak-ng 22.05 kHz."""
 PEAK = 10 ** (-6 / 20)
 SILENCE = 10 ** (-46 / 20)
 """Below this share of the peak, the edges of a sentence are silence."""

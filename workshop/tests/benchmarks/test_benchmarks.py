@@ -117,19 +117,6 @@ def test_a_table_that_no_gpu_has_measured_says_so() -> None:
         assert section.count(NOT_YET) == len(empty)
 
 
-@pytest.mark.parametrize(
-    ("page", "names"),
-    [
-        ("plan", ("plan_backtest",)),
-        ("scaling", (*(f"scaling_{name}" for name in ("limits", "data", "pipeline", "context", "experts")), "transcribe_estimate")),
-    ],
-)
-def test_a_page_shows_the_tables_that_its_commands_wrote(page: str, names: tuple[str, ...]) -> None:
-    shown = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
-    for name in names:
-        assert (ROOT / "workshop" / "benchmarks" / "results" / f"{name}.md").read_text(encoding="utf-8").strip() in shown, name
-
-
 @pytest.mark.skipif(has_gpu(), reason="with a GPU it measures")
 @pytest.mark.parametrize("name", sorted(ON_A_GPU))
 def test_without_a_gpu_a_benchmark_of_one_says_so_and_leaves_its_table(name: str, tmp_path: Path) -> None:

@@ -62,7 +62,6 @@ def recipe_of(kind: str) -> Recipe:
     return load_recipe(find_recipe(_gpu_steps.RECIPES[kind]))
 
 
-@pytest.mark.ci
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "version"),
@@ -99,7 +98,6 @@ def test_rows_of_compiled_blocks_have_one_length_as_in_training(tmp_path: Path, 
     assert all(turn.micro.tokens < _gpu.SMALLEST.micro for turn in turns)
 
 
-@pytest.mark.ci
 @pytest.mark.slow
 def test_both_models_of_a_comparison_fit_an_h100(bases: Path) -> None:
     """The larger of its micro-batches, which is 32 clips padded to the longest, beside the weights and states of the other model."""
@@ -158,7 +156,6 @@ def test_a_save_holds_the_host_alone_and_the_next_update_waits_for_its_copy(benc
     saver.close()
 
 
-@pytest.mark.ci
 @pytest.mark.slow
 def test_no_save_finds_another_checkpoint_on_the_disk(bench: _gpu.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     _gpu.chat_base(bench)

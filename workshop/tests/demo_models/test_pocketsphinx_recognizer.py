@@ -23,7 +23,6 @@ def spoken() -> list[tuple[str, Samples]]:
     return [(row["text"], read_audio(make_new_voice.FOLDER / row["audio"], 24_000).samples) for row in rows]
 
 
-@pytest.mark.ci
 @pytest.mark.slow
 def test_the_wer_is_low_for_the_right_texts_and_high_for_others(spoken: list[tuple[str, Samples]]) -> None:
     measure = recognizers.load_recognizers([pocketsphinx_recognizer.NAME])[pocketsphinx_recognizer.NAME]
@@ -57,5 +56,5 @@ def _fits(rules: dict[str, str], sentence: str) -> bool:
 
 def test_a_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pocketsphinx", None)
-    with pytest.raises(UserError, match=r"--asr pocketsphinx: the package is not installed; pip install 'overtone\[studio\]'"):
+    with pytest.raises(UserError, match=r"--asr pocketsphinx: the package is not installed; pip install 'overtone\[align\]'"):
         pocketsphinx_recognizer.load_recognizer()

@@ -15,7 +15,6 @@ from workshop.demo_models.corpus import make_new_voice
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 def test_both_recognizers_have_a_low_wer_on_the_right_texts_only() -> None:
     rows = [json.loads(line) for line in (make_new_voice.FOLDER / "held_out.jsonl").read_text().splitlines()[:3]]
     spoken = [(row["text"], read_audio(make_new_voice.FOLDER / row["audio"], 24_000).samples) for row in rows]

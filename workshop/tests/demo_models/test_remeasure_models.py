@@ -40,7 +40,6 @@ def measured(made: Path, corpus: Path, sentences: int, measures: dict[str, WordE
     return FIGURES
 
 
-@pytest.mark.ci
 @pytest.mark.slow
 def test_figures_and_card_are_updated_and_the_model_is_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pack_base, "measure", measured)

@@ -58,7 +58,7 @@ def test_the_checkpoint_and_its_data_can_be_trained_with_the_recipe(
 
 
 @pytest.mark.parametrize(("overlay", "source", "data"), [("read", "start", "base-spliced"), ("base", "reads", "base-mixed")])
-def test_the_configs_of_the_studio_are_valid(overlay: str, source: str, data: str) -> None:
+def test_the_configs_of_the_base_are_valid(overlay: str, source: str, data: str) -> None:
     config = resolve("voice_clone", RECIPE.Options, [Path(prepare_base_training.__file__).with_name(f"{overlay}.yaml")], [])
     assert config.model.source == str(prepare_base_training.FOLDER / source)
     assert config.data.train is not None

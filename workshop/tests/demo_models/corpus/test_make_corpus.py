@@ -27,7 +27,6 @@ def two_voices(monkeypatch: pytest.MonkeyPatch) -> tuple[SyntheticVoice, ...]:
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 @needs_flite
 def test_two_runs_give_the_same_bytes(tmp_path: Path, two_voices: tuple[SyntheticVoice, ...]) -> None:
     for name in ("one", "two"):

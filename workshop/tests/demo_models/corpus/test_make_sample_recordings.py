@@ -63,7 +63,6 @@ def test_speech_is_only_within_the_transcript_times(recording: SampleRecording) 
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 @needs_flite
 @every_recording
 def test_rebuilding_gives_the_same_speech(recording: SampleRecording) -> None:
@@ -79,7 +78,6 @@ def test_rebuilding_gives_the_same_speech(recording: SampleRecording) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 @needs_flite
 def test_the_command_writes_recordings_and_transcripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert make_sample_recordings.main([str(tmp_path)]) == 0

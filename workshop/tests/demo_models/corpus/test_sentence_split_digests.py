@@ -23,7 +23,6 @@ def test_the_sentences_of_the_demo_have_the_committed_digests_and_disjoint() -> 
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 def test_the_base_was_trained_on_no_reported_sentence_and_on_nothing_of_the_voice_but_distant_sizes() -> None:
     base = sentence_split_digests.collect_base_sentences()
     assert {name: sentence_split_digests.describe_group(texts) for name, texts in base.items()} == COMMITTED["base"]

@@ -20,7 +20,6 @@ def short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 def test_an_interrupted_training_ends_with_the_same_bits(noise_corpus: Path, tmp_path: Path) -> None:
     whole = train(tmp_path / "whole", noise_corpus, steps=4, seed=1)
     train(tmp_path / "parts", noise_corpus, steps=4, seed=1, until=1)
