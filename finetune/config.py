@@ -13,6 +13,7 @@ import shutil
 import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Generic, Literal, cast
 
 import yaml
@@ -35,7 +36,15 @@ from overtone.finetune.addresses import RemoteAddress, is_url, looks_like_url
 from overtone.finetune.config_diff import flatten
 from overtone.finetune.config_errors import explain
 from overtone.finetune.config_key_descriptions import fields
-from overtone.finetune.config_sources import ConfigSource, Dumper, merge, parse_overrides, read_config_file, split_section
+from overtone.finetune.config_sources import (
+    ConfigSource,
+    Dumper,
+    merge,
+    parse_overrides,
+    parse_settings,
+    read_config_file,
+    split_section,
+)
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage.folder_handles import name_paths
 
@@ -386,12 +395,17 @@ def resolve_sources(recipe: str, options: type[OptionsT], sources: list[ConfigSo
     return cast("Config[OptionsT]", config)
 
 
-def read_sources(files: Iterable[Path], overrides: Iterable[tuple[str, str]]) -> list[ConfigSource]:
-    """All config sources, the lowest precedence first. The `lora:` section of a file follows the file as an overlay. Raises `UserError`."""
+def read_sources(
+    files: Iterable[Path], overrides: Iterable[tuple[str, str]], settings: Mapping[str, object] = MappingProxyType({})
+) -> list[ConfigSource]:
+    """All config sources, the lowest precedence first. The `lora:` section of a file follows the file as an overlay. Raises `UserError`.
+
+    `settings`: of a program, as for `parse_settings`."""
     sources: list[ConfigSource] = []
     for path in files:
         sources += split_section(read_config_file(path), OVERLAY)
     sources += [parse_overrides([override]) for override in overrides]
+    sources += parse_settings(settings)
     for source in sources:
         expand_lora_switch(source)
     return sources

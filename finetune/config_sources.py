@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,12 +38,14 @@ class ConfigSource:
 
 @dataclass
 class Arguments:
-    """Parsed command line: the recipe, config files in order, overrides in order."""
+    """Parsed command line, or what a program gives: the recipe, config files in order, overrides in order."""
 
     recipe: str | None = None
     files: list[Path] = field(default_factory=list)
     overrides: list[tuple[str, str]] = field(default_factory=list)
     help: bool = False
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """Overrides of a program: dotted key → value."""
 
 
 def parse_arguments(argv: list[str]) -> Arguments:
@@ -223,6 +228,58 @@ def parse_overrides(overrides: Iterable[tuple[str, str]]) -> ConfigSource:
         merge(values, value)
         origins[key] = f"--{key}"
     return ConfigSource(values, origins)
+
+
+def parse_settings(settings: Mapping[str, object]) -> list[ConfigSource]:
+    """A config source for each of the settings of a program, which are dotted keys with values: `{"train.lr": 5e-6, "model.lora": {"rank":
+    8}}`. Paths and numbers of numpy become plain values. Raises `UserError` for a value that no config file could hold."""
+    sources = []
+    for key, given in settings.items():
+        place = f"settings[{key!r}]"
+        if not isinstance(key, str) or key.count(".") > DEEPEST:
+            raise UserError(f"{place[:60]}: a key is a text such as 'train.lr'")
+        value = _make_plain(given, place, 0)
+        origins = dict.fromkeys((key, *_list_keys(value, f"{key}.")), place)
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        sources.append(ConfigSource(value, origins))
+    return sources
+
+
+def _list_keys(value: Any, prefix: str) -> Iterator[str]:
+    """The dotted keys inside of a value, if that is a mapping."""
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        yield f"{prefix}{key}"
+        yield from _list_keys(inner, f"{prefix}{key}.")
+
+
+def _make_plain(value: Any, place: str, depth: int) -> Any:
+    if depth > DEEPEST:
+        raise UserError(f"{place}: {TOO_DEEP}")
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {str(key): _make_plain(inner, place, depth + 1) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_make_plain(inner, place, depth + 1) for inner in value]
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, Integral) and abs(int(value)) <= LARGEST:
+        return int(value)
+    if isinstance(value, Real) and not isinstance(value, Integral):
+        return float(value)
+    if isinstance(value, str | PathLike) and isinstance(text := fspath(value), str) and not UNWRITABLE.search(text):
+        return str(text)
+    raise UserError(
+        f"{place} = {one_line(reprlib.repr(value))} is not a valid config value; give a text, a path, a number, a truth value, or None"
+    )
+
+
+def format_settings(settings: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Settings of a program as overrides on a command line, with YAML as values."""
+    texts = {
+        key: yaml.dump(_make_plain(value, key, 0), Dumper=Dumper, default_flow_style=True, allow_unicode=True, width=float("inf"))
+        for key, value in settings.items()
+    }
+    return [(key, text.removesuffix("...\n").rstrip("\n")) for key, text in texts.items()]
 
 
 def merge(into: dict[str, Any], values: Any) -> None:

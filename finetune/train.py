@@ -21,9 +21,9 @@ from typing import NoReturn
 
 from overtone.finetune import launcher
 from overtone.finetune.addresses import RemoteAddress
-from overtone.finetune.config import Config, describe_overlay, help_text, read_sources, resolve
+from overtone.finetune.config import Config, describe_overlay, help_text, read_sources, resolve_sources
 from overtone.finetune.config_diff import flatten
-from overtone.finetune.config_sources import Arguments, parse_arguments, read_config_file
+from overtone.finetune.config_sources import Arguments, ConfigSource, format_settings, parse_arguments, read_config_file
 from overtone.finetune.data.raw_data_files import explain_raw_data
 from overtone.finetune.errors import ElsewhereError, UserError, exit_code
 from overtone.finetune.hardware import cuda_allocator
@@ -55,16 +55,7 @@ def run(argv: list[str]) -> int:
     if wanted is not None and wanted.starts_processes:
         return launcher.launch(wanted, list_words(arguments), check_config(arguments).run.dir)
     try:
-        launcher.check_engine(os.environ)
-        config = check_config(arguments)
-        if os.environ.get("RANK", "0") == "0":
-            report_overlay(arguments)
-        setting = cuda_allocator.use_expandable_segments(os.environ)  # before torch is imported, as recipes may do
-        if setting is not None and os.environ.get("RANK", "0") == "0":
-            print_line(setting)
-        if os.environ.get("RANK", "0") == "0":
-            print_line(f"loading torch and the recipe {config.recipe} …")
-        recipe = load_checked_recipe(config)
+        config, recipe = prepare_training(arguments, only_trains=True)
     except UserError as error:
         if os.environ.get("LOCAL_RANK", "0") == "0":
             raise
@@ -74,6 +65,22 @@ def run(argv: list[str]) -> int:
     with process_group(config) as world:
         train(world, config, recipe)
     return 0
+
+
+def prepare_training(arguments: Arguments, only_trains: bool) -> tuple[Config, Recipe]:
+    """The checked config, and its recipe. Raises `UserError`.
+
+    `only_trains`: the process does nothing else, so that its allocator may be set up for training (`cuda_allocator`).
+    """
+    launcher.check_engine(os.environ)
+    config, is_main = check_config(arguments), os.environ.get("RANK", "0") == "0"
+    if is_main:
+        report_overlay(arguments)
+    setting = cuda_allocator.use_expandable_segments(os.environ) if only_trains else None  # before torch is imported, as recipes may do
+    if is_main:
+        for line in filter(None, (setting, f"loading torch and the recipe {config.recipe} …")):
+            print_line(line)
+    return config, load_checked_recipe(config)
 
 
 def print_help(about: str | None, arguments: Arguments) -> None:
@@ -96,7 +103,7 @@ def resolve_config(arguments: Arguments) -> Config:
     arguments.recipe = arguments.recipe or find_named_recipe(arguments.files)
     if arguments.recipe is None:
         raise UserError("which recipe? give --recipe NAME, for example --recipe voice_clone")
-    return resolve(arguments.recipe, load_options(find_recipe(arguments.recipe)), list_config_files(arguments), arguments.overrides)
+    return resolve_sources(arguments.recipe, load_options(find_recipe(arguments.recipe)), list_sources(arguments))
 
 
 def find_named_recipe(files: list[Path]) -> str | None:
@@ -106,23 +113,24 @@ def find_named_recipe(files: list[Path]) -> str | None:
     return next((name for name in reversed(named) if name in built_in_recipes()), None)
 
 
-def list_config_files(arguments: Arguments) -> list[Path]:
-    """The recipe's config.yaml and the --config files, the lowest precedence first."""
+def list_sources(arguments: Arguments) -> list[ConfigSource]:
+    """All sources of the config, the recipe's config.yaml first. Raises `UserError` for one that cannot be read."""
     assert arguments.recipe is not None  # checked by `resolve_config`
-    return [find_recipe(arguments.recipe) / "config.yaml", *arguments.files]
+    return read_sources([find_recipe(arguments.recipe) / "config.yaml", *arguments.files], arguments.overrides, arguments.settings)
 
 
 def list_words(arguments: Arguments) -> list[str]:
-    """Parsed arguments as words of a command line."""
+    """Arguments as words of a command line."""
     assert arguments.recipe is not None  # checked by `resolve_config`
     files = [word for path in arguments.files for word in ("--config", str(path))]
-    flags = [[f"--{key}={value}"] if value.startswith("--") else [f"--{key}", value] for key, value in arguments.overrides]
+    given = [*arguments.overrides, *format_settings(arguments.settings)]
+    flags = [[f"--{key}={value}"] if value.startswith("--") else [f"--{key}", value] for key, value in given]
     return ["--recipe", arguments.recipe, *files, *(word for words in flags for word in words)]
 
 
 def report_overlay(arguments: Arguments) -> None:
     """Print the keys that the `lora:` section of a config file sets."""
-    for line in describe_overlay(read_sources(list_config_files(arguments), arguments.overrides)):
+    for line in describe_overlay(list_sources(arguments)):
         print_line(line)
 
 

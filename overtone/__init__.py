@@ -1,3 +1,12 @@
-"""Overtone: fine-tuning of speech and language models. Importing this package loads nothing heavy."""
+"""Overtone: fine-tuning of speech and language models. Importing this package loads nothing heavy.
+
+The functions here do what the commands do (docs/api.md). Each loads what it needs when it is called.
+"""
 
 __version__ = "0.1.0"
+
+from overtone.finetune.errors import UserError
+from overtone.planning import TrainingPlan, plan
+from overtone.training import TrainingRun, open_run, train
+
+__all__ = ["TrainingPlan", "TrainingRun", "UserError", "open_run", "plan", "train"]

@@ -67,6 +67,11 @@ def choose_best(states: Mapping[str, Mapping[str, Any]], best_by: BestBy) -> str
     return min(scores, key=lambda name: (-scores[name], name), default=None)
 
 
+def choose_best_step(values: Mapping[int, float], best_by: BestBy) -> int | None:
+    """The step with the best value of the metric, the first one among equals; None without any. `values`: step → value."""
+    return min(values, key=lambda step: (-best_by.rank(values[step]), step), default=None)
+
+
 def choose_spread(steps: Iterable[int]) -> set[int]:
     """Steps to keep: the first of each interval of d steps, with d the smallest power of two of which `SPREAD` cover the run so far.
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from overtone.finetune.config import Config, choose_sources, read_sources
+from overtone.finetune.config import Config, choose_sources
 from overtone.finetune.config_sources import Arguments, Dumper, parse_arguments
 from overtone.finetune.errors import UserError, exit_code, format_count
 from overtone.finetune.hardware.gpu_specs import Cluster, make_cluster
@@ -33,7 +33,7 @@ from overtone.finetune.terminal import announce_torch, print_coloured, print_con
 from overtone.finetune.train import (
     check_config,
     check_given_inputs,
-    list_config_files,
+    list_sources,
     list_words,
     load_checked_recipe,
     print_help,
@@ -42,7 +42,10 @@ from overtone.finetune.train import (
 from overtone.finetune.training import generation_during_training
 
 if TYPE_CHECKING:
+    from overtone.finetune.data.run_sizes import RunSizes
     from overtone.finetune.distributed.process_group import World
+    from overtone.finetune.planning.data_preview import DataPreview
+    from overtone.finetune.planning.run_plan import RunPlan
 
 SHOW_BATCH, SETTINGS = "--show-batch", "--settings"
 
@@ -100,31 +103,67 @@ def take_plan_options(arguments: Arguments) -> PlanOptions:
 def print_estimate(config: Config, recipe: Recipe, requested: PlanOptions, arguments: Arguments) -> int:
     """Print the estimate as YAML comments, and write the launch file if `--write` was given. Returns 1 if there are problems to fix before
     training, else 0."""
-    from overtone.finetune.planning.launch_file import format_launch_command, format_launch_file
+    from overtone.finetune.planning.launch_file import format_launch_file
+
+    found, words = estimate(config, recipe, requested.cluster), list_words(arguments)
+    if found.prospect is None and requested.write is not None:
+        raise UserError(f"--write {requested.write}: there is no estimate by which to choose a strategy: {found.obstacle}")
+    for line in found.format_lines(words, requested.write):
+        print_line(f"# {line}".rstrip())
+    if requested.write is not None and found.prospect is not None:
+        files.write_text(requested.write, format_launch_file(found.prospect.best, requested.cluster, requested.write, words))
+        print_line(f"# wrote {requested.write}")
+    return 1 if found.problems else 0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a plan says of a run."""
+
+    problems: tuple[str, ...]
+    """What would stop it, each with what to do."""
+    prospect: RunPlan | None
+    """Memory and time of each parallel layout; None if they cannot be estimated."""
+    largest: int
+    """Largest micro-batch that fits, in positions; 0 if none does, and without an estimate."""
+    obstacle: str
+    """Why not; empty with an estimate."""
+    seen: DataPreview | str | None
+    """As `look_at_data` returns it."""
+    sizes: RunSizes | None
+    """What follows from the data; None without data."""
+
+    def format_command(self, words: list[str], launch_file: Path | None = None) -> str | None:
+        """The command that trains with the chosen layout; None without an estimate. `words`: the arguments of the training."""
+        from overtone.finetune.planning.launch_file import format_launch_command
+
+        return None if self.prospect is None else format_launch_command(self.prospect.best, self.prospect.cluster, launch_file, words)
+
+    def format_lines(self, words: list[str], launch_file: Path | None = None) -> list[str]:
+        """The report; arguments as for `format_command`."""
+        from overtone.finetune.planning.plan_report import format_plan, format_problems
+
+        command = self.format_command(words, launch_file)
+        if self.prospect is None or command is None:
+            return [f"no estimate of memory and time: {self.obstacle}", *format_problems([*self.problems])]
+        return [*format_plan(self.prospect, command, self.seen, self.sizes, [*self.problems])]
+
+
+def estimate(config: Config, recipe: Recipe, cluster: Cluster) -> Estimate:
+    """Estimate memory and time of a run on a cluster, and find what would stop it. Raises `UserError` for an impossible layout."""
     from overtone.finetune.planning.meta_device_estimate import NoEstimateError, estimate_run
-    from overtone.finetune.planning.plan_report import format_plan, format_problems
     from overtone.finetune.planning.run_plan import look_at_data, plan_run, settle_plan
 
     foreseen = estimate_run(config, recipe)
     problems = [*startup_errors(config, recipe)]
-    words = list_words(arguments)
     try:
         seen = look_at_data(foreseen, recipe)
         foreseen, sizes = settle_plan(foreseen, seen)
-        prospect = plan_run(foreseen, requested.cluster)
-        problems = list(dict.fromkeys([*problems, *prospect.problems(seen)]))
-        command = format_launch_command(prospect.best, requested.cluster, requested.write, words)
-        lines = [*format_plan(prospect, command, seen, sizes, problems)]
+        prospect = plan_run(foreseen, cluster)
+        found = tuple(dict.fromkeys([*problems, *prospect.problems(seen)]))
+        return Estimate(found, prospect, prospect.largest, "", seen, sizes)
     except NoEstimateError as reason:
-        if requested.write is not None:
-            raise UserError(f"--write {requested.write}: there is no estimate by which to choose a strategy: {reason}") from reason
-        lines = [f"no estimate of memory and time: {reason}", *format_problems(problems)]
-    for line in lines:
-        print_line(f"# {line}".rstrip())
-    if requested.write is not None:
-        files.write_text(requested.write, format_launch_file(prospect.best, requested.cluster, requested.write, words))
-        print_line(f"# wrote {requested.write}")
-    return 1 if problems else 0
+        return Estimate(tuple(problems), None, 0, str(reason), None, None)
 
 
 def startup_errors(config: Config, recipe: Recipe) -> Iterator[str]:
@@ -138,7 +177,7 @@ def startup_errors(config: Config, recipe: Recipe) -> Iterator[str]:
 
 def find_origins(arguments: Arguments) -> dict[str, str]:
     """Dotted key → the file and line, or the flag, that sets it. Keys with their default are not included."""
-    sources = choose_sources(read_sources(list_config_files(arguments), arguments.overrides))
+    sources = choose_sources(list_sources(arguments))
     return {key: place for source in sources for key, place in source.origins.items()}
 
 

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from overtone.finetune.config import LAST_STEP
 from overtone.finetune.errors import UserError
@@ -57,6 +57,33 @@ def iterate_events(log: Path, longest_line: int = -1) -> Iterator[dict[str, Any]
             event = _parse_event(line)
             if event is not None:
                 yield event
+
+
+class RunHistory(NamedTuple):
+    """Losses and evaluations of a run, by optimizer step in ascending order."""
+
+    losses: dict[int, float]
+    """Training loss of each logged step."""
+    evaluations: dict[int, dict[str, float]]
+    """Metrics of each evaluation, without the prefix `val/`."""
+
+
+def read_history(log: Path) -> RunHistory:
+    """The history of the run in a folder, from its log. Steps from before a fresh start in the same folder, and those that a resumed launch
+    repeats, do not count. Raises `OSError`."""
+    losses, evaluations = dict[int, float](), dict[int, dict[str, float]]()
+    for event in iterate_events(log):
+        kind, step = event["event"], event["step"]
+        if kind in ("started", "resumed"):
+            losses = {known: loss for known, loss in losses.items() if kind == "resumed" and known <= step}
+            evaluations = {known: metrics for known, metrics in evaluations.items() if kind == "resumed" and known <= step}
+        elif kind == "step" and isinstance(event.get("loss"), float):
+            losses[step] = event["loss"]
+        elif kind == "evaluation":
+            evaluations[step] = {
+                key.removeprefix("val/"): value for key, value in event.items() if key.startswith("val/") and isinstance(value, float)
+            }
+    return RunHistory(dict(sorted(losses.items())), dict(sorted(evaluations.items())))
 
 
 def _parse_event(line: bytes) -> dict[str, Any] | None:

@@ -51,6 +51,8 @@ class RunSummary:
     """Optimizer steps of the whole run."""
     best_metric: str
     """What the newest checkpoint calls the best by `checkpoint.best_by`: the name of a metric of the evaluations, or of samples."""
+    best_highest: bool
+    """Whether its highest value is the best."""
     best_value: float | None
     """Its best value in the log."""
     best_step: int | None
@@ -79,7 +81,7 @@ def summarize_run(folder: Path) -> RunSummary:
     recipe, best_by = (value if isinstance(value := saved.get(key), str) else "" for key in ("recipe", "best_by"))
     metric, _, direction = (best_by or "loss").partition(" ")
     best, at = find_best_evaluation(evaluations, metric, direction == "max") or (None, None)
-    return RunSummary(folder, recipe, state, reason, step, total, metric, best, at, count_bytes(folder))
+    return RunSummary(folder, recipe, state, reason, step, total, metric, direction == "max", best, at, count_bytes(folder))
 
 
 def find_state(folder: Path) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -63,15 +64,17 @@ class Ending:
 @contextmanager
 def process_group(config: Config) -> Iterator[World]:
     """The ranks that the launcher started. Collective: open and close it on every rank."""
-    before = [dict(state._shared_state) for state in ACCELERATE_STATES]
+    before, hook = [dict(state._shared_state) for state in ACCELERATE_STATES], sys.excepthook
     world = worlds.join(config.log.trackers, config.run.dir)
-    with finally_unless_others_wait(world, partial(leave_group, before)):
+    with finally_unless_others_wait(world, partial(leave_group, before, hook)):
         yield world
 
 
-def leave_group(before: Sequence[dict[str, Any]]) -> None:
-    """`before`: what accelerate knew about this process. What it learnt since then would be the settings of whatever else uses it here."""
+def leave_group(before: Sequence[dict[str, Any]], hook: Callable[..., Any]) -> None:
+    """`before`: what accelerate knew about this process. What it learnt since then would be the settings of whatever else uses it here.
+    `hook`: `sys.excepthook`, which torch has wrapped to name the rank."""
     worlds.leave()
+    sys.excepthook = hook
     for state, known in zip(ACCELERATE_STATES, before, strict=True):
         state._shared_state.clear()
         state._shared_state.update(known)

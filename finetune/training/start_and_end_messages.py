@@ -9,7 +9,7 @@ import torch
 
 from overtone.finetune import command_lines
 from overtone.finetune.checkpointing import checkpoint, disk_space
-from overtone.finetune.checkpointing.retention import BestBy, describe_keep
+from overtone.finetune.checkpointing.retention import BestBy, choose_best_step, describe_keep
 from overtone.finetune.config import Config, require_number
 from overtone.finetune.data.mixture import MixedRows
 from overtone.finetune.distributed.process_group import World
@@ -115,7 +115,7 @@ def describe_result(training: Training, reason: str, step: int, seconds: float, 
     yield f"  loss curve   {config.run.dir / 'loss.png'}; all values: {log_path}"
     best_by = BestBy.parse(config.checkpoint.best_by)
     found = checkpoint.read_metric(folder, best_by)
-    best = min(found, key=lambda saved: (-best_by.rank(found[saved]), saved), default=None)
+    best = choose_best_step(found, best_by)
     if best is not None:
         logged = find_best_evaluation(iterate_events(log_path), *best_by)
         yield f"  best step    {describe_best(best, found, logged, require_number(config.checkpoint.every), best_by)}"

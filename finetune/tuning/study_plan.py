@@ -12,12 +12,12 @@ from typing import TypedDict
 from pydantic import BaseModel
 
 from overtone.finetune.addresses import hide_word
-from overtone.finetune.config import AUTO, Config, read_sources
+from overtone.finetune.config import AUTO, Config
 from overtone.finetune.config_sources import Arguments, ConfigSource
 from overtone.finetune.errors import UserError, format_count
 from overtone.finetune.recipe import find_recipe, load_options
 from overtone.finetune.terminal import print_line
-from overtone.finetune.train import check_inputs, find_named_recipe, list_config_files, list_words
+from overtone.finetune.train import check_inputs, find_named_recipe, list_sources, list_words
 from overtone.finetune.tuning import search_space, study_record
 from overtone.finetune.tuning.search_space import Draw, Space
 from overtone.finetune.tuning.study_record import EarlyStopping, StudyDefinition, StudyRecord, TrialRecord
@@ -140,7 +140,7 @@ def check_space(path: Path, arguments: Arguments) -> CheckedSpace:
     if arguments.recipe is None:
         raise UserError("which recipe? give --recipe NAME, for example --recipe voice_clone")
     options = load_options(find_recipe(arguments.recipe))
-    sources = read_sources(list_config_files(arguments), arguments.overrides)
+    sources = list_sources(arguments)
     space = search_space.read_space(path, options)
     search_space.check_values(space, arguments.recipe, options, sources)
     return CheckedSpace(space, arguments.recipe, options, sources)

@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from overtone.finetune.config_diff import flatten
-from overtone.finetune.config_sources import merge, parse_arguments, read_config_file
+from overtone.finetune.config_sources import format_settings, merge, parse_arguments, parse_settings, read_config_file
 from overtone.finetune.errors import UserError
 
 
@@ -65,6 +66,39 @@ def test_the_command_line_is_split() -> None:
     ):
         with pytest.raises(UserError, match=re.escape(message)):
             parse_arguments(argv)
+
+
+def test_settings_of_a_program_become_plain_values_with_their_places() -> None:
+    given = {"train.lr": np.float64(0.5), "data.train": Path("a/b"), "model": {"lora": {"rank": np.int64(3)}}, "log.trackers": ("x", True)}
+    sources = parse_settings(given)
+    assert [source.values for source in sources] == [
+        *({"train": {"lr": 0.5}}, {"data": {"train": "a/b"}}, {"model": {"lora": {"rank": 3}}}, {"log": {"trackers": ["x", True]}})
+    ]
+    assert type(sources[0].values["train"]["lr"]) is float and type(sources[2].values["model"]["lora"]["rank"]) is int
+    place = "settings['model']"
+    assert sources[2].origins == {"model": place, "model.lora": place, "model.lora.rank": place}
+    assert format_settings(given | {"run.dir": "1e5", "train.steps": None}) == [
+        ("train.lr", "0.5"),
+        ("data.train", "a/b"),
+        ("model", "{lora: {rank: 3}}"),
+        ("log.trackers", "[x, true]"),
+        ("run.dir", "'1e5'"),
+        ("train.steps", "null"),
+    ]
+
+
+@pytest.mark.parametrize("value", [Path, {1, 2}, b"bytes", {1: 2}, 2**63, "a\0b", "\ud800", [["x", len]], np.ones(2), 1j])
+def test_a_setting_that_no_file_could_hold_is_refused(value: object) -> None:
+    with pytest.raises(UserError, match=r"^settings\['train\.lr'\] = .* is not a valid config value; give a text, a path, a number"):
+        parse_settings({"train.lr": value})
+
+
+def test_settings_that_never_end_are_refused() -> None:
+    endless: list[object] = []
+    endless.append(endless)
+    for settings in ({"train.lr": endless}, {".".join("a" * 200): 1}, {3: 1}):
+        with pytest.raises(UserError, match=r"^settings\["):
+            parse_settings(settings)  # type: ignore[arg-type]
 
 
 def test_sections_become_dotted_keys() -> None:

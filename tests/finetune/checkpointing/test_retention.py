@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from overtone.finetune.checkpointing import checkpoint
 from overtone.finetune.checkpointing.checkpoint_metadata import parse_state
-from overtone.finetune.checkpointing.retention import SPREAD, BestBy, choose_best, choose_spread, describe_keep
+from overtone.finetune.checkpointing.retention import SPREAD, BestBy, choose_best, choose_best_step, choose_spread, describe_keep
 from overtone.finetune.storage.files import json_bytes
 from tests.finetune import tiny
 
@@ -71,3 +71,9 @@ def test_spread_keeps_the_two_newest_and_the_best() -> None:
     gone = {checkpoint.step_of(Path(name)) for name in checkpoint.choose_surplus(states(evaluations), "spread", "step-00000100", NOWHERE)}
     assert {*evaluations} - gone == choose_spread(evaluations) | {37, 99, 100}
     assert describe_keep("spread") == "the newest 2 and up to 8 over the whole run" and describe_keep(3) == "the newest 3"
+
+
+def test_the_best_step_is_the_first_of_equal_ones() -> None:
+    values = {4: 1.0, 2: 1.0, 6: 3.0}
+    found = (choose_best_step(values, BestBy()), choose_best_step(values, BestBy("accuracy", True)), choose_best_step({}, BestBy()))
+    assert found == (2, 6, None)

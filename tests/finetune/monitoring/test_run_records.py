@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from overtone.finetune.monitoring.run_records import find_best_evaluation, iterate_events, read_json, read_log
+from overtone.finetune.monitoring.run_records import find_best_evaluation, iterate_events, read_history, read_json, read_log
 
 
 def write_log(path: Path, *events: object) -> Path:
@@ -33,3 +33,24 @@ def test_lines_beyond_the_limit_are_passed_over(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log.jsonl", *({"event": "step", "step": step, "text": "x" * step} for step in (1, 1000, 2)))
     assert [event["step"] for event in iterate_events(log, 100)] == [1, 2]
     assert [event["step"] for event in iterate_events(log)] == [1, 1000, 2]
+
+
+def test_the_history_is_that_of_the_launch_that_counts(tmp_path: Path) -> None:
+    """A fresh start in the same folder drops what was there, and a resume what it repeats; lines of others are passed over."""
+    log = write_log(
+        tmp_path / "log.jsonl",
+        {"event": "started", "step": 0},
+        *({"event": "step", "step": step, "loss": 9.0} for step in (1, 2, 3)),
+        {"event": "evaluation", "step": 3, "val/loss": 9.0},
+        {"event": "started", "step": 0},
+        {"event": "evaluation", "step": 0, "val/loss": 5.0, "val/a/loss": 4.0, "time": 3.0},
+        *({"event": "step", "step": step, "loss": float(step)} for step in (1, 2, 3)),
+        {"event": "evaluation", "step": 2, "val/loss": 2.0},
+        {"event": "evaluation", "step": 3, "val/loss": 3.0},
+        {"event": "resumed", "step": 2},
+        {"event": "step", "step": 3, "loss": 0.5},
+        {"event": "step", "step": 4, "loss": "low"},
+    )
+    history = read_history(log)
+    assert history.losses == {1: 1.0, 2: 2.0, 3: 0.5}
+    assert history.evaluations == {0: {"loss": 5.0, "a/loss": 4.0}, 2: {"loss": 2.0}}
