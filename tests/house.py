@@ -261,7 +261,8 @@ def repeated_class_names(house: House) -> list[str]:
 
 
 def imports_of_missing_names(house: House, importers: House) -> list[str]:
-    """Imports in `importers` of a module or a name of the house that does not exist. mypy reads neither tests nor the workshop."""
+    """Imports in `importers` of a module or a name of the house that does not exist. mypy reads no tests, and of the
+    workshop only the benchmarks."""
     modules = {module_name(path): _bound_names(parse(source)) for path, source in house.items()}
     folders = {parent for name in modules for parent in _folders_above(name)}
     complaints = []

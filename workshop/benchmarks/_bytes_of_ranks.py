@@ -117,11 +117,11 @@ def passing_bytes(groups: list[FSDPParamGroup]) -> Iterator[list[int]]:
         look()
         reduced(group, *unused)
 
-    FSDPParamGroup.wait_for_unshard, FSDPParamGroup.post_backward = gather, reduce  # type: ignore[method-assign]
+    FSDPParamGroup.wait_for_unshard, FSDPParamGroup.post_backward = gather, reduce
     try:
         yield peak
     finally:
-        FSDPParamGroup.wait_for_unshard, FSDPParamGroup.post_backward = gathered, reduced  # type: ignore[method-assign]
+        FSDPParamGroup.wait_for_unshard, FSDPParamGroup.post_backward = gathered, reduced
 
 
 @contextmanager
@@ -137,11 +137,11 @@ def waiting_bytes(model: nn.Module) -> Iterator[list[int]]:
         peak[:] = [max(pair) for pair in zip(peak, now, strict=True)]
         collect(bucket)
 
-    Bucket.collect = look  # type: ignore[method-assign]
+    Bucket.collect = look
     try:
         yield peak
     finally:
-        Bucket.collect = collect  # type: ignore[method-assign]
+        Bucket.collect = collect
 
 
 def main(folder: Path) -> None:

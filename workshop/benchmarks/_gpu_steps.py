@@ -168,7 +168,7 @@ def chat_step(training: Training, version: Version, scale: Scale) -> tuple[list[
     lengths = (np.full(max(2, scale.chats // 3), scale.sequence) if version.even else mixed).astype(np.int64)
     train, packing = training.config.train, training.config.data.packing
     micros = batching.micro_batches(Order(0, 1024, train.micro_tokens, 10**9, packing), lengths, epoch=0, window=0)
-    words = int(model.vocabulary)  # type: ignore[arg-type]
+    words = int(model.vocabulary)
     rows: Any = RandomChats([torch.from_numpy(chance.integers(0, words, length)) for length in lengths.tolist()])
     loader = make_loader(training, rows)
     turns = loader.turns(tuple(micros))

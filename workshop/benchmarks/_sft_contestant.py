@@ -23,7 +23,8 @@ from overtone.finetune.data import batching
 from overtone.finetune.distributed import process_group
 from overtone.finetune.training import loop, setup
 from overtone.finetune.training.step import make_loader, train_step
-from overtone.recipes.llm_sft.recipe import RECIPE, load_tokenizer, read
+from overtone.recipes.language.tokenizer import load_tokenizer
+from overtone.recipes.llm_sft.recipe import RECIPE, ChatProcessor, read
 from workshop.benchmarks.order import anonymous_kib
 
 ROWS, POSITIONS = 8, 2048
@@ -89,8 +90,6 @@ def padded_batches(folder: Path) -> Iterator[tuple[dict[str, Tensor], int]]:
 
 
 def read_samples(folder: Path) -> list[Any]:
-    from overtone.recipes.llm_sft.recipe import ChatProcessor
-
     processor = ChatProcessor(load_tokenizer(folder / "base", None), "assistant")
     lines = (folder / "train.jsonl").read_text(encoding="utf-8").splitlines()
     return [read(json.loads(line), processor, folder) for line in lines]
@@ -102,7 +101,7 @@ def trl(folder: Path, packing: bool, steps: int) -> list[tuple[float, int]]:
     from transformers import AutoModelForCausalLM, TrainerCallback
     from trl import SFTConfig, SFTTrainer
 
-    class Clock(TrainerCallback):  # type: ignore[misc]
+    class Clock(TrainerCallback):
         def __init__(self) -> None:
             self.marks: list[float] = []
 

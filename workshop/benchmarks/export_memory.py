@@ -66,8 +66,8 @@ def seconds_of(each: list[dict[str, Any]]) -> float:
 def make(folder: Path, width: int, layers: int) -> tuple[int, int]:
     """A base, the same weights as accelerate keeps those of a sharded model, and text; returns bytes of the largest tensor and of all."""
     import torch
-    import torch.distributed.checkpoint
     from safetensors.torch import save_file
+    from torch.distributed.checkpoint.state_dict_saver import save as save_sharded
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -76,7 +76,7 @@ def make(folder: Path, width: int, layers: int) -> tuple[int, int]:
     files.write_json(folder / "base" / "config.json", shape.to_dict())
     tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
     save_file(tensors, folder / "base" / "model.safetensors", metadata={"format": "pt"})
-    torch.distributed.checkpoint.save({"model": tensors}, checkpoint_id=folder / "sharded", no_dist=True)
+    save_sharded({"model": tensors}, checkpoint_id=folder / "sharded", no_dist=True)
     files.write_jsonl(folder / "train.jsonl", ({"text": "she counted the boats "} for _ in range(8)))
     sizes = [parameter.numel() * 4 for parameter in model.parameters()]
     return max(sizes), sum(sizes)

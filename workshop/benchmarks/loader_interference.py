@@ -76,7 +76,7 @@ class Measured:
             self.seconds.append(time.thread_time() - began)
             return found
 
-        self.loader.turns = timed  # type: ignore[method-assign]  # the loader calls it on its own thread
+        self.loader.turns = timed  # the loader calls it on its own thread
 
 
 class Tokenizing(Loader):

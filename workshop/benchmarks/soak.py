@@ -274,7 +274,7 @@ def draw(series: Series, steps: list[tuple[float, float]]) -> bytes:
 
     figure = Figure(figsize=(9, 5.5), layout="constrained")
     axes: Any = figure.subplots(2, 2)
-    panels = {
+    panels: dict[str, dict[str, Any]] = {
         "memory, MiB": {
             "launcher and 2 ranks": [(one.seconds, one.resident_mib) for one in series.training],
             "server": [(one.seconds, one.resident_mib) for one in series.serving],
