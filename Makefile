@@ -63,12 +63,13 @@ test-workshop: $(STAMP)  ## the quick tests of workshop/: the making of the demo
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile workshop/tests
 
 # Of the slow tests, those that run the benchmarks are left to bench-quick.
-weekly: $(STAMP) $(CHAT)  ## all of workshop/, in hours: its tests, each benchmark in a small setting, the mutants
+weekly: $(STAMP) $(CHAT)  ## all of workshop/, in hours: its tests, each benchmark in a small setting, the mutants, figures of old code
 	$(MAKE) test-workshop
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m slow workshop/tests \
 	    --deselect workshop/tests/benchmarks/test_benchmarks.py::test_a_benchmark_runs_and_writes_its_table
 	$(MAKE) bench-quick
 	$(MAKE) mutants
+	$(BIN)/python -m workshop.stale_figures
 
 mutants: $(STAMP)  ## one-line faults of the product, each of which one test must notice; not part of CI
 	$(BIN)/python -m workshop.mutations
@@ -77,7 +78,7 @@ check: $(STAMP)  ## lint, types, the rules of the house, and whether the mutants
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_house.py workshop/tests/mutations/test_mutants.py
+	$(BIN)/python -m pytest -q tests/test_house.py workshop/tests/mutations/test_mutants.py workshop/tests/test_stale_figures.py
 
 bench: $(STAMP) $(CHAT)  ## one file per claim; each prints its table
 	set -e; for file in workshop/benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python "$$file"; done

@@ -12,6 +12,7 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))
 
 from overtone.finetune.storage import files  # noqa: E402 - the line before makes it importable
+from workshop.stale_figures import find_record  # noqa: E402
 
 HARDWARE, END_OF_HARDWARE = "<!-- hardware: written by workshop/benchmarks/_pages.py -->", "<!-- end of hardware -->"
 HARDWARE_COLUMNS = ("model", "training", "one GPU", "eight GPUs")
@@ -85,7 +86,8 @@ def list_benchmarks() -> str:
 
 def models_page() -> str:
     """docs/models.md: the table of the released models, which quantized bases can be trained, and what works for which architecture."""
-    table = (HERE / "results" / "models_table.md").read_text(encoding="utf-8").strip()
+    text = (HERE / "results" / "models_table.md").read_text(encoding="utf-8")
+    table = text.removesuffix(f"{find_record(text)}\n").strip()
     return f"{HEAD_OF_MODELS}\n{table}\n{QUANTIZED_BASES}{sweep_section()}"
 
 

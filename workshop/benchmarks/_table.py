@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from overtone.finetune.storage import files
+from workshop.stale_figures import find_record, write_record
 
 RESULTS = Path(__file__).parent / "results"
 NOT_YET = "Not measured yet"
@@ -39,12 +40,15 @@ def read_flags(purpose: str | None, parts: Sequence[str] = ()) -> Flags:
     return flags
 
 
-def publish(name: str, flags: Flags, columns: Sequence[str], rows: Sequence[Sequence[object]], note: str) -> None:
-    """Print the table and write it to NAME.md: the command that makes it, the table, and what to know when reading it."""
+def publish(name: str, flags: Flags, columns: Sequence[str], rows: Sequence[Sequence[object]], note: str, is_whole: bool = True) -> None:
+    """Print the table and write it to NAME.md: the command that makes it, the table, what to know when reading it, and which code a full
+    run has measured. Unless the run `is_whole`, that of the earlier run stays."""
     words = f"{' --quick' if flags.quick else ''}{f' --part {flags.part}' if flags.part else ''}"
     command = f"`.venv/bin/python workshop/benchmarks/{name}.py{words}`"
     lines = [columns, ["---"] * len(columns), *rows]
     table = "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
-    text = f"{command}\n\n{table}\n\n{note}\n"
+    path = flags.to / f"{name}.md"
+    of_code = "" if words else write_record(name) if is_whole else find_record(path.read_text(encoding="utf-8") if path.is_file() else "")
+    text = "\n\n".join([command, table, note, *([of_code] if of_code else [])]) + "\n"
     print(text)
-    files.write_text(flags.to / f"{name}.md", text)
+    files.write_text(path, text)

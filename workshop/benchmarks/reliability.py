@@ -72,7 +72,7 @@ def run_trials(flags: _table.Flags, given: argparse.Namespace) -> int:
             first = count.next_seed if given.seed is None else given.seed
             number = missing if given.trials is None else given.trials
             failed += add_trials(flags.to / COUNTS, name, subject, range(first, first + number), end)
-    publish(flags, read_test_rows(flags.to))
+    publish(flags, read_test_rows(flags.to), is_whole=False)
     return 1 if failed else 0
 
 
@@ -124,13 +124,13 @@ def read_test_rows(folder: Path) -> list[list[object]]:
     return [[*row, *[""] * (4 - len(row))] for row in rows if row[0] not in promises]
 
 
-def publish(flags: _table.Flags, tests: list[list[object]]) -> None:
-    """Print and write the table: the promises of the tests, then the seeded trials."""
+def publish(flags: _table.Flags, tests: list[list[object]], is_whole: bool = True) -> None:
+    """Print and write the table: the promises of the tests, then the seeded trials. `is_whole`: whether the tests have just run."""
     from workshop.benchmarks._seeded_trials import KINDS
 
     counts = _trial_counts.read_counts(flags.to / COUNTS)
     rows = [*tests, *_trial_counts.format_rows(counts, {name: kind.promise for name, kind in KINDS.items()})]
-    _table.publish("reliability", flags, _trials.COLUMNS, rows, NOTE)
+    _table.publish("reliability", flags, _trials.COLUMNS, rows, NOTE, is_whole)
 
 
 if __name__ == "__main__":
