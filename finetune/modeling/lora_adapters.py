@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from overtone.finetune.config import Lora
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling.added_parameters import make_generator
+from overtone.finetune.modeling.bitsandbytes_import import hide_package
 from overtone.finetune.storage.strict_json import one_line
 
 ALL_LINEAR = "all-linear"
@@ -32,8 +33,6 @@ DOWN, UP, LENGTHS = ".lora_A.default.weight", ".lora_B.default.weight", ".lora_m
 def inject_adapters(model: nn.Module, lora: Lora, targets: str, excluded: Collection[str] = ()) -> None:
     """Add adapters to the linear layers whose name matches, with parameters on meta, but to none in `excluded`. Raises `UserError` if none
     matches."""
-    from peft import inject_adapter_in_model
-
     pattern = lora.targets or targets
     chosen = [name for name, module in model.named_modules() if takes_adapter(module)]
     if pattern != ALL_LINEAR:
@@ -45,7 +44,8 @@ def inject_adapters(model: nn.Module, lora: Lora, targets: str, excluded: Collec
     # class of transformers: the targets here are exact names.
     config = model.__dict__.pop("config", None)
     try:
-        inject_adapter_in_model(peft_config(lora, chosen), model, low_cpu_mem_usage=True)
+        with import_peft() as peft:
+            peft.inject_adapter_in_model(peft_config(lora, chosen), model, low_cpu_mem_usage=True)
     except ValueError as error:  # such as layers of Mamba mixers, whose weights are read without calling the layer
         raise UserError(f"model.lora.targets {pattern!r}: {one_line(error)}; name other layers") from error
     finally:
@@ -115,16 +115,29 @@ def match_names(pattern: str, names: Iterable[str]) -> list[str]:
 
 def peft_config(lora: Lora, modules: list[str]) -> Any:
     """peft's own config for adapters in exactly these modules."""
-    from peft import LoraConfig
+    with import_peft() as peft:
+        return peft.LoraConfig(
+            r=lora.rank,
+            lora_alpha=lora.alpha,
+            lora_dropout=lora.dropout,
+            use_dora=lora.dora,
+            use_rslora=lora.rslora,
+            target_modules="|".join(map(re.escape, sorted(modules))),  # as a list, a short name would also fit the end of a longer one
+        )
 
-    return LoraConfig(
-        r=lora.rank,
-        lora_alpha=lora.alpha,
-        lora_dropout=lora.dropout,
-        use_dora=lora.dora,
-        use_rslora=lora.rslora,
-        target_modules="|".join(map(re.escape, sorted(modules))),  # as a list, a short name would also fit the end of a longer one
-    )
+
+@contextmanager
+def import_peft() -> Iterator[Any]:
+    """peft, which does not find bitsandbytes while this is open: it would import that, for seconds, and look for quantized layers of its
+    own kind. Ours are others."""
+    with hide_package("bitsandbytes"):
+        import peft
+        from peft.import_utils import is_bnb_available
+
+        try:
+            yield peft
+        finally:
+            is_bnb_available.cache_clear()  # other code of this process may use peft with bitsandbytes
 
 
 @contextmanager

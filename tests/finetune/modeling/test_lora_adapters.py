@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import product
 from pathlib import Path
 
@@ -19,6 +20,20 @@ KINDS = [Lora(rank=3, alpha=5, rslora=rslora, dora=dora) for rslora, dora in pro
 
 def adapted_names(model: nn.Module) -> list[str]:
     return [name for name, _ in model.named_parameters() if lora_adapters.is_adapter(name)]
+
+
+def test_adapters_do_not_import_bitsandbytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its import takes seconds, and prints advice that has nothing to do with the run."""
+    from peft.import_utils import is_bnb_available
+
+    (tmp_path / "bitsandbytes.py").write_text("raise AssertionError('imported for nothing')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    monkeypatch.delitem(sys.modules, "bitsandbytes")
+    is_bnb_available.cache_clear()
+    lora_adapters.inject_adapters(nn.Sequential(nn.Linear(4, 4)), Lora(rank=2, dora=True), "all-linear")
+    assert is_bnb_available(), "other code of this process may use peft with bitsandbytes"
+    is_bnb_available.cache_clear()
 
 
 def test_targets_of_the_config_override_the_recipes(tmp_path: Path) -> None:
