@@ -313,6 +313,12 @@ class Inference:
     its choice by `overtone.finetune.exporting.selection_record.write_selection`. Absent: the checkpoints' evaluations decide."""
     example: tuple[str, ...] = ()
     """Arguments of `finetune generate` for the command that a run prints after its last step: a text to start with."""
+    speech: Callable[[], object] | None = None
+    """Returns the recipe's `SpeechRecipe` (recipes/speech/interface.py), by which programs speak, evaluate and select. Absent: it makes no
+    voice."""
+    load_text_generator: Callable[[Path], object] | None = None
+    """(exported folder) → a `TextGenerator` (recipes/language/text_generator.py), by which programs chat. Absent: the model cannot
+    converse."""
     metrics: SampleMetrics | None = None
     """Metrics of what `sample` returns, besides the means of `Answer.numbers`. Absent: there are only these."""
 

@@ -5,8 +5,24 @@ The functions here do what the commands do (docs/api.md). Each loads what it nee
 
 __version__ = "0.1.0"
 
+from overtone.exporting import export
 from overtone.finetune.errors import UserError
+from overtone.loading import ChatModel, ChatReply, Speech, VoiceModel, load_chat, load_voice
 from overtone.planning import TrainingPlan, plan
 from overtone.training import TrainingRun, open_run, train
 
-__all__ = ["TrainingPlan", "TrainingRun", "UserError", "open_run", "plan", "train"]
+__all__ = [
+    "ChatModel",
+    "ChatReply",
+    "Speech",
+    "TrainingPlan",
+    "TrainingRun",
+    "UserError",
+    "VoiceModel",
+    "export",
+    "load_chat",
+    "load_voice",
+    "open_run",
+    "plan",
+    "train",
+]

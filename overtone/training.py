@@ -127,6 +127,11 @@ def open_run(folder: str | os.PathLike[str]) -> TrainingRun:
     )
 
 
+def locate_run(run: TrainingRun | str | os.PathLike[str]) -> Path:
+    """The folder of a run, or the given folder."""
+    return run.folder if isinstance(run, TrainingRun) else Path(run)
+
+
 @contextmanager
 def free_memory() -> Iterator[None]:
     """At the end, return the memory of the run to this process, whatever it does next. An exception keeps the variables of all functions

@@ -13,7 +13,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from overtone.finetune.addresses import RemoteAddress
 from overtone.finetune.argument_parsing import check_run_exists, parse_arguments, refuse_dataset
@@ -63,57 +65,99 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--push-to-hub", metavar="NAME", help="upload the export to this repository of the Hugging Face Hub")
     parser.add_argument("--private", action="store_true", help="with --push-to-hub: make the repository private if it is created")
     arguments = parse_arguments(parser, argv)
-    if isinstance(arguments.checkpoint, Path):
-        check_run_exists(arguments.checkpoint)
-        refuse_dataset(arguments.checkpoint, "export-dataset")
-    check_hub(arguments)
-    if arguments.best:
-        check_best(arguments)
+    source, place = arguments.checkpoint, arguments.to
+    if isinstance(source, Path):
+        refuse_dataset(source, "export-dataset")
+    options = ExportOptions(
+        form=arguments.format,
+        step=arguments.step,
+        dtype=arguments.dtype,
+        adapter_only=arguments.adapter_only,
+        base_name=arguments.base_name,
+        strength=arguments.strength,
+        best=arguments.best,
+        base=arguments.base,
+        recipe=arguments.recipe,
+        push_to_hub=arguments.push_to_hub,
+        private=arguments.private,
+    )
+    card = export_model(source, place, options)
+    if not options.adapter_only and (command := find_next_command(card, place, options.recipe)):
+        print_line(f"next: {command}")
+    return 0
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What is exported, and how; the fields are the flags of the verb."""
+
+    form: str | None = None
+    step: int | None = None
+    dtype: str | None = None
+    adapter_only: bool = False
+    base_name: str | None = None
+    strength: float | None = None
+    best: bool = False
+    base: Path | None = None
+    recipe: str | None = None
+    push_to_hub: str | None = None
+    private: bool = False
+
+
+def export_model(source: Path | RemoteAddress, place: Path | RemoteAddress, options: ExportOptions) -> dict[str, Any]:
+    """Export a run or a checkpoint to `place`, upload it if that is wanted, and print where it is; returns the export's card.
+
+    Raises `UserError` for what cannot be exported, before any work is done.
+    """
+    if isinstance(source, Path):
+        check_run_exists(source)
+    check_hub(options)
+    if options.best:
+        check_best(source, options)
     announce_torch("the recipe of the run")
     from overtone.finetune.exporting.export import export  # here, since --help and mistakes in the flags need no torch
     from overtone.finetune.exporting.model_card_metadata import describe_target
 
-    if arguments.best:
-        take_selection(arguments)
-    with fetch_and_place(arguments.checkpoint, arguments.step, arguments.to) as (checkpoint, step, target):
-        name = arguments.push_to_hub or describe_target(arguments.to)
-        check_base_name(arguments, checkpoint, step)
-        chosen = arguments.format, step, arguments.dtype, arguments.base, arguments.adapter_only, arguments.recipe, name
-        strength = 1.0 if arguments.strength is None else arguments.strength
-        export(checkpoint, target, *chosen, strength=strength, base_name=arguments.base_name)
-        if isinstance(arguments.to, RemoteAddress):
-            remote.upload(target, arguments.to, CARD)
-        print_line(f"{arguments.to} is ready")
-        if arguments.push_to_hub is not None:
-            print_line(f"uploaded to {hub_upload.push(target, arguments.push_to_hub, arguments.private)}")
-        if not arguments.adapter_only and (command := find_next_command(target, arguments.to, arguments.recipe)):
-            print_line(f"next: {command}")
-    return 0
+    if options.best:
+        source, options = take_selection(source, options)
+    with fetch_and_place(source, options.step, place) as (checkpoint, step, target):
+        name = options.push_to_hub or describe_target(place)
+        check_base_name(options, checkpoint, step)
+        chosen = options.form, step, options.dtype, options.base, options.adapter_only, options.recipe, name
+        strength = 1.0 if options.strength is None else options.strength
+        export(checkpoint, target, *chosen, strength=strength, base_name=options.base_name)
+        if isinstance(place, RemoteAddress):
+            remote.upload(target, place, CARD)
+        print_line(f"{place} is ready")
+        if options.push_to_hub is not None:
+            print_line(f"uploaded to {hub_upload.push(target, options.push_to_hub, options.private)}")
+        return read_json(target / CARD)
 
 
-def check_base_name(arguments: argparse.Namespace, place: Path, step: int | None) -> None:
+def check_base_name(options: ExportOptions, place: Path, step: int | None) -> None:
     """Raise `UserError` if an adapter would be published with a folder of this machine as the name of its base."""
     from overtone.finetune.checkpointing import checkpoint
     from overtone.finetune.exporting.model_card import is_on_hub
 
-    if arguments.base_name is not None and not arguments.adapter_only:
+    if options.base_name is not None and not options.adapter_only:
         raise UserError("--base-name is for --adapter-only: other exports contain the base's weights; remove it")
-    if arguments.push_to_hub is None or not arguments.adapter_only or arguments.base_name is not None:
+    if options.push_to_hub is None or not options.adapter_only or options.base_name is not None:
         return
     state = checkpoint.read_state(checkpoint.find(place, step))
     if not is_on_hub(state):
         raise UserError(
-            f"--push-to-hub {arguments.push_to_hub} --adapter-only: the run was trained from the folder {state['base']['source']}, which "
+            f"--push-to-hub {options.push_to_hub} --adapter-only: the run was trained from the folder {state['base']['source']}, which "
             "nobody else can load and which would be published; give the base's name on the hub, as in --base-name OWNER/MODEL"
         )
 
 
-def find_next_command(exported: Path, place: Path | RemoteAddress, named: str | None) -> str | None:
+def find_next_command(card: dict[str, Any], place: Path | RemoteAddress, named: str | None) -> str | None:
     """The command that tries an export at `place`; None for a URL, and for another format than the recipe's first. `named`: --recipe."""
-    card = read_json(exported / CARD)
-    name = choose_recipe(exported / CARD, card["recipe"], named)
+    if isinstance(place, RemoteAddress):
+        return None
+    name = choose_recipe(place / CARD, card["recipe"], named)
     recipe = load_recipe(find_recipe(name))
-    if isinstance(place, RemoteAddress) or card["format"] != recipe.formats[0] or recipe.inference.generate is None:
+    if card["format"] != recipe.formats[0] or recipe.inference.generate is None:
         return None
     return finetune_command("generate", "--model", place, *recipe.inference.example, *recipe_arguments(name))
 
@@ -138,27 +182,28 @@ def fetch_and_place(
         yield source, step, temporary / target.name if isinstance(target, RemoteAddress) else target
 
 
-def check_best(arguments: argparse.Namespace) -> None:
+def check_best(source: Path | RemoteAddress, options: ExportOptions) -> None:
     """Check what stands beside --best. Raises `UserError`."""
-    for name in ("step", "strength"):
-        if getattr(arguments, name) is not None:
-            raise UserError(f"--best and --{name} {getattr(arguments, name):g}: the selection chose step and strength; give one of the two")
-    if not isinstance(arguments.checkpoint, Path):
-        raise UserError(f"--best: {arguments.checkpoint} is a copy, and selections are not copied; give the folder of the run")
+    for name, value in (("step", options.step), ("strength", options.strength)):
+        if value is not None:
+            raise UserError(f"--best and --{name} {value:g}: the selection chose step and strength; give one of the two")
+    if not isinstance(source, Path):
+        raise UserError(f"--best: {source} is a copy, and selections are not copied; give the folder of the run")
 
 
-def take_selection(arguments: argparse.Namespace) -> None:
-    """Replace run and strength by what `finetune select` chose, and print the reason. Raises `UserError` without a selection."""
+def take_selection(run: Path | RemoteAddress, options: ExportOptions) -> tuple[Path, ExportOptions]:
+    """The checkpoint and the strength that `finetune select` chose, whose reason is printed. Raises `UserError` without a selection."""
     from overtone.finetune.exporting.selection_record import read_selection
 
-    arguments.checkpoint, choice = read_selection(arguments.checkpoint)
-    arguments.strength = choice.strength
+    assert isinstance(run, Path)  # `check_best`
+    checkpoint, choice = read_selection(run)
     print_line(f"step {choice.step} at strength {choice.strength:g}, as selected: {choice.reason}")
+    return checkpoint, replace(options, strength=choice.strength)
 
 
-def check_hub(arguments: argparse.Namespace) -> None:
+def check_hub(options: ExportOptions) -> None:
     """Check the hub flags before the export. Raises `UserError`."""
-    if arguments.push_to_hub is not None:
-        hub_upload.check_repository(arguments.push_to_hub)
-    elif arguments.private:
+    if options.push_to_hub is not None:
+        hub_upload.check_repository(options.push_to_hub)
+    elif options.private:
         raise UserError("--private needs --push-to-hub NAME; add it, or remove --private")

@@ -29,6 +29,7 @@ from overtone.recipes.language.completion_boundary import begin_ids, encode_text
 from overtone.recipes.language.dropped_content import find_dropped
 from overtone.recipes.language.model_loading import load_for_generation
 from overtone.recipes.language.stop_tokens import find_stop_ids
+from overtone.recipes.language.text_generator import AnswerSettings
 from overtone.recipes.ray_generation import check_engine_options, explain_failures, open_engine, run_batches
 
 from .cli_arguments import make_generate_parser
@@ -160,18 +161,9 @@ def sample(folder: Path, prompts: list[str]) -> list[str]:
 
 def make_decoding(arguments: argparse.Namespace) -> Decoding:
     """The settings on the command line. Raises `UserError` for a number that is out of range."""
-    if arguments.max_new_tokens < 1:
-        raise UserError(f"--max-new-tokens {arguments.max_new_tokens}: must be at least 1")
-    if arguments.temperature is not None and arguments.temperature < 0:
-        raise UserError(
-            f"--temperature {arguments.temperature:g}: must not be negative; 0 is greedy, 1 samples with the model's probabilities"
-        )
-    if arguments.top_p is not None and not 0 < arguments.top_p <= 1:
-        raise UserError(f"--top-p {arguments.top_p:g}: must be a probability above 0 and at most 1")
-    if arguments.temperature == 0 and arguments.top_p is not None:
-        raise UserError("--top-p has no effect with --temperature 0, which always takes the most likely token; remove one of them")
-    only_top_p = arguments.temperature is None and arguments.top_p is not None
-    return Decoding(arguments.max_new_tokens, 1.0 if only_top_p else arguments.temperature or 0.0, arguments.top_p or 1.0)
+    settings = AnswerSettings(arguments.max_new_tokens, arguments.temperature, arguments.top_p)
+    settings.check()
+    return Decoding(settings.max_new_tokens, settings.sampling_temperature, settings.top_p or 1.0)
 
 
 def read_prompts(arguments: argparse.Namespace) -> list[str | dict[str, Any]]:
@@ -198,14 +190,18 @@ def _parse_line(line: str, place: str, system: str | None) -> str | dict[str, An
     if not line.lstrip().startswith("{"):
         return line
     try:
-        row = loads_object(line)
-        messages, _ = read_messages({"messages": row.get("messages")})
+        return make_chat_row(loads_object(line), system)
     except UserError as error:
         raise UserError(f"{place}: {error}") from None
+
+
+def make_chat_row(row: dict[str, Any], system: str | None) -> dict[str, Any]:
+    """A row with messages to answer, with the system message added. Raises `UserError` for messages that cannot be answered."""
+    messages, _ = read_messages({"messages": row.get("messages")})
     if messages[-1]["role"] == "assistant":
-        raise UserError(f"{place}: the last message is the assistant's, which the model is to generate; remove it")
+        raise UserError("the last message is the assistant's, which the model is to generate; remove it")
     if system is not None and messages[0]["role"] == "system":
-        raise UserError(f"{place}: the row has a system message and --system gives another; remove one of them")
+        raise UserError("the row has a system message and --system gives another; remove one of them")
     return {**row, "messages": [*_system_messages(system), *messages]}
 
 

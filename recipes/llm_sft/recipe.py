@@ -21,6 +21,7 @@ from overtone.finetune.recipe import Answer, ExportPlan, Inference, Loaded, Reci
 from overtone.recipes.language import causal_lm_loss, collation, loss_assumption_checks
 from overtone.recipes.language.model_loading import load_for_training, sketch_model
 from overtone.recipes.language.sft_tokenization import check_template, list_unused, tokenize_row
+from overtone.recipes.language.text_generator import TextGenerator
 from overtone.recipes.language.tokenizer import check_vocabulary, load_tokenizer, read_template
 from overtone.recipes.transformers_release import describe_old_release
 
@@ -111,6 +112,13 @@ def sample(folder: Path, prompts: list[str]) -> list[Answer]:
     return [Answer(text) for text in generation.sample(folder, prompts)]
 
 
+def load_text_generator(folder: Path) -> TextGenerator:
+    """The chat model of an export."""
+    from .chat_generator import ChatGenerator
+
+    return ChatGenerator(folder)
+
+
 RECIPE = Recipe(
     Options=Options,
     load=load,
@@ -128,6 +136,7 @@ RECIPE = Recipe(
         serve=serve_command.serve,
         sample=sample,
         example=("--prompt", "Who are you?"),
+        load_text_generator=load_text_generator,
     ),
     pack=collation.pack,
     pad=collation.pad,

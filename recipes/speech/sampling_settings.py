@@ -5,7 +5,6 @@ A recipe names its settings in a `SamplingScheme`. A model has them in `generati
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -24,6 +23,9 @@ VALID: dict[str, Callable[[Any], bool]] = {
     "top_k": lambda value: type(value) is int and value >= 0,
     "top_p": lambda value: 0 < value <= 1,
     "repetition_penalty": lambda value: value > 0,
+    "batch": lambda value: value >= 1,
+    "seed": lambda value: value >= 0,
+    "max_seconds": lambda value: 0 < value < float("inf"),
 }
 """End of a setting's name → check of its value."""
 
@@ -64,17 +66,14 @@ class SamplingScheme:
             default = f"(default: from the model's {CONFIG}, else {self.stock[name]})"
             group.add_argument(f"--{name.replace('_', '-')}", type=kind, help=f"{text} {default}")
 
-    def check_options(self, args: argparse.Namespace) -> None:
-        """Raise `UserError` for numbers out of range, also for those that every speech model has."""
-        in_range = {
-            "batch": args.batch >= 1,
-            "seed": args.seed >= 0,
-            "max_seconds": 0 < args.max_seconds < float("inf"),
-            **{name: is_valid(name, value) for name in self.help if (value := getattr(args, name)) is not None},
-        }
-        for name in (name for name, valid in in_range.items() if not valid):
+
+def check_numbers(settings: Mapping[str, Any]) -> None:
+    """Raise `UserError` for a number out of range. `settings`: those of a scheme, and those that every speech model has, by name."""
+    for name, value in settings.items():
+        if not is_valid(name, value):
             hint = "; --greedy always takes the most likely code" if name.endswith("temperature") else ""
-            raise UserError(f"--{name.replace('_', '-')} {getattr(args, name):g} is out of range{hint}")
+            shown = f"{value:g}" if isinstance(value, int | float) else repr(value)
+            raise UserError(f"--{name.replace('_', '-')} {shown} is out of range{hint}")
 
 
 def extend_sampling(sampling: SpeechSampling, kind: type[Extended]) -> Extended:

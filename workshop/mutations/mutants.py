@@ -419,7 +419,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/cli/plan.py",
-        "return 1 if problems else 0",
+        "return 1 if found.problems else 0",
         "return 0",
         "tests/finetune/cli/test_plan.py::test_a_run_that_does_not_fit_has_exit_code_1",
         "`finetune plan … && finetune train …` starts a run that cannot fit",
@@ -2655,8 +2655,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/cli/export.py",
-        "arguments.strength = choice.strength",
-        "arguments.strength = 1.0",
+        "replace(options, strength=choice.strength)",
+        "replace(options, strength=1.0)",
         "tests/finetune/cli/test_select_checkpoint.py::test_the_selected_strength_is_exported",
         "export --best ignores the selected strength",
     ),

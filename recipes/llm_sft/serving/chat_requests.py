@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from overtone.data_prep.chats.chat_messages import Message, MessageError, read_message
 from overtone.finetune.errors import UserError
+from overtone.recipes.language.text_generator import COLDEST
 from overtone.recipes.serving.api_errors import Refusal
 from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 
@@ -24,8 +25,6 @@ LARGEST_SEED = 2**63 - 1
 MESSAGE_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id", "name", "reasoning_content"})
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MOST_STOPS, LONGEST_STOP = 4, 256
-COLDEST = 0.01
-"""Lowest temperature above 0: with less, scores would overflow."""
 
 
 class StreamOptions(BaseModel):

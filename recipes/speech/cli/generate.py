@@ -26,9 +26,10 @@ from overtone.recipes.speech.batch_synthesis import speak_batches
 from overtone.recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling, Voice, VoiceFolder
 from overtone.recipes.speech.marked_audio_encoding import encode_marked_wav, encode_pcm, wav_header
 from overtone.recipes.speech.model_fingerprint import compute_model_key
-from overtone.recipes.speech.passages import PassageJoiner, join_results, split_request
-from overtone.recipes.speech.sampling_settings import SamplingScheme
-from overtone.recipes.speech.spoken_text import SpokenText, describe_total, prepare_request
+from overtone.recipes.speech.passages import join_results, split_request
+from overtone.recipes.speech.sampling_settings import SamplingScheme, check_numbers
+from overtone.recipes.speech.spoken_text import SpokenText, describe_total
+from overtone.recipes.speech.text_speech import PreparedText, prepare_text, speak_passages, stream_passages
 
 from . import synthesis_manifest, text_inputs
 from .text_inputs import TextLine
@@ -60,17 +61,15 @@ class GenerateCommand:
         sampling = make_from_options(self.Sampling, args)
         if args.text_file is not None:
             return speak_file(exported, self.speech.inspect, request, sampling, args)
-        request, cleaned = prepare_request(request, "--text")
-        passages = split_request(request, sampling.max_seconds)
-        check_all(exported, passages)
+        text = prepare_text(exported, request, sampling.max_seconds, "--text")
         if args.out.is_dir():
             example = args.out / "hello.wav"
             raise UserError(f"--out {args.out} is a folder; --text writes one wav file: give its name, as in --out {example}")
         check_replaced(args.out, args.out)
         with closing(exported.open()) as voice:
-            spoken = (stream_one if args.stream else speak_one)(voice, passages, sampling, args.out, exported.folder.name)
-        print_summary(exported.complete(request), sampling, args.out, spoken, len(passages))
-        report_removed([cleaned], args.out)
+            spoken = (stream_one if args.stream else speak_one)(voice, text.passages, sampling, args.out, exported.folder.name)
+        print_summary(exported.complete(text.request), sampling, args.out, spoken, len(text.passages))
+        report_removed([text.cleaned], args.out)
         return 0
 
     def parse(self, argv: list[str]) -> argparse.Namespace:
@@ -79,7 +78,8 @@ class GenerateCommand:
         args = parse_arguments(parser, argv)
         args.text = sys.stdin.read().strip() if args.text == STDIN else args.text or ""
         args.out = args.out or Path("speech.wav" if args.text_file is None else "wavs")
-        self.scheme.check_options(args)
+        own = {name: value for name in self.scheme.help if (value := getattr(args, name)) is not None}
+        check_numbers({"batch": args.batch, "seed": args.seed, "max_seconds": args.max_seconds, **own})
         check_engine_options(args)
         if args.engine != "local" and args.text_file is None:
             raise UserError("--engine ray generates a file of texts; give --text-file FILE instead of --text, or remove --engine")
@@ -148,7 +148,7 @@ def make_from_options(kind: type[Options], args: argparse.Namespace) -> Options:
 
 def speak_one(voice: Voice, passages: list[SpeechRequest], sampling: SpeechSampling, out: Path, model: str) -> SpeechResult:
     """Speak the passages of one text and write one wav file, marked with the name of the model."""
-    spoken = join_results([result for passage in passages for result in voice.speak([passage], sampling)])
+    spoken = speak_passages(voice, passages, sampling)
     data = encode_marked_wav(spoken.wave, spoken.rate, SyntheticMark(model))
     if out == STDOUT:
         sys.stdout.buffer.write(data)
@@ -171,25 +171,6 @@ def stream_one(voice: Voice, passages: list[SpeechRequest], sampling: SpeechSamp
         files.write_blocks(out, blocks)
         files.write_bytes(out, encode_marked_wav(result[0].wave, result[0].rate, SyntheticMark(model)))
     return result[0]
-
-
-def stream_passages(voice: Voice, passages: list[SpeechRequest], sampling: SpeechSampling) -> Generator[np.ndarray, None, SpeechResult]:
-    """As `Voice.stream`, of the passages of one text, joined."""
-    joiner, waves, ended = PassageJoiner(voice.rate, len(passages)), [np.zeros(0, np.float32)], True
-
-    def speak() -> Iterator[np.ndarray | None]:
-        nonlocal ended
-        for passage in passages:
-            result = yield from voice.stream(passage, sampling)
-            ended = ended and result.ended
-            yield None  # the end of the passage
-
-    for chunk in speak():
-        wave = joiner.end_passage() if chunk is None else joiner.feed(chunk)
-        if len(wave):
-            waves.append(wave)
-            yield wave
-    return SpeechResult(np.concatenate(waves), voice.rate, ended)
 
 
 def stream_wav(chunks: Generator[np.ndarray, None, SpeechResult], rate: int, result: list[SpeechResult], model: str) -> Iterator[bytes]:
@@ -234,14 +215,13 @@ def speak_file(
     if args.out == STDOUT or args.out.suffix == ".wav" or args.out.is_file():
         raise UserError(f"--out {args.out}: --text-file writes a folder of wav files; give a folder, as in --out wavs/")
     given = text_inputs.read_lines(args.text_file, defaults)
-    prepared: list[tuple[SpeechRequest, SpokenText]] = []
+    prepared: list[PreparedText] = []
 
     def check(request: SpeechRequest) -> None:
-        prepared.append(prepare_request(request, "the line"))
-        check_all(exported, split_request(prepared[-1][0], sampling.max_seconds))
+        prepared.append(prepare_text(exported, request, sampling.max_seconds, "the line"))
 
     text_inputs.check_lines(given, check)
-    lines = [replace(line, request=request) for line, (request, _) in zip(given, prepared, strict=True)]
+    lines = [replace(line, request=text.request) for line, text in zip(given, prepared, strict=True)]
     model = compute_model_key(exported.folder)
     keys = {line.number: synthesis_manifest.compute_line_key(line.request, sampling, model) for line in lines}
     rows = {number: row for number, row in synthesis_manifest.read_manifest(args.out).items() if row.get("key") == keys.get(number)}
@@ -256,14 +236,8 @@ def speak_file(
         )
     synthesis_manifest.write_manifest(args.out, rows)
     print_file_summary(lines, rows, len(missing), sampling, args.out)
-    report_removed([cleaned for _, cleaned in prepared], args.out)
+    report_removed([text.cleaned for text in prepared], args.out)
     return 0
-
-
-def check_all(exported: VoiceFolder, passages: list[SpeechRequest]) -> None:
-    """Raise `UserError` if the model cannot speak one of the passages of a text."""
-    for passage in passages:
-        exported.check(passage)
 
 
 def speak_lines(

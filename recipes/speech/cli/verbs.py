@@ -15,6 +15,7 @@ from overtone.finetune.recipe import Answer, Inference, MeasuredAnswers, Prepare
 
 if TYPE_CHECKING:
     from overtone.finetune.config import Config
+    from overtone.recipes.speech.interface import SpeechRecipe
 
     from .generate import GenerateCommand
 
@@ -29,6 +30,10 @@ class SpeechVerbs:
     def generate(self, folder: Path, argv: list[str]) -> int:
         """Body of `finetune generate`."""
         return self.load_command().run(folder, argv)
+
+    def load_speech(self) -> SpeechRecipe:
+        """The recipe's voices, for programs."""
+        return self.load_command().speech
 
     def sample(self, folder: Path, prompts: list[str]) -> list[Answer]:
         """Prompts spoken by an export during training."""
@@ -81,6 +86,7 @@ class SpeechVerbs:
             evaluate=self.evaluate,
             select=self.select,
             example=example,
+            speech=self.load_speech,
             metrics=SampleMetrics(self.prepare_metrics, self.measure),
         )
 

@@ -6,13 +6,12 @@ import argparse
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from overtone.finetune.errors import UserError
 from overtone.recipes.speech.interface import SpeechSampling
-from overtone.recipes.speech.sampling_settings import CONFIG, SamplingScheme, extend_sampling
+from overtone.recipes.speech.sampling_settings import CONFIG, SamplingScheme, check_numbers, extend_sampling
 
 SHAPES = ("temperature", "top_k", "top_p")
 SCHEME = SamplingScheme(
@@ -41,16 +40,20 @@ def test_a_request_overrides_the_model_and_the_model_overrides_the_stock_package
 def test_options_are_those_with_help(capsys: pytest.CaptureFixture[str]) -> None:
     parser = argparse.ArgumentParser()
     SCHEME.add_options(parser)
-    usual: dict[str, Any] = {"batch": 1, "seed": 0, "max_seconds": 1.0}
     args = parser.parse_args(["--temperature", "0.5", "--small-top-k", "3"])
     assert vars(args) == {"temperature": 0.5, "small_top_k": 3}
-    SCHEME.check_options(argparse.Namespace(**usual, **vars(args)))
-    for name, value in (("small_top_k", -1), ("batch", 0), ("seed", -1), ("max_seconds", float("nan")), ("temperature", 0.0)):
-        with pytest.raises(UserError, match=rf"--{name.replace('_', '-')} {value:g} is out of range"):
-            SCHEME.check_options(argparse.Namespace(**usual | vars(args) | {name: value}))
     with pytest.raises(SystemExit):
         parser.parse_args(["--help"])
     assert "how many (default: from the model's generation_config.json, else 5)" in " ".join(capsys.readouterr().out.split())
+
+
+def test_numbers_out_of_range_are_refused() -> None:
+    check_numbers({"temperature": 0.5, "small_top_k": 3, "batch": 1, "seed": 0, "max_seconds": 1.0})
+    for name, value in (("small_top_k", -1), ("batch", 0), ("seed", -1), ("max_seconds", float("nan")), ("temperature", 0.0)):
+        with pytest.raises(UserError, match=rf"--{name.replace('_', '-')} {value:g} is out of range"):
+            check_numbers({name: value})
+    with pytest.raises(UserError, match="--seed 'one' is out of range"):
+        check_numbers({"seed": "one"})
 
 
 def test_settings_are_read_from_the_model(tmp_path: Path) -> None:
