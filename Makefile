@@ -7,6 +7,7 @@ CHAT := .venv-chat/.installed
 # The package index has torch 2.11 with its CUDA libraries only: 5 GB for each of the two environments.
 PYTHON312 ?= $(shell python3.12 -c 'import sys; print(sys.executable)' 2>/dev/null || echo $(PYTHON))
 GPU_VERSIONS := .venv-gpu-chat/.installed .venv-gpu-voice/.installed
+PATH_OF_USER := $(PATH)
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # Where it is set, each of the hundreds of processes that the tests start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -24,6 +25,9 @@ WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/language tests/recipes/code
 
 .PHONY: demo demo-llm demo-images test test-ci test-all test-chat test-real test-gpu-versions mutants check bench bench-quick gpu-dry bench-check \
     test-workshop weekly
+
+# They print commands to try, which a shell of the user finds.
+demo demo-llm demo-images: export PATH := $(PATH_OF_USER)
 
 demo: $(STAMP)  ## a small trained model learns a new voice; what came of it in runs/demo/summary.json
 	$(BIN)/python -m overtone.recipes.voice_clone.demo

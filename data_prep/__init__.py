@@ -1,6 +1,6 @@
 """Preparation of training data: recordings to clips with transcripts, conversations to chat rows, images. Importing it loads nothing heavy.
 
-The verbs of `python -m data_prep VERB` are in `cli/`. The other folders, in the order of the pipeline:
+The verbs are in `cli/`. The other folders, in the order of the pipeline:
 
 - `recordings/`: the input; `audio/`: reading and decoding it; `segmentation/`: voice activity and cuts; `transcription/`: Whisper
 - `alignment/`: where a text is spoken, and whether it is; `speakers/`: who speaks

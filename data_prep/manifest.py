@@ -6,7 +6,6 @@ kept.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from overtone.data_prep.language_codes import find_language_name
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files, input_files, strict_json
 from overtone.finetune.storage.referenced_files import find_file
@@ -34,8 +34,6 @@ LANGUAGES = {
 AUTO = "auto"
 """Language of rows without a known language."""
 
-TOGETHER = "copy the clips into one folder with: python -m data_prep export {} --root FOLDER --as voice --to NEW"
-
 TRAIN, VAL, REJECTS, SUMMARY, RUN = "train.jsonl", "val.jsonl", "rejects.jsonl", "summary.json", "run.json"
 
 
@@ -54,8 +52,8 @@ def training_command(dataset: Path, recipe: str, base: str | None = None) -> str
     train = copies if (copies := locate_shifted_rows(plain)).is_file() else plain
     val = dataset / VAL
     source = [] if base is None else ["--model.source", base]
-    validation = ["--data.val", str(val)] if val.is_file() and val.stat().st_size else []
-    return shlex.join(["python", "-m", "finetune", "train", "--recipe", recipe, *source, "--data.train", str(train), *validation])
+    validation = ["--data.val", val] if val.is_file() and val.stat().st_size else []
+    return overtone_command("train", "--recipe", recipe, *source, "--data.train", train, *validation)
 
 
 class Quality(BaseModel):
@@ -130,7 +128,7 @@ class ManifestRow(BaseModel):
 
     id: str | None = None
     audio: str = Field(min_length=1)
-    """Path of a mono clip; 24 kHz if written by `data_prep voice`."""
+    """Path of a mono clip; 24 kHz if written by `overtone voice`."""
     text: str = Field(min_length=1)
     speaker: str | None = None
     language: str = AUTO
@@ -152,9 +150,9 @@ class ManifestRow(BaseModel):
     asr: dict[str, str] | None = None
     """Name and scope of the demo Whisper, if it wrote the text."""
     audio_codes: list[list[int]] | None = None
-    """[frames, codebooks] codes of the clip, by the codec that `data_prep codes` was given."""
+    """[frames, codebooks] codes of the clip, by the codec that `overtone codes` was given."""
     time_shift: float | None = None
-    """Seconds of silence before the clip in `audio_codes`, in a copy that `data_prep codes --time-shifts` added; None: the clip itself."""
+    """Seconds of silence before the clip in `audio_codes`, in a copy that `overtone codes --time-shifts` added; None: the clip itself."""
 
 
 class Reject(BaseModel):
@@ -220,9 +218,7 @@ def read_rows(path: Path, speaker: str | None = None) -> Iterator[ManifestRow]:
 def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line number, object) of each non-blank line."""
     if not path.is_file():
-        raise UserError(
-            f"{path} does not exist; create it with: python -m data_prep voice RECORDINGS --out {shlex.quote(str(path.parent))}"
-        )
+        raise UserError(f"{path} does not exist; create it with: {overtone_command('voice', 'RECORDINGS', '--out', path.parent)}")
     for number, line in enumerate(input_files.read_lines(path), start=1):
         if line.strip():
             yield number, _parse_object(path, number, line)
@@ -271,5 +267,6 @@ def _parse_row(path: Path, number: int, value: dict[str, Any]) -> ManifestRow:
         first = error.errors()[0]
         raise UserError(f"{path}:{number}: {'.'.join(map(str, first['loc']))}: {first['msg']}; correct or remove the line") from error
     except UserError as error:
-        raise UserError(f"{path}:{number}: audio: {error}; {TOGETHER.format(shlex.quote(str(path)))}") from error
+        command = overtone_command("export-dataset", path, "--root", "FOLDER", "--as", "voice", "--to", "NEW")
+        raise UserError(f"{path}:{number}: audio: {error}; copy the clips into one folder with: {command}") from error
     return row

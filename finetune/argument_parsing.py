@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-import shlex
 from collections.abc import Collection
 from pathlib import Path
 from typing import NoReturn
 
 from overtone.finetune.addresses import looks_like_url
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage.folder_handles import name_paths
 
@@ -76,4 +76,4 @@ def refuse_dataset(place: Path, verb: str) -> None:
     """Raise `UserError` for a dataset (its folder or a file of rows) where a run is expected. `verb`: the one that reads datasets."""
     rows = place / "train.jsonl" if place.is_dir() else place
     if rows.suffix == ".jsonl" and rows.is_file() and not (place / "checkpoints").is_dir():
-        raise UserError(f"{place}: a dataset, not a run; datasets are read by: overtone {verb} {shlex.quote(str(place))}")
+        raise UserError(f"{place}: a dataset, not a run; datasets are read by: {overtone_command(verb, place)}")

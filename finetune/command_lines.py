@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from overtone.finetune.addresses import hide_word
-from overtone.finetune.recipe import recipe_arguments
 
 PACKAGE = Path(__file__).resolve().parent
+PROGRAM = "overtone"
 VERBS = ("train", "overtone.finetune.train")
 """Words that mark the command of a training, besides the path of train.py."""
-SCRIPTS = ("finetune", "accelerate", "torchrun", "train.py")
-MODULES = ("finetune", "overtone.finetune", "overtone.finetune.train", "accelerate.commands.launch", "torch.distributed.run")
+SCRIPTS = ("overtone", "finetune", "accelerate", "torchrun", "train.py")
+MODULES = ("overtone", "finetune", "overtone.finetune", "overtone.finetune.train", "accelerate.commands.launch", "torch.distributed.run")
 INTERPRETER_FLAGS = ("-u", "-O", "-B", "-I", "-s", "-E")
 
 
@@ -26,15 +26,23 @@ def join_words(words: Iterable[object]) -> str:
     return shlex.join(hide_word(str(word)) for word in words)
 
 
-def finetune_command(verb: str, *words: object) -> str:
-    """A command line of the package."""
-    return join_words(["python", "-m", "finetune", verb, *words])
+def overtone_command(verb: str, *words: object) -> str:
+    """A command line of a verb."""
+    return join_words([*_find_program(), verb, *words])
 
 
-def export_command(run_dir: Path, recipe: str, step: int | None = None) -> str:
-    """The command that exports a run: its newest checkpoint, or that of a step."""
+def _find_program() -> list[str]:
+    """The words that start `overtone` of this environment: its name if a shell finds that one, or its path; without it, the interpreter."""
+    own, found = Path(sys.executable).with_name(PROGRAM), shutil.which(PROGRAM)
+    if own.is_file() and (found is None or not own.samefile(found)):
+        return [str(shorten_path(own))]
+    return ["python", "-m", PROGRAM] if found is None else [PROGRAM]
+
+
+def export_command(run_dir: Path, recipe_arguments: Sequence[str], step: int | None = None) -> str:
+    """The command that exports a run: its newest checkpoint, or that of a step. `recipe_arguments`: as of `overtone.finetune.recipe`."""
     chosen = [] if step is None else ["--step", step]
-    return finetune_command("export", run_dir, *chosen, "--to", exported_folder(run_dir), *recipe_arguments(recipe))
+    return overtone_command("export", run_dir, *chosen, "--to", exported_folder(run_dir), *recipe_arguments)
 
 
 def exported_folder(run_dir: Path) -> Path:

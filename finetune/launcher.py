@@ -1,4 +1,4 @@
-"""`finetune train --launch FILE`: accelerate's launcher in this process, with one message at the end instead of its log and traceback.
+"""`overtone train --launch FILE`: accelerate's launcher in this process, with one message at the end instead of its log and traceback.
 
 The ranks are those of `accelerate launch --config_file FILE finetune/train.py`. Imports no torch before the launch.
 """
@@ -72,7 +72,7 @@ def check_engine(environ: Mapping[str, str]) -> None:
 
 
 def explain_deepspeed(file: object) -> str:
-    command = command_lines.finetune_command("translate", file, "--to", "FOLDER")
+    command = command_lines.overtone_command("translate", file, "--to", "FOLDER")
     return f"uses DeepSpeed; its ZeRO stages are parallel.strategy here. `{command}` writes a launch file and a config that do the same"
 
 

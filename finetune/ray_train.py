@@ -1,4 +1,4 @@
-"""python -m finetune ray-train --recipe NAME --num-workers N [--config FILE …] [--section.key value …]
+"""overtone ray-train --recipe NAME --num-workers N [--config FILE …] [--section.key value …]
 
 Trains a recipe on the workers of a Ray cluster, with the same keys, numbers and checkpoints as `accelerate launch finetune/train.py`. Ray
 restarts the workers after a failure. Run it on a machine of the cluster; for `ray job submit`, as `python finetune/ray_train.py …`.
@@ -30,6 +30,7 @@ from overtone.finetune.errors import UserError, exit_code
 from overtone.finetune.monitoring.run_records import is_finished
 from overtone.finetune.ray_cluster import cluster_checks, cluster_connection
 from overtone.finetune.ray_cluster.verb_arguments import CLUSTER_FLAGS, ClusterOptions, format_arguments, list_local_files
+from overtone.finetune.recipe import recipe_arguments
 from overtone.finetune.storage import files
 from overtone.finetune.terminal import print_line
 from overtone.finetune.train import check_config, load_checked_recipe, print_help, report_overlay
@@ -127,7 +128,7 @@ def report_result(result: Result, run_dir: Path, recipe: str) -> int:
         raise UserError(answer["problem"])
     ended = f"{answer['reason']} at step {answer.get('step')}"
     if is_finished(answer["reason"]):
-        print_line(f"{ended}; next: {export_command(run_dir, recipe)}")
+        print_line(f"{ended}; next: {export_command(run_dir, recipe_arguments(recipe))}")
     else:
         print_line(f"{ended}; the same command resumes from the newest checkpoint:\n  {join_words(sys.orig_argv)}")
     return 0

@@ -233,7 +233,7 @@ class SampleMetrics:
 
 @dataclass(frozen=True)
 class Sketch:
-    """What `finetune plan` needs of a base: its config.json, and neither weights nor data."""
+    """What `overtone plan` needs of a base: its config.json, and neither weights nor data."""
 
     loaded: Loaded
     """As `load` makes it, without a processor."""
@@ -297,7 +297,7 @@ class Inference:
     """What a recipe can do with an exported model."""
 
     generate: Callable[[Path, list[str]], int]
-    """(exported folder, remaining arguments) → exit code, for `finetune generate`."""
+    """(exported folder, remaining arguments) → exit code, for `overtone generate`."""
     chat: Callable[[Path, list[str]], int] | None = None
     """(exported folder, remaining arguments) → exit code, after a conversation in the terminal. Absent: the model cannot converse."""
     serve: Callable[[Mapping[str, Path], list[str]], int] | None = None
@@ -307,12 +307,12 @@ class Inference:
     """(exported folder, prompts) → an answer to each prompt, without randomness, for `sample.every`. Called in a process of its own, on
     the GPU if one is visible to it, else on the CPU. Absent: the config's `sample` section is refused."""
     evaluate: Callable[[Path, list[str]], int] | None = None
-    """(run, checkpoint or exported folder; remaining arguments) → exit code, for `finetune eval-voice`. Absent: it makes no voice."""
+    """(run, checkpoint or exported folder; remaining arguments) → exit code, for `overtone eval-voice`. Absent: it makes no voice."""
     select: Callable[[Path, list[str]], int] | None = None
-    """(run, remaining arguments) → exit code, for `finetune select`: generates with the run's checkpoints, measures the output, and writes
+    """(run, remaining arguments) → exit code, for `overtone select`: generates with the run's checkpoints, measures the output, and writes
     its choice by `overtone.finetune.exporting.selection_record.write_selection`. Absent: the checkpoints' evaluations decide."""
     example: tuple[str, ...] = ()
-    """Arguments of `finetune generate` for the command that a run prints after its last step: a text to start with."""
+    """Arguments of `overtone generate` for the command that a run prints after its last step: a text to start with."""
     speech: Callable[[], object] | None = None
     """Returns the recipe's `SpeechRecipe` (recipes/speech/interface.py), by which programs speak, evaluate and select. Absent: it makes no
     voice."""
@@ -380,11 +380,11 @@ class Recipe(Generic[OptionsT]):
     unit: str = POSITIONS
     """What `length` counts, in the plural, for the console: tokens, frames, images."""
     show: Callable[[Sample, Any], str] | None = None
-    """(sample, processor) → text for a terminal in which what is supervised stands out, for `finetune plan --show-batch`."""
+    """(sample, processor) → text for a terminal in which what is supervised stands out, for `overtone plan --show-batch`."""
     base_folders: tuple[str, ...] = ()
     """Folders in a base that `load`, `read` or `export` reads besides the files at its top; both are part of the base's digest."""
     sketch: Callable[[Config[OptionsT]], Sketch] | None = None
-    """The base in shape only, for `finetune plan`. Absent: `prepare` and `load` are called, and the first rows of the data are read."""
+    """The base in shape only, for `overtone plan`. Absent: `prepare` and `load` are called, and the first rows of the data are read."""
 
 
 def find_recipe(name: str) -> Path:
@@ -443,7 +443,7 @@ def load_options(folder: Path) -> type[BaseModel]:
 
 def load_argument_help(folder: Path) -> dict[str, Callable[[], object]]:
     """`HELP` of the recipe's `verb_help.py`: verb → a function that prints the options which the recipe adds to it. Empty without that
-    file, which lets `finetune generate --help` work without torch, as `recipe.py` may import it."""
+    file, which lets `overtone generate --help` work without torch, as `recipe.py` may import it."""
     return dict(getattr(_import_verb_help(folder), "HELP", {}))
 
 

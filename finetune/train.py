@@ -1,5 +1,5 @@
-"""python -m finetune train --recipe NAME [--config FILE …] [--section.key value …]      one process, on one GPU or on the CPU
-python -m finetune train --launch fsdp2 --recipe NAME …      a process on each visible GPU, by the launch file configs/fsdp2.yaml
+"""overtone train --recipe NAME [--config FILE …] [--section.key value …]      one process, on one GPU or on the CPU
+overtone train --launch fsdp2 --recipe NAME …      a process on each visible GPU, by the launch file configs/fsdp2.yaml
 accelerate launch --config_file configs/fsdp2.yaml finetune/train.py --recipe NAME …      the same by accelerate's own command
 
 The run's folder holds its checkpoints, log and curve; the same command again resumes from the newest good checkpoint.
@@ -36,9 +36,9 @@ from overtone.finetune.training import generation_during_training
 
 EXAMPLES = """
 examples:
-  python -m finetune train --recipe {recipe} --data.train data/me/train.jsonl --data.val data/me/val.jsonl --run.dir runs/me
-  python -m finetune train --recipe {recipe} --config mine.yaml --train.lr 5e-6 --model.lora.rank 16
-  python -m finetune plan --recipe {recipe} --gpus 8                  memory, time and problems, before anything runs"""
+  overtone train --recipe {recipe} --data.train data/me/train.jsonl --data.val data/me/val.jsonl --run.dir runs/me
+  overtone train --recipe {recipe} --config mine.yaml --train.lr 5e-6 --model.lora.rank 16
+  overtone plan --recipe {recipe} --gpus 8                  memory, time and problems, before anything runs"""
 
 
 def main(argv: list[str]) -> int:

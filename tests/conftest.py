@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
 
 # The same examples on every run: a suite that fails now and then teaches people to run it again.
 settings.register_profile("busy machine", deadline=None, derandomize=True)
 settings.load_profile("busy machine")
+
+# As in an activated environment: printed commands are then `overtone …`, and tests may run them as they stand.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+if shutil.which("overtone") is None:
+    raise pytest.UsageError(f"no command overtone here; install it: {sys.executable} -m pip install --no-deps --no-build-isolation -e .")
 
 SLOW_SECONDS = 1800
 """A slow test that takes longer hangs. When the limit is reached the whole session dies, so a busy machine must not come near it."""

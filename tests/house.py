@@ -21,10 +21,10 @@ BELOW = f"{TOP}."
 """Everything is imported below this name. A house's own module names leave it out, except those of the files beside the packages."""
 
 ORDER: tuple[frozenset[str], ...] = (
-    frozenset({"addresses", "errors", "terminal", "worker_start"}),
+    frozenset({"addresses", "errors", "terminal", "worker_start", "command_lines"}),
     frozenset({"argument_parsing", "verb_dispatch", "storage", "config_sources", "config_errors", "config_key_descriptions"}),
     frozenset({"config", "config_diff", "hardware"}),
-    frozenset({"recipe", "command_lines"}),
+    frozenset({"recipe"}),
     frozenset({"distributed"}),
     frozenset({"modeling"}),
     frozenset({"data", "monitoring"}),
@@ -44,6 +44,7 @@ FOR_DATA_PREP = frozenset(
     {
         "addresses",
         "argument_parsing",
+        "command_lines",
         "errors",
         "config",
         "config_sources",

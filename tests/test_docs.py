@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-import overtone.data_prep.__main__
-import overtone.finetune.__main__
+from overtone.__main__ import GROUPS
 from overtone.data_prep.clips.quality_rules import PRESETS
 from overtone.data_prep.pipeline.clip_selection import DUPLICATE, REVIEWED
 from overtone.finetune.config import Config
 from overtone.finetune.config_key_descriptions import fields
 from overtone.finetune.recipe import built_in_recipes, find_recipe, load_recipe
+from overtone.finetune.verb_dispatch import flatten_groups
 
 ROOT = Path(__file__).parents[1]
 PAGES = {path.relative_to(ROOT).as_posix(): path for pattern in ("*.md", "docs/*.md", "workshop/**/*.md") for path in ROOT.glob(pattern)}
-VERBS = {"finetune": set(overtone.finetune.__main__.VERBS), "data_prep": set(overtone.data_prep.__main__.VERBS)}
+VERBS = flatten_groups(GROUPS)
 CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 
 
@@ -39,10 +39,10 @@ def test_names_that_do_not_exist_are_found(tmp_path: Path) -> None:
         "# A heading: `x`, and more\n"
         "`finetune/attic.py` and `configs/*.yaml`, `--train.speed 3`, `make coffee`, [this](gone.md)\n"
         "[here](#a-heading-x-and-more), [there](page.md#a-heading)\n"
-        "```\npython -m finetune fly --config configs/ddp.yaml --train.lr 1\n```\n",
+        "```\novertone fly --config configs/ddp.yaml --train.lr 1\n```\n",
         encoding="utf-8",
     )
-    assert list(_unknown(page)) == ["gone.md", "page.md#a-heading", "finetune/attic.py", "--train.speed", "make coffee", "finetune fly"]
+    assert list(_unknown(page)) == ["gone.md", "page.md#a-heading", "finetune/attic.py", "--train.speed", "make coffee", "overtone fly"]
 
 
 def _unknown(page: Path) -> Iterator[str]:
@@ -56,9 +56,7 @@ def _unknown(page: Path) -> Iterator[str]:
     yield from (f"--{key}" for key in re.findall(r"--([a-z_]+\.[a-z_.]+)", code) if key not in _keys())
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     yield from (f"make {target}" for target in re.findall(r"\bmake ([\w-]+)", code) if target not in targets)
-    for package, verb in re.findall(r"python -m (finetune|data_prep) ([a-z][\w-]*)", code):
-        if verb not in VERBS[package]:
-            yield f"{package} {verb}"
+    yield from (f"overtone {verb}" for verb in re.findall(r"(?<!/)\bovertone ([a-z][\w-]*)", code) if verb not in VERBS)
 
 
 def _leads_somewhere(page: Path, link: str) -> bool:
@@ -69,6 +67,19 @@ def _leads_somewhere(page: Path, link: str) -> bool:
         return target.exists()
     headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
     return anchor in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_texts_name_the_command_that_every_installation_has() -> None:
+    """`python -m finetune` needs a clone, and `finetune` lacks the verbs of data."""
+    former = re.compile(rf"(?<![\w./])(?:finetune|data_prep) (?:{'|'.join(VERBS)})(?![\w-])")
+    assert former.search("run `python -m finetune train`") and former.search("data_prep voice") and not former.search("a finetune training")
+    folders = ("finetune", "data_prep", "recipes", "configs", "docs", "workshop")
+    paths = [
+        path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md", ".yaml", ".html", ".sh", ".json")
+    ]
+    texts = {path: path.read_text(encoding="utf-8") for path in [*paths, *ROOT.glob("*.md")]}
+    assert len(texts) > 600
+    assert [f"{path}: {found[0]}" for path, text in texts.items() for found in former.finditer(text)] == []
 
 
 def test_the_messages_of_the_troubleshooting_page_are_those_of_the_source() -> None:

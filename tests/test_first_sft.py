@@ -19,7 +19,7 @@ from tests.recipes.llm_sft import tiny_runs
 
 PAGE = (ROOT / "docs" / "first_sft.md").read_text(encoding="utf-8")
 NEEDS_A_PERSON = "hf auth login"
-STEPS = ["data_prep text", "finetune plan", "finetune train", "finetune export", "finetune generate", "finetune chat", "--push-to-hub"]
+STEPS = ["overtone text", "overtone plan", "overtone train", "overtone export", "overtone generate", "overtone chat", "--push-to-hub"]
 
 
 def commands() -> list[str]:
@@ -65,12 +65,12 @@ def test_the_commands_run_in_order(tmp_path: Path) -> None:
             )
             assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
             output[step] = done.stdout
-            if step == "data_prep text":  # two chats are too few for a validation set
+            if step == "overtone text":  # two chats are too few for a validation set
                 shutil.copy(tmp_path / "chats" / "train.jsonl", tmp_path / "chats" / "val.jsonl")
         assert "README.md" in hub.repositories["me/my-model"] and hub.private["me/my-model"]
-    assert "2 rows read" in output["data_prep text"]
-    assert "the first micro-batch" in output["finetune plan"]
-    assert output["finetune generate"] == "I am a machine.\n" and "> And to you.\n" in output["finetune chat"]
+    assert "2 rows read" in output["overtone text"]
+    assert "the first micro-batch" in output["overtone plan"]
+    assert output["overtone generate"] == "I am a machine.\n" and "> And to you.\n" in output["overtone chat"]
     rounds = {event["step"]: event["event"] for event in read_log(tmp_path / "run" / "log.jsonl") if event["event"].startswith("sampl")}
     assert set(rounds) == {50, 60} and rounds[60] == "sampled"
     assert {path.name for path in (tmp_path / "exports").iterdir()} == {"mine", "published"}

@@ -20,7 +20,7 @@ from workshop.benchmarks import _pages
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 LAB_BOOK = ROOT / "workshop" / "lab_book"
 PROOFS = (LAB_BOOK / "proofs.md").read_text(encoding="utf-8")
-STEPS = ["data_prep voice", "data_prep codes", "finetune train", "finetune export", "finetune generate"]
+STEPS = ["overtone voice", "overtone codes", "overtone train", "overtone export", "overtone generate"]
 
 
 def blocks() -> list[list[str]]:
@@ -28,7 +28,7 @@ def blocks() -> list[list[str]]:
 
 
 def own_voice() -> list[str]:
-    return next(block for block in blocks() if "data_prep voice" in block[0])
+    return next(block for block in blocks() if "overtone voice" in block[0])
 
 
 def small(command: str, home: Path) -> list[str]:
@@ -69,12 +69,12 @@ def test_the_five_commands_run_in_order(tmp_path: Path) -> None:
 
 
 def test_the_hint_for_several_gpus_names_a_launch_file() -> None:
-    assert "`python -m finetune train --launch fsdp2 …`" in README  # tests/finetune/test_launcher.py starts real processes with --launch
+    assert "`overtone train --launch fsdp2 …`" in README  # tests/finetune/test_launcher.py starts real processes with --launch
     assert (ROOT / "configs" / "fsdp2.yaml").is_file() and "MINUTES" not in README
 
 
 def test_the_commands_for_chats_are_those_that_a_test_runs() -> None:
-    prepare, train, export, chat = next(block for block in blocks() if "data_prep text" in block[0])
+    prepare, train, export, chat = next(block for block in blocks() if "overtone text" in block[0])
     page = (ROOT / "docs" / "first_sft.md").read_text(encoding="utf-8").splitlines()  # tests/test_first_sft.py runs its commands
     assert {prepare, export, chat} <= set(page)
     assert any(line.startswith(train) for line in page)

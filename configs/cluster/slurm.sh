@@ -22,7 +22,7 @@ export MAIN_ADDRESS MAIN_PORT GPUS_PER_NODE LAUNCH_FILE RUN_DIR
 MAIN_ADDRESS=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 MAIN_PORT=$((20000 + SLURM_JOB_ID % 10000))
 GPUS_PER_NODE=${SLURM_GPUS_ON_NODE:-8}
-LAUNCH_FILE=${LAUNCH_FILE:-$(finetune where two_nodes.yaml)} || exit
+LAUNCH_FILE=${LAUNCH_FILE:-$(overtone where two_nodes.yaml)} || exit
 RUN_DIR=${RUN_DIR:-runs/slurm-$SLURM_JOB_ID}
 rm -f "$RUN_DIR/STOP" # of a job that was killed before its run had seen it
 

@@ -1,4 +1,4 @@
-"""Reads the messages of a chat in OpenAI's format: the one reader for `data_prep text`, training, generation and serving.
+"""Reads the messages of a chat in OpenAI's format: the one reader for `overtone text`, training, generation and serving.
 
 A message that was read has no null fields, its content is one text, the arguments of its tool calls are objects, and of all marks that say
 whether an answer is learned it has `"weight": 0` or none.

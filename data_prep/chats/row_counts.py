@@ -1,4 +1,4 @@
-"""Row counts of `data_prep text`: collected while reading, stored in summary.json, printed at the end."""
+"""Row counts of `overtone text`: collected while reading, stored in summary.json, printed at the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from overtone.data_prep.manifest import REJECTS, VAL
 from overtone.finetune.errors import format_count
 from overtone.finetune.storage.strict_json import one_line
 
-MADE_BY = "data_prep text"
+MADE_BY = "overtone text"
 TRAINS, VALIDATES, REJECTED = range(3)
 SAME = "the same as another"
 SHOWN = 12

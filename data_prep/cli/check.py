@@ -1,16 +1,15 @@
 """Check whether a voice dataset can be used for training.
 
-  python -m data_prep check data/me
-  python -m data_prep check official.jsonl --root /data/wavs
+  overtone check-dataset data/me
+  overtone check-dataset official.jsonl --root /data/wavs
 
-Accepts datasets of `data_prep voice` and JSONL files for the official Qwen3-TTS script. Validates every line and decodes every clip
+Accepts datasets of `overtone voice` and JSONL files for the official Qwen3-TTS script. Validates every line and decodes every clip
 (an hour of audio takes about one second on one core). Changes no file. Exit code 0 without problems, 1 with problems.
 """
 
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from overtone.data_prep.dataset.manifest_line_reader import DATASET, ROOT, Manif
 from overtone.data_prep.dataset.row_checks import NOTES, PROBLEMS, Problem, RowFacts
 from overtone.data_prep.manifest import SUMMARY, TRAIN, VAL, ManifestRow
 from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError, exit_code, format_count
 from overtone.finetune.storage.referenced_files import AmbiguousNameError, find_file, is_renamed
 from overtone.finetune.terminal import print_line
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The argument parser."""
-    options = argparse.ArgumentParser(prog="data_prep check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser("overtone check-dataset", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("dataset", type=Path, help=DATASET)
     options.add_argument(
         "--model", help="also check that the codes come from the codec of this model: a folder, or a name on the model hub, as for codes"
@@ -79,7 +79,7 @@ def _run(argv: list[str]) -> int:
     codec = open_codec(options.model) if options.model else None
     checked = check_dataset(find_manifests(options.dataset, "check"), options.root, codec)
     if not checked.lines:
-        raise UserError(f"{options.dataset} has no rows; create some with: python -m data_prep voice RECORDINGS --out FOLDER")
+        raise UserError(f"{options.dataset} has no rows; create some with: {overtone_command('voice', 'RECORDINGS', '--out', 'FOLDER')}")
     notes = {kind: (noun, rest.format(sample_rate=checked.sample_rate)) for kind, (noun, rest) in NOTES.items()}
     problems = [*_format_problems(checked.problems, PROBLEMS, ""), *_format_problems(checked.problems, notes, "note: ")]
     print_line("\n".join([*problems, *_format_totals(checked.rows)]))
@@ -98,7 +98,7 @@ def check_dataset(manifests: list[Path], root: Path | None = None, codec: Codec 
     """Check every line of the manifests, and all lines together.
 
     `root`: folder that paths are relative to; None: the folder of each file. `codec`: the codec that the codes should come from; None:
-    any with the format that `data_prep codes` stored.
+    any with the format that `overtone codes` stored.
     The files are read twice, so that memory holds no codes.
     """
     stored = read_codes_summary(manifests[0].parent)
@@ -175,7 +175,7 @@ def _is_of_other_shape(stored: CodesSummary, codec: Codec) -> bool:
 
 
 def _check_codec(folder: Path, stored: CodesSummary, codec: Codec) -> Iterator[Problem]:
-    """Compare with the codec that `data_prep codes` stored; rows do not contain it. Codes of another shape are one problem."""
+    """Compare with the codec that `overtone codes` stored; rows do not contain it. Codes of another shape are one problem."""
     if stored.codec_digest in (None, codec.digest()):
         return
     difference = f"{stored.code_format}; --model has {read_code_format(codec)}; " if _is_of_other_shape(stored, codec) else ""
@@ -219,14 +219,14 @@ def _format_totals(rows: list[RowFacts]) -> Iterator[str]:
 
 
 def _codes_command(dataset: Path, model: object, *more: str) -> str:
-    return shlex.join(["python", "-m", "data_prep", "codes", str(dataset), "--model", str(model), *more])
+    return overtone_command("codes", dataset, "--model", model, *more)
 
 
 def _format_next_command(options: argparse.Namespace, checked: CheckResult) -> str:
     dataset, root, rows = options.dataset, options.root, checked.rows
     if root:
-        command = ["data_prep", "export", str(dataset), "--root", str(root), "--as", "voice", "--to", "FOLDER"]
-        return f"next: python -m {shlex.join(command)}   (copies all clips into one folder)"
+        command = overtone_command("export-dataset", dataset, "--root", root, "--as", "voice", "--to", "FOLDER")
+        return f"next: {command}   (copies all clips into one folder)"
     if not rows[0].coded:
         speaker = [] if all(row.speaker for row in rows) else ["--speaker", "NAME"]
         return f"next: {_codes_command(dataset, options.model or DEFAULT_MODEL, *speaker)}"

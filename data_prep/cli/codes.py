@@ -1,14 +1,15 @@
 """Encode the clips of a dataset and add the codes to its rows.
 
-  python -m data_prep codes data/me --model Qwen/Qwen3-TTS-12Hz-1.7B-Base
-  python -m data_prep codes official.jsonl --model Qwen/Qwen3-TTS-12Hz-1.7B-Base --speaker me
-  python -m data_prep codes data/me --model sesame/csm-1b
-  python -m data_prep codes data/me --model hubertsiuzdak/snac_24khz
-  python -m data_prep codes data/me --model Qwen/Qwen3-TTS-12Hz-1.7B-Base --time-shifts 7
+  overtone codes data/me --model Qwen/Qwen3-TTS-12Hz-1.7B-Base
+  overtone codes official.jsonl --model Qwen/Qwen3-TTS-12Hz-1.7B-Base --speaker me
+  overtone codes data/me --model sesame/csm-1b
+  overtone codes data/me --model hubertsiuzdak/snac_24khz
+  overtone codes data/me --model Qwen/Qwen3-TTS-12Hz-1.7B-Base --time-shifts 7
 
-Reads datasets of `data_prep voice`, and files of the official Qwen3-TTS script whose clips are under the file's folder (`data_prep export
---root` collects others in one folder). Codes are stored by the content of clip and codec, so another run encodes only what is new. A
-dataset has the codes of one codec at a time: another --model replaces them in the rows, and keeps them in the store.
+Reads datasets of `overtone voice`, and files of the official Qwen3-TTS script whose clips are under the file's folder
+(`overtone export-dataset --root` collects others in one folder). Codes are stored by the content of clip and codec, so another run
+encodes only what is new. A dataset has the codes of one codec at a time: another --model replaces them in the rows, and keeps them in the
+store.
 
 --time-shifts N is for few minutes of speech. It also encodes each training clip N times with silence of a part of a frame before it, which
 gives other codes of the same speech, and writes train.shifted.jsonl: the rows of train.jsonl and their copies, to train on.
@@ -55,7 +56,7 @@ def main(argv: list[str]) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The argument parser."""
-    options = argparse.ArgumentParser(prog="data_prep codes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(prog="overtone codes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("dataset", type=Path, help=DATASET)
     options.add_argument("--model", required=True, help=MODEL)
     options.add_argument("--speaker", metavar="NAME", help="the speaker of rows that name none (files of the official script)")

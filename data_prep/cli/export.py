@@ -1,21 +1,20 @@
 """Export a voice dataset to the layouts of other programs.
 
-  python -m data_prep export data/me --as ljspeech --to me_ljspeech
-  python -m data_prep export official.jsonl --root /data/wavs --as voice --to data/me
+  overtone export-dataset data/me --as ljspeech --to me_ljspeech
+  overtone export-dataset official.jsonl --root /data/wavs --as voice --to data/me
 
 ljspeech     wavs/ID.wav and metadata.csv: id|text|text, or id|speaker|text with several speakers (as Piper reads it)
 audiofolder  train/ and validation/ with metadata.jsonl, for datasets.load_dataset("audiofolder", …)
-voice        the layout of `data_prep voice`: all clips copied into one folder, from anywhere under --root
+voice        the layout of `overtone voice`: all clips copied into one folder, from anywhere under --root
 qwen         train.jsonl for the official Qwen3-TTS scripts: audio, text, ref_audio, language, and audio_codes if present
 
-Accepts datasets of `data_prep voice` and JSONL files for the official script. The new folder appears complete or not at all.
+Accepts datasets of `overtone voice` and JSONL files for the official script. The new folder appears complete or not at all.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from overtone.data_prep.dataset.manifest_line_reader import DATASET, ROOT, find_
 from overtone.data_prep.dataset.row_checks import RowFacts
 from overtone.data_prep.manifest import SUMMARY
 from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError, exit_code, format_count
 from overtone.finetune.storage import files
 from overtone.finetune.storage.referenced_files import find_file
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The argument parser."""
-    options = argparse.ArgumentParser(prog="data_prep export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser("overtone export-dataset", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("dataset", type=Path, help=DATASET)
     options.add_argument("--as", dest="layout", choices=list(FORMATS), required=True, help="output layout, see above")
     options.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="output folder, must not exist")
@@ -68,7 +68,7 @@ def _run(argv: list[str]) -> int:
     checked = check_dataset(manifests, options.root)
     _require_fit(checked, options)
     if not checked.rows:
-        raise UserError(f"{options.dataset} has no rows; create some with: python -m data_prep voice RECORDINGS --out FOLDER")
+        raise UserError(f"{options.dataset} has no rows; create some with: {overtone_command('voice', 'RECORDINGS', '--out', 'FOLDER')}")
     items = _collect_items(manifests, checked.rows, options)
     if options.layout == "qwen" and checked.recipe != DEFAULT_RECIPE:
         items = [replace(item, codes=None) for item in items]
@@ -83,10 +83,9 @@ def _require_fit(checked: CheckResult, options: argparse.Namespace) -> None:
     unfit = UNFIT | (UNFIT_FOR_TRAINING if options.layout in ("qwen", "voice") else set())
     wrong = [problem for problem in checked.problems if problem.kind in unfit]
     if wrong:
-        command = ["python", "-m", "data_prep", "check", str(options.dataset), *(["--root", str(options.root)] if options.root else [])]
+        command = overtone_command("check-dataset", options.dataset, *(["--root", options.root] if options.root else []))
         raise UserError(
-            f"{options.dataset} has {len(wrong)} problems, first at {wrong[0].place}: {wrong[0].detail}; "
-            f"list all with: {shlex.join(command)}"
+            f"{options.dataset} has {len(wrong)} problems, first at {wrong[0].place}: {wrong[0].detail}; list all with: {command}"
         )
 
 
@@ -148,4 +147,4 @@ def format_result(exported: ExportResult, to: Path) -> str:
         lines += [f"{len(exported.skipped)} skipped:", *(f"    {one}" for one in exported.skipped[:SHOWN])]
     if len(exported.skipped) > SHOWN:
         lines.append(f"    … and {len(exported.skipped) - SHOWN} more")
-    return "\n".join([*lines, exported.how_to.format(folder=to, quoted=shlex.quote(str(to)))])
+    return "\n".join([*lines, exported.how_to(to)])

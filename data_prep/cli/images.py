@@ -1,9 +1,9 @@
 """Turn labelled images into a dataset for fine-tuning a classifier.
 
-  python -m data_prep images photos/ --out data/photos
-  python -m data_prep images photos.jsonl --out data/photos
-  python -m data_prep images ethz/food101 --out data/food
-  python -m finetune train --recipe image_classification --data.train data/photos/train.jsonl --data.val data/photos/val.jsonl
+  overtone images photos/ --out data/photos
+  overtone images photos.jsonl --out data/photos
+  overtone images ethz/food101 --out data/food
+  overtone train --recipe image_classification --data.train data/photos/train.jsonl --data.val data/photos/val.jsonl
 
 A source is a folder with a subfolder of images for each label (also below train, val and test), a JSONL file with `image` and `label`, a
 Parquet file, a folder that `datasets` saved, or the name of a dataset on the hub. Every image is decoded: broken ones, duplicates, and
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from overtone.data_prep.images.image_selection import select_images
 from overtone.data_prep.images.image_sources import find_images
 from overtone.data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
 from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError, exit_code
 from overtone.finetune.storage import files, input_files, strict_json
 from overtone.finetune.terminal import print_line
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The argument parser."""
-    options = argparse.ArgumentParser(prog="data_prep images", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(prog="overtone images", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("source", help="folder, JSONL file, Parquet file, or hub name of a dataset (owner/name)")
     options.add_argument(
         "--out", type=Path, required=True, help=f"output folder for images/, {TRAIN}, {VAL}, {REJECTS}, {SUMMARY}, {REPORT}"
@@ -121,6 +121,6 @@ def format_summary(summary: dict[str, Any], out: Path) -> str:
         lines.append("  conflict  " + "; ".join(f"{image['source']} ({image['label']})" for image in group))
     if without := summary["labels_without_validation"]:
         lines.append(f"  warning   no validation image for {len(without):,} labels with one image: {', '.join(without[:5])}")
-    validation = ["--data.val", str(out / VAL)] if summary["val"] else []
-    command = ["python", "-m", "finetune", "train", "--recipe", "image_classification", "--data.train", str(out / TRAIN), *validation]
-    return "\n".join([*lines, f"  report    {out / REPORT}", f"next: {shlex.join(command)}"])
+    validation = ["--data.val", out / VAL] if summary["val"] else []
+    command = overtone_command("train", "--recipe", "image_classification", "--data.train", out / TRAIN, *validation)
+    return "\n".join([*lines, f"  report    {out / REPORT}", f"next: {command}"])

@@ -1,7 +1,7 @@
 """Write an HTML report about a dataset of voice clips or of chats.
 
-  python -m data_prep report data/me
-  python -m data_prep report data/chats --tokenizer Qwen/Qwen3-1.7B
+  overtone report data/me
+  overtone report data/chats --tokenizer Qwen/Qwen3-1.7B
 
 Of a voice: durations kept and rejected, histograms, quality rules, clips to listen to. Of chats: lengths, turns, the share of the text that
 is learned, languages, repetitions, the longest and shortest rows. The report is one self-contained file without network access; open it in
@@ -34,8 +34,8 @@ def main(argv: list[str]) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The argument parser."""
-    options = argparse.ArgumentParser(prog="data_prep report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("folder", type=Path, help="dataset folder of data_prep voice or data_prep text")
+    options = argparse.ArgumentParser(prog="overtone report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("folder", type=Path, help="dataset folder of overtone voice or overtone text")
     options.add_argument("--out", type=Path, metavar="FILE.html", help=f"output file (default: {PAGE} in the dataset)")
     options.add_argument("--tokenizer", metavar="MODEL", help="for chats: folder or hub name of a model whose tokens are counted")
     return options
@@ -68,7 +68,7 @@ def _check_out(out: Path) -> None:
 
 def _is_chats(folder: Path) -> bool:
     if (folder / SUMMARY).is_file() and strict_json.read_object(folder / SUMMARY).get("made_by") == MADE_BY_IMAGES:
-        raise UserError(f"{folder} is a dataset of images, whose report data_prep images has written: {folder / PAGE}")
+        raise UserError(f"{folder} is a dataset of images, whose report overtone images has written: {folder / PAGE}")
     return chat_report.is_chat_dataset(folder)
 
 
@@ -80,7 +80,7 @@ def _render_voice(folder: Path, tokenizer: str | None) -> str:
 
     drift = report_page.compute_drift(dataset)
     if abs(drift) > report_page.TOLERANCE:
-        print_diagnostic(f"warning: the manifests of {folder} and its summary differ by {drift:.2f} s; run data_prep voice again")
+        print_diagnostic(f"warning: the manifests of {folder} and its summary differ by {drift:.2f} s; run overtone voice again")
     return report_page.render_page(dataset)
 
 

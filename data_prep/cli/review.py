@@ -1,8 +1,8 @@
 """Serve a local page for reviewing the clips of a dataset: listen, correct the text, keep or reject.
 
-  python -m data_prep review data/me
+  overtone review data/me
 
-Every decision is written to review.jsonl in the dataset immediately and applies from the next run of `data_prep voice`.
+Every decision is written to review.jsonl in the dataset immediately and applies from the next run of `overtone voice`.
 The page is reachable from this machine only.
 """
 
@@ -27,8 +27,8 @@ def main(argv: list[str]) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The argument parser."""
-    options = argparse.ArgumentParser(prog="data_prep review", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("folder", type=Path, help="dataset folder of data_prep voice")
+    options = argparse.ArgumentParser(prog="overtone review", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("folder", type=Path, help="dataset folder of overtone voice")
     options.add_argument("--port", type=int, default=7860, help="port of the page on this machine (default %(default)s)")
     return options
 

@@ -1,8 +1,8 @@
 """Turn files of conversations into a chat dataset for fine-tuning.
 
-  python -m data_prep text chats.jsonl more/ --out data/chats
-  python -m data_prep text HuggingFaceH4/no_robots --out data/chats
-  python -m finetune train --recipe llm_sft --data.train data/chats/train.jsonl
+  overtone text chats.jsonl more/ --out data/chats
+  overtone text HuggingFaceH4/no_robots --out data/chats
+  overtone train --recipe llm_sft --data.train data/chats/train.jsonl
 
 Sources are files, folders, and names of datasets on the hub, of which the training split is read. Reads .jsonl, .json, .csv, .tsv (each
 also with .gz), .parquet and folders that `datasets` saved, in the shapes messages, ShareGPT, Alpaca, Dolly, question/answer,
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -42,6 +41,7 @@ from overtone.data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
 from overtone.data_prep.recordings.garbled_text import find_utf8_reading
 from overtone.data_prep.recordings.invisible_characters import count_hidden
 from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError, exit_code
 from overtone.finetune.storage import files, input_files, strict_json
 from overtone.finetune.storage.strict_json import one_line
@@ -73,7 +73,7 @@ def main(argv: list[str]) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The argument parser."""
-    options = argparse.ArgumentParser(prog="data_prep text", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(prog="overtone text", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("sources", nargs="+", help="files or folders of conversations, or hub names of datasets (owner/name)")
     options.add_argument("--out", type=Path, required=True, help=f"output folder for {TRAIN}, {VAL}, {REJECTS}, {SUMMARY}")
     exclusive = options.add_mutually_exclusive_group()
@@ -131,9 +131,8 @@ def _run(argv: list[str]) -> int:
     wanted = TextOptions(options.shape, options.val_share, options.val_rows, options.join_turns, columns, reader)
     summary = write_dataset(gathered, options.out, wanted)
     print_line(row_counts.format_summary(summary))
-    data = ["--data.train", str(options.out / TRAIN), *(["--data.val", str(options.out / VAL)] if summary["val"] else [])]
-    command = ["python", "-m", "finetune", "train", "--recipe", "llm_sft", "--model.source", "Qwen/Qwen3-1.7B", *data]
-    print_line(f"next: {shlex.join(command)}")
+    data = ["--data.train", options.out / TRAIN, *(["--data.val", options.out / VAL] if summary["val"] else [])]
+    print_line(f"next: {overtone_command('train', '--recipe', 'llm_sft', '--model.source', 'Qwen/Qwen3-1.7B', *data)}")
     return 0
 
 

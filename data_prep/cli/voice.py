@@ -1,17 +1,16 @@
 """Turn recordings of speech into clips with transcripts.
 
-  python -m data_prep voice my_recordings/ --out data/me --whisper small --speaker me
-  python -m data_prep voice my_recordings/ --out data/me --transcripts --speaker-from folder
+  overtone voice my_recordings/ --out data/me --whisper small --speaker me
+  overtone voice my_recordings/ --out data/me --transcripts --speaker-from folder
 
 Run the same command again at any time: completed work is reused, and the same recordings give byte-identical files. Ctrl-C finishes the
-recordings in progress, then stops. Decisions made in `data_prep review` apply to every run.
+recordings in progress, then stops. Decisions made in `overtone review` apply to every run.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-import shlex
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -74,6 +73,7 @@ from overtone.data_prep.transcription import faster_whisper_engine, whisper_engi
 from overtone.data_prep.transcription.whisper_languages import WHISPER_OPTION
 from overtone.finetune.addresses import RemoteAddress
 from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError, exit_code, format_count
 from overtone.finetune.storage import files, remote
 from overtone.finetune.storage.synthetic_audio_mark import find_synthetic_mark
@@ -98,7 +98,7 @@ def main(argv: list[str]) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The argument parser."""
-    options = argparse.ArgumentParser(prog="data_prep voice", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(prog="overtone voice", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument(
         "recordings",
         type=remote.parse_place,
@@ -527,7 +527,7 @@ def _print_ignored(options: argparse.Namespace, sources: list[RecordingSource]) 
     if others:
         print_line(f"ignored, not recordings: {format_counts(others)}")
     if others[".parquet"]:
-        print_line("a Parquet file with sound, beside recordings, is read if it is given itself: python -m data_prep voice FILE.parquet …")
+        print_line("a Parquet file with sound, beside recordings, is read if it is given itself: overtone voice FILE.parquet …")
 
 
 def _describe_stale_decisions(stale: list[str]) -> list[Notice]:
@@ -548,7 +548,6 @@ def _print_next_steps(summary: duration_accounting.Summary, out: Path) -> None:
     if not summary.clips:
         raise UserError(f"no clip was kept; most frequent reasons: {', '.join(reasons[:3]) or 'none'}; see {out / manifest.REJECTS}")
     print_notices(duration_accounting.list_result_notices(summary))
-    quoted = shlex.quote(str(out))
-    print_line(f"report: python -m data_prep report {quoted}")
-    print_line(f"next: python -m data_prep codes {quoted} --model {DEFAULT_MODEL}")
+    print_line(f"report: {overtone_command('report', out)}")
+    print_line(f"next: {overtone_command('codes', out, '--model', DEFAULT_MODEL)}")
     print_line(f"      {suggest_other_models()}")

@@ -167,7 +167,7 @@ def _encode_batch(codec: LoadedCodec, rate: int, batch: list[ClipToEncode]) -> l
 
 
 def _read_samples(clip: ClipToEncode, rate: int) -> Samples:
-    """[n] at `rate`, after the zeros of the shift. A constant offset, which `data_prep voice` removes from recordings, is kept here, as the
+    """[n] at `rate`, after the zeros of the shift. A constant offset, which `overtone voice` removes from recordings, is kept here, as the
     official script does.
 
     Raises `AudioError`.

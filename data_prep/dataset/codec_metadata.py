@@ -1,8 +1,7 @@
-"""codes/summary.json, in which `data_prep codes` records the codec of a dataset's codes: rows hold the codes alone."""
+"""codes/summary.json, in which `overtone codes` records the codec of a dataset's codes: rows hold the codes alone."""
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from overtone.data_prep.audio_codecs.interface import Codec, CodeFormat, read_co
 from overtone.data_prep.audio_codecs.selection import DEFAULT_FORMAT, DEFAULT_RECIPE, RECIPES
 from overtone.data_prep.dataset.clip_encoding import STORE
 from overtone.data_prep.manifest import SUMMARY
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage.strict_json import read_object
 
@@ -26,7 +26,7 @@ class CodesSummary:
     recipe: str
     """The recipe that trains on the codes."""
     codec_digest: str | None
-    """None if `data_prep codes` never ran: the codes are assumed to be those of the default codec."""
+    """None if `overtone codes` never ran: the codes are assumed to be those of the default codec."""
     entries: dict[str, Any]
     """Entries of the file about the codec."""
 
@@ -64,5 +64,5 @@ def _parse_format(path: Path, stored: Any) -> CodeFormat:
 
 
 def _make_error(path: Path, key: str, stored: Any) -> UserError:
-    dataset = shlex.quote(str(path.parent.parent))
-    return UserError(f"{path}: {key} {stored!r} is not what this version writes; run: python -m data_prep codes {dataset} --model MODEL")
+    command = overtone_command("codes", path.parent.parent, "--model", "MODEL")
+    return UserError(f"{path}: {key} {stored!r} is not what this version writes; run: {command}")

@@ -5,6 +5,7 @@ All paths in the written files are relative to that folder, so it can be moved.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from overtone.data_prep.audio.stream_reader import is_joined
 from overtone.data_prep.audio.waveform import MASTER_RATE, convert_to_int16, encode_pcm_file, read_audio
 from overtone.data_prep.audio_codecs.selection import DEFAULT_MODEL
 from overtone.data_prep.manifest import AUTO, TRAIN, VAL, ManifestRow
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files, input_files
 from overtone.finetune.storage.synthetic_audio_mark import make_comment_of_copy
@@ -54,8 +56,8 @@ class ExportResult:
     items: list[ExportItem]
     skipped: list[str]
     """Location and reason of each skipped row."""
-    how_to: str
-    """How to use the export; `{folder}` stands for its path, `{quoted}` for the same in a command."""
+    how_to: Callable[[Path], str]
+    """The path of the export → how to use it."""
 
 
 def write_ljspeech(items: list[ExportItem], folder: Path) -> ExportResult:
@@ -73,7 +75,8 @@ def write_ljspeech(items: list[ExportItem], folder: Path) -> ExportResult:
             files.write_in_place(folder / name, "".join(f"{'|'.join(fields)}\n" for fields in lines).encode())
     skipped = [f"{item.place}: the text contains |, the field separator of metadata.csv" for item in items if "|" in item.row.text]
     meaning = "id|speaker|text" if several else "id|text|text"
-    return ExportResult(fit, skipped, f"metadata.csv has lines {meaning} (validation: metadata_val.csv); wavs/ is {MASTER_RATE} Hz")
+    how_to = f"metadata.csv has lines {meaning} (validation: metadata_val.csv); wavs/ is {MASTER_RATE} Hz"
+    return ExportResult(fit, skipped, lambda _: how_to)
 
 
 def _make_fields(item: ExportItem, several: bool) -> list[str]:
@@ -96,7 +99,7 @@ def write_audiofolder(items: list[ExportItem], folder: Path) -> ExportResult:
         beside = [item for item in items if item.validates == validates]
         if beside:
             files.write_jsonl(folder / split / "metadata.jsonl", _write_audiofolder_clips(beside, columns, folder / split))
-    return ExportResult(items, [], 'datasets.load_dataset("audiofolder", data_dir="{folder}")')
+    return ExportResult(items, [], lambda to: f'datasets.load_dataset("audiofolder", data_dir="{to}")')
 
 
 def _write_audiofolder_clips(items: list[ExportItem], columns: list[str], folder: Path) -> Iterator[dict[str, Any]]:
@@ -131,11 +134,11 @@ def write_qwen(items: list[ExportItem], folder: Path) -> ExportResult:
     script = f"sft_12hz.py --train_jsonl {TRAIN}"
     if items[0].codes is None:
         script = f"prepare_data.py --input_jsonl {TRAIN} --output_jsonl train_with_codes.jsonl"
-    return ExportResult(items, [], f"cd {{folder}} && python …/Qwen3-TTS/finetuning/{script} …")
+    return ExportResult(items, [], lambda to: f"cd {shlex.quote(str(to))} && python …/Qwen3-TTS/finetuning/{script} …")
 
 
 def write_voice(items: list[ExportItem], folder: Path) -> ExportResult:
-    """Write the layout of `data_prep voice`: clips/ID.flac from clips anywhere on disk; rows keep all their fields, codes included."""
+    """Write the layout of `overtone voice`: clips/ID.flac from clips anywhere on disk; rows keep all their fields, codes included."""
     clips = {item.clip: f"clips/{item.name}.flac" for item in items}
     foreign = dict.fromkeys(item.reference for item in items if item.reference and item.reference not in clips)
     places = clips | {path: f"refs/{number:04d}.wav" for number, path in enumerate(foreign) if path}
@@ -145,9 +148,10 @@ def write_voice(items: list[ExportItem], folder: Path) -> ExportResult:
         beside = [item for item in items if item.validates == validates]
         if beside:
             files.write_jsonl(folder / name, (_make_dataset_row(item, places) for item in beside))
-    speaker = "" if all(item.row.speaker for item in items) else " --speaker NAME"
-    command = f"codes {{quoted}} --model {DEFAULT_MODEL}{speaker}" if any(item.codes is None for item in items) else "check {quoted}"
-    return ExportResult(items, [], f"next: python -m data_prep {command}")
+    if all(item.codes is not None for item in items):
+        return ExportResult(items, [], lambda to: f"next: {overtone_command('check-dataset', to)}")
+    speaker = [] if all(item.row.speaker for item in items) else ["--speaker", "NAME"]
+    return ExportResult(items, [], lambda to: f"next: {overtone_command('codes', to, '--model', DEFAULT_MODEL, *speaker)}")
 
 
 def _make_dataset_row(item: ExportItem, places: Mapping[Path, str]) -> dict[str, Any]:

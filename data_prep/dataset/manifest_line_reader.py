@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from pydantic import ValidationError
 
 from overtone.data_prep.manifest import REJECTS, TRAIN, VAL, ManifestRow
 from overtone.data_prep.recordings.ljspeech_metadata import NAMES
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import input_files, strict_json
 
@@ -47,9 +47,9 @@ def find_manifests(given: Path, verb_of_runs: str | None = None) -> list[Path]:
     if found:
         return found
     if not given.is_dir():
-        raise UserError(f"{given} does not exist; create it with: python -m data_prep voice RECORDINGS --out {shlex.quote(str(given))}")
+        raise UserError(f"{given} does not exist; create it with: {overtone_command('voice', 'RECORDINGS', '--out', given)}")
     if verb_of_runs is not None and (given / "checkpoints").is_dir():
-        raise UserError(f"{given}: a run, not a dataset; runs are read by: overtone {verb_of_runs} {shlex.quote(str(given))}")
+        raise UserError(f"{given}: a run, not a dataset; runs are read by: {overtone_command(verb_of_runs, given)}")
     raise UserError(f"{given}: no {TRAIN} in it; {_suggest_input(given)}")
 
 
@@ -58,7 +58,7 @@ def _suggest_input(folder: Path) -> str:
     if others:
         return f"it holds {', '.join(others)}: give one of these"
     if any((folder / name).is_file() for name in NAMES):
-        return f"its {NAMES[0]} is read by: python -m data_prep voice {shlex.quote(str(folder))} --transcripts --out FOLDER"
+        return f"its {NAMES[0]} is read by: {overtone_command('voice', folder, '--transcripts', '--out', 'FOLDER')}"
     return "give a dataset folder, or a JSONL file of {audio, text, …}"
 
 
@@ -79,7 +79,7 @@ def _parse_line(manifest: Path, number: int, line: bytes) -> ManifestLine:
     if "audio" not in value and any(key in value for key in TEXT_KEYS):
         raise UserError(
             f"{manifest}:{number}: a chat row, not a speech row; check and prepare such files with: "
-            f"python -m data_prep text {shlex.quote(str(manifest))} --out FOLDER"
+            f"{overtone_command('text', manifest, '--out', 'FOLDER')}"
         )
     return _parse_row(manifest, number, value)
 

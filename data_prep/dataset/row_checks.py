@@ -1,4 +1,4 @@
-"""Checks of `data_prep check`: rows of a voice dataset and their decoded clips in, problems out; one function per check."""
+"""Checks of `overtone check-dataset`: rows of a voice dataset and their decoded clips in, problems out; one function per check."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NOTES = {
     "channels": ("clip", "with several channels: their mean is used, or the clean one beside noise or silence"),
     "ref_rate": ("reference clip", f"not at {MASTER_RATE} Hz, rejected by the official script; export --as qwen converts such clips"),
     "assumed_codec": ("dataset", "whose codec is not recorded"),
-    "invisible": ("row", "whose text has invisible characters; `data_prep codes` removes them"),
+    "invisible": ("row", "whose text has invisible characters; `overtone codes` removes them"),
     "no_speaker": ("row", "without a speaker: use --speaker NAME in later commands"),
     "renamed": ("path", "found in another Unicode form, in another case or with other separators"),
     "same_recording": ("validation row", "from a recording that also has training rows, from other parts"),

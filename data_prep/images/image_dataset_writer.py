@@ -11,7 +11,7 @@ from overtone.data_prep.images.image_selection import LabelledDataset, shorten_r
 from overtone.data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
 from overtone.finetune.storage import files
 
-MADE_BY = "data_prep images"
+MADE_BY = "overtone images"
 REPORT, LABELS = "report.html", "labels.json"
 
 

@@ -121,7 +121,7 @@ class ChatFigures:
 
 
 def is_chat_dataset(folder: Path) -> bool:
-    """Whether a folder was written by `data_prep text`, or has rows of chats."""
+    """Whether a folder was written by `overtone text`, or has rows of chats."""
     if (folder / SUMMARY).is_file():
         return bool(strict_json.read_object(folder / SUMMARY).get("made_by") == MADE_BY)
     row: dict[str, Any] = next(manifest.read_lines(folder / TRAIN), (0, {}))[1] if (folder / TRAIN).is_file() else {}
@@ -135,7 +135,7 @@ def read_figures(folder: Path, count_tokens: CountTokens | None) -> ChatFigures:
         for row in _read_rows(folder / name):
             figures.add(name, row, count_tokens)
     if not figures.rows:
-        raise UserError(f"{folder}: no rows in {TRAIN} or {VAL}; run data_prep text again")
+        raise UserError(f"{folder}: no rows in {TRAIN} or {VAL}; run overtone text again")
     return figures
 
 

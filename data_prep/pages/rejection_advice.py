@@ -39,7 +39,7 @@ ADVICE = {
     "background_sound": "Record in a quiet room, without music; a separator of vocals may help, but leaves traces that a model learns. "
     "If you hear the voice alone, keep it in review.",
     "clipped": "Record at a lower level. Clipped takes cannot be repaired well.",
-    "codec_error": "See the detail in rejects.jsonl, then run data_prep codes again.",
+    "codec_error": "See the detail in rejects.jsonl, then run overtone codes again.",
     "crashed": "Run again; if it fails again, convert it to WAV or FLAC and check that there is enough memory.",
     "cut_in_sound": "There is no pause where the text ends. Transcripts with exact times or a larger --longest help.",
     "decoder_crashed": CONVERT,

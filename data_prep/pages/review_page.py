@@ -1,4 +1,4 @@
-"""Gradio page of `data_prep review`: plays one clip at a time; each decision is on disk before the next clip is shown."""
+"""Gradio page of `overtone review`: plays one clip at a time; each decision is on disk before the next clip is shown."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ DECIDING: tuple[tuple[Action, str, Literal["primary", "secondary"]], ...] = (
     ("keep", "Keep (K)", "primary"),
 )
 HINT = (
-    "Decisions apply from the next run of `python -m data_prep voice`. Keep overrides the quality rules; a clip with a saved text is "
+    "Decisions apply from the next run of `overtone voice`. Keep overrides the quality rules; a clip with a saved text is "
     "checked again with that text. Space plays; the arrow keys go to the next and previous clip."
 )
 

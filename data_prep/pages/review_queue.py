@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
@@ -11,6 +10,7 @@ from overtone.data_prep.clips.review_decisions import Action, Decision
 from overtone.data_prep.pages import voice_dataset_loader
 from overtone.data_prep.pages.quality_rule_effects import Weakness, build_candidate_clips, find_weaknesses, list_rules
 from overtone.data_prep.pages.voice_dataset_loader import Dataset, ReportClip
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError
 
 ALL, KEPT, REJECTED, OPEN, DECIDED = "all clips", "kept", "rejected", "not decided yet", "decided"
@@ -36,8 +36,7 @@ def build_queue(dataset: Dataset) -> ReviewQueue:
     }
     if not clips:
         raise UserError(
-            f"{dataset.folder} has no clips with audio; create it with: "
-            f"python -m data_prep voice RECORDINGS --out {shlex.quote(str(dataset.folder))}"
+            f"{dataset.folder} has no clips with audio; create it with: {overtone_command('voice', 'RECORDINGS', '--out', dataset.folder)}"
         )
     return ReviewQueue(clips, find_weaknesses(build_candidate_clips(dataset), list_rules(dataset)))
 

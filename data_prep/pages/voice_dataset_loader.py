@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from pydantic import ValidationError
 from overtone.data_prep import manifest
 from overtone.data_prep.dataset.duration_accounting import Summary
 from overtone.data_prep.manifest import AUTO, ManifestRow, Quality, Reject
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files, input_files, strict_json
 from overtone.finetune.storage.referenced_files import find_file
@@ -42,7 +42,7 @@ class ReportClip:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset folder of `data_prep voice`."""
+    """A dataset folder of `overtone voice`."""
 
     folder: Path
     summary: Summary
@@ -53,9 +53,7 @@ class Dataset:
 def read_dataset(folder: Path) -> Dataset:
     """Load a dataset. Raises `UserError` with file and line for missing or invalid data, or a path outside the folder."""
     if not folder.is_dir():
-        raise UserError(
-            f"{folder} is not a folder; create a dataset with: python -m data_prep voice RECORDINGS --out {shlex.quote(str(folder))}"
-        )
+        raise UserError(f"{folder} is not a folder; create a dataset with: {overtone_command('voice', 'RECORDINGS', '--out', folder)}")
     summary = _read_summary(folder / manifest.SUMMARY)
     kept = [_convert_row(row) for name in (manifest.TRAIN, manifest.VAL) for row in _read_rows(folder / name)]
     return Dataset(folder, summary, kept, list(_read_rejects(folder / manifest.REJECTS)))
@@ -70,13 +68,13 @@ def _read_summary(path: Path) -> Summary:
     try:
         return Summary.model_validate(strict_json.loads(input_files.read_bytes(path)))
     except FileNotFoundError:
-        command = f"python -m data_prep voice RECORDINGS --out {shlex.quote(str(path.parent))}"
+        command = overtone_command("voice", "RECORDINGS", "--out", path.parent)
         raise UserError(
             f"{path} does not exist: the folder is not a dataset, or its run is not complete; create it with: {command}"
         ) from None
     except (ValueError, ValidationError) as error:
         first = strict_json.first_line(error)
-        raise UserError(f"{path}: not a summary of data_prep voice ({first}); run data_prep voice again") from error
+        raise UserError(f"{path}: not a summary of overtone voice ({first}); run overtone voice again") from error
 
 
 def _read_rows(path: Path) -> Iterator[ManifestRow]:
@@ -92,7 +90,7 @@ def _read_rejects(path: Path) -> Iterator[ReportClip]:
             if reject.audio:
                 files.resolve_under(path.parent, reject.audio)
         except (ValidationError, UserError) as error:
-            raise UserError(f"{path}:{number}: not a row of rejects.jsonl ({error}); run data_prep voice again") from error
+            raise UserError(f"{path}:{number}: not a row of rejects.jsonl ({error}); run overtone voice again") from error
         yield _convert_reject(reject)
 
 

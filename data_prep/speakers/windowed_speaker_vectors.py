@@ -106,6 +106,6 @@ def list_windows(region: Region) -> list[tuple[int, int]]:
 def _convert_rate(samples: Samples, rate: int, wanted: int) -> Samples:
     if rate == wanted:
         return samples
-    import soxr  # of the extra `speech`; `data_prep export` imports this module without it
+    import soxr  # of the extra `speech`; `overtone export-dataset` imports this module without it
 
     return np.asarray(soxr.resample(samples, rate, wanted, quality="VHQ"), np.float32)

@@ -1,1 +1,1 @@
-"""The verbs of `python -m finetune VERB`, one module each; `finetune/__main__.py` alone imports them."""
+"""The verbs of runs and models, one module each; `finetune/__main__.py` alone imports them."""

@@ -1,4 +1,4 @@
-"""python -m finetune chat --model MODEL …
+"""overtone chat --model MODEL …
 
 Starts a conversation with an exported model in this terminal: a folder, or a hub name (owner/model). The model names its recipe, which has
 further options; they are listed below, those of one recipe with --recipe NAME --help.
@@ -7,7 +7,7 @@ further options; they are listed below, those of one recipe with --recipe NAME -
 from __future__ import annotations
 
 from overtone.finetune.cli.generate import choose_model, ensure_exported
-from overtone.finetune.command_lines import finetune_command
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError, exit_code
 from overtone.finetune.recipe import find_recipe, load_recipe
 from overtone.finetune.terminal import announce_torch
@@ -26,5 +26,5 @@ def run(argv: list[str]) -> int:
     announce_torch(f"the model {model}")
     converse = load_recipe(find_recipe(name)).inference.chat
     if converse is None:
-        raise UserError(f"the recipe {name} has no chat; use `{finetune_command('generate', '--model', model, '--text', 'TEXT')}`")
+        raise UserError(f"the recipe {name} has no chat; use `{overtone_command('generate', '--model', model, '--text', 'TEXT')}`")
     return converse(ensure_exported(model, name, given.strength), given.rest)

@@ -1,11 +1,11 @@
-"""python -m finetune cp NAME [TARGET]
+"""overtone cp NAME [TARGET]
 
 Copy a recipe, its config, or a launch file, to change it:
 
-  python -m finetune cp voice_clone                 the recipe's code and configs, to ./voice_clone; train it with --recipe ./voice_clone
-  python -m finetune cp voice_clone/config.yaml     its config, to ./voice_clone.yaml; use it with --recipe voice_clone --config FILE
-  python -m finetune cp fsdp2.yaml                  a launch file for `train --launch`, to ./fsdp2.yaml
-  python -m finetune cp slurm.sh                    a batch script for SLURM, to ./slurm.sh
+  overtone cp voice_clone                 the recipe's code and configs, to ./voice_clone; train it with --recipe ./voice_clone
+  overtone cp voice_clone/config.yaml     its config, to ./voice_clone.yaml; use it with --recipe voice_clone --config FILE
+  overtone cp fsdp2.yaml                  a launch file for `train --launch`, to ./fsdp2.yaml
+  overtone cp slurm.sh                    a batch script for SLURM, to ./slurm.sh
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from overtone.finetune.argument_parsing import parse_arguments
 from overtone.finetune.cli.install_paths import recipes_folder
-from overtone.finetune.command_lines import configs_folder, finetune_command, join_words
+from overtone.finetune.command_lines import configs_folder, join_words, overtone_command
 from overtone.finetune.errors import UserError, exit_code
 from overtone.finetune.recipe import built_in_recipes
 from overtone.finetune.storage import files
@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
 
 
 def run(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser("finetune cp", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser("overtone cp", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", metavar="NAME", help="a recipe, RECIPE/config.yaml, or a launch file; without a match, all are listed")
     parser.add_argument("target", type=Path, nargs="?", metavar="TARGET", help="folder or file to create; must not exist yet")
     arguments = parse_arguments(parser, argv)
@@ -46,7 +46,7 @@ def copy(name: str, target: Path | None) -> str:
         folder = require_absent(target or Path(recipe))
         count = copy_recipe(recipes_folder() / recipe, folder)
         print_line(f"{folder}: {count} files of the recipe {recipe}; edit them freely")
-        return finetune_command("train", "--recipe", name_folder(folder), "--run.dir", f"runs/{folder.name}", "--data.train", "FILE")
+        return overtone_command("train", "--recipe", name_folder(folder), "--run.dir", f"runs/{folder.name}", "--data.train", "FILE")
     source = find_file(recipe, file)
     if source is None:
         near = difflib.get_close_matches(name, list_names(), n=1)
@@ -57,10 +57,10 @@ def copy(name: str, target: Path | None) -> str:
         files.write_text(files.make_folder(path.parent) / path.name, keep_schema(source))
     print_line(f"{path}: a copy of {source}")
     if file:
-        return finetune_command("train", "--recipe", recipe, "--config", path, "--data.train", "FILE")
+        return overtone_command("train", "--recipe", recipe, "--config", path, "--data.train", "FILE")
     if path.suffix == ".sh":
         return join_words(["sbatch", path, "--recipe", "RECIPE", "--data.train", "FILE"])
-    return finetune_command("train", "--launch", path, "--recipe", "RECIPE", "--data.train", "FILE")
+    return overtone_command("train", "--launch", path, "--recipe", "RECIPE", "--data.train", "FILE")
 
 
 def keep_schema(source: Path) -> str:
@@ -92,7 +92,7 @@ def list_names() -> list[str]:
 def require_absent(target: Path) -> Path:
     """Raises `UserError` if the target exists: a copy never replaces what somebody may have changed."""
     if target.exists() or target.is_symlink():
-        raise UserError(f"{target} already exists; give another target, as `python -m finetune cp NAME TARGET`, or remove it")
+        raise UserError(f"{target} already exists; give another target, as `overtone cp NAME TARGET`, or remove it")
     return target
 
 

@@ -1,4 +1,4 @@
-"""python -m finetune export RUN_OR_CHECKPOINT --to FOLDER_OR_URL [--format NAME] [--step N] [--dtype bf16|fp32] [--base FOLDER]
+"""overtone export RUN_OR_CHECKPOINT --to FOLDER_OR_URL [--format NAME] [--step N] [--dtype bf16|fp32] [--base FOLDER]
                                                      [--recipe PATH] [--adapter-only [--base-name NAME]]
                                                      [--strength S | --best]
                                                      [--push-to-hub NAME [--private]]
@@ -19,7 +19,7 @@ from typing import Any
 
 from overtone.finetune.addresses import RemoteAddress
 from overtone.finetune.argument_parsing import check_run_exists, parse_arguments, refuse_dataset
-from overtone.finetune.command_lines import finetune_command
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError, exit_code
 from overtone.finetune.exporting import hub_upload
 from overtone.finetune.exporting.export_provenance import CARD
@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
 
 
 def run(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser("finetune export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser("overtone export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "checkpoint",
         type=remote.parse_place,
@@ -59,7 +59,7 @@ def run(argv: list[str]) -> int:
         metavar="S",
         help="scale the update of the training: 0 is the base, 1 (default) the trained model, up to 2",
     )
-    parser.add_argument("--best", action="store_true", help="export the checkpoint at the strength that `finetune select` chose")
+    parser.add_argument("--best", action="store_true", help="export the checkpoint at the strength that `overtone select` chose")
     parser.add_argument("--base", type=Path, metavar="MODEL", help="folder or hub name of the base model, if it was moved after training")
     parser.add_argument("--recipe", metavar="PATH", help="folder of the recipe, if the recipe is not part of this package")
     parser.add_argument("--push-to-hub", metavar="NAME", help="upload the export to this repository of the Hugging Face Hub")
@@ -159,7 +159,7 @@ def find_next_command(card: dict[str, Any], place: Path | RemoteAddress, named: 
     recipe = load_recipe(find_recipe(name))
     if card["format"] != recipe.formats[0] or recipe.inference.generate is None:
         return None
-    return finetune_command("generate", "--model", place, *recipe.inference.example, *recipe_arguments(name))
+    return overtone_command("generate", "--model", place, *recipe.inference.example, *recipe_arguments(name))
 
 
 @contextlib.contextmanager
@@ -192,7 +192,7 @@ def check_best(source: Path | RemoteAddress, options: ExportOptions) -> None:
 
 
 def take_selection(run: Path | RemoteAddress, options: ExportOptions) -> tuple[Path, ExportOptions]:
-    """The checkpoint and the strength that `finetune select` chose, whose reason is printed. Raises `UserError` without a selection."""
+    """The checkpoint and the strength that `overtone select` chose, whose reason is printed. Raises `UserError` without a selection."""
     from overtone.finetune.exporting.selection_record import read_selection
 
     assert isinstance(run, Path)  # `check_best`

@@ -1,4 +1,4 @@
-"""python -m finetune generate --model MODEL …
+"""overtone generate --model MODEL …
 
 Generates speech or text with an exported model: a folder, or a hub name (owner/model). The model names its recipe, which has further
 options; they are listed below, those of one recipe with --recipe NAME --help.
@@ -51,13 +51,13 @@ class ModelArguments:
     rest: list[str]
     """Arguments for the recipe."""
     strength: float | None = None
-    """As of `finetune export`, for runs and checkpoints."""
+    """As of `overtone export`, for runs and checkpoints."""
 
 
 def parse_model_arguments(verb: str, about: str | None, argv: list[str]) -> ModelArguments | None:
     """Separate the verb's own arguments from the recipe's. None after printing help. Raises `UserError` without a model."""
     parser = argparse.ArgumentParser(
-        f"finetune {verb}",
+        f"overtone {verb}",
         description=about,
         add_help=False,
         allow_abbrev=False,  # else --mode of a recipe would be taken for --model
@@ -70,7 +70,7 @@ def parse_model_arguments(verb: str, about: str | None, argv: list[str]) -> Mode
         help="an exported folder; or a run or a checkpoint, which is exported first; or a hub name (owner/model) or a demo model",
     )
     parser.add_argument("--recipe", help="for a folder that another tool wrote, or a recipe that does not come with the package")
-    parser.add_argument("--strength", type=float, metavar="S", help="of a run or a checkpoint: scale its update, as `finetune export` does")
+    parser.add_argument("--strength", type=float, metavar="S", help="of a run or a checkpoint: scale its update, as `overtone export` does")
     arguments, rest = parser.parse_known_args(argv)
     if arguments.model is not None:
         return ModelArguments(arguments.model, arguments.recipe, rest, arguments.strength)
@@ -81,9 +81,7 @@ def parse_model_arguments(verb: str, about: str | None, argv: list[str]) -> Mode
         else:
             print_help_of_recipes(verb)
         return None
-    raise UserError(
-        "which model? give --model MODEL: a run, what `python -m finetune export RUN --to FOLDER` made, or its hub name (owner/model)"
-    )
+    raise UserError("which model? give --model MODEL: a run, what `overtone export RUN --to FOLDER` made, or its hub name (owner/model)")
 
 
 def print_recipe_help(verb: str, name: str) -> None:
@@ -105,7 +103,7 @@ def print_help_of_recipes(verb: str) -> None:
     for name in built_in_recipes():
         if verb in load_argument_help(find_recipe(name)):
             print_recipe_help(verb, name)
-    print_line(f"\noptions of one recipe: finetune {verb} --recipe NAME --help")
+    print_line(f"\noptions of one recipe: overtone {verb} --recipe NAME --help")
 
 
 def choose_model(verb: str, about: str | None, argv: list[str]) -> tuple[Path, str, ModelArguments] | None:

@@ -1,6 +1,6 @@
-"""finetune where [recipes|configs|NAME.yaml]: print the paths of the installed recipes and launch files, for use in a command line.
+"""overtone where [recipes|configs|NAME.yaml]: print the paths of the installed recipes and launch files, for use in a command line.
 
-accelerate launch --config_file "$(finetune where fsdp2.yaml)" -m overtone.finetune.train --recipe voice_clone
+accelerate launch --config_file "$(overtone where fsdp2.yaml)" -m overtone.finetune.train --recipe voice_clone
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""python -m finetune ls [FOLDER …]
+"""overtone ls [FOLDER …]
 
 List the runs and exports in these folders (default: runs/ and exports/), and the recipes of this installation. A run is running, finished,
-stopped (a signal, a STOP file, the time budget: the same command resumes it), failed (`finetune check RUN` shows what can be resumed), or
+stopped (a signal, a STOP file, the time budget: the same command resumes it), failed (`overtone check RUN` shows what can be resumed), or
 refused: its config or data was wrong, and no step was trained.
 """
 
@@ -45,11 +45,11 @@ def main(argv: list[str]) -> int:
 
 
 def run(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser("finetune ls", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser("overtone ls", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="a run, an export, or a folder of them")
     given = parse_arguments(parser, argv).folders
     if missing := [str(folder) for folder in given if not folder.is_dir()]:
-        raise UserError(f"{', '.join(missing)}: no such folder; without a folder, `finetune ls` lists runs/ and exports/")
+        raise UserError(f"{', '.join(missing)}: no such folder; without a folder, `overtone ls` lists runs/ and exports/")
     from overtone.finetune.monitoring import run_summary
 
     runs, exports = list[run_summary.RunSummary](), list[ExportSummary]()
@@ -136,4 +136,4 @@ def print_table(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...
 def print_recipes() -> None:
     from overtone.finetune.recipe import built_in_recipes
 
-    print_line(f"recipes: {', '.join(built_in_recipes())}   (`python -m finetune cp RECIPE` copies one to change it)")
+    print_line(f"recipes: {', '.join(built_in_recipes())}   (`overtone cp RECIPE` copies one to change it)")

@@ -1,4 +1,4 @@
-"""python -m finetune plan --recipe NAME [--config FILE …] [--section.key value …] [--gpus 8] [--nodes 2] [--gpu h100-80gb] [--write FILE]
+"""overtone plan --recipe NAME [--config FILE …] [--section.key value …] [--gpus 8] [--nodes 2] [--gpu h100-80gb] [--write FILE]
 
 Plans a run without weights, data or a GPU. Prints every config key with its value and the file that sets it; then, as YAML comments, the
 estimated parameters, steps, checkpoints and time, the GPU memory term by term, the recommended parallelism strategy with reasons against

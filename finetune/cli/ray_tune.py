@@ -1,4 +1,4 @@
-"""python -m finetune ray-tune --space SPACE.yaml --recipe NAME [--config FILE …] [--section.key value …]
+"""overtone ray-tune --space SPACE.yaml --recipe NAME [--config FILE …] [--section.key value …]
 
 Tunes config keys of a recipe on a Ray cluster. Draws settings from a search space, trains each of them as an ordinary run in its own folder
 below run.dir, stops those that fall behind (ASHA), and writes a report. The same command resumes: finished trials are kept.
@@ -33,6 +33,7 @@ from overtone.finetune.errors import UserError, exit_code, format_count
 from overtone.finetune.monitoring.run_records import CHECKPOINTS
 from overtone.finetune.ray_cluster import cluster_checks, cluster_connection
 from overtone.finetune.ray_cluster.verb_arguments import CLUSTER_FLAGS, ClusterOptions, list_local_files, parse_choice, parse_count
+from overtone.finetune.recipe import recipe_arguments
 from overtone.finetune.storage import files
 from overtone.finetune.terminal import print_diagnostic, print_line
 from overtone.finetune.train import load_checked_recipe, print_help, report_overlay
@@ -159,4 +160,4 @@ def format_export(plan: StudyPlan, best: TrialRecord) -> str:
     """The command that exports a trial: its best checkpoint, if that was kept, else its newest."""
     run_dir = plan.folder / best.name
     kept = best.value_step is not None and (run_dir / CHECKPOINTS / f"step-{best.value_step:08d}").is_dir()
-    return export_command(shorten_path(run_dir), plan.definition.recipe, best.value_step if kept else None)
+    return export_command(shorten_path(run_dir), recipe_arguments(plan.definition.recipe), best.value_step if kept else None)

@@ -1,4 +1,4 @@
-"""python -m finetune schema [--recipe NAME] > FILE
+"""overtone schema [--recipe NAME] > FILE
 
 Prints the JSON schema of a run's config, with which editors complete keys, show their documentation and mark mistakes. With --recipe it
 includes the options of that recipe. In an editor with a YAML language server, this first line of a config selects it:
@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
 
 def run(argv: list[str]) -> int:
     """Print the schema; returns the exit code."""
-    parser = argparse.ArgumentParser("finetune schema", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser("overtone schema", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", metavar="NAME", help="include the options of this recipe (default: options may have any key)")
     print_content(json.dumps(make_schema(parse_arguments(parser, argv).recipe), indent=1, ensure_ascii=False))
     return 0

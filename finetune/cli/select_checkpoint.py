@@ -1,9 +1,9 @@
-"""python -m finetune select RUN …
+"""overtone select RUN …
 
 Chooses the best checkpoint and the best strength of a run, and writes the choice into RUN/selection, from where
-`python -m finetune export RUN --best --to FOLDER` takes it. For a voice, fixed texts are spoken by every kept checkpoint at a few strengths
+`overtone export RUN --best --to FOLDER` takes it. For a voice, fixed texts are spoken by every kept checkpoint at a few strengths
 and measured. For other recipes, the checkpoint with the best evaluation (`checkpoint.best_by`) is chosen.
-`python -m finetune select RUN --help` lists the options of the run's recipe.
+`overtone select RUN --help` lists the options of the run's recipe.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from overtone.finetune.argument_parsing import check_run_exists
 from overtone.finetune.cli.generate import print_help_of_recipes, print_recipe_help
-from overtone.finetune.command_lines import exported_folder, finetune_command
+from overtone.finetune.command_lines import exported_folder, overtone_command
 from overtone.finetune.errors import UserError, exit_code
 from overtone.finetune.monitoring.run_records import CHECKPOINTS
 from overtone.finetune.recipe import choose_recipe, find_recipe, load_recipe, recipe_arguments
@@ -31,7 +31,7 @@ def run(argv: list[str]) -> int:
             print_line(__doc__)
             print_recipe_help("select", given) if given is not None else print_help_of_recipes("select")
             return 0
-        raise UserError("which run? give its folder first: `python -m finetune select RUN …`")
+        raise UserError("which run? give its folder first: `overtone select RUN …`")
     run_dir, rest = Path(rest[0]), rest[1:]
     check_run_exists(run_dir)
     if not (run_dir / CHECKPOINTS).is_dir():
@@ -45,7 +45,7 @@ def run(argv: list[str]) -> int:
     code = select_by_evaluation(run_dir, name, rest) if select is None else select(run_dir, rest)
     if code == 0 and not {"-h", "--help"} & set(rest):
         words = [run_dir, "--best", "--to", exported_folder(run_dir), *recipe_arguments(name)]
-        print_line(f"next: {finetune_command('export', *words)}")
+        print_line(f"next: {overtone_command('export', *words)}")
     return code
 
 

@@ -1,4 +1,4 @@
-"""python -m finetune serve --model MODEL [--model MODEL …] …
+"""overtone serve --model MODEL [--model MODEL …] …
 
 Serves exported models to browsers and other programs, by default on this machine only: folders, or hub names (owner/model). The models
 name their recipe, which has further options; they are listed below, those of one recipe with --recipe NAME --help.
@@ -7,7 +7,7 @@ name their recipe, which has further options; they are listed below, those of on
 from __future__ import annotations
 
 from overtone.finetune.cli.generate import ensure_exported, find_model, parse_model_arguments
-from overtone.finetune.command_lines import finetune_command
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError, exit_code
 from overtone.finetune.recipe import find_recipe, load_recipe
 from overtone.finetune.terminal import announce_torch
@@ -28,7 +28,7 @@ def run(argv: list[str]) -> int:
     serve = load_recipe(find_recipe(name)).inference.serve
     if serve is None:
         raise UserError(
-            f"the recipe {name} has no server; use `{finetune_command('generate', '--model', given.models[0], '--text', 'TEXT')}`"
+            f"the recipe {name} has no server; use `{overtone_command('generate', '--model', given.models[0], '--text', 'TEXT')}`"
         )
     return serve({model: ensure_exported(folder, name, given.strength) for model, (folder, _) in found.items()}, given.rest)
 

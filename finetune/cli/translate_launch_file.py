@@ -1,7 +1,7 @@
-"""python -m finetune translate FILE [--to FOLDER] [--recipe NAME] [--processes N] [--sequence-length N] [--steps N]
+"""overtone translate FILE [--to FOLDER] [--recipe NAME] [--processes N] [--sequence-length N] [--steps N]
 
 Translate a DeepSpeed JSON or a launch file of accelerate (with its DeepSpeed or FSDP section) into a launch file and a config for
-`finetune train`. Each key of the file is listed with what became of it: mapped, not needed here (and why), not there, or unknown. DeepSpeed
+`overtone train`. Each key of the file is listed with what became of it: mapped, not needed here (and why), not there, or unknown. DeepSpeed
 counts samples and steps where this config has positions and fractions; the last three options give what is needed to convert them.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from overtone.finetune.argument_parsing import parse_arguments
-from overtone.finetune.command_lines import finetune_command
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError, exit_code
 from overtone.finetune.migration.key_rule_engine import KINDS, KeyLine, format_value, shorten_value
 from overtone.finetune.migration.launch_file_translation import TrainingSizes, Translation, translate_file
@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
 
 
 def run(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser("finetune translate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser("overtone translate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, metavar="FILE", help="DeepSpeed's JSON, or accelerate's YAML")
     parser.add_argument("--to", type=Path, metavar="FOLDER", help=f"write {LAUNCH} and {CONFIG} there; without it, only print")
     parser.add_argument("--recipe", default="llm_sft", metavar="NAME", help="recipe of the printed command (default: llm_sft)")
@@ -52,7 +52,7 @@ def run(argv: list[str]) -> int:
         return 0
     write_translation(arguments.file, translation, arguments.to)
     launch, config = arguments.to / LAUNCH, arguments.to / CONFIG
-    command = finetune_command("train", "--launch", launch, "--recipe", arguments.recipe, "--config", config)
+    command = overtone_command("train", "--launch", launch, "--recipe", arguments.recipe, "--config", config)
     print_line(f"\nwritten: {launch}, {config}\n  {command}")
     return 0
 

@@ -1,4 +1,4 @@
-"""python -m finetune check RUN
+"""overtone check RUN
 
 Verify all checkpoints of a run: reads every byte and reports which checkpoints are valid, which are damaged, and why. Exit code 0 if all
 are valid, 2 if one is damaged or there is none.
@@ -20,7 +20,7 @@ def main(argv: list[str]) -> int:
 
 
 def run(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser("finetune check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser("overtone check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
     run_dir: Path = parse_arguments(parser, argv).run
     check_run_exists(run_dir)

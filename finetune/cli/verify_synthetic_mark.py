@@ -1,4 +1,4 @@
-"""python -m finetune verify-audio FILE…
+"""overtone verify-audio FILE…
 
 Say which audio files are marked as synthetic speech, by which software, and of which model; of folders, all audio files in them. Exit code
 0 if all files are marked, 1 if one is not, 2 for an error. It reads tags, and cannot recognize synthetic speech: who converts a file can
@@ -25,7 +25,7 @@ def main(argv: list[str]) -> int:
 
 
 def run(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser("finetune verify-audio", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser("overtone verify-audio", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", type=Path, nargs="+", metavar="FILE", help="audio files, or folders of them")
     paths = list(list_audio_files(parse_arguments(parser, argv).paths))
     marked = [print_mark(path) for path in paths]

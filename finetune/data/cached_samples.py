@@ -127,7 +127,7 @@ def open_rows(path: Path, cache: Path, built: str | None = None) -> Rows:
         head, begins = read_head(place)
         if built is not None and head["index_digest"] != built:  # ranks with different lengths would train in different orders
             raise UserError(
-                f"another process, such as `finetune plan` with other options, has just indexed {path} again in {cache}; run them one "
+                f"another process, such as `overtone plan` with other options, has just indexed {path} again in {cache}; run them one "
                 "after the other, or with different --run.dir"
             )
         index = np.asarray(np.memmap(place, np.int64, "r", offset=begins, shape=(head["rows"], COLUMNS)))  # whose rows are cheaper to take

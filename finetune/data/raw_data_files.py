@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import input_files, strict_json
 
@@ -62,7 +63,7 @@ def _suggest_command(path: Path, verb: str | None) -> str:
     out = Path("data") / name
     if path.is_dir() and out.resolve().is_relative_to(path.resolve()):
         out = Path(f"{name}-dataset")  # data_prep would read its own output
-    command = shlex.join(["python", "-m", "data_prep", verb, str(path), "--out", str(out)])
+    command = overtone_command(verb, path, "--out", out)
     return f"Convert it, then give --data.train {shlex.quote(str(out / 'train.jsonl'))}:\n  {command}"
 
 

@@ -24,7 +24,7 @@ def data_key(config: Config, loaded: Loaded) -> str:
     """Digest of everything that samples depend on besides the rows: the recipe, its options and state, the base's tokenizer files, and the
     code.
 
-    It does not include the weights, so `finetune plan --show-batch` need not read them.
+    It does not include the weights, so `overtone plan --show-batch` need not read them.
     """
     chosen = [config.recipe, config.options.model_dump_json(), json.dumps(loaded.state, sort_keys=True)]
     paths = sorted({path for pattern in DESCRIBING for path in loaded.base.glob(pattern)})

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from overtone import __version__
-from overtone.finetune.command_lines import finetune_command
+from overtone.finetune.command_lines import join_words
 from overtone.finetune.config_sources import load_yaml
 from overtone.finetune.exporting.model_card_metadata import THIS_MODEL, describe_target, make_model_index, render_header
 from overtone.finetune.recipe import POSITIONS, built_in_recipes
@@ -50,7 +50,7 @@ def render_card(
 ## Use
 
 ```
-{finetune_command("generate", "--model", THIS_MODEL, *example, *chosen)}
+{join_words(["overtone", "generate", "--model", THIS_MODEL, *example, *chosen])}
 ```
 
 ## Training configuration

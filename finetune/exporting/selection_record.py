@@ -1,4 +1,4 @@
-"""`selection/selection.json` of a run: the checkpoint and the strength that `finetune select` chose, and why."""
+"""`selection/selection.json` of a run: the checkpoint and the strength that `overtone select` chose, and why."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from overtone.finetune.checkpointing import checkpoint, sample_measurement_records
 from overtone.finetune.checkpointing.checkpoint_metadata import JsonPart, Steps, validate_json
 from overtone.finetune.checkpointing.retention import BestBy
-from overtone.finetune.command_lines import finetune_command
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError
 from overtone.finetune.exporting.export import LARGEST_STRENGTH
 from overtone.finetune.storage import files
@@ -30,7 +30,7 @@ class SelectedCheckpoint(JsonPart):
 
     step: Steps
     strength: Annotated[float, Field(ge=0, le=LARGEST_STRENGTH)]
-    """As of `finetune export`."""
+    """As of `overtone export`."""
     manifest: str
     """SHA-256 of the checkpoint's manifest.json: another run in the same folder may reach the same step."""
     reason: Annotated[str, AfterValidator(_check_printable), Field(max_length=2000)]
@@ -52,7 +52,7 @@ def find_candidates(run_dir: Path) -> tuple[list[Path], list[str]]:
 
 
 def write_selection(run_dir: Path, chosen: Path, strength: float, reason: str, record: dict[str, Any]) -> SelectedCheckpoint:
-    """Write selection.json: the choice, for `finetune export --best`, and the `record` of how it was made."""
+    """Write selection.json: the choice, for `overtone export --best`, and the `record` of how it was made."""
     digest = files.digest(chosen / "manifest.json")
     choice = SelectedCheckpoint(step=checkpoint.step_of(chosen), strength=strength, manifest=digest, reason=reason)
     files.write_json(files.make_folder(folder_of(run_dir)) / RECORD, {"choice": choice.model_dump(), **record})
@@ -83,9 +83,9 @@ def choose_by_samples(run_dir: Path) -> tuple[Path, SelectedCheckpoint] | None:
 
 
 def read_selection(run_dir: Path) -> tuple[Path, SelectedCheckpoint]:
-    """The selected checkpoint and the choice: of `finetune select`, or else of the run itself by the metrics of its samples. Raises
+    """The selected checkpoint and the choice: of `overtone select`, or else of the run itself by the metrics of its samples. Raises
     `UserError` if there is none, and if the checkpoint is gone or another one now."""
-    path, again = folder_of(run_dir) / RECORD, finetune_command("select", run_dir)
+    path, again = folder_of(run_dir) / RECORD, overtone_command("select", run_dir)
     if not path.is_file() and (found := choose_by_samples(run_dir)) is not None:
         return found
     if not path.is_file():

@@ -207,7 +207,7 @@ def make_tracker_rule(name: str) -> Rule:
 
 
 SCHEDULING = "FSDP2 gathers and reduces each block as one unit, overlapped with the computation; there are no buckets to size"
-EXPORTED = "`finetune export` writes one consolidated folder from sharded checkpoints"
+EXPORTED = "`overtone export` writes one consolidated folder from sharded checkpoints"
 ONE_BITWISE = "weights and gradients are gathered and reduced unquantized"
 NO_PIPELINE = "there is no pipeline parallelism; parallel.tensor and parallel.strategy: hsdp are"
 PROFILED = "every step logs its time and throughput"
@@ -339,7 +339,7 @@ RULES: Rules = {
     "compile.*": OFF,
     "checkpoint.*": not_needed("every checkpoint is verified, and resumes on another number of ranks"),
     "elasticity.*": not_there("the number of ranks does not change within a launch; the same command resumes on another number"),
-    "autotuning.*": not_there("`finetune plan --gpus N` chooses a layout by its memory and time"),
+    "autotuning.*": not_there("`overtone plan --gpus N` chooses a layout by its memory and time"),
     "tensor_parallel.autotp_size": translate_tensor_parallel,
     "tensor_parallel.tp_size": translate_tensor_parallel,
     "tensor_parallel.*": not_needed("the model's own plan is used"),

@@ -36,7 +36,7 @@ SILENT_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One line of `finetune ls`."""
+    """One line of `overtone ls`."""
 
     folder: Path
     recipe: str

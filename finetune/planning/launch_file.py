@@ -22,7 +22,7 @@ def format_launch_command(verdict: LayoutEstimate, cluster: Cluster, file: Path 
     if file is not None:
         return command_lines.launch_command(file, machine, words)
     if cluster.ranks == 1 and not verdict.arrangement.offload:
-        return command_lines.finetune_command("train", *words)
+        return command_lines.overtone_command("train", *words)
     several = ["--num_machines", cluster.nodes, *machine, "--main_process_port", PORT] if cluster.nodes > 1 else []
     shipped = "ddp.yaml" if distributed_type(verdict.arrangement) == "MULTI_GPU" else "fsdp2.yaml"
     shipped = "fsdp2_offload.yaml" if verdict.arrangement.offload else shipped

@@ -1,4 +1,4 @@
-"""The report that `finetune plan` prints: a run's size, time, memory, and strategy, line by line."""
+"""The report that `overtone plan` prints: a run's size, time, memory, and strategy, line by line."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ SHORTEST_ENTRY = 50
 PER_STORED_TENSOR = 5
 """Tensors that may be created for each stored one: initial values may need temporary ones."""
 MOST_BYTES, MOST_TENSORS = 2**47, 10**6
-"""Limits for a folder without weights, whose size nothing else bounds, as `finetune plan` reads it."""
+"""Limits for a folder without weights, whose size nothing else bounds, as `overtone plan` reads it."""
 CREATING: frozenset[Any] = frozenset(
     {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.randint, torch.randperm, torch.eye}
     | {torch.arange, torch.linspace, torch.logspace, torch.empty_strided, torch.hann_window}

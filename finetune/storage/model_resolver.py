@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import demo_models
 from overtone.finetune.storage.base_quantization import find_form
@@ -116,7 +117,7 @@ def _explain_path(model: str) -> str:
     if HUB_NAME.fullmatch(model) is None:
         return ""
     if owner == "exports":
-        return f"; create it with: python -m finetune export RUN --to {model}"
+        return f"; create it with: {overtone_command('export', 'RUN', '--to', model)}"
     return f"; it counts as a path, since {owner} is a folder " + ("here" if Path(owner).is_dir() else "that the commands write")
 
 

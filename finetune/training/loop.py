@@ -15,7 +15,7 @@ from overtone.finetune import config
 from overtone.finetune.checkpointing import checkpoint
 from overtone.finetune.checkpointing.remote_copies import download_newest
 from overtone.finetune.checkpointing.retention import BestBy
-from overtone.finetune.command_lines import finetune_command
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.config import Config, require_number
 from overtone.finetune.data import batching
 from overtone.finetune.data.batching import Place, RankBatch
@@ -293,7 +293,7 @@ def describe_too_few_steps(training: Training, path: Path, reached: int) -> str:
     train = training.config.train
     wanted = f"train.steps: {train.steps}" if train.steps else f"train.epochs: {train.epochs}, which are {training.total:,} steps"
     target = ["--step", "N", "--to", "FOLDER", *recipe_arguments(training.config.recipe)]
-    earlier = finetune_command("export", training.config.run.dir, *target)
+    earlier = overtone_command("export", training.config.run.dir, *target)
     return (
         f"{wanted}, but {path} is of step {reached:,} already; give --train.steps {reached} or more, export an earlier step "
         f"({earlier}), or choose another --run.dir"

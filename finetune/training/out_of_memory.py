@@ -113,7 +113,7 @@ def count_lasting_bytes(training: Training) -> int:
 
 
 def plan_memory(config: Config, recipe: Recipe, world: World) -> Memory:
-    """Memory estimate of this run on these ranks, as in `finetune plan`."""
+    """Memory estimate of this run on these ranks, as in `overtone plan`."""
     foreseen, split = estimate_run(config, recipe), config.parallel
     strategy = sharding.choose_strategy(config, os.environ)
     arrangement = Arrangement(strategy, world.size, split.replicate, split.tensor, split.offload)
@@ -169,7 +169,7 @@ def suggest_remedies(config: Config, world: World, training: Training | None, we
         "--model.quantization nf4 (another run: choose a new --run.dir)" if config.model.lora and not config.model.quantization else "",
     ]
     chosen = [*weights, *batch] if weights_first else [*batch, *weights]
-    return [*filter(None, chosen), "more or larger GPUs: see `python -m finetune plan`"][:3]
+    return [*filter(None, chosen), "more or larger GPUs: see `overtone plan`"][:3]
 
 
 def _format_gib(size: float) -> str:

@@ -202,7 +202,7 @@ def warn_of_idle_gpus(world: World) -> None:
             print_diagnostic(f"warning: {idle}")
             arguments = command_lines.find_own_arguments()
             if world.size == 1 and arguments is not None and not any(word.partition("=")[0] == "--launch" for word in arguments):
-                command = command_lines.finetune_command("train", "--launch", "fsdp2", *arguments)
+                command = command_lines.overtone_command("train", "--launch", "fsdp2", *arguments)
                 print_diagnostic(f"  to use all of them: {command}")
 
 

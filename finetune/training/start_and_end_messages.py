@@ -94,7 +94,7 @@ def describe_memory(config: Config, recipe: Recipe, world: World) -> Iterator[st
 def compare_with_card(planned: Memory, available: int, name: str) -> str:
     """Estimate and size of a GPU, with the terms of a gigabyte's tenth and more, the largest first."""
     terms = sorted(((size, TERMS[term]) for term, size in planned.terms.items() if size >= 0.05 * GIB), reverse=True)
-    verdict = "" if planned.total <= available else "; this will probably NOT FIT: see `python -m finetune plan` with these settings"
+    verdict = "" if planned.total <= available else "; this will probably NOT FIT: see `overtone plan` with these settings"
     parts = ", ".join(f"{term} {size / GIB:.1f}" for size, term in terms)
     return f"estimated peak {planned.total / GIB:.1f} of {available / GIB:.1f} GiB of a {name}{verdict} ({parts})"
 
@@ -145,16 +145,16 @@ def next_commands(training: Training, step: int | None) -> list[str]:
     config, can = training.config, training.recipe.inference
     model = ["--model", command_lines.exported_folder(config.run.dir)]
     recipe = recipe_arguments(config.recipe)
-    commands = [command_lines.export_command(config.run.dir, config.recipe, step)]
+    commands = [command_lines.export_command(config.run.dir, recipe, step)]
     if can.chat is not None:
-        commands.append(command_lines.finetune_command("chat", *model, *recipe))
+        commands.append(command_lines.overtone_command("chat", *model, *recipe))
     elif can.serve is not None:
-        commands.append(command_lines.finetune_command("serve", *model, *recipe))
+        commands.append(command_lines.overtone_command("serve", *model, *recipe))
     local = [path for path in config.data.validation_files() if isinstance(path, Path)]
     if can.evaluate is not None and local:
-        commands.append(command_lines.finetune_command("eval-voice", *model, "--data", local[0], *recipe))
+        commands.append(command_lines.overtone_command("eval-voice", *model, "--data", local[0], *recipe))
     else:
-        commands.append(command_lines.finetune_command("generate", *model, *can.example, *recipe))
+        commands.append(command_lines.overtone_command("generate", *model, *can.example, *recipe))
     return commands
 
 
@@ -168,4 +168,5 @@ def describe_stop(config: Config, reason: str, step: int, total: int) -> Iterato
     if command is not None:
         yield f"  {command}"
     if newest is not None:
-        yield f"to use the model of step {newest:,} as it is: {command_lines.export_command(config.run.dir, config.recipe)}"
+        export = command_lines.export_command(config.run.dir, recipe_arguments(config.recipe))
+        yield f"to use the model of step {newest:,} as it is: {export}"

@@ -1,6 +1,6 @@
 """The codec_lm recipe: language models that speak in codec tokens, Orpheus-3B with SNAC first.
 
-    python -m finetune train --recipe codec_lm --data.train data/me/train.jsonl
+    overtone train --recipe codec_lm --data.train data/me/train.jsonl
 
 What differs between makers is a row of `families.py`. Model, loss, packing and parallelism are those of every causal language model
 (`recipes/language`); full fine-tuning, LoRA and QLoRA; several speakers. An export loads in stock transformers and contains the codec.
@@ -76,7 +76,7 @@ def prepare(config: Config[Options]) -> None:
 
 
 def sketch(config: Config[Options]) -> Sketch:
-    """For `finetune plan`."""
+    """For `overtone plan`."""
     return sketch_model(config, load_processor)
 
 

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import Sample
 from overtone.recipes.speech.dataset_row_checks import check_codes, check_is_speech, check_text, find_speaker_name
@@ -138,5 +139,5 @@ def check_frames(codes: Any, family: Family) -> Tensor:
     try:
         return check_codes(codes, len(family.slots), family.codebook_size)
     except UserError as error:
-        command = f"python -m data_prep codes FOLDER --model {family.codec}"
+        command = overtone_command("codes", "FOLDER", "--model", family.codec)
         raise UserError(f"{error} ({family.name} reads the codes of {family.codec}: {command})") from None

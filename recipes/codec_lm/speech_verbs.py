@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def load_command() -> GenerateCommand:
-    """`finetune generate` of this recipe, with its voices."""
+    """`overtone generate` of this recipe, with its voices."""
     from .speech_registration import COMMAND
 
     return COMMAND

@@ -1,6 +1,6 @@
 """The csm recipe: trains Sesame CSM-1B on one or more voices and exports a folder that transformers' own class loads.
 
-    python -m finetune train --recipe csm --data.train data/me/train.jsonl
+    overtone train --recipe csm --data.train data/me/train.jsonl
 
 Features: full fine-tuning, with or without the text embedding, or LoRA; several speakers, each with a number in the prompt; training of the
 depth decoder on a share of the frames; earlier clips of the recording as context. The codec (Mimi) is not trained; an export contains that
@@ -21,7 +21,7 @@ from overtone.recipes.speech.multi_term_loss import compute_weighted_sums
 from .options import Options, limit_context
 from .speech_verbs import VERBS
 
-# Modules that import torch are imported inside the functions: `finetune generate` and `serve` import this file before they parse their
+# Modules that import torch are imported inside the functions: `overtone generate` and `serve` import this file before they parse their
 # options, and their --help must not wait for torch.
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def describe_context(state: dict[str, Any]) -> tuple[str, ...]:
 
 
 def sketch(config: Config[Options]) -> Sketch:
-    """For `finetune plan`: clips that consist almost only of frames."""
+    """For `overtone plan`: clips that consist almost only of frames."""
     from .model import sequence_layout
     from .model.dataset_speakers import assign_numbers, collect_speakers
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 
 def make_generate_parser() -> argparse.ArgumentParser:
-    """The arguments of `finetune generate`."""
+    """The arguments of `overtone generate`."""
     parser = argparse.ArgumentParser(
-        prog="python -m finetune generate --model MODEL",
+        prog="overtone generate --model MODEL",
         description="Classify images with an exported model.",
-        epilog="example: python -m finetune generate --model exports/photos --image cat.jpg dog.jpg --top 3",
+        epilog="example: overtone generate --model exports/photos --image cat.jpg dog.jpg --top 3",
     )
     parser.add_argument("--image", type=Path, nargs="+", required=True, metavar="FILE", help="images to classify")
     parser.add_argument("--top", type=int, default=5, help="number of labels to print for each image (default %(default)s)")

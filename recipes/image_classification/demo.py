@@ -15,6 +15,7 @@ from typing import Any
 from transformers import AutoImageProcessor, AutoModelForImageClassification, pipeline
 
 from overtone.data_prep.images.image_decoding import decode_image
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.monitoring.run_records import LOG, read_log
 from overtone.finetune.storage import files, strict_json
 from overtone.finetune.storage.model_security import admit
@@ -45,7 +46,7 @@ def make_commands(home: Path, seeds: list[int]) -> dict[str, list[str]]:
     python, digits, data = sys.executable, home / "digits", home / "data"
     commands = {
         "digits": [python, "-m", "overtone.recipes.image_classification.make_digits", str(digits)],
-        "data": [python, "-m", "data_prep", "images", str(digits), "--out", str(data), "--val-share", "0.2"],
+        "data": [python, "-m", "overtone", "images", str(digits), "--out", str(data), "--val-share", "0.2"],
     }
     rows = ["--data.train", data / "train.jsonl", "--data.val", data / "val.jsonl"]
     for seed in seeds:
@@ -55,7 +56,7 @@ def make_commands(home: Path, seeds: list[int]) -> dict[str, list[str]]:
         commands |= {
             f"base {seed}": [python, "-m", "overtone.recipes.image_classification.tiny_checkpoint", str(base), "--seed", str(seed)],
             f"train {seed}": demo_runner.training_command("cpu.yaml", [], training),
-            f"export {seed}": [python, "-m", "finetune", "export", str(run), "--to", str(home / f"export-{seed}")],
+            f"export {seed}": [python, "-m", "overtone", "export", str(run), "--to", str(home / f"export-{seed}")],
         }
     return commands
 
@@ -109,7 +110,7 @@ def print_summary(home: Path, figures: dict[str, Any]) -> None:
         f"{figures['held_out_images']} held-out digits, read correctly: {figures['accuracy_before']:.1%} before training; after training, "
         f"{shares}. Training took up to {max(training):.0f} s; all {figures['seconds']['all']:.0f} s",
         {
-            "try it": f"python -m finetune generate --model {home / f'export-{first}'} --image {home / 'digits' / '7' / '0007.pgm'}",
+            "try it": overtone_command("generate", "--model", home / f"export-{first}", "--image", home / "digits" / "7" / "0007.pgm"),
             "the images": home / "data" / "report.html",
             "the loss curve": home / f"run-{first}" / "loss.png",
             "all figures": home / demo_runner.SUMMARY,

@@ -1,4 +1,4 @@
-"""`finetune generate` of this recipe: the most likely labels of image files, by an exported model."""
+"""`overtone generate` of this recipe: the most likely labels of image files, by an exported model."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """image_classification: fine-tuning of any image classifier of transformers, with a new output layer for the labels of the data.
 
-    python -m finetune train --recipe image_classification --data.train data/photos/train.jsonl --data.val data/photos/val.jsonl
+    overtone train --recipe image_classification --data.train data/photos/train.jsonl --data.val data/photos/val.jsonl
 
 A sample is one image, and counts as one position: `train.micro_tokens` and `train.global_batch_tokens` are numbers of images. All images
 get the size that the base's image processor gives them, so batches have no padding.
@@ -71,7 +71,7 @@ def choose_labels(config: Config[Options]) -> list[str]:
 
 
 def sketch(config: Config[Options]) -> Sketch:
-    """For `finetune plan`: black images."""
+    """For `overtone plan`: black images."""
     loaded = make_loaded(config, choose_labels(config))
     filler = {"pixels": torch.zeros(3, *loaded.processor.size, dtype=torch.uint8), "label": torch.tensor(0)}
     return Sketch(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .cli_arguments import make_generate_parser
 
 DATA = """To make some from a folder with a subfolder of images for each label:
-  python -m data_prep images photos --out data/photos
+  overtone images photos --out data/photos
 or see the whole chain on handwritten digits: python -m overtone.recipes.image_classification.demo"""
 """How training data is made."""
 DATA_VERB = "images"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError
 from overtone.finetune.hardware import cudnn_sdpa
 from overtone.finetune.recipe import Loaded, Sketch
@@ -96,7 +97,7 @@ def explain_problem(found: ArchitectureCheck, packing: bool, attention: str) -> 
 
 
 def sketch_model(config: Config[LanguageOptions], load_processor: Callable[[Config[Any], Loaded], Any]) -> Sketch:
-    """For `finetune plan`, with batches of filler samples. `load_processor`: the recipe's, called only if rows are to be read."""
+    """For `overtone plan`, with batches of filler samples. `load_processor`: the recipe's, called only if rows are to be read."""
     make_batch = collation.pack if config.data.packing else collation.collate
     loaded = load_for_training(config)
     return Sketch(
@@ -114,9 +115,8 @@ def load_for_generation(folder: Path) -> tuple[Any, Any]:
     import transformers  # takes seconds, and `--help` imports the modules that import this one
 
     if not (folder / CONFIG).is_file():
-        raise UserError(
-            f"--model {folder}: is not a model (it has no config.json); `python -m finetune export RUN --to {folder}` makes one from a run"
-        )
+        export = overtone_command("export", "RUN", "--to", folder)
+        raise UserError(f"--model {folder}: is not a model (it has no config.json); `{export}` makes one from a run")
     transformers.logging.set_verbosity_error()  # otherwise it comments on every default setting of generation
     quantized = find_form(read_object(folder / CONFIG), folder) is not None
     tokenizer = load_tokenizer(folder, None)

@@ -1,6 +1,6 @@
 """A conversation with an exported model in a terminal.
 
-python -m finetune chat --model exports/mine
+overtone chat --model exports/mine
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def chat(folder: Path, argv: list[str]) -> int:
     decoding = make_decoding(arguments)
     loaded = load_model(folder)
     if loaded.tokenizer.chat_template is None:
-        raise UserError(f"--model {folder}: has no chat template, so it cannot chat; `finetune generate` can continue a text with it")
+        raise UserError(f"--model {folder}: has no chat template, so it cannot chat; `overtone generate` can continue a text with it")
     torch.manual_seed(arguments.seed)
     print_line(f"{RESET} starts a new conversation, {EXIT} ends the program, Ctrl-C stops an answer")
     opening = [] if arguments.system is None else [{"role": "system", "content": arguments.system}]

@@ -12,11 +12,11 @@ RESET, EXIT = "/reset", "/exit"
 
 
 def make_generate_parser() -> argparse.ArgumentParser:
-    """The arguments of `finetune generate`."""
+    """The arguments of `overtone generate`."""
     parser = argparse.ArgumentParser(
-        prog="python -m finetune generate --model MODEL",
+        prog="overtone generate --model MODEL",
         description="Generate text with an exported model.",
-        epilog='example: python -m finetune generate --model runs/llm_sft --prompt "Good day. Who are you?"',
+        epilog='example: overtone generate --model runs/llm_sft --prompt "Good day. Who are you?"',
     )
     prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument(
@@ -29,11 +29,11 @@ def make_generate_parser() -> argparse.ArgumentParser:
 
 
 def make_chat_parser() -> argparse.ArgumentParser:
-    """The arguments of `finetune chat`."""
+    """The arguments of `overtone chat`."""
     parser = argparse.ArgumentParser(
-        prog="python -m finetune chat --model MODEL",
+        prog="overtone chat --model MODEL",
         description=f"Chat with an exported model. {RESET} starts a new conversation, {EXIT} ends the program.",
-        epilog="example: python -m finetune chat --model runs/llm_sft --temperature 0.7",
+        epilog="example: overtone chat --model runs/llm_sft --temperature 0.7",
     )
     _add_decoding_arguments(parser)
     return parser
@@ -50,13 +50,13 @@ def _add_decoding_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def make_serve_parser() -> argparse.ArgumentParser:
-    """The arguments of `finetune serve`."""
+    """The arguments of `overtone serve`."""
     from overtone.recipes.serving.server_options import add_server_options
 
     parser = argparse.ArgumentParser(
-        prog="python -m finetune serve --model MODEL",
+        prog="overtone serve --model MODEL",
         description="Serve exported chat models: OpenAI's chat completions.",
-        epilog="example: python -m finetune serve --model exports/mine",
+        epilog="example: overtone serve --model exports/mine",
     )
     add_server_options(parser)
     parser.add_argument("--max-new-tokens", type=int, default=1024, help="most tokens of an answer (default %(default)s)")

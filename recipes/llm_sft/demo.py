@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.storage import files
 from overtone.finetune.storage.model_security import admit
 from overtone.finetune.storage.text_lines import read_lines
@@ -42,9 +43,9 @@ def make_commands(home: Path) -> dict[str, list[str]]:
         "base": [python, "-m", "overtone.recipes.llm_sft.tiny_checkpoint", str(base)],
         "task": [python, "-m", "overtone.recipes.llm_sft.make_toy_chats", str(task)],
         # --val-share 0: data_prep would split by conversation, and a question could then be in both parts.
-        "data": [python, "-m", "data_prep", "text", str(task / "train.jsonl"), "--out", str(data), "--val-share", "0"],
+        "data": [python, "-m", "overtone", "text", str(task / "train.jsonl"), "--out", str(data), "--val-share", "0"],
         "train": demo_runner.training_command("cpu.yaml", [], training),
-        "export": [python, "-m", "finetune", "export", str(home / "run"), "--to", str(home / "export")],
+        "export": [python, "-m", "overtone", "export", str(home / "run"), "--to", str(home / "export")],
     }
 
 
@@ -101,7 +102,7 @@ def print_summary(home: Path, figures: dict[str, Any]) -> None:
         f"Exact answers to questions that are not in the training data: {figures['exact_match_before']:.1%} before training, "
         f"{figures['exact_match_after']:.1%} after; loss {loss['first']:.2f} → {loss['last']:.2f}; {figures['seconds']['all']:.0f} s",
         {
-            "try it": f'python -m finetune generate --model {home / "export"} --prompt "Reverse KLAD"',
+            "try it": overtone_command("generate", "--model", home / "export", "--prompt", "Reverse KLAD"),
             "the loss curve": home / "run" / "loss.png",
             "all figures": home / demo_runner.SUMMARY,
         },

@@ -1,6 +1,6 @@
 """Generates text with an exported model, from prompts in the format that was trained, by transformers' own cached generation.
 
-python -m finetune generate --model exports/mine --prompt "Good day. Who are you?"
+overtone generate --model exports/mine --prompt "Good day. Who are you?"
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def load_processor(config: Config[Options], loaded: Loaded) -> ChatProcessor:
 
 
 def sketch(config: Config[Options]) -> Sketch:
-    """For `finetune plan`."""
+    """For `overtone plan`."""
     sketched = sketch_model(config, load_processor)
     loaded = replace(sketched.loaded, remarks=(*sketched.loaded.remarks, *describe_old_release()))
     return replace(sketched, loaded=loaded)

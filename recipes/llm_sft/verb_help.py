@@ -5,7 +5,7 @@ from __future__ import annotations
 from .cli_arguments import make_chat_parser, make_generate_parser, make_serve_parser
 
 DATA = """To make some from conversations:
-  python -m data_prep text chats.jsonl --out data/chats
+  overtone text chats.jsonl --out data/chats
 or see the whole chain on a small example: python -m overtone.recipes.llm_sft.demo"""
 """How training data is made."""
 DATA_VERB = "text"

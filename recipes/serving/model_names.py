@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage.hub_download import display_name
 
@@ -19,7 +20,7 @@ def name_models(folders: Mapping[str, Path]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for folder in folders.values():
         if not folder.is_dir():
-            raise UserError(f"{folder}: no such folder; `python -m finetune export RUN --to {folder}` makes one")
+            raise UserError(f"{folder}: no such folder; `{overtone_command('export', 'RUN', '--to', folder)}` makes one")
         if (name := display_name(folder)) in found:
             raise UserError(f"{folder} and {found[name]} would both have the name {name}; rename one of the folders")
         found[name] = folder

@@ -20,7 +20,7 @@ def check_is_speech(row: dict[str, Any], recipe: str) -> None:
     if found := sorted(CHAT_KEYS & row.keys()):
         raise UserError(
             f"the row is a chat (it has {', '.join(found)}), and {recipe} trains on speech; use --recipe llm_sft for chats, or give the "
-            "train.jsonl that `python -m data_prep voice` and `codes` made"
+            "train.jsonl that `overtone voice` and `codes` made"
         )
 
 
@@ -34,7 +34,7 @@ def check_text(text: Any) -> str:
 def check_codes(codes: Any, codebooks: int, codebook_size: int) -> Tensor:
     """`audio_codes` as int64 [T, codebooks], T ≥ 1, from 0 to `codebook_size` - 1. Raises `UserError` with the place of a bad code."""
     if codes is None:
-        raise UserError("the row has no audio_codes; run `python -m data_prep codes FOLDER --model MODEL` on its folder first")
+        raise UserError("the row has no audio_codes; run `overtone codes FOLDER --model MODEL` on its folder first")
     if not isinstance(codes, list) or not codes:
         raise UserError(f"audio_codes = {str(codes)[:40]}: expected a list of at least one frame; create the codes again")
     wrong = next((t for t, frame in enumerate(codes) if not isinstance(frame, list) or len(frame) != codebooks), None)

@@ -57,7 +57,7 @@ def visit_speakers(config: Config, recipe: str, default: str | None, add_row: Ca
     if not trained:
         raise UserError(
             "data.train is not set: give the JSONL to train on, as in --data.train data/me/train.jsonl. "
-            "`python -m data_prep voice RECORDINGS --out data/me --speaker me` creates one from recordings; `make demo` shows all steps"
+            "`overtone voice RECORDINGS --out data/me --speaker me` creates one from recordings; `make demo` shows all steps"
         )
     names: dict[str, None] = {}
 

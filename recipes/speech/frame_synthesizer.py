@@ -1,6 +1,6 @@
 """How every model that generates frames of codes speaks: one text or several at once, whole or as a stream.
 
-Must not import torch: `finetune generate --help` imports modules that import this one.
+Must not import torch: `overtone generate --help` imports modules that import this one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Long texts: split at sentences into passages of a length that speech models know from training, whose speech is joined again.
 
-Must not import torch: `finetune generate --help` imports modules that import this one.
+Must not import torch: `overtone generate --help` imports modules that import this one.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from overtone.data_prep import manifest
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage.model_security import Kind, check_config
 
@@ -20,7 +21,7 @@ def check_model_config(folder: Path, kind: Kind) -> dict[str, Any]:
     try:
         return check_config(folder, kind)
     except UserError as error:
-        raise UserError(f"--model {folder}: {error}; `python -m finetune export RUN --to {folder}` creates a model") from None
+        raise UserError(f"--model {folder}: {error}; `{overtone_command('export', 'RUN', '--to', folder)}` creates a model") from None
 
 
 def check_text(request: SpeechRequest) -> None:

@@ -1,6 +1,6 @@
 """What of a text is spoken: emoji, markup and invisible characters are dropped and counted, and a text of nothing else is refused.
 
-Must not import torch: `finetune generate --help` imports modules that import this one.
+Must not import torch: `overtone generate --help` imports modules that import this one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Speech of one text of any length: cleaned, split into passages, spoken, and joined.
 
-Must not import torch: `finetune generate --help` imports modules that import this one.
+Must not import torch: `overtone generate --help` imports modules that import this one.
 """
 
 from __future__ import annotations

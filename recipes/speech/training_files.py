@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from overtone.data_prep.audio_codecs.interface import Codec
 from overtone.data_prep.dataset.codec_metadata import read_codes_summary
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.config import Config, on_disk
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files
@@ -35,12 +35,12 @@ def describe_training_files(trained: Sequence[Path]) -> dict[str, str]:
 
 
 def check_dataset_codec(config: Config, codec: Codec) -> None:
-    """Raise `UserError` if `data_prep codes` recorded another codec beside a data file: with this one, its codes would be other sounds."""
+    """Raise `UserError` if `overtone codes` recorded another codec beside a data file: with this one, its codes would be other sounds."""
     for data in (*list_training_files(config), *list_validation_files(config)):
         stored = read_codes_summary(data.parent)
         if stored.codec_digest not in (None, codec.digest()):
             other = stored.entries.get("model", "another model")
             raise UserError(
                 f"{data}: its codes were made with {other}, whose codec differs from that of {codec.model}; "
-                f"run: python -m data_prep codes {shlex.quote(str(data))} --model {shlex.quote(str(codec.model))}"
+                f"run: {overtone_command('codes', data, '--model', codec.model)}"
             )

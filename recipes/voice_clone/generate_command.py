@@ -1,8 +1,8 @@
-"""`finetune generate`: speech from an exported folder, for one text or for a file of texts.
+"""`overtone generate`: speech from an exported folder, for one text or for a file of texts.
 
-python -m finetune generate --model exports/me --speaker me --text "Hello, this is my voice." --out hello.wav
+overtone generate --model exports/me --speaker me --text "Hello, this is my voice." --out hello.wav
 
-python -m finetune generate --model exports/me --speaker me --text-file lines.txt --out wavs/
+overtone generate --model exports/me --speaker me --text-file lines.txt --out wavs/
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The voice_clone recipe: trains Qwen3-TTS 12 Hz (0.6B, 1.7B Base) on one or more voices and exports them as named voices.
 
-    python -m finetune train --recipe voice_clone --data.train data/me/train.jsonl
+    overtone train --recipe voice_clone --data.train data/me/train.jsonl
 
 Features: full fine-tuning, with or without the text embedding, or LoRA; several speakers; a language prefix; speaker vectors averaged over
 several reference clips; export for the stock `qwen_tts` package, as named voices (`custom_voice`) or as a base to train on (`base`).
@@ -21,7 +21,7 @@ from overtone.recipes.speech.multi_term_loss import compute_weighted_sums
 from .options import Options
 from .speech_verbs import VERBS
 
-# Modules that import torch or audio packages are imported inside the functions: `finetune generate` and `serve` import this file before
+# Modules that import torch or audio packages are imported inside the functions: `overtone generate` and `serve` import this file before
 # they parse their options, and their --help must not wait for torch.
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def make_processor(config: Config[Options], base: Path, ids: TokenIds, speakers:
 
 
 def sketch(config: Config[Options]) -> Sketch:
-    """For `finetune plan`: one speaker, whose vector is not computed, and clips that consist almost only of frames."""
+    """For `overtone plan`: one speaker, whose vector is not computed, and clips that consist almost only of frames."""
     import torch
 
     from overtone.data_prep.audio_codecs.qwen3_tts_speaker_encoder import read_base_config

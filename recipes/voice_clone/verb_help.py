@@ -5,8 +5,8 @@ from __future__ import annotations
 from .speech_verbs import VERBS
 
 DATA = """To make some from recordings:
-  python -m data_prep voice my_recordings/ --out data/me --whisper small --speaker me
-  python -m data_prep codes data/me --model Qwen/Qwen3-TTS-12Hz-0.6B-Base
+  overtone voice my_recordings/ --out data/me --whisper small --speaker me
+  overtone codes data/me --model Qwen/Qwen3-TTS-12Hz-0.6B-Base
 or see the whole chain on a small example: python -m overtone.recipes.voice_clone.demo"""
 """How training data is made."""
 DATA_VERB = "voice"

@@ -73,7 +73,7 @@ def mixed_recordings(tmp_path_factory: pytest.TempPathFactory, one_sentence: Aud
 
 @pytest.fixture(scope="session")
 def mixed_dataset(mixed_recordings: Path) -> Path:
-    """What `data_prep voice` makes of them. For reading: copy it to change it."""
+    """What `overtone voice` makes of them. For reading: copy it to change it."""
     from overtone.data_prep.cli import voice
 
     out = mixed_recordings.parent / "dataset"

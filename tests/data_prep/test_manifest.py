@@ -40,7 +40,7 @@ def test_the_training_command_can_be_pasted_and_names_validation_data_if_there_i
     folder.mkdir()
     (folder / "train.jsonl").write_text("{}")
     (folder / "val.jsonl").write_text("")
-    start = ["python", "-m", "finetune", "train", "--recipe", "voice_clone", "--data.train"]
+    start = ["overtone", "train", "--recipe", "voice_clone", "--data.train"]
     assert shlex.split(manifest.training_command(folder, "voice_clone")) == [*start, str(folder / "train.jsonl")]
     assert shlex.split(manifest.training_command(folder / "train.jsonl", "voice_clone"))[-1] == str(folder / "train.jsonl")
     (folder / "val.jsonl").write_text("{}")
@@ -117,7 +117,7 @@ def test_an_absolute_path_inside_the_folder_is_accepted(tmp_path) -> None:
 
 
 def test_a_missing_manifest_says_how_to_make_one(tmp_path) -> None:
-    with pytest.raises(UserError, match="python -m data_prep voice RECORDINGS --out"):
+    with pytest.raises(UserError, match="overtone voice RECORDINGS --out"):
         list(read_rows(tmp_path / "train.jsonl"))
 
 

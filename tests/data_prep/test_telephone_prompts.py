@@ -60,7 +60,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, spoken: dict[str, Prompt
 
 
 def prepare(folder: Path, *options: str) -> tuple[int, list[dict], list[dict]]:
-    """Exit code, kept rows and rejects of `data_prep voice`."""
+    """Exit code, kept rows and rejects of `overtone voice`."""
     out = folder / "out"
     for name in (manifest.TRAIN, manifest.VAL, manifest.REJECTS):
         (out / name).unlink(missing_ok=True)

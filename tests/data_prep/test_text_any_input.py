@@ -1,4 +1,4 @@
-"""Whatever a file contains, `data_prep text` ends with a training set or with a one-line error."""
+"""Whatever a file contains, `overtone text` ends with a training set or with a one-line error."""
 
 from __future__ import annotations
 

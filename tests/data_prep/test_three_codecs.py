@@ -55,7 +55,7 @@ def test_the_rows_get_the_codes_of_the_codec_and_the_next_command_its_recipe(
     assert encode(copy, codec.model) == 0
     printed = capsys.readouterr().out
     assert f"; 0 encoded now, {summary['rejected']} rejected" in printed
-    assert f"\nnext: python -m finetune train --recipe {RECIPES[name]}{source_option(codec.model, name)} --data.train {copy}" in printed
+    assert f"\nnext: overtone train --recipe {RECIPES[name]}{source_option(codec.model, name)} --data.train {copy}" in printed
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -66,7 +66,7 @@ def test_check_accepts_the_codes_and_names_the_recipe(
     folder = request.getfixturevalue(name)
     assert check.main([str(datasets[name]), *(["--model", str(folder)] if named else [])]) == 0
     source = source_option(folder, name)
-    assert f"\nnext: python -m finetune train --recipe {RECIPES[name]}{source} --data.train " in capsys.readouterr().out
+    assert f"\nnext: overtone train --recipe {RECIPES[name]}{source} --data.train " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_codes_of_another_codec_are_one_clear_problem(
     folder, dataset = request.getfixturevalue(model), datasets[made]
     assert check.main([str(dataset), "--model", str(folder)]) == 1
     printed = capsys.readouterr().out
-    command = f"run: python -m data_prep codes {dataset} --model {folder}"
+    command = f"run: overtone codes {dataset} --model {folder}"
     assert f"1 code store of another codec than that of --model\n    codes/summary.json: {difference}; {command}\n" in printed
     assert "audio_codes that do not fit" not in printed and "\n1 problem in 1 of " in printed
 
@@ -118,7 +118,7 @@ def test_a_copy_keeps_the_codes_and_what_is_known_about_their_codec(
 ) -> None:
     model, copy = request.getfixturevalue(name), tmp_path / "copy"
     assert export.main([str(datasets[name]), "--as", "voice", "--to", str(copy)]) == 0
-    assert capsys.readouterr().out.endswith(f"next: python -m data_prep check {shlex.quote(str(copy))}\n")
+    assert capsys.readouterr().out.endswith(f"next: overtone check-dataset {shlex.quote(str(copy))}\n")
     before, after = (sorted(str(row.audio_codes) for row in read_rows(folder / "train.jsonl")) for folder in (datasets[name], copy))
     assert before == after
     assert check.main([str(copy)]) == check.main([str(copy), "--model", str(model)]) == 0

@@ -1,4 +1,4 @@
-"""Runs of `data_prep voice` that are killed, stopped or lose a worker: the next run resumes and writes the bytes of an uninterrupted run.
+"""Runs of `overtone voice` that are killed, stopped or lose a worker: the next run resumes and writes the bytes of an uninterrupted run.
 
 The quick tests read transcripts and run in one process, where a callback interrupts at an exact step. The slow ones transcribe with Whisper
 in worker processes.

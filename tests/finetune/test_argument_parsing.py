@@ -25,10 +25,10 @@ ROOT = Path(__file__).parents[2]
         (["export", "runs/voice", "--to=x", "--adapteronly"], "unknown flag --adapteronly; did you mean --adapter-only?"),
         (["check", "runs/voice", "--xyz"], "unknown flag --xyz; the flags are --help"),
         (["exprot", "runs/voice"], "unknown verb 'exprot'; did you mean export?"),
-        (["export", "runs/voice"], "the following arguments are required: --to; `finetune export --help` describes"),
+        (["export", "runs/voice"], "the following arguments are required: --to; `overtone export --help` describes"),
         (["cp", "voice_clon"], "unknown name 'voice_clon'; did you mean voice_clone?"),
         (["cp", "--too"], "unknown flag --too; the flags are --help"),
-        (["cp"], "the following arguments are required: NAME; `finetune cp --help`"),
+        (["cp"], "the following arguments are required: NAME; `overtone cp --help`"),
         (["frobnicate"], "unknown verb 'frobnicate'; verbs are plan, train, "),
         (["merge", "runs/me"], "unknown verb 'merge'; this is export: "),
         (["eval"], "unknown verb 'eval'; this is eval-voice for a voice"),
@@ -65,7 +65,7 @@ def test_the_nearest_word_is_named(
         (["voice", "talks", "--out", "x", "--wisper", "small"], "unknown flag --wisper; did you mean --whisper?"),
         (["voice", "talks", "--out", "x", "--transcripts", "--preset", "cleen"], "--preset cleen: no such choice; did you mean clean?"),
         (["export", "x", "--as", "wav", "--to", "y"], "--as wav: no such choice; choices are ljspeech, audiofolder, qwen, voice"),
-        (["text", "a"], "the following arguments are required: --out; `data_prep text --help`"),
+        (["text", "a"], "the following arguments are required: --out; `overtone text --help`"),
     ],
 )
 def test_data_prep_names_the_nearest_word_too(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

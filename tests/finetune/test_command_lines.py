@@ -20,11 +20,38 @@ def without_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_commands_are_quoted_for_a_shell() -> None:
-    printed = command_lines.export_command(Path("runs/my voice"), "voice_clone", 40)
-    assert printed == "python -m finetune export 'runs/my voice' --step 40 --to 'exports/my voice'"
-    assert shlex.split(command_lines.finetune_command("train", *FLAGS)) == ["python", "-m", "finetune", "train", *FLAGS]
-    outside = command_lines.export_command(Path("runs/me"), "/my recipes/speech")
-    assert outside == "python -m finetune export runs/me --to exports/me --recipe '/my recipes/speech'"
+    printed = command_lines.export_command(Path("runs/my voice"), [], 40)
+    assert printed == "overtone export 'runs/my voice' --step 40 --to 'exports/my voice'"
+    assert shlex.split(command_lines.overtone_command("train", *FLAGS)) == ["overtone", "train", *FLAGS]
+    outside = command_lines.export_command(Path("runs/me"), ["--recipe", "/my recipes/speech"])
+    assert outside == "overtone export runs/me --to exports/me --recipe '/my recipes/speech'"
+
+
+@pytest.mark.parametrize(
+    ("own", "path", "printed"),
+    [
+        ("venv/bin", "venv/bin", "overtone ls"),
+        ("venv/bin", "linked", "overtone ls"),
+        ("venv/bin", "other/bin", "'my venvs/venv/bin/overtone' ls"),
+        ("venv/bin", "nothing", "'my venvs/venv/bin/overtone' ls"),
+        ("nothing", "other/bin", "overtone ls"),
+        ("nothing", "nothing", "python -m overtone ls"),
+    ],
+)
+def test_a_command_starts_the_overtone_of_this_environment(
+    own: str, path: str, printed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its name where a shell finds that one, by its path where a shell finds another one or none."""
+    home = tmp_path / "my venvs"
+    for folder in ("venv/bin", "other/bin", "linked", "nothing"):
+        (home / folder).mkdir(parents=True)
+    for folder in ("venv/bin", "other/bin"):
+        (home / folder / "overtone").touch(mode=0o755)
+    (home / "linked" / "overtone").symlink_to(home / "venv" / "bin" / "overtone")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(home / own / "python"))
+    monkeypatch.setenv("PATH", str(home / path))
+    assert command_lines.overtone_command("ls") == printed
 
 
 def test_a_clone_launches_its_script_and_an_installed_copy_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,8 +76,10 @@ def test_a_clone_launches_its_script_and_an_installed_copy_its_module(tmp_path: 
     ("words", "typed"),
     [
         (["python", "-m", "finetune", "train"], ["python", "-m", "finetune", "train"]),
+        (["python", "-m", "overtone", "train"], ["python", "-m", "overtone", "train"]),
         (["/opt/bin/python3.11", "-u", "finetune/train.py"], ["/opt/bin/python3.11", "-u", "finetune/train.py"]),
         (["/opt/bin/python", "/opt/bin/finetune", "train"], ["/opt/bin/finetune", "train"]),
+        (["/opt/bin/python", "/opt/bin/overtone", "train"], ["/opt/bin/overtone", "train"]),
         (["python", "-m", "overtone.finetune.train"], ["python", "-m", "overtone.finetune.train"]),
     ],
 )

@@ -1,4 +1,4 @@
-"""`finetune train --launch FILE` starts what accelerate would, and ends with one message."""
+"""`overtone train --launch FILE` starts what accelerate would, and ends with one message."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_launch_file_for_deepspeed_names_the_translation(
     file.write_text("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3}\n", encoding="utf-8")
     started = Started(monkeypatch, 0)
     assert train.main(argv_in(tmp_path, "--launch", str(file))) == 2
-    assert f"finetune translate {file} --to FOLDER` writes a launch file" in capsys.readouterr().err and started.environment == {}
+    assert f"overtone translate {file} --to FOLDER` writes a launch file" in capsys.readouterr().err and started.environment == {}
 
 
 def test_a_rank_that_was_started_for_deepspeed_ends_before_anything_is_loaded(

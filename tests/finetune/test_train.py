@@ -1,4 +1,4 @@
-"""`finetune train`: mistakes are reported early, and a recipe from any folder trains without other edits."""
+"""`overtone train`: mistakes are reported early, and a recipe from any folder trains without other edits."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def test_missing_data_is_an_error_that_says_how_to_make_some(capsys: pytest.Capt
     for recipe, ways in (
         (
             "voice_clone",
-            ("python -m data_prep voice my_recordings/ --out data/me", "data_prep codes", "python -m overtone.recipes.voice_clone.demo"),
+            ("overtone voice my_recordings/ --out data/me", "overtone codes", "python -m overtone.recipes.voice_clone.demo"),
         ),
-        ("llm_sft", ("python -m data_prep text chats.jsonl", "python -m overtone.recipes.llm_sft.demo")),
+        ("llm_sft", ("overtone text chats.jsonl", "python -m overtone.recipes.llm_sft.demo")),
         (str(tiny.FOLDER), ("It has one JSON object in each line; the recipe's `read` defines the keys.",)),
     ):
         message = refuse(["--recipe", recipe], capsys)
         assert message.count("no training data: give --data.train") == 1 and all(words in message for words in ways)
-        assert ("data_prep" in message) == ("data_prep" in ways[0]), "each recipe names its own ways"
+        assert ("overtone " in message) == ("overtone " in ways[0]), "each recipe names its own ways"
 
 
 @pytest.mark.parametrize("key", ["data.train", "data.val"])
@@ -76,7 +76,7 @@ def test_raw_data_is_recognized_and_the_command_is_named(
 ) -> None:
     (tmp_path / "raw").mkdir()
     message = refuse(["--recipe", recipe, "--data.train", str(tmp_path / "raw")], capsys)
-    assert f"data.train: {tmp_path / 'raw'} is a folder" in message and f"python -m data_prep {verb} {tmp_path / 'raw'} --out" in message
+    assert f"data.train: {tmp_path / 'raw'} is a folder" in message and f"overtone {verb} {tmp_path / 'raw'} --out" in message
     (tmp_path / "chats.jsonl").write_text('{"conversations": []}\n')
     if recipe == "llm_sft":
         assert "of another form (keys: conversations" in refuse(["--recipe", recipe, "--data.train", str(tmp_path / "chats.jsonl")], capsys)
@@ -158,7 +158,7 @@ def test_help_shows_the_defaults_of_the_recipe_by_section_and_examples(capsys: p
     assert "--train.epochs Passes over the data. (int, default of this recipe 10) --train.steps " in words
     assert all(line.startswith(" " * 29) for line in printed.splitlines() if line.startswith("   ")), "texts keep their column"
     assert "\n\ntrain: Optimization.\n  --train.epochs " in printed and "\n\noptions: " in printed
-    assert "python -m finetune train --recipe voice_clone --data.train" in printed
+    assert "overtone train --recipe voice_clone --data.train" in printed
 
 
 def test_help_lists_the_options_of_the_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,7 +199,7 @@ def test_a_recipe_outside_the_tree_trains_and_exports_without_other_edits(
     run = tmp_path / "run"
     assert "finished at step 2 after " in done.stdout
     export_command, generate_command = (
-        f"python -m finetune {words} --recipe {folder}\n" for words in (f"export {run} --to exports/run", "generate --model exports/run")
+        f"overtone {words} --recipe {folder}\n" for words in (f"export {run} --to exports/run", "generate --model exports/run")
     )
     assert done.stdout.endswith(f"next:\n  {export_command}  {generate_command}")
     monkeypatch.chdir(tmp_path)
@@ -208,7 +208,7 @@ def test_a_recipe_outside_the_tree_trains_and_exports_without_other_edits(
     assert export.main([str(run), "--to", "out", *named]) == generate.main(["--model", "out", *named]) == 0
     assert generate.main(["--model", str(run), *named]) == 0, "and of a run, whose export is made by the same recipe"
     ready, hint, *said = capsys.readouterr().out.splitlines()
-    assert ready == "out is ready" and hint.startswith("next: python -m finetune generate --model out --recipe ")
+    assert ready == "out is ready" and hint.startswith("next: overtone generate --model out --recipe ")
     assert said[0] == "out says nothing" and said[1].startswith("step-00000002-")
     assert len(before) > 40 and tree(ROOT) == before
 

@@ -1,4 +1,4 @@
-"""`finetune generate` of a file, in one process and on a Ray cluster that loses a worker in the middle."""
+"""`overtone generate` of a file, in one process and on a Ray cluster that loses a worker in the middle."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def reach(step: int, run: Path, process: subprocess.Popen[str]) -> None:
 def test_a_short_run_is_whole_and_reported(nodes: Cluster, data: list[object], tmp_path: Path) -> None:
     """One worker, for the time that it takes."""
     output = ended(start(nodes, *data, "--train.steps", 3, "--run.dir", "run", "--storage", tmp_path, "--num-workers", 1))
-    assert "finished at step 3; next: python -m finetune export" in output
+    assert "finished at step 3; next: overtone export" in output
     assert [step for step, *_ in losses(tmp_path / "run")] == [1, 2, 3]
     assert find_newest_valid(tmp_path / "run") == (tmp_path / "run" / "checkpoints" / "step-00000003", [])
     (launched,) = (tmp_path / "run" / "ray").iterdir()
@@ -116,7 +116,7 @@ def test_two_workers_train_an_image_classifier_as_two_processes_do(nodes: Cluste
     words = ["--recipe", "image_classification", *places, *sizes, *rest]
     launch(*words, "--run.dir", tmp_path / "launched")
     output = ended(start(nodes, *words, "--run.dir", "run", "--storage", tmp_path, "--num-workers", 2))
-    assert "finished at step 4; next: python -m finetune export" in output
+    assert "finished at step 4; next: overtone export" in output
     assert losses(tmp_path / "run") == losses(tmp_path / "launched") and len(losses(tmp_path / "run")) == 4
     assert weights(tmp_path / "run") == weights(tmp_path / "launched") and len(weights(tmp_path / "run")) == 2
     measured = [[event["val/accuracy"] for event in series(tmp_path / run, "evaluation")] for run in ("run", "launched")]

@@ -111,9 +111,9 @@ def test_a_study_survives_its_driver_and_its_failing_trials(nodes: Cluster, trai
 
     best = min(trials[:2], key=lambda trial: trial.value or 0)
     assert f"best: {best.name}, val/loss {best.value:.6g}" in output and (study / "report.html").is_file()
-    (command,) = re.findall(r"next: python -m (finetune export .*)", output)
+    (command,) = re.findall(r"next: (overtone export .*)", output)
     words = shlex.split(command.replace("exports/", f"{tmp_path}/exports/"))
-    subprocess.run([sys.executable, "-m", *words], cwd=ROOT, env=ALONE, check=True, timeout=PATIENCE)
+    subprocess.run(words, cwd=ROOT, env=ALONE, check=True, timeout=PATIENCE)
     assert (tmp_path / "exports" / best.name / "config.json").is_file() and str(best.value_step) in words
     listed = subprocess.run(
         [sys.executable, "-m", "finetune", "ls", str(study)], cwd=ROOT, env=ALONE, capture_output=True, text=True, check=True

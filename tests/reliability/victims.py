@@ -61,7 +61,7 @@ class Fault:
 
 
 def start(witness: Path, size: int, argv: list[str], fault: Fault | None = None) -> list[ForkServerProcess]:
-    """The ranks of a run of `finetune train` with these arguments."""
+    """The ranks of a run of `overtone train` with these arguments."""
     witness.mkdir(parents=True, exist_ok=True)
     port = loopback.free_port()
     return [begin(train_rank, rank, size, port, witness, argv, fault) for rank in range(size)]

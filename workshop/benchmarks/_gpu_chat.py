@@ -28,7 +28,7 @@ NOTE = (
     f"(`even`); micro-batches of up to {FULL.micro} positions; a version is one before it with one thing changed. Random weights in the "
     f"shape of Qwen3-1.7B. bf16 with fp32 masters, full fine-tuning, fused AdamW; median of {FULL.rounds} steps after two. MFU: "
     "(6·N + 12·L·H·Q·T) FLOPs a token (Chowdhery et al. 2022, arXiv:2204.02311, appendix B) over the data sheet's dense bf16; the ceiling "
-    "is the product of the first row. Peak: torch.cuda.max_memory_allocated beside what `finetune plan` says; lasting: what is allocated "
+    "is the product of the first row. Peak: torch.cuda.max_memory_allocated beside what `overtone plan` says; lasting: what is allocated "
     "between two steps: master weights, AdamW's moments and the sums of gradients in fp32, and bf16 copies are 18 bytes a parameter."
 )
 CEILING = Figure("ceiling", 5.0, lambda bench: [ceiling_row(bench)])

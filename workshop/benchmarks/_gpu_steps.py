@@ -140,7 +140,7 @@ def config_of(kind: str, version: Version, folder: Path, scale: Scale, recipe: R
 
 
 def planned(config: Config, recipe: Recipe) -> int:
-    """Bytes that `finetune plan` says torch will allocate at the peak."""
+    """Bytes that `overtone plan` says torch will allocate at the peak."""
     work = estimate_run(config, recipe).work
     recomputing: Recomputing = config.train.activation_checkpointing
     return estimate_layout(work, make_cluster("h200", 1, 1), Arrangement(choose_strategy(config, {}), 1), recomputing).memory.allocated

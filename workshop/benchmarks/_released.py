@@ -1,4 +1,4 @@
-"""Estimates of `finetune plan` for the released models of the recipes, which exist here in shape only."""
+"""Estimates of `overtone plan` for the released models of the recipes, which exist here in shape only."""
 
 from __future__ import annotations
 

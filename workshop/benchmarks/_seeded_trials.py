@@ -133,7 +133,7 @@ def _write_rows(folder: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def command_line(recipe: str, given: dict[str, Any]) -> list[str]:
-    """Arguments of `finetune train`."""
+    """Arguments of `overtone train`."""
     return ["--recipe", recipe_argument(recipe), *(str(part) for key, value in given.items() for part in (f"--{key}", value))]
 
 
@@ -368,7 +368,7 @@ def _cut(data: bytes, chance: random.Random) -> bytes:
 
 
 def run_process(argv: list[str], said: Path) -> tuple[int, str]:
-    """Exit code and output of `finetune train` in a forked process with limits; a code of 124 if it had to be killed."""
+    """Exit code and output of `overtone train` in a forked process with limits; a code of 124 if it had to be killed."""
     from overtone.finetune import train
 
     if not (child := os.fork()):

@@ -1,4 +1,4 @@
-"""Estimate: the smallest GPU, alone and as one of eight, on which each released model trains, as `finetune plan` says it.
+"""Estimate: the smallest GPU, alone and as one of eight, on which each released model trains, as `overtone plan` says it.
 
 Nothing here ran on a GPU. The models are built from their published shapes; all settings but those in the table are the recipe's.
 """
@@ -20,7 +20,7 @@ from workshop.benchmarks._released import LORA, QLORA, estimate_model
 
 COLUMNS = ("model", "training", "added to the recipe's config", "one GPU", "memory, GiB", "eight GPUs", "memory of each, GiB")
 NOTE = (
-    "The smallest type of GPU that `python -m finetune plan --recipe … --model.source … --gpus 1 --gpu TYPE` calls large enough, and the "
+    "The smallest type of GPU that `overtone plan --recipe … --model.source … --gpus 1 --gpu TYPE` calls large enough, and the "
     "peak of its memory; with eight, the strategy that it recommends. `*`: with full activation checkpointing, which plan turns on where "
     "nothing fits without it; add `--train.activation_checkpointing full`. With `--parallel.offload true` and smaller micro-batches, less "
     "memory is enough."

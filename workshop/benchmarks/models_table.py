@@ -1,4 +1,4 @@
-"""What works for each released model of every recipe, and the memory of a GPU that it needs, as `finetune plan` says it.
+"""What works for each released model of every recipe, and the memory of a GPU that it needs, as `overtone plan` says it.
 
 Nothing here ran on a GPU. The models are built from their published shapes; all settings are the recipe's.
 """
@@ -24,7 +24,7 @@ COLUMNS = (
     "model", "recipe", "parameters", *(f"{way}, GiB" for way in WAYS), "packing", "tensor parallel", "streaming", "languages", "licence",
 )  # fmt: skip
 NOTE = (
-    "Full, LoRA, QLoRA: the memory of one GPU that `python -m finetune plan` estimates with the recipe's config (LoRA: "
+    "Full, LoRA, QLoRA: the memory of one GPU that `overtone plan` estimates with the recipe's config (LoRA: "
     "`--model.lora '{rank: 16, alpha: 32}'`; QLoRA: with `--model.quantization nf4` too). `*`: with full activation checkpointing, since "
     f"it does not fit {max(gpu.memory for gpu in GPUS.values()):g} GiB without it. –: not possible. Packing and tensor parallel: "
     "`data.packing` and `parallel.tensor`. Streaming: inference returns the beginning of an answer before its end is generated. Languages "

@@ -1,7 +1,7 @@
 """Peak memory of published training runs, compared with the planner's estimate.
 
 Each row is a run of another framework: its model by shape, its way of training as published. States are counted by what that framework
-keeps for a parameter; activations and loss are those of transformers' model of the same shape, traced as `finetune plan` traces ours.
+keeps for a parameter; activations and loss are those of transformers' model of the same shape, traced as `overtone plan` traces ours.
 Every second row, in the order of the table, fits one factor on the traced part and one constant; the others are held out.
 """
 

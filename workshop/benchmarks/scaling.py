@@ -1,6 +1,6 @@
 """Estimate: time of a step and cost of a billion positions on 1 to 512 GPUs, for Qwen3-TTS-1.7B and an 8B language model.
 
-Nothing here ran on a GPU. Each figure comes from what `finetune plan` counts and traces of the real models' shapes, and from its
+Nothing here ran on a GPU. Each figure comes from what `overtone plan` counts and traces of the real models' shapes, and from its
 simulation of a step (finetune/planning/parallelism_planner.py) on machines of eight H100; communication.py holds what that says to be sent
 against what real ranks send. workshop/lab_book/scaling.md states every assumption.
 """

@@ -14,14 +14,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from workshop.benchmarks import _table
 
 ROOT = Path(__file__).resolve().parents[2]
-TRAIN = ["-m", "finetune", "train", "--recipe", "voice_clone"]
+TRAIN = ["-m", "overtone", "train", "--recipe", "voice_clone"]
 COMMANDS = {
     "python -c pass": ["-c", "pass"],
     "import pydantic, yaml": ["-c", "import pydantic, yaml"],
-    "finetune --help": ["-m", "finetune", "--help"],
-    "data_prep --help": ["-m", "data_prep", "--help"],
-    "finetune train --recipe voice_clone --help": [*TRAIN, "--help"],
-    "data_prep voice --help": ["-m", "data_prep", "voice", "--help"],
+    "overtone": ["-m", "overtone"],
+    "overtone train --recipe voice_clone --help": [*TRAIN, "--help"],
+    "overtone voice --help": ["-m", "overtone", "voice", "--help"],
     "a misspelt key": [*TRAIN, "--train.lrr", "1"],
     "a file that is missing": [*TRAIN, "--data.train", "no/such.jsonl"],
     "import torch": ["-c", "import torch"],

@@ -51,7 +51,7 @@ RIGHT_SECONDS = 0.5
 COLUMNS = ("error of the subtitles", "right", "wrong", "right without repair", "wrong without repair", "measured")
 NOTE = (
     f"Five recordings of up to {CUES} prompts, one for each language, with pauses of 0.3 to 1.4 s; times wrong by up to {JITTER} s "
-    "besides. Shares of the cues that are spoken completely, all five together, by the times that `data_prep voice --transcripts` "
+    "besides. Shares of the cues that are spoken completely, all five together, by the times that `overtone voice --transcripts` "
     f"gives them where it trusts them (otherwise their clips are `mistimed_text`); wrong: by more than {RIGHT_SECONDS} s. No model but "
     "silero-vad is used. Jumps are at 37 %, or at 30 and 70 %, of the recording, not at pauses; inserted sound is speech in another "
     "language. Measured: drift or offset of the last segment in summary.json, least and most, and of how many recordings. The rest is "

@@ -422,7 +422,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "return 1 if found.problems else 0",
         "return 0",
         "tests/finetune/cli/test_plan.py::test_a_run_that_does_not_fit_has_exit_code_1",
-        "`finetune plan … && finetune train …` starts a run that cannot fit",
+        "`overtone plan … && overtone train …` starts a run that cannot fit",
     ),
     Mutant(
         "recipes/csm/exporting/export_plan.py",

@@ -14,7 +14,7 @@ USE = """Trained: {trained}, {steps:,} steps at a learning rate of {lr:g}; super
 Codec: the folder `speech_codec` ({codec} or a copy), with a licence of its own.
 
 ```
-python -m finetune generate --model {model} --speaker {speaker} --text "Hello, this is my voice."
+overtone generate --model {model} --speaker {speaker} --text "Hello, this is my voice."
 ```
 
 The language model loads in stock transformers (`AutoModelForCausalLM`): the prompt is `{before}`, the text as

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExportedSpeechTokens:
-    """A folder written by `finetune export`, or a released model. Implements `overtone.recipes.speech.interface.VoiceFolder`, without
+    """A folder written by `overtone export`, or a released model. Implements `overtone.recipes.speech.interface.VoiceFolder`, without
     `open`."""
 
     folder: Path

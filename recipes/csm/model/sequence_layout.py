@@ -160,7 +160,7 @@ def locate_clip(row: dict[str, Any]) -> RowPlace:
     if not isinstance(source, str) or not source or len(times) < 2 or times[0] >= times[1]:
         raise UserError(
             f"source = {source!r}, start = {start!r}, end = {end!r}: options.context_turns finds the clips before a clip by its recording "
-            "and its seconds in it, as `python -m data_prep voice` writes them; add them, or set --options.context_turns 0"
+            "and its seconds in it, as `overtone voice` writes them; add them, or set --options.context_turns 0"
         )
     return RowPlace(source, *times)
 

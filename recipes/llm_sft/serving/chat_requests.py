@@ -138,7 +138,7 @@ def read_limit(body: ChatCall, longest: int) -> int:
 
 
 def read_sampler(body: ChatCall) -> CodeSampler:
-    """Greedy without temperature and top_p, as `finetune chat`."""
+    """Greedy without temperature and top_p, as `overtone chat`."""
     temperature = body.temperature if body.temperature is not None else 0.0 if body.top_p is None else 1.0
     if 0 < temperature < COLDEST:
         message = f"temperature {temperature:g} is above 0 and below {COLDEST:g}; send 0, which always takes the most likely token"

@@ -1,6 +1,6 @@
 """Serves exported chat models: OpenAI's API for chat completions.
 
-python -m finetune serve --model exports/mine
+overtone serve --model exports/mine
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def describe_model(folder: Path, loaded: LoadedModel, args: argparse.Namespace) 
     from .chat_queue import ServedModel
 
     if loaded.tokenizer.chat_template is None:
-        raise UserError(f"--model {folder}: has no chat template, so it cannot chat; `finetune generate` can continue a text with it")
+        raise UserError(f"--model {folder}: has no chat template, so it cannot chat; `overtone generate` can continue a text with it")
     context = args.context if loaded.positions is None else min(args.context, loaded.positions)
     return ServedModel(loaded, int((folder / "config.json").stat().st_mtime), context, args.max_new_tokens)
 

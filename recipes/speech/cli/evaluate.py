@@ -1,6 +1,6 @@
 """Evaluate a voice: intelligibility, speaker similarity, speaking rate, unended speech; and whether training improved them.
 
-python -m finetune eval-voice --model exports/me --data data/me/val.jsonl --asr small --base BASE_FOLDER --seen data/me/train.jsonl
+overtone eval-voice --model exports/me --data data/me/val.jsonl --asr small --base BASE_FOLDER --seen data/me/train.jsonl
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from overtone.recipes.speech.interface import SpeechRecipe
 
 ABOUT = """Evaluate a voice: intelligibility, speaker similarity, speaking rate, unended speech; and whether training improved them.
 
-python -m finetune eval-voice --model exports/me --data data/me/val.jsonl --asr small --base BASE_FOLDER --seen data/me/train.jsonl
+overtone eval-voice --model exports/me --data data/me/val.jsonl --asr small --base BASE_FOLDER --seen data/me/train.jsonl
 """
 SEED_TTS_EVAL = "seed-tts-eval"
 JSON, MARKDOWN, PAGE, CLIPS = "evaluation.json", "evaluation.md", "evaluation.html", "clips"
@@ -31,7 +31,7 @@ OWN = re.compile(r"(evaluation|seed-tts-eval)\.(json|md|html)|clips|scores|expor
 def parse(argv: list[str]) -> argparse.Namespace:
     """The verb's own arguments."""
     parser = argparse.ArgumentParser(
-        prog="python -m finetune eval-voice --model MODEL", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="overtone eval-voice --model MODEL", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True, metavar="ROWS.jsonl", help="texts to speak, with recordings or without")
     parser.add_argument("--checkpoints", metavar="all|STEP,STEP", help="checkpoints of a run (default: its newest)")
@@ -46,7 +46,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--asr",
         metavar="MODEL",
-        help="Whisper model for transcripts, as in data_prep --whisper: a published name, a .pt file, a hub name",
+        help="Whisper model for transcripts, as in `overtone voice --whisper`: a published name, a .pt file, a hub name",
     )
     parser.add_argument(
         "--speaker-model",

@@ -1,4 +1,4 @@
-"""`finetune generate` of a speech recipe: speech from an exported folder, for one text or for a file of texts.
+"""`overtone generate` of a speech recipe: speech from an exported folder, for one text or for a file of texts.
 
 A recipe describes its part of the command in a `GenerateCommand`. Must not import torch: `--help` reads this module.
 """
@@ -88,11 +88,11 @@ class GenerateCommand:
     def _make_parser(self) -> argparse.ArgumentParser:
         defaults = SpeechSampling()
         parser = argparse.ArgumentParser(
-            prog="python -m finetune generate --model MODEL",
+            prog="overtone generate --model MODEL",
             description="Generate speech with an exported voice.",
             epilog="examples:\n"
-            f"  python -m finetune generate --model runs/{self.speech.name} --text 'Hello, this is my voice.' --out hello.wav\n"
-            "  python -m finetune generate --model exports/me --text-file lines.txt --out wavs/",
+            f"  overtone generate --model runs/{self.speech.name} --text 'Hello, this is my voice.' --out hello.wav\n"
+            "  overtone generate --model exports/me --text-file lines.txt --out wavs/",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         in_out, voice, decoding = (parser.add_argument_group(title) for title in ("text and output", "voice", "sampling"))

@@ -1,6 +1,6 @@
 """`eval-voice --protocol seed-tts-eval`: speaks the protocol's prompts and measures them as papers do.
 
-python -m finetune eval-voice --model BASE --protocol seed-tts-eval --data en/meta.lst --protocol-similarity wavlm_large_finetune.pth
+overtone eval-voice --model BASE --protocol seed-tts-eval --data en/meta.lst --protocol-similarity wavlm_large_finetune.pth
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def find_speaking_systems(recipe: SpeechRecipe, model: Path, args: argparse.Name
     if any(one.way == "named" for one in found) and args.speaker is None:
         raise UserError(
             f"--model {model}: speaks by the names of its speakers, and cannot clone the prompts; give --speaker NAME, with prompts of "
-            "that speaker. A model that clones is made by `finetune export --format base`"
+            "that speaker. A model that clones is made by `overtone export --format base`"
         )
     if len(found) > 1 and args.protocol_transcripts is not None:
         raise UserError("--protocol-transcripts: transcripts are of one model; remove --base")

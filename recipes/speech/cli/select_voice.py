@@ -1,6 +1,6 @@
 """Choose the best checkpoint and strength of a run by what they speak: WER, speaker similarity, pace and endings.
 
-python -m finetune select runs/me --data data/me/val.jsonl --asr small
+overtone select runs/me --data data/me/val.jsonl --asr small
 """
 
 from __future__ import annotations
@@ -63,9 +63,7 @@ class SelectionPlan:
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """The verb's own arguments."""
-    parser = argparse.ArgumentParser(
-        prog="python -m finetune select RUN", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(prog="overtone select RUN", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, metavar="ROWS.jsonl", help="rows with text, speaker and audio (recordings)")
     parser.add_argument("--text-file", type=Path, metavar="FILE", help="texts to speak instead of those of --data, one per line, or .jsonl")
     parser.add_argument("--speaker", help="speaker of rows and lines without a speaker")

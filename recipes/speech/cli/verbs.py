@@ -28,7 +28,7 @@ class SpeechVerbs:
     """Imports the recipe's `generate` with its `SpeechRecipe`; must not import torch."""
 
     def generate(self, folder: Path, argv: list[str]) -> int:
-        """Body of `finetune generate`."""
+        """Body of `overtone generate`."""
         return self.load_command().run(folder, argv)
 
     def load_speech(self) -> SpeechRecipe:
@@ -54,25 +54,25 @@ class SpeechVerbs:
         return sample_measurement_during_training.measure(self.load_command().speech, folder, prompts, answers, prepared)
 
     def evaluate(self, model: Path, argv: list[str]) -> int:
-        """Body of `finetune eval-voice`."""
+        """Body of `overtone eval-voice`."""
         from . import evaluate
 
         return evaluate.evaluate(self.load_command().speech, model, argv)
 
     def select(self, run: Path, argv: list[str]) -> int:
-        """Body of `finetune select`."""
+        """Body of `overtone select`."""
         from . import select_voice
 
         return select_voice.select(self.load_command().speech, run, argv)
 
     def serve(self, folders: Mapping[str, Path], argv: list[str]) -> int:
-        """Body of `finetune serve`: a web page, and OpenAI's speech API."""
+        """Body of `overtone serve`: a web page, and OpenAI's speech API."""
         from overtone.recipes.speech.serving import serve_command
 
         return serve_command.serve(self.load_command().speech.inspect, folders, argv)
 
     def print_generate_help(self) -> None:
-        """Print the options of `finetune generate`, and exit as argparse does."""
+        """Print the options of `overtone generate`, and exit as argparse does."""
         self.load_command().parse(["--help"])
 
     @property
@@ -98,7 +98,7 @@ class SpeechVerbs:
 
 
 def print_serve_help() -> None:
-    """Print the options of `finetune serve`, and exit as argparse does."""
+    """Print the options of `overtone serve`, and exit as argparse does."""
     from overtone.recipes.speech.serving import serve_command
 
     serve_command.parse(["--help"])

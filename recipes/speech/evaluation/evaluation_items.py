@@ -67,7 +67,7 @@ def visit_rows(path: Path, visit: Callable[[dict[str, Any]], None]) -> None:
     try:
         file = input_files.open_file(path)
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; `python -m data_prep voice RECORDINGS --out FOLDER` makes such a file") from None
+        raise UserError(f"{path}: {error.strerror}; `overtone voice RECORDINGS --out FOLDER` makes such a file") from None
     with file:
         for number, line in enumerate(input_files.split_lines(file, path), start=1):
             if not line.strip():
@@ -80,7 +80,7 @@ def visit_rows(path: Path, visit: Callable[[dict[str, Any]], None]) -> None:
     if problems:
         raise UserError(format_row_problems(path, problems, rows))
     if not rows:
-        raise UserError(f"{path} has no rows; `python -m data_prep voice RECORDINGS --out FOLDER` makes some")
+        raise UserError(f"{path} has no rows; `overtone voice RECORDINGS --out FOLDER` makes some")
 
 
 def mark_seen(items: Sequence[Item], training: Sequence[Item]) -> list[Item]:

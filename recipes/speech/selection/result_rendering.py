@@ -36,7 +36,7 @@ TITLES = {WER: "WER %", SIMILARITY: "similarity", PACE: "pace", ENDINGS: "bad en
 SCALE = {WER: 100.0, SIMILARITY: 1.0, PACE: 1.0, ENDINGS: 100.0}
 CAUTION = (
     "The figures of the chosen one are slightly too good, since it was chosen by them; for a report, measure the export with "
-    "`finetune eval-voice` on other texts."
+    "`overtone eval-voice` on other texts."
 )
 
 

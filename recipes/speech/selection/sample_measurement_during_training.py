@@ -1,6 +1,6 @@
 """Metrics of the samples of a voice during training, for `checkpoint.best_by: sample/wer` and the like.
 
-They are intelligibility, similarity and endings as in `finetune select`, of the clips of one checkpoint; WER and CER are in %. The
+They are intelligibility, similarity and endings as in `overtone select`, of the clips of one checkpoint; WER and CER are in %. The
 reference clips are the speakers' own, from the training data.
 """
 

@@ -1,6 +1,6 @@
 """Streaming audio encoders: each takes chunks of samples and returns the bytes that are ready.
 
-Each format that has tags says that the speech is synthetic, so that `data_prep voice` refuses it as training data and others can tell.
+Each format that has tags says that the speech is synthetic, so that `overtone voice` refuses it as training data and others can tell.
 """
 
 from __future__ import annotations

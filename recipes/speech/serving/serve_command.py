@@ -1,6 +1,6 @@
 """Serves exported voices: a text-to-speech page, and OpenAI's API for speech.
 
-python -m finetune serve --model exports/me --model exports/me-longer
+overtone serve --model exports/me --model exports/me-longer
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: Mapping[str, Path], a
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """The verb's own arguments."""
-    parser = argparse.ArgumentParser(prog="python -m finetune serve --model MODEL", description="Serve exported voices.")
+    parser = argparse.ArgumentParser(prog="overtone serve --model MODEL", description="Serve exported voices.")
     parser.add_argument("--base", metavar="MODEL", help="base model, or any other, to compare the voices with: a folder or a hub name")
     add_server_options(parser)
     parser.add_argument("--max-chars", type=int, default=4096, help="maximum length of a text (default %(default)s)")

@@ -49,20 +49,20 @@ def build_commands(home: Path, seed: int = 0) -> dict[str, list[str]]:
 
     Raises `UserError` if the demo's recordings are not installed."""
     new_voice = find_new_voice()
-    python, data, export = [sys.executable, "-m"], home / "data", home / "export"
+    overtone, data, export = [sys.executable, "-m", "overtone"], home / "data", home / "export"
     on_cpu = ["--gpu_ids=-1,-1"]  # runs on any machine; on GPUs, two processes would need two of them
     rows = ["--data.train", data / "train.shifted.jsonl", "--data.val", data / "val.jsonl"]
     training = ["--recipe", "voice_clone", "--config", HERE / "demo.yaml", *rows, "--run.dir", home / "run", "--run.seed", seed]
     transcription = ["--whisper", WHISPER, "--speaker-from", "folder", "--language", "en", "--target", "4"]
     speech = ["--text-file", home / LINES, "--max-seconds", "12", "--out", home / "spoken"]
     stages: dict[str, list[Any]] = {
-        "voice": [*python, "data_prep", "voice", new_voice / "recordings", "--out", data, *transcription],
-        "codes": [*python, "data_prep", "codes", data, "--model", CODEC, "--time-shifts", TIME_SHIFTS, "--batch-seconds", BATCH_SECONDS],
+        "voice": [*overtone, "voice", new_voice / "recordings", "--out", data, *transcription],
+        "codes": [*overtone, "codes", data, "--model", CODEC, "--time-shifts", TIME_SHIFTS, "--batch-seconds", BATCH_SECONDS],
         "train": demo_runner.training_command("fsdp2.yaml", on_cpu, training),
-        "export": [*python, "finetune", "export", home / "run", "--to", export],
-        "generate": [*python, "finetune", "generate", "--model", export, "--speaker", SPEAKER, *speech],
+        "export": [*overtone, "export", home / "run", "--to", export],
+        "generate": [*overtone, "generate", "--model", export, "--speaker", SPEAKER, *speech],
         "evaluate": [
-            *(*python, "finetune", "eval-voice", "--model", export, "--data", new_voice / "held_out.jsonl"),
+            *(*overtone, "eval-voice", "--model", export, "--data", new_voice / "held_out.jsonl"),
             *("--base", BASE, "--asr", WHISPER, "--max-seconds", "12", "--out", home / "evaluation"),
         ],
     }

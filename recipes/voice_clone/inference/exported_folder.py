@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """A folder written by `finetune export`, or a released model."""
+    """A folder written by `overtone export`, or a released model."""
 
     folder: Path
     config: dict[str, Any]

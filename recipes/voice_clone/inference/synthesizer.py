@@ -3,7 +3,7 @@
     with open_synthesizer(Path("exports/me")) as voice:
         (spoken,) = voice.speak([Request("Hello.", speaker="me")], SamplingSettings(seed=1))
 
-torch and the modules that import it are imported inside the functions: `finetune generate --help` and the checks of a request load no
+torch and the modules that import it are imported inside the functions: `overtone generate --help` and the checks of a request load no
 torch.
 """
 

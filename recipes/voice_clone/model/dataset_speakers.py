@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.config import Config
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage.referenced_files import find_file
@@ -69,7 +69,7 @@ def _add_clip(speaker: DatasetSpeaker, row: dict[str, Any], root: Path, ids: Tok
     """Count one row for its speaker."""
     codes = row.get("audio_codes")
     if not isinstance(codes, list):
-        raise UserError(f"the row has no audio_codes; run `python -m data_prep codes {shlex.quote(str(root))} --model MODEL` first")
+        raise UserError(f"the row has no audio_codes; run `{overtone_command('codes', root, '--model', 'MODEL')}` first")
     if row.get("time_shift") is None:  # a copy adds no speech
         speaker.clips += 1
         speaker.frames += len(codes)

@@ -45,7 +45,7 @@ from .sequence_layout import TokenIds
 SAMPLE_RATE = 24000
 """Sample rate of the speaker encoder, in Hz."""
 DECODED_CLIPS = 64
-"""Number of reference clips that `finetune plan` decodes; for the others it only checks that they exist."""
+"""Number of reference clips that `overtone plan` decodes; for the others it only checks that they exist."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def read_reference_clip(path: Path) -> np.ndarray:
     try:
         audio = read_audio_unchanged(path)
     except (AudioError, OSError) as error:
-        raise UserError(f"reference clip {path} is not usable ({error}); create the clips again with `python -m data_prep voice`") from None
+        raise UserError(f"reference clip {path} is not usable ({error}); create the clips again with `overtone voice`") from None
     if audio.seconds < qwen3_tts_speaker_encoder.SHORTEST:
         raise UserError(
             f"reference clip {path} lasts {audio.seconds:.2f} s, but the speaker encoder needs {qwen3_tts_speaker_encoder.SHORTEST} s; "

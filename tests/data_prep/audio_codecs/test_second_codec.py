@@ -95,7 +95,7 @@ def level_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
-    """Clips at 24 kHz, as `data_prep voice` writes them."""
+    """Clips at 24 kHz, as `overtone voice` writes them."""
     folder = tmp_path / "data"
     (folder / "clips").mkdir(parents=True)
     for seed, (name, seconds) in enumerate(SECONDS.items()):

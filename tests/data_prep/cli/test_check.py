@@ -1,4 +1,4 @@
-"""`data_prep check`: valid and invalid datasets, and its report about them."""
+"""`overtone check-dataset`: valid and invalid datasets, and its report about them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_valid_dataset_is_summarized_by_clips_hours_speakers_and_languages(dat
         "val.jsonl                      1 clips     0:00:01.0",
         "speaker me                     4 clips     0:00:04.0",
         "language english               4 clips     0:00:04.0",
-        f"next: python -m data_prep codes {data} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base",
+        f"next: overtone codes {data} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base",
     ]
     assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before
 
@@ -146,7 +146,7 @@ def test_codes_of_another_tokenizer_are_detected(data: Path, tmp_path: Path, cap
     )
     (codec / "model.safetensors").write_bytes(b"other weights")
     assert run(data, "--model", codec.parent) == 1
-    assert f"    codes/summary.json: run: python -m data_prep codes {data} --model {codec.parent}\n" in capsys.readouterr().out
+    assert f"    codes/summary.json: run: overtone codes {data} --model {codec.parent}\n" in capsys.readouterr().out
     (codec / "config.json").write_text(json.dumps({"model_type": CODEC_TYPE}))
     assert run(data, "--model", codec.parent) == 2
     assert "no encoder_config.codebook_size" in capsys.readouterr().err
@@ -161,7 +161,7 @@ def test_a_manifest_of_the_official_script_is_checked_with_and_without_root(tmp_
     printed = capsys.readouterr().out
     assert "note: 1 reference clip not at 24000 Hz" in printed
     assert "note: 1 row without a speaker: use --speaker NAME" in printed
-    assert printed.endswith(f"next: python -m data_prep codes {path} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base --speaker NAME\n")
+    assert printed.endswith(f"next: overtone codes {path} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base --speaker NAME\n")
     (tmp_path / "lists").mkdir()
     elsewhere = path.rename(tmp_path / "lists" / "train_raw.jsonl")
     assert run(elsewhere) == 1
@@ -211,7 +211,7 @@ def test_requests_that_make_no_sense(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert run(write(tmp_path / "train.jsonl")) == 2
     assert "has no rows; create some with" in capsys.readouterr().err
     assert run(write(tmp_path / "chats.jsonl", {"messages": []})) == 2
-    assert "python -m data_prep text" in capsys.readouterr().err
+    assert "overtone text" in capsys.readouterr().err
 
 
 def test_the_verb_runs_as_a_command(data: Path) -> None:

@@ -1,4 +1,4 @@
-"""`data_prep codes` with the tokenizer of a tiny model."""
+"""`overtone codes` with the tokenizer of a tiny model."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_the_summary_and_the_next_command_name_a_demo_model(data, nano, tmp_path
     shutil.copy(nano / "config.json", made)
     (tmp_path / "models" / "whole.zip").write_bytes(demo_models.pack(made.rename(tmp_path / "whole")))
     assert codes.main([str(data), "--model", "whole", "--device", "cpu", "--workers", "0"]) == 0
-    assert f"finetune train --recipe voice_clone --model.source whole --data.train {data}" in capsys.readouterr().out
+    assert f"overtone train --recipe voice_clone --model.source whole --data.train {data}" in capsys.readouterr().out
 
 
 def test_a_second_run_encodes_nothing_and_writes_the_same_bytes(encoded, encoded_copy, nano, monkeypatch) -> None:

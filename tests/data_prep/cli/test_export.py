@@ -1,4 +1,4 @@
-"""`data_prep export`: file names, refusals, and a folder that appears completely or not at all."""
+"""`overtone export-dataset`: file names, refusals, and a folder that appears completely or not at all."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ def test_a_manifest_with_scattered_clips_is_exported_into_one_folder(
     (tmp_path / "lists").mkdir()
     raw = tmp_path / "lists" / "raw.jsonl"
     raw.write_text(json.dumps({"audio": str(data / "clips" / "a.flac"), "text": "It was late.", "ref_audio": "data/clips/d.flac"}))
-    with pytest.raises(UserError, match=rf"leads outside .* python -m data_prep export {raw} --root FOLDER --as voice --to NEW"):
+    with pytest.raises(UserError, match=rf"leads outside .* overtone export-dataset {raw} --root FOLDER --as voice --to NEW"):
         list(read_rows(raw, speaker="me"))
     assert run(raw, "--root", tmp_path, "--as", "voice", "--to", tmp_path / "out") == 0
-    assert f"next: python -m data_prep codes {tmp_path / 'out'} --model Qwen" in capsys.readouterr().out
+    assert f"next: overtone codes {tmp_path / 'out'} --model Qwen" in capsys.readouterr().out
     (row,) = read_rows(tmp_path / "out" / "train.jsonl", speaker="me")
     assert (row.audio, row.ref_audio, row.text) == ("clips/data_clips_a.flac", "refs/0000.wav", "It was late.")
     assert check.check_dataset([tmp_path / "out" / "train.jsonl"]).wrong == []
@@ -111,7 +111,7 @@ def test_requests_that_make_no_sense_change_nothing(data: Path, tmp_path: Path, 
     rows = (data / "train.jsonl").read_text()
     (data / "train.jsonl").write_text(rows + '\n{"audio": "gone.wav", "text": "a"}\n[]\n')
     assert run(data, *to) == 2
-    assert f"2 problems, first at train.jsonl:4: gone.wav: there is no such file; list all with: python -m data_prep check {data}" in (
+    assert f"2 problems, first at train.jsonl:4: gone.wav: there is no such file; list all with: overtone check-dataset {data}" in (
         capsys.readouterr().err
     )
     (data / "train.jsonl").write_text(rows.replace("x y", "x_y"))

@@ -1,4 +1,4 @@
-"""`data_prep images` from a folder to rows, again after a kill, and its refusals."""
+"""`overtone images` from a folder to rows, again after a kill, and its refusals."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_mistakes_are_refused_with_the_next_action(tmp_path: Path, capsys: pytes
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
     cases = {
-        ("--out", str(tmp_path / "mine")): "was not created by data_prep images",
+        ("--out", str(tmp_path / "mine")): "was not created by overtone images",
         ("--out", str(source / "data")): "is inside the source",
         ("--out", str(tmp_path)): "would overwrite the source",
         ("--out", str(tmp_path / "new"), "--val-share", "1"): "--val-share 1.0: expected a share",

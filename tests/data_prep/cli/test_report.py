@@ -1,4 +1,4 @@
-"""`data_prep report` of a prepared dataset, parsed and shown in a browser."""
+"""`overtone report` of a prepared dataset, parsed and shown in a browser."""
 
 from __future__ import annotations
 

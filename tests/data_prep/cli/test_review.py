@@ -1,4 +1,4 @@
-"""`data_prep review` up to the start of its server; test_review_server.py tests the server."""
+"""`overtone review` up to the start of its server; test_review_server.py tests the server."""
 
 from __future__ import annotations
 
@@ -61,4 +61,4 @@ def test_the_help_of_report_and_review_imports_no_large_package() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("dataset folder of data_prep voice") == 2
+    assert done.stdout.count("dataset folder of overtone voice") == 2

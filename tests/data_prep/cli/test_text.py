@@ -1,4 +1,4 @@
-"""`data_prep text`: every row is counted, output is deterministic, and the folder appears completely or not at all."""
+"""`overtone text`: every row is counted, output is deterministic, and the folder appears completely or not at all."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_only_a_folder_of_this_command_is_replaced(tmp_path: Path, capsys: pytes
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letters.txt").write_text("dear")
     assert run(path, "--out", tmp_path / "mine") == 2
-    assert "was not created by data_prep text" in capsys.readouterr().err and (tmp_path / "mine" / "letters.txt").read_text() == "dear"
+    assert "was not created by overtone text" in capsys.readouterr().err and (tmp_path / "mine" / "letters.txt").read_text() == "dear"
     assert run(path, "--out", tmp_path / "out") == 0 and run(path, "--out", tmp_path / "out") == 0
 
 
@@ -219,7 +219,7 @@ def test_the_validation_size_is_exact_and_deterministic(tmp_path: Path, capsys: 
     assert run(path, "--out", tmp_path / "two", "--val-rows", 100) == 2
     assert "no training rows left: all 80 rows went to validation" in capsys.readouterr().err
     assert run(path, "--out", tmp_path / "two", "--val-rows", 7, "--val-share", 0.1) == 2
-    assert "argument --val-share: not allowed with argument --val-rows; `data_prep text --help`" in capsys.readouterr().err
+    assert "argument --val-share: not allowed with argument --val-rows; `overtone text --help`" in capsys.readouterr().err
 
 
 def test_a_row_in_two_files_is_kept_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -257,7 +257,7 @@ def test_unused_files_and_keys_are_reported(tmp_path: Path, capsys: pytest.Captu
         (".", "would overwrite the source"),
         ("link", "would overwrite the source"),
         ("chats/a.jsonl", "is inside|would overwrite the source"),
-        ("other.txt", "exists and was not created by data_prep text"),
+        ("other.txt", "exists and was not created by overtone text"),
         ("other.txt/out", "cannot be created .*; choose another folder"),
         ("x" * 300, "cannot be created .File name too long"),
     ],

@@ -1,4 +1,4 @@
-"""`data_prep voice` on the embedded sample and on generated files."""
+"""`overtone voice` on the embedded sample and on generated files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speaker similarity: on generated vectors, on speech with a randomly initialized encoder, and with `data_prep voice`."""
+"""Speaker similarity: on generated vectors, on speech with a randomly initialized encoder, and with `overtone voice`."""
 
 from __future__ import annotations
 

@@ -51,7 +51,5 @@ def test_a_demo_codec_with_fewer_codes_has_the_same_shape(nano: Path, tiny_snac:
 )
 def test_a_damaged_entry_is_reported_with_its_file(entry: dict, tmp_path: Path) -> None:
     valid = {"codec_digest": "f00d", "code_format": asdict(SNAC_FORMAT), "recipe": "codec_lm"}
-    with pytest.raises(
-        UserError, match=rf"{tmp_path}/codes/summary.json: {next(iter(entry))} .*; run: python -m data_prep codes {tmp_path}"
-    ):
+    with pytest.raises(UserError, match=rf"{tmp_path}/codes/summary.json: {next(iter(entry))} .*; run: overtone codes {tmp_path}"):
         read_codes_summary(store(tmp_path, **{**valid, **entry}))

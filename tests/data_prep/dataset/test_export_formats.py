@@ -122,7 +122,7 @@ def test_qwen_exports_use_the_most_frequent_reference_and_keep_codes(item, tmp_p
     exported = write_qwen([first, second, third], tmp_path / "out")
     assert soundfile.info(tmp_path / "out" / "ref.wav").frames == 30_000
     assert lines(tmp_path / "out" / "train.jsonl")[0]["audio_codes"] == codes.tolist()
-    assert "sft_12hz.py --train_jsonl train.jsonl" in exported.how_to
+    assert "sft_12hz.py --train_jsonl train.jsonl" in exported.how_to(tmp_path)
 
 
 def test_qwen_exports_need_a_single_speaker(item, tmp_path) -> None:

@@ -23,7 +23,7 @@ def test_manifests_are_given_by_folder_or_by_file(tmp_path: Path) -> None:
     [
         ([], "data", "data does not exist; create it with"),
         (["data/notes.txt"], "data", "no train.jsonl in it; give a dataset folder"),
-        (["data/metadata.csv"], "data", "its metadata.csv is read by: python -m data_prep voice .*data --transcripts"),
+        (["data/metadata.csv"], "data", "its metadata.csv is read by: overtone voice .*data --transcripts"),
         (["data/train_raw.jsonl", "data/rejects.jsonl"], "data", "it holds train_raw.jsonl: give one of these"),
     ],
 )
@@ -62,5 +62,5 @@ def test_each_line_is_a_row_or_has_an_error(tmp_path: Path) -> None:
 def test_rows_of_text_belong_to_another_verb(row: str, tmp_path: Path) -> None:
     path = tmp_path / "chats.jsonl"
     path.write_text(row)
-    with pytest.raises(UserError, match=r"chats.jsonl:1: a chat row, not a speech row; .* python -m data_prep text"):
+    with pytest.raises(UserError, match=r"chats.jsonl:1: a chat row, not a speech row; .* overtone text"):
         list(read_manifest_lines(path))

@@ -1,4 +1,4 @@
-"""`data_prep report` of chats: every figure is that of the rows, and texts of strangers stay texts."""
+"""`overtone report` of chats: every figure is that of the rows, and texts of strangers stay texts."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ def test_the_kind_of_a_dataset_is_read_from_its_files(tmp_path: Path, capsys: py
     assert not is_chat_dataset(write_dataset(tmp_path / "voice", [{"audio": "a.wav", "text": "b"}]))
     assert not is_chat_dataset(tmp_path / "nowhere")
     images = write_dataset(tmp_path / "images", [{"image": "a.png", "label": "b"}])
-    (images / "summary.json").write_text('{"made_by": "data_prep images"}')
+    (images / "summary.json").write_text('{"made_by": "overtone images"}')
     assert __main__.main(["report", str(images)]) == 2
-    assert "whose report data_prep images has written" in capsys.readouterr().err
+    assert "whose report overtone images has written" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ def test_the_next_run_applies_decisions_made_in_the_page(server, port, folder, m
     assert list(Path(tempfile.gettempdir()).glob(f".overtone-review-{port}-*")) == []
     argv = [str(mixed_recordings), "--out", str(folder), "--transcripts", "--speaker", "slt", "--language", "en", "--workers", "0"]
     assert voice.main(argv) == 0
-    assert f"report: python -m data_prep report {folder}\n" in capsys.readouterr().out
+    assert f"report: overtone report {folder}\n" in capsys.readouterr().out
     kept = {row["id"]: row["text"] for name in ("train.jsonl", "val.jsonl") for row in rows(folder, name)}
     assert kept[mistaken["id"]] == right
     assert MARKUP in noisy["source"] and noisy["id"] in kept

@@ -35,8 +35,8 @@ def test_rows_and_rejects_become_clips(tmp_path) -> None:
     ("name", "content", "complaint"),
     [
         ("summary.json", None, "its run is not complete; create it with"),
-        ("summary.json", "{", "not a summary of data_prep voice"),
-        ("summary.json", "{}", "not a summary of data_prep voice"),
+        ("summary.json", "{", "not a summary of overtone voice"),
+        ("summary.json", "{}", "not a summary of overtone voice"),
         ("train.jsonl", None, "train.jsonl does not exist"),
         ("train.jsonl", "[]\n", "train.jsonl:1: expected a JSON object"),
         ("train.jsonl", '{"audio": "../a.flac", "text": "x"}\n', "train.jsonl:1: audio: '../a.flac' leads outside"),
@@ -54,5 +54,5 @@ def test_missing_broken_or_outside_files_are_refused(tmp_path, name, content, co
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path) -> None:
-    with pytest.raises(UserError, match="is not a folder; create a dataset with: python -m data_prep voice"):
+    with pytest.raises(UserError, match="is not a folder; create a dataset with: overtone voice"):
         voice_dataset_loader.read_dataset(tmp_path / "absent")

@@ -1,4 +1,4 @@
-"""`finetune chat` finds the recipe of a folder and refuses one without a chat."""
+"""`overtone chat` finds the recipe of a folder and refuses one without a chat."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_recipe_without_chat_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert chat.main(["--model", str(folder)]) == 2
-    assert f"has no chat; use `python -m finetune generate --model {folder} --text TEXT`" in capsys.readouterr().err
+    assert f"has no chat; use `overtone generate --model {folder} --text TEXT`" in capsys.readouterr().err
 
 
 def test_other_arguments_are_passed_to_the_recipe(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

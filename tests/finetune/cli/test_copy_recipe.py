@@ -1,4 +1,4 @@
-"""Tests of `finetune cp`: what is copied, and that a copy trains."""
+"""Tests of `overtone cp`: what is copied, and that a copy trains."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_config_and_a_launch_file_are_copied(tmp_path: Path, monkeypatch: pyte
     for name, file, command in (
         ("voice_clone/config.yaml", "voice_clone.yaml", "--recipe voice_clone --config voice_clone.yaml"),
         ("llm_sft/debug.yaml", "debug.yaml", "--recipe llm_sft --config debug.yaml"),
-        ("fsdp2.yaml", "fsdp2.yaml", "python -m finetune train --launch fsdp2.yaml"),
+        ("fsdp2.yaml", "fsdp2.yaml", "overtone train --launch fsdp2.yaml"),
         ("slurm.sh", "slurm.sh", "sbatch slurm.sh --recipe RECIPE"),
     ):
         assert copy_recipe.main([name]) == 0 and command in capsys.readouterr().out

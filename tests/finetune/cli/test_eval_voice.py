@@ -1,4 +1,4 @@
-"""`finetune eval-voice` finds the recipe of a run, checkpoint or export, and passes all other arguments to it."""
+"""`overtone eval-voice` finds the recipe of a run, checkpoint or export, and passes all other arguments to it."""
 
 from __future__ import annotations
 

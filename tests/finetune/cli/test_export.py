@@ -1,4 +1,4 @@
-"""`finetune export`: arguments, exit codes, and URLs as source and target."""
+"""`overtone export`: arguments, exit codes, and URLs as source and target."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_remote_copy_is_exported_to_a_url(runs: dict[str, Path], tmp_path: Pat
 def test_the_verb_exports_a_run(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "out"
     assert export.main([str(runs["full"]), "--to", str(target), "--dtype", "bf16", "--step", "2", "--format", "plain"]) == 0
-    assert capsys.readouterr().out == (f"{target} is ready\nnext: python -m finetune generate --model {target}\n")
+    assert capsys.readouterr().out == (f"{target} is ready\nnext: overtone generate --model {target}\n")
     assert target.is_dir()
     assert export.main([str(runs["full"]), "--to", str(target)]) == 2
     assert capsys.readouterr().err.startswith("error: --to ")

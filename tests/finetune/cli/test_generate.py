@@ -1,4 +1,4 @@
-"""`finetune generate` finds the recipe of an exported folder and passes all other arguments to it."""
+"""`overtone generate` finds the recipe of an exported folder and passes all other arguments to it."""
 
 from __future__ import annotations
 

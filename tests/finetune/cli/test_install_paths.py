@@ -1,4 +1,4 @@
-"""`finetune where` prints the paths of recipes and launch files for use in a command line."""
+"""`overtone where` prints the paths of recipes and launch files for use in a command line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_without_a_name_both_folders_are_printed(capsys: pytest.CaptureFixture[s
     assert install_paths.main([]) == 0
     assert capsys.readouterr().out == f"recipes: {ROOT / 'recipes'}\nconfigs: {ROOT / 'configs'}\n"
     assert install_paths.main(["--help"]) == 0
-    assert "finetune where" in capsys.readouterr().out
+    assert "overtone where" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["fsdp3.yaml", "fsdp2", "../pyproject.toml/x", ""])

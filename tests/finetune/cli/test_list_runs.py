@@ -1,4 +1,4 @@
-"""Tests of `finetune ls` as a user types it, on folders as runs and exports leave them."""
+"""Tests of `overtone ls` as a user types it, on folders as runs and exports leave them."""
 
 from __future__ import annotations
 

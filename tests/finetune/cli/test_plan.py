@@ -1,4 +1,4 @@
-"""`finetune plan` shows the settings with their origins, and the samples that a run trains on first, without reading a weight."""
+"""`overtone plan` shows the settings with their origins, and the samples that a run trains on first, without reading a weight."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_plan_writes_its_launch_file(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_the_exit_code_says_whether_the_run_can_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """So that `finetune plan … && finetune train …` does not start a run that has problems."""
+    """So that `overtone plan … && overtone train …` does not start a run that has problems."""
     argv = argv_in(tmp_path)
     assert plan.main(argv) == 0 and "# no problems found" in capsys.readouterr().out
     assert plan.main([*argv, "--train.precision", "fp32", "--data.val", str(tmp_path / "none.jsonl")]) == 1
@@ -118,7 +118,7 @@ def test_the_printed_command_can_be_pasted(tmp_path: Path, capsys: pytest.Captur
     rates = [line for line in out.splitlines() if line.strip().startswith("lr: ")]
     assert len(rates) == 2 and all("lr: 0.02 " in line and line.endswith(f"# {extra}:2") for line in rates)
     several, one = (shlex.split(line[2:]) for line in out.splitlines() if "--recipe" in line and line.startswith("#   "))
-    assert one[:4] == ["python", "-m", "finetune", "train"] and several[:3] == ["accelerate", "launch", "--config_file"]
+    assert one[:2] == ["overtone", "train"] and several[:3] == ["accelerate", "launch", "--config_file"]
     for words in (several, one):
         arguments = parse_arguments(words[words.index("--recipe") :])
         assert arguments.recipe == str(tiny.FOLDER) and arguments.files == [extra]

@@ -1,4 +1,4 @@
-"""`finetune ray-tune`: mistakes before Ray and torch are imported, and the end of a study. Studies on a cluster are in
+"""`overtone ray-tune`: mistakes before Ray and torch are imported, and the end of a study. Studies on a cluster are in
 tests/launch/test_ray_tune.py."""
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def test_the_end_names_the_best_trial_and_its_export(plan: StudyPlan, capsys: py
     printed = capsys.readouterr().out
     assert "best: trial-0000, val/loss 2 (train.lr 0.001)" in printed and "1 finished, 1 stopped early; report: " in printed
     assert "resumes" not in printed and (plan.folder / "report.html").is_file() and (plan.folder / "report.png").is_file()
-    export = f"python -m finetune export {plan.folder}/trial-0000 --to exports/trial-0000"
+    export = f"overtone export {plan.folder}/trial-0000 --to exports/trial-0000"
     assert f"next: {export}\n" in printed, "the newest checkpoint, since that of the best evaluation was not kept"
     (plan.folder / "trial-0000" / "checkpoints" / "step-00000010").mkdir(parents=True)
     assert format_export(plan, plan.trials[0]) == export.replace("--to", "--step 10 --to")

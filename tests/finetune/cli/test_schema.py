@@ -1,4 +1,4 @@
-"""`finetune schema` prints a schema that accepts the recipes' configs and marks mistakes; the schema beside each recipe is up to date."""
+"""`overtone schema` prints a schema that accepts the recipes' configs and marks mistakes; the schema beside each recipe is up to date."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_schema_beside_each_recipe_is_current_and_its_configs_name_it(recipe
     folder = find_recipe(recipe)
     printed = print_schema(capsys, "--recipe", recipe)
     kept = json.loads((folder / "config.schema.json").read_text(encoding="utf-8"))
-    assert kept == printed, f"make it again: python -m finetune schema --recipe {recipe} > recipes/{recipe}/config.schema.json"
+    assert kept == printed, f"make it again: overtone schema --recipe {recipe} > recipes/{recipe}/config.schema.json"
     names = sorted(path.name for path in folder.glob("*.yaml"))
     assert "config.yaml" in names
     for name in names:

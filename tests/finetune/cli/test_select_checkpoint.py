@@ -1,4 +1,4 @@
-"""`finetune select` finds the recipe of a run; without a selection of its own, the checkpoints' evaluations decide."""
+"""`overtone select` finds the recipe of a run; without a selection of its own, the checkpoints' evaluations decide."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_evaluations_decide_and_the_choice_is_exported(run: Path, tmp_path: Path
     shown = capsys.readouterr().out
     reason = "step-00000002 has the lowest validation loss of 2 evaluated checkpoints: 0.25"
     assert f"* step-00000002  loss 0.25\n  step-00000003  loss 0.5\nselected: {reason}\n" in shown
-    assert f"next: python -m finetune export '{run}' --best --to 'exports/a run'\n" in shown
+    assert f"next: overtone export '{run}' --best --to 'exports/a run'\n" in shown
     target = tmp_path / "one" / "best"
     assert verbs.main(["export", str(run), "--best", "--to", str(target), *RECIPE]) == 0
     assert f"step 2 at strength 1, as selected: {reason}\n{target} is ready" in capsys.readouterr().out

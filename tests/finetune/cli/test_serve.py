@@ -1,4 +1,4 @@
-"""`finetune serve` finds the recipe of the folders and refuses one without a server."""
+"""`overtone serve` finds the recipe of the folders and refuses one without a server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def folders(tmp_path: Path) -> list[Path]:
 
 def test_a_recipe_without_a_server_is_refused(folders: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert serve.main(["--model", str(folders[0])]) == 2
-    assert f"has no server; use `python -m finetune generate --model {folders[0]} --text TEXT`" in capsys.readouterr().err
+    assert f"has no server; use `overtone generate --model {folders[0]} --text TEXT`" in capsys.readouterr().err
 
 
 def test_all_folders_and_other_arguments_are_passed_to_the_recipe(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`finetune translate`: what a stranger sees, the files that it writes, and a run of two ranks that trains with them."""
+"""`overtone translate`: what a stranger sees, the files that it writes, and a run of two ranks that trains with them."""
 
 from __future__ import annotations
 

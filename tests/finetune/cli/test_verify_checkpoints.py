@@ -1,4 +1,4 @@
-"""`finetune check` reads every checkpoint, reports from which the run can resume, and changes nothing."""
+"""`overtone check` reads every checkpoint, reports from which the run can resume, and changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`finetune verify-audio`: files and folders, marks of this package and of others, and the exit code."""
+"""`overtone verify-audio`: files and folders, marks of this package and of others, and the exit code."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_an_index_that_another_process_has_made_since_is_refused(tmp_path: Path)
     built = index_building.build_index(path, cache, "key", measure)
     assert index_building.build_index(path, cache, "key", measure) == built and len(cached_samples.open_rows(path, cache, built)) == 1
     index_building.build_index(path, cache, "another key", lambda row: Measured(1))
-    with pytest.raises(UserError, match=r"another process, such as `finetune plan` .* has just indexed .*rows\.jsonl again"):
+    with pytest.raises(UserError, match=r"another process, such as `overtone plan` .* has just indexed .*rows\.jsonl again"):
         cached_samples.open_rows(path, cache, built)
 
 

@@ -39,7 +39,7 @@ def test_other_files_are_recognized_by_their_beginning(name: str, tmp_path: Path
     message = explain_raw_data("data.train", Path(name), "text", KEYS)
     assert message is not None and message.startswith(f"data.train: {name} {what}")
     quoted = f"'{name}'" if " " in name else name
-    assert f"python -m data_prep text {quoted} --out " in message and "train.jsonl" in message
+    assert f"overtone text {quoted} --out " in message and "train.jsonl" in message
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_folder_is_named_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (tmp_path / name).mkdir()
     assert explain_raw_data("data.train", Path("raw"), "voice", ()) == (
         "data.train: raw is a folder, and training reads a file of rows. Convert it, then give --data.train data/raw/train.jsonl:\n"
-        "  python -m data_prep voice raw --out data/raw"
+        "  overtone voice raw --out data/raw"
     )
     assert "--out data-dataset" in (explain_raw_data("data.train", Path("data"), "voice", ()) or ""), "the output is not inside the source"
     for name in ("train", "val"):
@@ -72,7 +72,7 @@ def test_archives_are_unpacked_first_except_exported_chats(tmp_path: Path) -> No
     for name, inside in (("chat.zip", "_chat.txt"), ("other.zip", "a.jsonl"), ("a.xlsx", "xl/x.xml")):
         with zipfile.ZipFile(tmp_path / name, "w") as archive:
             archive.writestr(inside, "x")
-    assert "python -m data_prep text" in (explain_raw_data("data.train", tmp_path / "chat.zip", "text", KEYS) or "")
+    assert "overtone text" in (explain_raw_data("data.train", tmp_path / "chat.zip", "text", KEYS) or "")
     assert "Unpack it first" in (explain_raw_data("data.train", tmp_path / "other.zip", "text", KEYS) or "")
     assert "is a spreadsheet" in (message := explain_raw_data("data.train", tmp_path / "a.xlsx", "text", KEYS) or "")
     assert message.endswith("Save it as CSV first.")

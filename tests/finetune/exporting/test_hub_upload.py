@@ -52,7 +52,7 @@ def test_the_verb_exports_and_then_uploads_all_of_it(hub: Hub, tmp_path: Path) -
     out, pushed = tmp_path / "out", ("--push-to-hub", "me/tiny", "--private")
     done = run(hub, tmp_path, "-m", "finetune", "export", tmp_path / "run", "--to", out, "--recipe", tiny.FOLDER, *pushed)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"{out} is ready\nuploaded to {hub.address}/me/tiny\nnext: python -m finetune generate --model {out} ")
+    assert done.stdout.startswith(f"{out} is ready\nuploaded to {hub.address}/me/tiny\nnext: overtone generate --model {out} ")
     assert hub.repositories["me/tiny"] == {path.name: path.read_bytes() for path in out.iterdir()} and hub.private["me/tiny"]
     done = run(hub, tmp_path, "-m", "finetune", "generate", "--model", "me/tiny", "--recipe", tiny.FOLDER)
     assert (done.returncode, done.stdout) == (0, f"{COMMIT} says nothing\n"), done.stderr

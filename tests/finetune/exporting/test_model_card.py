@@ -36,7 +36,7 @@ def test_the_card_names_recipe_base_data_steps_and_loss(tmp_path: Path) -> None:
         "| Trained | all weights |",
         "| Steps | 1,200 |",
         "| Validation loss | 0.5000 |",
-        f"python -m finetune generate --model {THIS_MODEL} --text Hi. --recipe byte_model\n",
+        f"overtone generate --model {THIS_MODEL} --text Hi. --recipe byte_model\n",
         "  lr: 0.5\n",
         "  dropout: 0.1\n",
     ):

@@ -50,7 +50,7 @@ def test_damaged_checkpoints_are_no_candidates(run: Path) -> None:
 
 
 def test_a_run_without_a_choice_is_refused(run: Path) -> None:
-    with pytest.raises(UserError, match=r"no checkpoint of .* was selected yet; run `python -m finetune select '.*a run' …` first"):
+    with pytest.raises(UserError, match=r"no checkpoint of .* was selected yet; run `overtone select '.*a run' …` first"):
         selection_record.read_selection(run)
 
 

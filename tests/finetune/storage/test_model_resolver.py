@@ -77,5 +77,5 @@ def test_a_missing_local_folder_is_never_looked_up_on_the_hub(name: str, monkeyp
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("the hub was asked"))
     with pytest.raises(UserError, match="no such folder, and not a hub name") as caught:
         resolve_model("--model", name, ["*.json"])
-    assert ("finetune export RUN --to exports/me" in str(caught.value)) == (name == "exports/me")
+    assert ("overtone export RUN --to exports/me" in str(caught.value)) == (name == "exports/me")
     assert resolve_dataset("source", name, ["*.json"]) == Path(name)

@@ -49,7 +49,7 @@ def index(path: Path) -> list[str]:
 
 JSONL: dict[str, Callable[[Path], list[Any]]] = {
     "training's index": index,
-    "data_prep text": lambda path: [found.row["text"] for found in read_rows(find_sources([path]).sources[0]) if found.row],
+    "overtone text": lambda path: [found.row["text"] for found in read_rows(find_sources([path]).sources[0]) if found.row],
     "dataset manifests": lambda path: [row["text"] for _, row in manifest.read_lines(path)],
     "dataset checks": lambda path: [line.row.text for line in read_manifest_lines(path) if line.row],
     "read_lines": lambda path: [strict_json.loads_object(line)["text"] for line in read_lines(path)],

@@ -101,7 +101,7 @@ def test_three_keys_are_suggested_with_values(tmp_path: Path, world: World, monk
     small = tiny.config_in(tmp_path, *tiny.LORA, ("train.micro_tokens", str(longest)), ("train.activation_checkpointing", "full"))
     assert [line.split(" (")[0] for line in suggest_remedies(small, world, training, weights_first=False)] == [
         "--model.quantization nf4",
-        "more or larger GPUs: see `python -m finetune plan`",
+        "more or larger GPUs: see `overtone plan`",
     ]
 
 

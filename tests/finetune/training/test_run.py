@@ -37,7 +37,7 @@ def test_idle_gpus_come_with_the_command_that_uses_them(
     run.warn_of_idle_gpus(world)
     warning, command = capsys.readouterr().err.splitlines()
     assert warning.startswith("warning: 7 of the 8 visible GPUs of ")
-    assert command == "  to use all of them: python -m finetune train --launch fsdp2 --recipe llm_sft --model.lora '{rank: 16}'"
+    assert command == "  to use all of them: overtone train --launch fsdp2 --recipe llm_sft --model.lora '{rank: 16}'"
 
 
 def test_a_nan_is_recorded_and_the_save_in_progress_is_committed(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:

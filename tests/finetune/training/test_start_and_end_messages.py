@@ -46,9 +46,9 @@ def test_a_run_prints_one_screen_before_and_one_after(tmp_path: Path, world: Wor
     assert f"  loss curve   {folder / 'loss.png'}; all values: {folder / 'log.jsonl'}\n" in after
     assert "  best step    5, validation loss " in after
     *_, heading, export, chat, generate = after.splitlines()
-    assert (heading, export) == ("next:", f"  python -m finetune export '{folder}' --to 'exports/a run'")
-    assert chat == "  python -m finetune chat --model 'exports/a run'"
-    assert shlex.split(generate)[3:] == ["generate", "--model", "exports/a run", "--prompt", "Who are you?"]
+    assert (heading, export) == ("next:", f"  overtone export '{folder}' --to 'exports/a run'")
+    assert chat == "  overtone chat --model 'exports/a run'"
+    assert shlex.split(generate) == ["overtone", "generate", "--model", "exports/a run", "--prompt", "Who are you?"]
 
 
 def test_a_stopped_run_prints_how_to_resume(
@@ -62,8 +62,8 @@ def test_a_stopped_run_prints_how_to_resume(
     assert run.train(world, config, tiny.RECIPE).startswith("stopped by the file ")
     before, command, export = capsys.readouterr().out.splitlines()[-3:]
     assert before.endswith(" at step 1 of 9; it resumes from step 1 with this command:") and before.startswith("stopped by the file ")
-    assert command == "  python -m finetune train --recipe mine --model.lora '{rank: 16}'"
-    assert export.startswith(f"to use the model of step 1 as it is: python -m finetune export {config.run.dir} --to exports/run")
+    assert command == f"  {shlex.join(typed)}"
+    assert export.startswith(f"to use the model of step 1 as it is: overtone export {config.run.dir} --to exports/run")
 
 
 def test_a_run_that_saved_nothing_starts_again(tmp_path: Path) -> None:

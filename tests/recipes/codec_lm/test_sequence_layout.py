@@ -70,7 +70,7 @@ def test_text_is_tokenized_as_the_tokenizer_does_by_default(released: SpeechText
         ({"text": "a<|eot_id|>b"}, r"contains the control tokens \['<.eot_id.>'\]"),
         ({"speaker": "Ann<|eot_id|>"}, r"^speaker = 'ann<.eot_id.>' contains the control tokens \['<.eot_id.>'\]"),
         ({"speaker": None}, 'no speaker; add "speaker" to it, or set --options.speaker'),
-        ({"audio_codes": None}, "no audio_codes.*: python -m data_prep codes FOLDER --model hubertsiuzdak/snac_24khz"),
+        ({"audio_codes": None}, "no audio_codes.*: overtone codes FOLDER --model hubertsiuzdak/snac_24khz"),
         ({"audio_codes": []}, "expected a list of at least one frame"),
         (
             {"audio_codes": [FRAMES[0], [1] * 16]},

@@ -17,7 +17,7 @@ def test_the_demo_runs_the_commands_of_a_user_with_each_seed(tmp_path: Path) -> 
     stages = demo.make_commands(tmp_path, [0, 1, 2])
     words = {stage: " ".join(command) for stage, command in stages.items()}
     assert list(stages)[:2] == ["digits", "data"] and len(stages) == 2 + 3 * 3
-    assert "-m data_prep images" in words["data"] and "-m finetune export" in words["export 2"]
+    assert "-m overtone images" in words["data"] and "-m overtone export" in words["export 2"]
     assert "accelerate launch --config_file" in words["train 1"] and "--run.seed 1" in words["train 1"]
 
 

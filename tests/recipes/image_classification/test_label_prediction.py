@@ -1,4 +1,4 @@
-"""`finetune generate` names the labels of images."""
+"""`overtone generate` names the labels of images."""
 
 from __future__ import annotations
 

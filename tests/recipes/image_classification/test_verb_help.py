@@ -9,4 +9,4 @@ from overtone.recipes.image_classification.verb_help import DATA, HELP
 
 def test_the_options_are_printed_and_the_data_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     HELP["generate"]()
-    assert "--image FILE" in capsys.readouterr().out and "data_prep images" in DATA
+    assert "--image FILE" in capsys.readouterr().out and "overtone images" in DATA

@@ -21,7 +21,7 @@ def test_the_demo_runs_the_commands_of_a_user_in_order(tmp_path: Path) -> None:
     stages = demo.make_commands(tmp_path)
     assert list(stages) == ["base", "task", "data", "train", "export"]
     words = {stage: " ".join(command) for stage, command in stages.items()}
-    assert "-m data_prep text" in words["data"] and "-m finetune export" in words["export"]
+    assert "-m overtone text" in words["data"] and "-m overtone export" in words["export"]
     assert "accelerate launch --config_file" in words["train"] and "finetune/train.py --recipe llm_sft" in words["train"]
     settings = [yaml.safe_load((demo.HERE / name).read_text()) for name in ("config.yaml", "debug.yaml")]
     assert settings[0]["data"]["packing"] is True and "packing" not in settings[1]["data"]

@@ -8,7 +8,7 @@ from overtone.finetune.errors import UserError
 from overtone.recipes.speech.dataset_row_checks import check_codes, check_is_speech, check_text, find_speaker_name
 
 BAD = {
-    "missing": (None, "the row has no audio_codes; run `python -m data_prep codes"),
+    "missing": (None, "the row has no audio_codes; run `overtone codes"),
     "empty": ([], "expected a list of at least one frame"),
     "text": ("1 2 3", "expected a list of at least one frame"),
     "ragged": ([[1, 2], [3]], r"frame 1: \[3\] is not a list of 2 codes"),

@@ -52,7 +52,5 @@ def test_a_folder_of_another_family_is_named_with_the_next_step(tmp_path: Path) 
     (tmp_path / "config.json").write_text('{"model_type": "tones", "size": 3}')
     assert request_checks.check_model_config(tmp_path, kind)["size"] == 3
     (tmp_path / "config.json").write_text('{"model_type": "bells"}')
-    with pytest.raises(
-        UserError, match="^--model .*'bells' is not a model of tones.*`python -m finetune export RUN --to .*` creates a model$"
-    ):
+    with pytest.raises(UserError, match="^--model .*'bells' is not a model of tones.*`overtone export RUN --to .*` creates a model$"):
         request_checks.check_model_config(tmp_path, kind)

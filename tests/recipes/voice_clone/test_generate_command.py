@@ -1,4 +1,4 @@
-"""`finetune generate` with Qwen3-TTS: writes the model's speech, and refuses invalid requests with a clear message."""
+"""`overtone generate` with Qwen3-TTS: writes the model's speech, and refuses invalid requests with a clear message."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def test_help_of_a_recipe_needs_no_model(verb: str, option: str, capsys: pytest.
     assert option in capsys.readouterr().out
     assert main([verb, "--help"]) == 0
     printed = capsys.readouterr().out
-    assert (option in printed) == (verb in HELP) and f"finetune {verb} --recipe NAME --help" in printed
+    assert (option in printed) == (verb in HELP) and f"overtone {verb} --recipe NAME --help" in printed
 
 
 def test_a_verb_that_the_recipe_lacks_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

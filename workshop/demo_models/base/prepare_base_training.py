@@ -80,7 +80,7 @@ def select_training_rows(rows: Sequence[dict[str, Any]], count: int) -> list[dic
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write rows for `data_prep codes`."""
+    """Write rows for `overtone codes`."""
     kept = ("audio", "text", "speaker", "speed")
     files.write_jsonl(path, ({**{key: row[key] for key in kept}, "language": "english"} for row in rows))
 

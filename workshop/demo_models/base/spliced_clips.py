@@ -53,7 +53,7 @@ def read_coded_rows(path: Path) -> list[Row]:
     rows = [json.loads(line) for line in read_lines(path)]
     for number, row in enumerate(rows, start=1):
         if "audio_codes" not in row:
-            raise UserError(f"{path}:{number}: no audio_codes; run: python -m data_prep codes {path} --model runs/studio/codec/coder")
+            raise UserError(f"{path}:{number}: no audio_codes; run: overtone codes {path} --model runs/studio/codec/coder")
     return rows
 
 

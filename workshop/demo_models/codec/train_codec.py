@@ -4,7 +4,7 @@
 
 Four parts, each a plain supervised problem: codebooks by k-means; the encoder by regression; the front of the decoder by regression; the
 decoder by distances between spectra. FOLDER (default runs/studio/codec) has the weights of each part; the same command resumes an
-interrupted training, with the same result. As soon as codebooks and encoder are finished, FOLDER/coder can encode clips (`data_prep codes
+interrupted training, with the same result. As soon as codebooks and encoder are finished, FOLDER/coder can encode clips (`overtone codes
 --model`); `pack_codec` makes a model that can decode, too. All in fp32: bf16 convolutions with few channels give wrong results on some
 CPUs.
 """

@@ -123,7 +123,7 @@ def write_recording(folder: Path, session: RecordingSession, sentences: Sequence
 
 
 def write_held_out(folder: Path, sentences: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Write the clips and yield their rows for `finetune eval-voice`, each with another clip of the voice, for models that clone."""
+    """Write the clips and yield their rows for `overtone eval-voice`, each with another clip of the voice, for models that clone."""
     clips = [f"held_out/{number:02d}.ogg" for number in range(len(sentences))]
     for number, (clip, text) in enumerate(zip(clips, sentences, strict=True)):
         write_clip(folder / clip, NEW_VOICE, text)

@@ -115,7 +115,7 @@ def join_recording(waves: Sequence[Wave]) -> Audio:
 
 
 def transcribe_chunks(model: Any, recording: Audio) -> str:
-    """Transcribe like `data_prep voice --whisper`."""
+    """Transcribe like `overtone voice --whisper`."""
     length = len(recording.samples) * MASTER_RATE // SPEECH_RATE
     regions = vad.find_speech(vad.load_vad(), recording, length)
     master = Audio(soxr.resample(recording.samples, SPEECH_RATE, MASTER_RATE), MASTER_RATE)

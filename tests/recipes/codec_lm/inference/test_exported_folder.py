@@ -77,5 +77,5 @@ def test_a_config_without_a_number_of_positions_is_refused(exported: Path, tmp_p
 
 def test_what_is_no_language_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "mimi"}))
-    with pytest.raises(UserError, match="model_type 'mimi' is not a causal language model.*finetune export RUN"):
+    with pytest.raises(UserError, match="model_type 'mimi' is not a causal language model.*overtone export RUN"):
         ExportedSpeechTokens.inspect(tmp_path)

@@ -63,7 +63,7 @@ def test_english_needs_no_name(language: str | None, exported: ExportedCsm) -> N
 def test_a_folder_of_another_family_is_refused(learned: LearnedCsm, tmp_path: Path) -> None:
     folder = shutil.copytree(learned.folder, tmp_path / "other")
     (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    with pytest.raises(UserError, match=r"--model .*other: .*llama.*finetune export RUN --to"):
+    with pytest.raises(UserError, match=r"--model .*other: .*llama.*overtone export RUN --to"):
         ExportedCsm.inspect(folder)
     shutil.copy(learned.folder / "config.json", folder / "config.json")
     (folder / CONFIG).write_text('{"depth_decoder_top_k": -1}')

@@ -80,7 +80,7 @@ def test_codes_of_another_codec_are_refused_though_they_look_right(tiny: Path, t
     record = {"model": "other/csm", **describe_codec(other, other.digest())}
     (tmp_path / "codes").mkdir()
     (tmp_path / "codes" / "summary.json").write_text(json.dumps(record))
-    with pytest.raises(UserError, match=r"train.jsonl: its codes were made with other/csm, whose codec differs .* data_prep codes"):
+    with pytest.raises(UserError, match=r"train.jsonl: its codes were made with other/csm, whose codec differs .* overtone codes"):
         RECIPE.prepare(make_config(tiny, train))
     RECIPE.prepare(make_config(tmp_path / "other", train))
     (tmp_path / "codes" / "summary.json").write_text(json.dumps({**record, "codec_digest": open_codec(str(tiny)).digest()}))

@@ -71,7 +71,7 @@ BAD = {
     "no-text": ({"text": " "}, "expected the spoken words"),
     "control-token": ({"text": "Hello <|AUDIO|> there"}, r"special tokens \['<\|AUDIO\|>'\]"),
     "second-turn": ({"text": "a<|end_of_text|>b"}, r"special tokens \['<\|end_of_text\|>'\]"),
-    "no-codes": ({"audio_codes": None}, "no audio_codes; run `python -m data_prep codes"),
+    "no-codes": ({"audio_codes": None}, "no audio_codes; run `overtone codes"),
     "other-codebooks": ({"audio_codes": [[1] * 16]}, "frame 0: .* is not a list of 4 codes; create the codes again with this model"),
     "out-of-range": ({"audio_codes": [[1, 2, 3, 4], [1, 2, 32, 4]]}, r"frame 1, codebook 2: 32 is outside of 0 … 31"),
     "end-frame": ({"audio_codes": [[1, 2, 3, 4], [0, 0, 0, 9]]}, "frame 1 has code 0 in every codebook, which means end of speech"),

@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.llm_sft.serving.chat_requests`: the prompt is that of `finetune generate`, and nothing is ignored."""
+"""Tests of `overtone.recipes.llm_sft.serving.chat_requests`: the prompt is that of `overtone generate`, and nothing is ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`finetune generate` of any speech recipe: one text, files of texts, streams; a recipe adds its options."""
+"""`overtone generate` of any speech recipe: one text, files of texts, streams; a recipe adds its options."""
 
 from __future__ import annotations
 

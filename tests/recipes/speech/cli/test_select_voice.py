@@ -1,4 +1,4 @@
-"""`finetune select` of a voice: a planted optimum is found, a tie is called a tie, a killed selection continues, refusals come first."""
+"""`overtone select` of a voice: a planted optimum is found, a tie is called a tie, a killed selection continues, refusals come first."""
 
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ def test_the_demo_runs_the_commands_of_the_readme_in_order(tmp_path: Path) -> No
     stages = pipeline.build_commands(tmp_path)
     assert list(stages) == ["voice", "codes", "train", "export", "generate", "evaluate"]
     words = {stage: " ".join(command) for stage, command in stages.items()}
-    assert "-m data_prep voice" in words["voice"] and "-m data_prep codes" in words["codes"]
+    assert "-m overtone voice" in words["voice"] and "-m overtone codes" in words["codes"]
     assert "accelerate launch --config_file" in words["train"] and "finetune/train.py --recipe voice_clone" in words["train"]
-    assert "-m finetune export" in words["export"] and "-m finetune generate" in words["generate"]
+    assert "-m overtone export" in words["export"] and "-m overtone generate" in words["generate"]
     assert f"--data.train {tmp_path / 'data' / 'train.shifted.jsonl'}" in words["train"] and "--time-shifts 7" in words["codes"]
     assert "--run.seed 0" in words["train"] and "--run.seed 3" in " ".join(pipeline.build_commands(tmp_path, 3)["train"])
     assert "--speaker rms" in words["generate"], "the base has its own voices"
-    assert "-m finetune eval-voice" in words["evaluate"]
+    assert "-m overtone eval-voice" in words["evaluate"]
     settings = yaml.safe_load((pipeline.HERE / "demo.yaml").read_text())
     assert settings["train"]["precision"] == "fp32" and settings["model"]["source"] == pipeline.BASE
 

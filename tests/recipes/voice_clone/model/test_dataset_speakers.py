@@ -96,7 +96,7 @@ def test_rows_without_speaker_get_the_option(tmp_path: Path, corpus: Any) -> Non
     ("row", "message"),
     [
         ({"audio": "low.flac", "text": "a", "audio_codes": CODES}, 'the row has no speaker; add "speaker" to it'),
-        ({"audio": "low.flac", "text": "a", "speaker": "me"}, "python -m data_prep codes"),
+        ({"audio": "low.flac", "text": "a", "speaker": "me"}, "overtone codes"),
         ({"text": "a", "speaker": "me", "audio_codes": CODES}, "neither audio nor ref_audio"),
         ({"audio": "../low.flac", "text": "a", "speaker": "me", "audio_codes": CODES}, "leads outside of"),
         ({"audio": "low.flac", "text": "a", "speaker": "me", "language": "latin", "audio_codes": CODES}, "language 'latin' is not known"),

@@ -155,7 +155,7 @@ def test_flat_positions_select_what_the_masks_select(fresh: Any) -> None:
         ({"text": "  "}, "expected the spoken words"),
         ({"text": None}, "text = None"),
         ({"text": "one <|im_end|> two"}, "control tokens ['<|im_end|>']"),
-        ({"audio_codes": None}, "python -m data_prep codes"),
+        ({"audio_codes": None}, "overtone codes"),
         ({"audio_codes": []}, "at least one frame"),
         ({"audio_codes": "abc"}, "expected a list of at least one frame"),
         ({"audio_codes": [[1] * 16, [1] * 15]}, "frame 1: [1, 1"),

@@ -50,7 +50,7 @@ def test_spliced_clips_use_many_reference_clips() -> None:
 
 
 def test_a_word_is_not_used_at_a_speed_at_which_its_clip_is_missing() -> None:
-    """`data_prep codes` may reject a clip; the next one in the file must not replace it."""
+    """`overtone codes` may reject a clip; the next one in the file must not replace it."""
     gone = [row for row in ALONE if not (row["speaker"] == "slt" and row["speed"] == 1.0 and row["text"] in ("the.", "Anna."))]
     gone = [row for row in gone if not (row["speaker"] == "awb" and row["speed"] == 1.15 and row["text"] == "lamp.")]
     rows = list(islice(spliced_clips.splice_clips(gone, SPOKEN, 0, 4), 400))
@@ -77,5 +77,5 @@ def test_missing_files_and_codes_are_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"base-alone\.jsonl is missing; create it: python -m"):
         spliced_clips.main(["--corpus", str(tmp_path)])
     files.write_text(tmp_path / "base-alone.jsonl", json.dumps({"text": "lamp."}) + "\n")
-    with pytest.raises(UserError, match=r"base-alone\.jsonl:1: no audio_codes; run: python -m data_prep codes"):
+    with pytest.raises(UserError, match=r"base-alone\.jsonl:1: no audio_codes; run: overtone codes"):
         spliced_clips.main(["--corpus", str(tmp_path)])
