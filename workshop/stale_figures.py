@@ -128,11 +128,12 @@ def files_of(benchmark: str) -> list[Path]:
 
 def strip_texts(source: str) -> str:
     """The syntax tree of a module as text, without the strings that stand alone as statements."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(body := getattr(node, "body", None), list):
-            node.body = [each for each in body if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))]
-    return ast.dump(tree)
+    return ast.dump(_TextRemover().visit(ast.parse(source)))
+
+
+class _TextRemover(ast.NodeTransformer):
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+        return None if isinstance(node.value, ast.Constant) else node
 
 
 def last_change(benchmark: str) -> str:
