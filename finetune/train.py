@@ -28,7 +28,7 @@ from overtone.finetune.data.raw_data_files import explain_raw_data
 from overtone.finetune.errors import ElsewhereError, UserError, exit_code
 from overtone.finetune.hardware import cuda_allocator
 from overtone.finetune.monitoring.run_records import SAMPLED
-from overtone.finetune.recipe import Recipe, built_in_recipes, find_recipe, load_data_advice, load_data_form, load_options, load_recipe
+from overtone.finetune.recipe import Recipe, built_in_recipes, find_recipe, load_data_preparation, load_options, load_recipe
 from overtone.finetune.storage import remote
 from overtone.finetune.storage.model_resolver import is_hub_name
 from overtone.finetune.terminal import print_line, protect_terminal
@@ -144,7 +144,7 @@ def load_checked_recipe(config: Config) -> Recipe:
 def check_inputs(config: Config) -> None:
     """Raises `UserError` for data or a tracker that is missing. Needs neither torch nor a device."""
     if not config.data.training_files():
-        advice = load_data_advice(find_recipe(config.recipe))
+        advice = load_data_preparation(find_recipe(config.recipe)).advice
         raise UserError(f"no training data: give --data.train FOLDER/train.jsonl, or several files as data.mix. {advice}")
     check_given_inputs(config)
 
@@ -183,8 +183,8 @@ def check_given_inputs(config: Config) -> None:
             require_secrets(key, path)
             remote.find_file(path)
         elif path is not None and path.exists():
-            verb, row_keys = load_data_form(find_recipe(config.recipe))
-            if problem := explain_raw_data(key, path, verb, row_keys):
+            form = load_data_preparation(find_recipe(config.recipe))
+            if problem := explain_raw_data(key, path, form.verb, form.row_keys):
                 raise UserError(problem)
         elif path is not None:
             if is_hub_name(str(path)) and not path.suffix:
@@ -194,7 +194,8 @@ def check_given_inputs(config: Config) -> None:
                     f"{key}: {path} does not exist: no row of that dataset was chosen to validate on; remove --{key}, or prepare the data "
                     "again with a larger --val-share"
                 )
-            raise UserError(f"{key}: {path} does not exist (looked from {Path.cwd()}). {load_data_advice(find_recipe(config.recipe))}")
+            advice = load_data_preparation(find_recipe(config.recipe)).advice
+            raise UserError(f"{key}: {path} does not exist (looked from {Path.cwd()}). {advice}")
 
 
 def require_secrets(key: str, address: RemoteAddress) -> None:

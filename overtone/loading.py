@@ -392,11 +392,11 @@ def find_model(
 ) -> tuple[Path, str, Inference]:
     """The exported folder of a model, its recipe, and what that can do. Raises `UserError` if there is no such model."""
     from overtone.finetune.cli import generate
-    from overtone.finetune.recipe import find_recipe, load_recipe
+    from overtone.finetune.recipe import find_recipe, load_inference
     from overtone.finetune.storage.folder_handles import name_paths
 
     place = str(locate_run(model)) if isinstance(model, TrainingRun) else os.fspath(model)
     name_paths([place])
     found, name = generate.find_model(place, None if recipe is None else os.fspath(recipe), [])
-    inference = load_recipe(find_recipe(name)).inference
+    inference = load_inference(find_recipe(name))
     return generate.ensure_exported(found, name, strength), name, inference

@@ -1,1 +1,1 @@
-"""One folder per recipe. `finetune/recipe.py` defines what a recipe provides."""
+"""One folder per recipe. `finetune/recipe/contract.py` defines what a recipe provides."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from overtone.finetune.cli.generate import choose_model, ensure_exported
 from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError, exit_code
-from overtone.finetune.recipe import find_recipe, load_recipe
+from overtone.finetune.recipe import find_recipe, load_inference
 from overtone.finetune.terminal import announce_torch
 
 
@@ -24,7 +24,7 @@ def run(argv: list[str]) -> int:
         return 0
     model, name, given = chosen
     announce_torch(f"the model {model}")
-    converse = load_recipe(find_recipe(name)).inference.chat
+    converse = load_inference(find_recipe(name)).chat
     if converse is None:
         raise UserError(f"the recipe {name} has no chat; use `{overtone_command('generate', '--model', model, '--text', 'TEXT')}`")
     return converse(ensure_exported(model, name, given.strength), given.rest)

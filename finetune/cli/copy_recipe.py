@@ -106,10 +106,10 @@ def copy_recipe(recipe: Path, target: Path) -> int:
 
 
 def needed_files(recipe: Path) -> set[Path]:
-    """Files of a recipe, relative to its folder: `recipe.py`, `options.py` and `verb_help.py`, the modules that these import,
+    """Files of a recipe, relative to its folder: `recipe.py`, `options.py` and `verbs.py`, the modules that these import,
     relatively and at any depth, and every file that is no module in the folders of these."""
     modules = set[Path]()
-    entry_files = ("__init__.py", "recipe.py", "options.py", "verb_help.py")
+    entry_files = ("__init__.py", "recipe.py", "options.py", "verbs.py")
     pending = [Path(name) for name in entry_files if (recipe / name).is_file()]
     while pending:
         module = pending.pop()

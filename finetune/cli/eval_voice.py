@@ -19,7 +19,7 @@ from overtone.finetune.cli.generate import (
 )
 from overtone.finetune.errors import UserError, exit_code
 from overtone.finetune.exporting.export_provenance import CARD
-from overtone.finetune.recipe import find_recipe, load_recipe
+from overtone.finetune.recipe import find_recipe, load_inference
 from overtone.finetune.terminal import announce_torch
 
 
@@ -35,7 +35,7 @@ def run(argv: list[str]) -> int:
     model = given.models[-1]
     folder, name = find_evaluated(model, given)
     announce_torch(f"the model {model}")
-    evaluate = load_recipe(find_recipe(name)).inference.evaluate
+    evaluate = load_inference(find_recipe(name)).evaluate
     if evaluate is None:
         raise UserError(f"--model {model}: the recipe {name} has no evaluation of voices")
     if given.strength is not None:

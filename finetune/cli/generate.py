@@ -15,7 +15,7 @@ from pathlib import Path
 from overtone.finetune.errors import UserError, exit_code
 from overtone.finetune.exporting.export_provenance import CARD
 from overtone.finetune.monitoring.run_records import CHECKPOINTS
-from overtone.finetune.recipe import built_in_recipes, choose_recipe, find_recipe, load_argument_help, load_recipe
+from overtone.finetune.recipe import built_in_recipes, choose_recipe, find_recipe, load_inference
 from overtone.finetune.storage import files
 from overtone.finetune.storage.hub_download import commit_of
 from overtone.finetune.storage.model_resolver import resolve_model
@@ -37,7 +37,7 @@ def run(argv: list[str]) -> int:
         return 0
     model, name, given = chosen
     announce_torch(f"the model {model}")
-    return load_recipe(find_recipe(name)).inference.generate(ensure_exported(model, name, given.strength), given.rest)
+    return load_inference(find_recipe(name)).generate(ensure_exported(model, name, given.strength), given.rest)
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,10 @@ def parse_model_arguments(verb: str, about: str | None, argv: list[str]) -> Mode
 
 def print_recipe_help(verb: str, name: str) -> None:
     """Print the options that a recipe adds to a verb. Raises `UserError` for a recipe without this verb."""
-    folder = find_recipe(name)
-    print_help = load_argument_help(folder).get(verb)
+    inference = load_inference(find_recipe(name))
+    print_help = inference.help.get(verb)
     if print_help is None:
-        use = getattr(load_recipe(folder).inference, INFERENCE[verb])
+        use = getattr(inference, INFERENCE[verb])
         if use is None:
             raise UserError(f"--recipe {name}: this recipe has no `{verb}`")
         print_help = partial(use, [Path("MODEL")] if verb == "serve" else Path("MODEL"), ["--help"])
@@ -101,7 +101,7 @@ def print_recipe_help(verb: str, name: str) -> None:
 def print_help_of_recipes(verb: str) -> None:
     """Print the options that the built-in recipes add to a verb, of those that can say so without torch."""
     for name in built_in_recipes():
-        if verb in load_argument_help(find_recipe(name)):
+        if verb in load_inference(find_recipe(name)).help:
             print_recipe_help(verb, name)
     print_line(f"\noptions of one recipe: overtone {verb} --recipe NAME --help")
 

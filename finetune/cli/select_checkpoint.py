@@ -15,7 +15,7 @@ from overtone.finetune.cli.generate import print_help_of_recipes, print_recipe_h
 from overtone.finetune.command_lines import exported_folder, overtone_command
 from overtone.finetune.errors import UserError, exit_code
 from overtone.finetune.monitoring.run_records import CHECKPOINTS
-from overtone.finetune.recipe import choose_recipe, find_recipe, load_recipe, recipe_arguments
+from overtone.finetune.recipe import choose_recipe, find_recipe, load_inference, recipe_arguments
 from overtone.finetune.terminal import announce_torch, print_line
 
 
@@ -41,7 +41,7 @@ def run(argv: list[str]) -> int:
 
     newest = checkpoint.find(run_dir)
     name = choose_recipe(newest / "state.json", checkpoint.read_state(newest)["recipe"], given)
-    select = load_recipe(find_recipe(name)).inference.select
+    select = load_inference(find_recipe(name)).select
     code = select_by_evaluation(run_dir, name, rest) if select is None else select(run_dir, rest)
     if code == 0 and not {"-h", "--help"} & set(rest):
         words = [run_dir, "--best", "--to", exported_folder(run_dir), *recipe_arguments(name)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from overtone.finetune.cli.generate import ensure_exported, find_model, parse_model_arguments
 from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError, exit_code
-from overtone.finetune.recipe import find_recipe, load_recipe
+from overtone.finetune.recipe import find_recipe, load_inference
 from overtone.finetune.terminal import announce_torch
 
 
@@ -25,7 +25,7 @@ def run(argv: list[str]) -> int:
     found = {model: find_model(model, given.recipe, given.rest) for model in given.models}
     name = find_shared_recipe({model: recipe for model, (_, recipe) in found.items()})
     announce_torch(", ".join(given.models))
-    serve = load_recipe(find_recipe(name)).inference.serve
+    serve = load_inference(find_recipe(name)).serve
     if serve is None:
         raise UserError(
             f"the recipe {name} has no server; use `{overtone_command('generate', '--model', given.models[0], '--text', 'TEXT')}`"

@@ -29,7 +29,7 @@ from .exporting import export_plan
 from .families import choose_family
 from .options import Options
 from .sequence_layout import SpeechTextProcessor, find_token_ids
-from .speech_verbs import VERBS
+from .verbs import INFERENCE
 
 # Audio packages, and what only generation needs, are imported inside the functions: training runs without them.
 
@@ -105,7 +105,7 @@ RECIPE = Recipe(
     base_distance=causal_lm_loss.COMPARISON,
     export=export,
     formats=("transformers",),
-    inference=VERBS.inference,
+    inference=INFERENCE,
     # The layers. Embeddings and head are not adapted: the meaning of a code does not depend on the voice.
     lora_targets=r"model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)",
     prepare=prepare,

@@ -12,23 +12,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor, nn
 
 from overtone.finetune.config import Config
-from overtone.finetune.recipe import BASE_STATES, BaseDistance, Batch, ContextRows, ExportPlan, Loaded, Recipe, RowPlace, Sample, Sketch
+from overtone.finetune.modeling.loading import resolve_source
+from overtone.finetune.modeling.lora_adapters import match_names
+from overtone.finetune.recipe import BASE_STATES, BaseDistance, Batch, ContextRows, ExportPlan, Loaded, Recipe, Sample, Sketch
+from overtone.recipes.recipe_state_file import load_state
 from overtone.recipes.speech.multi_term_loss import compute_weighted_sums
 
+from .exporting import export_plan
+from .model import csm_model, dataset_speakers, sequence_layout
+from .model.dataset_speakers import assign_numbers, collect_speakers, read_numbers
+from .model.model_config import read_config
+from .model.sequence_layout import CsmProcessing, CsmTokens, load_tokenizer
 from .options import Options, limit_context
-from .speech_verbs import VERBS
-
-# Modules that import torch are imported inside the functions: `overtone generate` and `serve` import this file before they parse their
-# options, and their --help must not wait for torch.
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from .model.sequence_layout import CsmProcessing, CsmTokens
-
+from .verbs import INFERENCE
 
 HEAD = "lm_head"
 """The head of codebook 0."""
@@ -36,10 +37,6 @@ HEAD = "lm_head"
 
 def load(config: Config[Options]) -> Loaded:
     """The model on the meta device, without its codec. Requires `prepare` to have run."""
-    from overtone.recipes.recipe_state_file import load_state
-
-    from .model.dataset_speakers import read_numbers
-
     loaded, tokens = make_loaded(config)
     state = load_state(config)
     processor = make_processor(config, loaded.base, tokens, read_numbers(state))
@@ -48,12 +45,6 @@ def load(config: Config[Options]) -> Loaded:
 
 def make_loaded(config: Config[Options]) -> tuple[Loaded, CsmTokens]:
     """The model of the base's config.json, without processor and state, and its ids."""
-    from overtone.finetune.modeling.loading import resolve_source
-
-    from .model import csm_model
-    from .model.model_config import read_config
-    from .model.sequence_layout import CsmTokens
-
     options = config.options
     base = resolve_source(config.model.source, config.model.revision)
     model_config = read_config(base)
@@ -75,16 +66,12 @@ def make_loaded(config: Config[Options]) -> tuple[Loaded, CsmTokens]:
 
 def adapts_head(config: Config[Options]) -> bool:
     """Whether the head of codebook 0 gets a LoRA adapter."""
-    from overtone.finetune.modeling.lora_adapters import match_names
-
     pattern = config.model.lora.targets if config.model.lora else None
     return pattern is not None and bool(match_names(pattern, [HEAD]))
 
 
 def make_processor(config: Config[Options], base: Path, tokens: CsmTokens, speakers: dict[str, int]) -> CsmProcessing:
     """The processor that turns rows into samples."""
-    from .model.sequence_layout import CsmProcessing, load_tokenizer
-
     options = config.options
     return CsmProcessing(load_tokenizer(base, tokens), tokens, speakers, options.speaker, options.context_loss)
 
@@ -102,9 +89,6 @@ def describe_context(state: dict[str, Any]) -> tuple[str, ...]:
 
 def sketch(config: Config[Options]) -> Sketch:
     """For `overtone plan`: clips that consist almost only of frames."""
-    from .model import sequence_layout
-    from .model.dataset_speakers import assign_numbers, collect_speakers
-
     loaded, tokens = make_loaded(config)
 
     def make_plan_processor() -> CsmProcessing:
@@ -125,35 +109,12 @@ def select_trainable(trainable: str) -> Callable[[str], bool]:
 
 def read(row: dict[str, Any], processor: Any, _: Path) -> Sample:
     """One row as tensors; see `sequence_layout.lay_out_clip`."""
-    from .model import sequence_layout
-
     return sequence_layout.read_row(row, processor)
-
-
-def locate(row: dict[str, Any]) -> RowPlace:
-    """The clip's place in its recording; see `sequence_layout.locate_clip`."""
-    from .model import sequence_layout
-
-    return sequence_layout.locate_clip(row)
-
-
-def join(samples: list[Sample], processor: Any) -> Sample:
-    """The clips of a conversation as one sample; see `sequence_layout.join_turns`."""
-    from .model import sequence_layout
-
-    return sequence_layout.join_turns(samples, processor)
 
 
 def length(sample: Sample) -> int:
     """S, text and speech positions together; one second of speech is 12.5 positions."""
     return len(sample["ids"])
-
-
-def collate(samples: list[Sample]) -> Batch:
-    """Samples padded on the right to [B, S]."""
-    from .model import sequence_layout
-
-    return sequence_layout.collate(samples)
 
 
 def compute_states(model: nn.Module, batch: Batch) -> Tensor:
@@ -164,12 +125,6 @@ def compute_states(model: nn.Module, batch: Batch) -> Tensor:
 
 def prepare(config: Config[Options]) -> None:
     """Find the speakers in the data, and check all rows' codes."""
-    from overtone.finetune.modeling.loading import resolve_source
-
-    from .model import dataset_speakers
-    from .model.model_config import read_config
-    from .model.sequence_layout import CsmTokens
-
     base = resolve_source(config.model.source, config.model.revision)
     dataset_speakers.prepare_speakers(config, base, CsmTokens.from_config(read_config(base)))
     if config.sample.prompts:
@@ -181,8 +136,6 @@ def prepare(config: Config[Options]) -> None:
 
 def export(base: Path, state: dict[str, Any], _: dict[str, Tensor], __: str) -> ExportPlan:
     """How the trained tensors become a folder for transformers. There are no buffers, and there is one format."""
-    from .exporting import export_plan
-
     return export_plan.plan_export(base, state)
 
 
@@ -190,14 +143,14 @@ RECIPE = Recipe(
     Options=Options,
     load=load,
     read=read,
-    context=ContextRows(locate, limit_context, join),
+    context=ContextRows(sequence_layout.locate_clip, limit_context, sequence_layout.join_turns),
     length=length,
-    collate=collate,
+    collate=sequence_layout.collate,
     loss=compute_weighted_sums,
     base_distance=BaseDistance(states=compute_states, head=lambda _: HEAD, term="backbone"),
     export=export,
     formats=("transformers",),
-    inference=VERBS.inference,
+    inference=INFERENCE,
     # The layers of backbone and depth decoder. Embeddings and heads are not adapted: the meaning of a code does not depend on the voice.
     lora_targets=r"(backbone_model|depth_decoder\.model)\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)",
     prepare=prepare,

@@ -17,14 +17,15 @@ from torch import Tensor, nn
 
 from overtone.finetune.config import Config
 from overtone.finetune.modeling.loading import resolve_source
-from overtone.finetune.recipe import Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Sketch, Term
+from overtone.finetune.recipe import Batch, ExportPlan, Loaded, Recipe, Sample, Sketch, Term
 from overtone.recipes import transformers_meta_models, transformers_weight_names
 from overtone.recipes.recipe_state_file import load_state, store_state
 from overtone.recipes.transformers_release import describe_old_release
 
-from . import classifier_model, export_plan, image_processing, label_prediction, labels
+from . import classifier_model, export_plan, image_processing, labels
 from .image_processing import ImageProcessing
 from .options import Options
+from .verbs import INFERENCE
 
 
 def load(config: Config[Options]) -> Loaded:
@@ -113,7 +114,7 @@ RECIPE = Recipe(
     loss=loss,
     export=export,
     formats=("transformers",),
-    inference=Inference(generate=label_prediction.generate, example=("--image", "photo.jpg")),
+    inference=INFERENCE,
     files=lambda row: (image_processing.read_file_name(row),),
     prepare=prepare,
     augment=image_processing.augment,

@@ -17,17 +17,16 @@ from torch import Tensor
 
 from overtone.finetune.config import Config
 from overtone.finetune.errors import UserError
-from overtone.finetune.recipe import Answer, ExportPlan, Inference, Loaded, Recipe, Sample, Sketch
+from overtone.finetune.recipe import ExportPlan, Loaded, Recipe, Sample, Sketch
 from overtone.recipes.language import causal_lm_loss, collation, loss_assumption_checks
 from overtone.recipes.language.model_loading import load_for_training, sketch_model
 from overtone.recipes.language.sft_tokenization import check_template, list_unused, tokenize_row
-from overtone.recipes.language.text_generator import TextGenerator
 from overtone.recipes.language.tokenizer import check_vocabulary, load_tokenizer, read_template
 from overtone.recipes.transformers_release import describe_old_release
 
-from . import chat_session, export_plan, generation, loss_mask_preview
+from . import export_plan, loss_mask_preview
 from .options import Options
-from .serving import serve_command
+from .verbs import INFERENCE
 
 
 @dataclass(frozen=True)
@@ -107,18 +106,6 @@ def export(base: Path, state: dict[str, Any], _: dict[str, Tensor], __: str) -> 
     return export_plan.plan_export(base, state)
 
 
-def sample(folder: Path, prompts: list[str]) -> list[Answer]:
-    """Greedy answers of an export."""
-    return [Answer(text) for text in generation.sample(folder, prompts)]
-
-
-def load_text_generator(folder: Path) -> TextGenerator:
-    """The chat model of an export."""
-    from .chat_generator import ChatGenerator
-
-    return ChatGenerator(folder)
-
-
 RECIPE = Recipe(
     Options=Options,
     load=load,
@@ -130,14 +117,7 @@ RECIPE = Recipe(
     base_distance=causal_lm_loss.COMPARISON,
     export=export,
     formats=("transformers",),
-    inference=Inference(
-        generate=generation.generate,
-        chat=chat_session.chat,
-        serve=serve_command.serve,
-        sample=sample,
-        example=("--prompt", "Who are you?"),
-        load_text_generator=load_text_generator,
-    ),
+    inference=INFERENCE,
     pack=collation.pack,
     pad=collation.pad,
     truncate=collation.truncate,

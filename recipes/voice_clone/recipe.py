@@ -12,32 +12,31 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import Tensor, nn
+
+from overtone.data_prep.audio_codecs.qwen3_tts_speaker_encoder import read_base_config
 from overtone.finetune.config import Config
+from overtone.finetune.modeling.loading import resolve_source
+from overtone.finetune.modeling.lora_adapters import match_names
 from overtone.finetune.recipe import BASE_STATES, BaseDistance, Batch, ExportPlan, Loaded, Recipe, Sample, Sketch
+from overtone.finetune.storage.construction_limits import limit_construction
 from overtone.recipes.speech.multi_term_loss import compute_weighted_sums
 
+from .exporting import export_plan
+from .model import sequence_layout, speaker_vectors
+from .model.dataset_speakers import collect_speakers
+from .model.qwen3_tts_model import block_classes, build_on_meta
+from .model.sequence_layout import SpeechProcessor, TokenIds, load_tokenizer
+from .model.speaker_vectors import check_reference_clips, load_speaker_vectors
 from .options import Options
-from .speech_verbs import VERBS
-
-# Modules that import torch or audio packages are imported inside the functions: `overtone generate` and `serve` import this file before
-# they parse their options, and their --help must not wait for torch.
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from .model.sequence_layout import SpeechProcessor, TokenIds
+from .verbs import INFERENCE
 
 
 def load(config: Config[Options]) -> Loaded:
     """The talker on the meta device, with the speaker vectors as a buffer. Requires `prepare` to have run."""
-    from overtone.data_prep.audio_codecs.qwen3_tts_speaker_encoder import read_base_config
-    from overtone.finetune.modeling.loading import resolve_source
-
-    from .model.sequence_layout import TokenIds
-    from .model.speaker_vectors import load_speaker_vectors
-
     base = resolve_source(config.model.source, config.model.revision)
     model_config, speakers = read_base_config(base), load_speaker_vectors(config)
     names = [speaker["name"] for speaker in speakers.state["speakers"]]
@@ -47,10 +46,6 @@ def load(config: Config[Options]) -> Loaded:
 
 def make_loaded(config: Config[Options], base: Path, model_config: dict[str, Any], vectors: Tensor) -> Loaded:
     """The model of `base`, whose config.json is `model_config`, with speaker vectors [speakers, H]; without processor and state."""
-    from overtone.finetune.storage.construction_limits import limit_construction
-
-    from .model.qwen3_tts_model import block_classes, build_on_meta
-
     options = config.options
     with limit_construction(base):
         model = build_on_meta(
@@ -68,16 +63,12 @@ def make_loaded(config: Config[Options], base: Path, model_config: dict[str, Any
 
 def has_adapter(config: Config[Options], name: str) -> bool:
     """Whether the layer `name` gets a LoRA adapter."""
-    from overtone.finetune.modeling.lora_adapters import match_names
-
     pattern = config.model.lora.targets if config.model.lora else None
     return pattern is not None and bool(match_names(pattern, [name]))
 
 
 def make_processor(config: Config[Options], base: Path, ids: TokenIds, speakers: list[str]) -> SpeechProcessor:
     """The processor that turns rows into samples. `speakers` are names in the order of the speaker vectors."""
-    from .model.sequence_layout import SpeechProcessor, load_tokenizer
-
     options = config.options
     return SpeechProcessor(
         tokenizer=load_tokenizer(base),
@@ -90,14 +81,6 @@ def make_processor(config: Config[Options], base: Path, ids: TokenIds, speakers:
 
 def sketch(config: Config[Options]) -> Sketch:
     """For `overtone plan`: one speaker, whose vector is not computed, and clips that consist almost only of frames."""
-    import torch
-
-    from overtone.data_prep.audio_codecs.qwen3_tts_speaker_encoder import read_base_config
-    from overtone.finetune.modeling.loading import resolve_source
-    from overtone.finetune.storage.construction_limits import limit_construction
-
-    from .model import sequence_layout
-
     base = resolve_source(config.model.source, config.model.revision)
     model_config = read_base_config(base)
     ids = sequence_layout.TokenIds.from_config(model_config)
@@ -112,9 +95,6 @@ def sketch(config: Config[Options]) -> Sketch:
 
 def make_plan_processor(config: Config[Options], base: Path, ids: TokenIds) -> SpeechProcessor:
     """The processor for the speakers in the data. Checks that their reference clips are usable, without running the speaker encoder."""
-    from .model.dataset_speakers import collect_speakers
-    from .model.speaker_vectors import check_reference_clips
-
     options = config.options
     speakers = collect_speakers(config, ids)
     check_reference_clips(speakers, options.references)
@@ -128,21 +108,12 @@ def select_trainable(trainable: str) -> Callable[[str], bool]:
 
 def read(row: dict[str, Any], processor: Any, _: Path) -> Sample:
     """One row as tensors over S positions; see `sequence_layout.lay_out_clip`."""
-    from .model import sequence_layout
-
     return sequence_layout.read_row(row, processor)
 
 
 def length(sample: Sample) -> int:
     """S, text and speech positions together; one second of speech is 12.5 positions."""
     return len(sample["text"])
-
-
-def collate(samples: list[Sample]) -> Batch:
-    """Samples padded on the right to [B, S]."""
-    from .model import sequence_layout
-
-    return sequence_layout.collate(samples)
 
 
 def compute_states(model: nn.Module, batch: Batch) -> Tensor:
@@ -153,8 +124,6 @@ def compute_states(model: nn.Module, batch: Batch) -> Tensor:
 
 def prepare(config: Config[Options]) -> None:
     """Find the speakers in the data and store their vectors in the run's cache."""
-    from .model import speaker_vectors
-
     speaker_vectors.prepare(config)
     if config.sample.prompts:
         from overtone.recipes.speech.evaluation import samples_during_training
@@ -165,8 +134,6 @@ def prepare(config: Config[Options]) -> None:
 
 def export(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kind: str) -> ExportPlan:
     """How the trained tensors become a folder for the stock package."""
-    from .exporting import export_plan
-
     return export_plan.plan_export(base, state, buffers, kind)
 
 
@@ -175,12 +142,12 @@ RECIPE = Recipe(
     load=load,
     read=read,
     length=length,
-    collate=collate,
+    collate=sequence_layout.collate,
     loss=compute_weighted_sums,
     base_distance=BaseDistance(states=compute_states, head=lambda _: "talker.codec_head", term="main"),
     export=export,
     formats=("custom_voice", "base"),
-    inference=VERBS.inference,
+    inference=INFERENCE,
     # The layers of talker and predictor. Embeddings and heads are not adapted: the meaning of a code does not depend on the voice.
     lora_targets=r"talker\.(code_predictor\.)?model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)",
     prepare=prepare,

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from overtone.finetune import recipe
 from overtone.finetune.distributed.process_group import World, join, leave
+from overtone.finetune.recipe import discovery
 from tests.finetune import tiny
 
 
 @pytest.fixture(autouse=True)
 def test_recipes_are_built_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files may name the recipes of these tests, which are about exports and checkpoints (which names count: test_recipe.py)."""
-    names = [*recipe.built_in_recipes(), str(tiny.FOLDER), str(tiny.FOLDER.parent / "causal_lm")]
-    monkeypatch.setattr(recipe, "built_in_recipes", lambda: names)
+    """Files may name the recipes of these tests, which are about exports and checkpoints (which names count: recipe/test_discovery.py)."""
+    names = [*discovery.built_in_recipes(), str(tiny.FOLDER), str(tiny.FOLDER.parent / "causal_lm")]
+    monkeypatch.setattr(discovery, "built_in_recipes", lambda: names)
 
 
 @pytest.fixture

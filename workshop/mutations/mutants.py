@@ -2354,8 +2354,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/train.py",
-        "(looked from {Path.cwd()}). {load_data_advice(find_recipe(config.recipe))}",
-        "(looked from {Path.cwd()}). {load_data_advice(find_recipe('voice_clone'))}",
+        "            advice = load_data_preparation(find_recipe(config.recipe)).advice",
+        "            advice = load_data_preparation(find_recipe('voice_clone')).advice",
         "tests/finetune/test_train.py::test_a_missing_data_file_is_an_error",
         "a chat recipe without data is sent to the commands of voice_clone",
     ),

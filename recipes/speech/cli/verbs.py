@@ -1,7 +1,7 @@
 """The verbs of a speech recipe: `generate`, `serve`, `eval-voice`, `select` and samples during training, with their help.
 
-`recipe.py` and `verb_help.py` are imported for training and for `--help` too, which need neither audio packages nor torch. So a recipe
-passes a function that imports its voices, and a verb calls it when it runs.
+A recipe's `verbs.py` is imported for training and for `--help` too, which need neither audio packages nor torch. So a recipe passes a
+function that imports its voices, and a verb calls it when it runs.
 """
 
 from __future__ import annotations
@@ -87,14 +87,10 @@ class SpeechVerbs:
             select=self.select,
             example=example,
             speech=self.load_speech,
+            # Those whose help comes without torch. `eval-voice` and `select` need it, and print their help themselves.
+            help={"generate": self.print_generate_help, "serve": print_serve_help},
             metrics=SampleMetrics(self.prepare_metrics, self.measure),
         )
-
-    @property
-    def help(self) -> dict[str, Callable[[], None]]:
-        """`HELP` of a recipe's `verb_help.py`: the verbs whose help comes without torch. `eval-voice` and `select` need it, and
-        print their help themselves."""
-        return {"generate": self.print_generate_help, "serve": print_serve_help}
 
 
 def print_serve_help() -> None:

@@ -27,7 +27,7 @@ def test_a_recipe_without_chat_is_refused(folder: Path, capsys: pytest.CaptureFi
 def test_other_arguments_are_passed_to_the_recipe(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Path, list[str]]] = []
     talking = replace(tiny.RECIPE, inference=replace(tiny.RECIPE.inference, chat=lambda model, argv: seen.append((model, argv)) or 5))  # type: ignore[func-returns-value]  # note, then 5
-    monkeypatch.setattr(chat, "load_recipe", lambda _: talking)
+    monkeypatch.setattr(chat, "load_inference", lambda _: talking.inference)
     assert chat.main(["--model", str(folder), "--system", "Be brief.", "--help"]) == 5
     assert seen == [(folder, ["--system", "Be brief.", "--help"])]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from overtone.finetune.cli import copy_recipe
-from overtone.finetune.recipe import built_in_recipes, find_recipe, load_argument_help, load_options, load_recipe
+from overtone.finetune.recipe import built_in_recipes, find_recipe, load_inference, load_options, load_recipe
 from tests.finetune.fork_server import ROOT, run_command
 from tests.recipes.voice_clone.conftest import corpus, nano, rows_of
 
@@ -33,7 +33,7 @@ def test_a_copied_recipe_is_whole(name: str, tmp_path: Path, monkeypatch: pytest
                     place = [module.parent, *module.parents][node.level].joinpath(*(node.module or "").split("."))
                     found = [place.with_suffix(".py"), *(place / f"{alias.name}.py" for alias in node.names)]
                     assert any(map(Path.is_file, found)), f"{module}:{node.lineno}"
-    original, copy = (load_argument_help(find_recipe(place)) for place in (name, "./my recipe"))
+    original, copy = (load_inference(find_recipe(place)).help for place in (name, "./my recipe"))
     assert original.keys() == copy.keys()
     recipe = load_recipe(find_recipe("./my recipe"))
     assert recipe.Options is load_options(find_recipe("./my recipe")) and recipe.load.__module__.startswith("outside_recipe_")

@@ -22,7 +22,7 @@ def exported(folder: Path, recipe: str) -> Path:
 def test_other_arguments_are_passed_to_the_recipe_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Path, list[str]]] = []
     listening = replace(tiny.RECIPE, inference=replace(tiny.RECIPE.inference, evaluate=lambda model, argv: seen.append((model, argv)) or 7))  # type: ignore[func-returns-value]  # note, then 7
-    monkeypatch.setattr(eval_voice, "load_recipe", lambda _: listening)
+    monkeypatch.setattr(eval_voice, "load_inference", lambda _: listening.inference)
     folder = exported(tmp_path / "voice", str(tiny.FOLDER))
     rest = ["--data", "rows.jsonl", "--mode", "fast", "--help"]
     assert eval_voice.main(["--model", str(folder), *rest]) == 7 and seen == [(folder, rest)]

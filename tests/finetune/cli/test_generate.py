@@ -56,10 +56,8 @@ def test_an_unreadable_card_is_an_error(tmp_path: Path, card: str, capsys: pytes
 
 def test_other_arguments_are_passed_to_the_recipe_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Path, list[str]]] = []
-    speaking = replace(
-        tiny.RECIPE, inference=replace(tiny.RECIPE.inference, generate=lambda folder, argv: seen.append((folder, argv)) or 7)
-    )  # type: ignore[func-returns-value]  # note, then 7
-    monkeypatch.setattr(generate, "load_recipe", lambda _: speaking)
+    speaking = replace(tiny.RECIPE.inference, generate=lambda folder, argv: seen.append((folder, argv)) or 7)  # type: ignore[func-returns-value]
+    monkeypatch.setattr(generate, "load_inference", lambda _: speaking)
     folder = exported(tmp_path / "voice", {"recipe": str(tiny.FOLDER)})
     rest = ["--text", "--model-like words", "--mode", "fast", "--rec", "on", "--help", "file.wav"]
     assert generate.main(["--model", str(folder), *rest]) == 7

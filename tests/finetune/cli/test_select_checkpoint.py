@@ -36,7 +36,7 @@ def evaluate(run: Path, **losses: float) -> None:
 def test_other_arguments_are_passed_to_the_recipe_unchanged(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Path, list[str]]] = []
     choosing = replace(tiny.RECIPE, inference=replace(tiny.RECIPE.inference, select=lambda run, argv: seen.append((run, argv)) or 7))  # type: ignore[func-returns-value]  # note, then 7
-    monkeypatch.setattr(select_checkpoint, "load_recipe", lambda _: choosing)
+    monkeypatch.setattr(select_checkpoint, "load_inference", lambda _: choosing.inference)
     rest = ["--data", "rows.jsonl", "--strengths", "0.4", "1"]
     assert select_checkpoint.main([str(run), *rest[:2], *RECIPE, *rest[2:]]) == 7 and seen == [(run, rest)]
     assert select_checkpoint.main([f"--recipe={tiny.FOLDER}", str(run), *rest]) == 7 and seen[1] == (run, rest)

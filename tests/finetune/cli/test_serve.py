@@ -31,7 +31,7 @@ def test_a_recipe_without_a_server_is_refused(folders: list[Path], capsys: pytes
 def test_all_folders_and_other_arguments_are_passed_to_the_recipe(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[dict[str, Path], list[str]]] = []
     serving = replace(tiny.RECIPE, inference=replace(tiny.RECIPE.inference, serve=lambda models, argv: seen.append((models, argv)) or 5))  # type: ignore[func-returns-value]  # note, then 5
-    monkeypatch.setattr(serve, "load_recipe", lambda _: serving)
+    monkeypatch.setattr(serve, "load_inference", lambda _: serving.inference)
     assert serve.main(["--model", str(folders[0]), "--port", "1", "--model", str(folders[1]), "--help"]) == 5
     assert seen == [({str(folder): folder for folder in folders}, ["--port", "1", "--help"])]
 
@@ -45,7 +45,7 @@ def test_checkpoints_are_served_beside_each_other(
     assert not (tmp_path / "run" / "cache" / "exports").exists(), "an export takes minutes: what fails is reported before"
     seen: list[dict[str, Path]] = []
     serving = replace(tiny.RECIPE, inference=replace(tiny.RECIPE.inference, serve=lambda models, argv: seen.append(models) or 0))  # type: ignore[func-returns-value]  # note, then 0
-    monkeypatch.setattr(serve, "load_recipe", lambda _: serving)
+    monkeypatch.setattr(serve, "load_inference", lambda _: serving.inference)
     assert serve.main(["--model", str(tmp_path / "run" / "checkpoints" / "step-00000001"), "--model", str(tmp_path / "run")]) == 0
     assert [*seen[0]] == [str(tmp_path / "run" / "checkpoints" / "step-00000001"), str(tmp_path / "run")], "what was typed"
     assert [folder.name[:14] for folder in seen[0].values()] == ["step-00000001-", "step-00000002-"]

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from overtone.finetune import recipe
 from overtone.finetune.checkpointing import checkpoint
 from overtone.finetune.checkpointing.retention import BestBy
 from overtone.finetune.data import batching
@@ -20,7 +19,7 @@ from overtone.finetune.monitoring.loss_spikes import NotFiniteError
 from overtone.finetune.monitoring.run_logger import Events
 from overtone.finetune.monitoring.run_records import read_log
 from overtone.finetune.monitoring.stop_requests import StopRequests
-from overtone.finetune.recipe import Batch, Sample, Term
+from overtone.finetune.recipe import Batch, Sample, Term, discovery
 from overtone.finetune.training import loop
 from overtone.finetune.training.step import Training
 from tests.finetune import tiny
@@ -258,7 +257,7 @@ def test_a_suggested_export_repeats_a_recipe_that_was_given_by_its_path(
 ) -> None:
     training = tiny.built(world, tiny.config_in(tmp_path))[0]
     assert "--recipe" not in loop.describe_too_few_steps(training, tmp_path, 9)
-    monkeypatch.setattr(recipe, "built_in_recipes", lambda: ["llm_sft"])
+    monkeypatch.setattr(discovery, "built_in_recipes", lambda: ["llm_sft"])
     assert f"--step N --to FOLDER --recipe {tiny.FOLDER})" in loop.describe_too_few_steps(training, tmp_path, 9)
 
 

@@ -15,7 +15,7 @@ from tests.recipes.image_classification.tiny_images import FOLDER
 
 def test_importing_the_options_does_not_import_torch() -> None:
     code = (
-        "import sys, overtone.recipes.image_classification.options, overtone.recipes.image_classification.verb_help; "
+        "import sys, overtone.recipes.image_classification.options, overtone.recipes.image_classification.verbs; "
         "print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=FOLDER.parents[1])

@@ -45,7 +45,7 @@ def test_eval_voice_and_serve_look_into_the_folder_first(tmp_path: Path) -> None
 @pytest.mark.parametrize(("verb", "option"), [("generate", "--text-file"), ("serve", "--port")])
 def test_help_comes_without_a_model(verb: str, option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
-        VERBS.help[verb]()
+        VERBS.inference.help[verb]()
     assert end.value.code == 0 and option in capsys.readouterr().out
 
 
@@ -54,6 +54,6 @@ def test_the_modules_of_a_recipe_are_imported_by_its_verbs_alone() -> None:
         raise AssertionError("imported")
 
     verbs = SpeechVerbs(fail)
-    assert set(verbs.help) == {"generate", "serve"} and verbs.inference.example
+    assert set(verbs.inference.help) == {"generate", "serve"} and verbs.inference.example
     with pytest.raises(AssertionError, match="imported"):
-        verbs.help["generate"]()
+        verbs.inference.help["generate"]()

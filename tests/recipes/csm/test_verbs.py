@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from overtone.finetune.__main__ import main
-from overtone.recipes.csm.verb_help import HELP
+from overtone.recipes.csm.verbs import INFERENCE
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ from overtone.recipes.csm.verb_help import HELP
 def test_help_of_the_recipe_needs_no_model(verb: str, option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--recipe", "csm", "--help"]) == 0
     assert option in capsys.readouterr().out
-    if verb in HELP:
+    if verb in INFERENCE.help:
         with pytest.raises(SystemExit):
-            HELP[verb]()
+            INFERENCE.help[verb]()
         assert option in capsys.readouterr().out

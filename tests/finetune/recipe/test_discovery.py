@@ -15,15 +15,15 @@ from overtone.finetune.recipe import (
     built_in_recipes,
     choose_recipe,
     find_recipe,
-    load_argument_help,
-    load_data_advice,
+    load_data_preparation,
+    load_inference,
     load_options,
     load_recipe,
     load_released_models,
 )
 from tests.finetune import tiny
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_a_name_is_a_folder_under_recipes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -143,16 +143,6 @@ def test_two_classes_of_options_are_refused(tmp_path: Path) -> None:
         load_recipe(folder)
 
 
-def test_a_recipe_without_inference_is_refused(tmp_path: Path) -> None:
-    folder = shutil.copytree(tiny.FOLDER, tmp_path / "mine")
-    source = (folder / "recipe.py").read_text()
-    line = "    inference=Inference(generate=generate),\n"
-    assert line in source
-    (folder / "recipe.py").write_text(source.replace(line, ""))
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'inference'"):
-        load_recipe(folder)
-
-
 def test_released_models_are_read_from_their_own_file(tmp_path: Path) -> None:
     folder = shutil.copytree(tiny.FOLDER, tmp_path / "mine")
     assert load_released_models(folder) == ()
@@ -165,17 +155,41 @@ def test_released_models_are_read_from_their_own_file(tmp_path: Path) -> None:
         load_released_models(other)
 
 
+def test_options_and_verbs_of_the_recipes_import_no_torch() -> None:
+    """Otherwise `--help`, and every mistake in a command line, would wait for it."""
+    names = built_in_recipes()
+    program = f"""
+import sys
+from overtone.finetune.recipe import find_recipe, load_inference, load_options, load_data_preparation
+for name in {names}:
+    folder = find_recipe(name)
+    load_options(folder), load_inference(folder), load_data_preparation(folder)
+print([name for name in ("torch", "transformers", "numpy", "soundfile") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert len(names) >= 5 and done.stdout == "[]\n", done.stdout + done.stderr
+
+
+VERBS = """
+from overtone.finetune.recipe import Inference, DataPreparation
+INFERENCE = Inference(generate=lambda folder, argv: 0, help={"generate": print})
+DATA = DataPreparation(verb="text")
+"""
+
+
 def test_verbs_are_read_from_their_own_file(tmp_path: Path) -> None:
     folder = shutil.copytree(tiny.FOLDER, tmp_path / "mine")
-    assert load_argument_help(folder) == {} and "one JSON object in each line" in load_data_advice(folder)
-    (folder / "verb_help.py").write_text("HELP = {'generate': print}\nDATA = 'Write some.'\n")
-    assert load_argument_help(folder) == {"generate": print} and load_data_advice(folder) == "Write some."
-
-
-def test_the_byte_model_keeps_the_contract() -> None:
-    assert load_recipe(tiny.FOLDER) is tiny.RECIPE
-    sample = tiny.RECIPE.read({"text": "abcd"}, None, Path())
-    batch = tiny.RECIPE.collate([sample, tiny.RECIPE.read({"text": "ab!"}, None, Path())])
-    assert tiny.RECIPE.length(sample) == 4 and batch.targets == {"next": 5, "after_next": 3}
-    with pytest.raises(UserError, match="at least three bytes"):
-        tiny.RECIPE.read({"text": ""}, None, Path())
+    assert load_inference(folder).help == {} and "one JSON object in each line" in load_data_preparation(folder).advice
+    other = shutil.copytree(folder, tmp_path / "other")
+    (other / "verbs.py").write_text(VERBS)
+    assert load_inference(other).help == {"generate": print} and load_data_preparation(other).verb == "text"
+    with pytest.raises(UserError, match=r"recipe\.py: Recipe\(inference=…\) must be given the INFERENCE of .*verbs\.py"):
+        load_recipe(other)
+    source = (other / "recipe.py").read_text()
+    third = shutil.copytree(other, tmp_path / "third")
+    line = "inference=Inference(generate=generate),"
+    assert line in source
+    (third / "recipe.py").write_text(
+        source.replace(line, "inference=INFERENCE,").replace("import json\n", "import json\nfrom .verbs import INFERENCE\n", 1)
+    )
+    assert load_recipe(third).inference is load_inference(third)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from overtone.finetune.__main__ import main
-from overtone.recipes.voice_clone.verb_help import HELP
+from overtone.recipes.voice_clone.verbs import INFERENCE
 
 
 @pytest.mark.parametrize(("verb", "option"), [("generate", "--streamed-text"), ("serve", "--token-file")])
 def test_each_verb_prints_its_options(verb: str, option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        HELP[verb]()
+        INFERENCE.help[verb]()
     assert option in capsys.readouterr().out
 
 
@@ -23,7 +23,7 @@ def test_help_of_a_recipe_needs_no_model(verb: str, option: str, capsys: pytest.
     assert option in capsys.readouterr().out
     assert main([verb, "--help"]) == 0
     printed = capsys.readouterr().out
-    assert (option in printed) == (verb in HELP) and f"overtone {verb} --recipe NAME --help" in printed
+    assert (option in printed) == (verb in INFERENCE.help) and f"overtone {verb} --recipe NAME --help" in printed
 
 
 def test_a_verb_that_the_recipe_lacks_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

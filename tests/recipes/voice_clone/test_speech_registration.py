@@ -141,7 +141,7 @@ def test_streaming_writes_the_same_audio(one_voice: Any, tmp_path: Path, capfdbi
 
 
 def test_help_imports_no_torch() -> None:
-    parse = "import sys; from overtone.recipes.voice_clone.generate_command import COMMAND\ntry: COMMAND.parse(['--help'])"
+    parse = "import sys; from overtone.recipes.voice_clone.speech_registration import COMMAND\ntry: COMMAND.parse(['--help'])"
     code = f"{parse}\nfinally: assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0 and "--max-seconds" in done.stdout

@@ -1,16 +1,16 @@
-"""Tests of `overtone.recipes.llm_sft.verb_help`."""
+"""Tests of `overtone.recipes.llm_sft.verbs`."""
 
 from __future__ import annotations
 
 import pytest
 
 from overtone.finetune.__main__ import main
-from overtone.recipes.llm_sft.verb_help import HELP
+from overtone.recipes.llm_sft.verbs import INFERENCE
 
 
-@pytest.mark.parametrize("verb", sorted(HELP))
+@pytest.mark.parametrize("verb", sorted(INFERENCE.help))
 def test_help_lists_them_without_a_model(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(HELP) == 3
+    assert len(INFERENCE.help) == 3
     for more in ([], ["--recipe", "llm_sft"]):
         assert main([verb, *more, "--help"]) == 0
         printed = capsys.readouterr().out

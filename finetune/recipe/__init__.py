@@ -1,0 +1,59 @@
+"""The contract of a recipe; `contract.py` has it whole. Recipes and the engine import it from here.
+
+- `contract.py`: `Recipe`, what a recipe must give; `samples.py`, `loaded_model.py` and `export_plan.py`: what its functions take and return
+- `inference.py`: what a recipe can do with an exported model
+- `planning.py`: what `plan` asks
+- `discovery.py`: how a recipe is found by its name or folder
+"""
+
+from overtone.finetune.recipe.contract import Recipe
+from overtone.finetune.recipe.discovery import (
+    built_in_recipes,
+    choose_recipe,
+    find_recipe,
+    load_data_preparation,
+    load_inference,
+    load_options,
+    load_recipe,
+    load_released_models,
+    recipe_arguments,
+)
+from overtone.finetune.recipe.export_plan import ExportPlan
+from overtone.finetune.recipe.inference import Answer, Inference, MeasuredAnswers, PreparedMetrics, SampleMetrics
+from overtone.finetune.recipe.loaded_model import BASE_DISTANCE, BASE_STATES, BaseDistance, Loaded
+from overtone.finetune.recipe.planning import ReleasedModel, Sketch
+from overtone.finetune.recipe.samples import POSITIONS, Batch, ContextLimits, ContextRows, DataPreparation, OptionsT, RowPlace, Sample, Term
+
+__all__ = [
+    "BASE_DISTANCE",
+    "BASE_STATES",
+    "POSITIONS",
+    "Answer",
+    "BaseDistance",
+    "Batch",
+    "ContextLimits",
+    "ContextRows",
+    "DataPreparation",
+    "ExportPlan",
+    "Inference",
+    "Loaded",
+    "MeasuredAnswers",
+    "OptionsT",
+    "PreparedMetrics",
+    "Recipe",
+    "ReleasedModel",
+    "RowPlace",
+    "Sample",
+    "SampleMetrics",
+    "Sketch",
+    "Term",
+    "built_in_recipes",
+    "choose_recipe",
+    "find_recipe",
+    "load_data_preparation",
+    "load_inference",
+    "load_options",
+    "load_recipe",
+    "load_released_models",
+    "recipe_arguments",
+]

@@ -1,0 +1,49 @@
+"""How trained tensors become the folder that a stock package loads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from overtone.finetune.storage.tensor_layouts import TensorLayout
+
+
+def _keep_every_tensor(_: str) -> bool:
+    return True
+
+
+def _keep_name(name: str) -> str:
+    return name
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """How a recipe turns trained tensors into the folder that a stock package loads."""
+
+    translate_name: Callable[[str], str] = _keep_name
+    """Name of a tensor of the base, and name of a parameter that it lacks (`Loaded.added`) → its name in the exported weights. `keep` and
+    `edit` get the new names."""
+    layouts: Mapping[str, TensorLayout] = field(default_factory=dict)
+    """`Loaded.layouts`: by them the exported weights have the tensors of the base again."""
+    keep: Callable[[str], bool] = _keep_every_tensor
+    """Which of the tensors the exported weights hold."""
+    edit: dict[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
+    """Last change to a tensor, in fp32, by name; the shape stays."""
+    files: dict[str, bytes] = field(default_factory=dict)
+    """Content of files to write, by path relative to the folder (config.json, README.md)."""
+    copy: tuple[str, ...] = ()
+    """Paths relative to the base folder, files or folders, copied as they are."""
+    readme: Callable[[dict[str, Any], str], str] | None = None
+    """(the checkpoint's state.json, its config.yaml) → README.md: what the model is and what it was made from. Absent, with no README.md
+    in `files` or `copy`: a card is written with recipe, base, data, training, validation loss and config."""
+    adapter_config: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of peft's adapter_config.json that say which class loads the base of an adapter: `task_type`, or `auto_mapping` with
+    `base_model_class` and `parent_library` for a class for which peft has no task. Absent: `AutoPeftModel` cannot load the adapter."""
+    adapter_files: tuple[str, ...] = ()
+    """Those of `files` and `copy` that an export of the adapter alone contains, too: tokenizer and chat template."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Keys in the header of that card, in the hub's form: library_name, pipeline_tag, tags."""

@@ -1,0 +1,79 @@
+"""The model that a recipe builds: without values, with what is needed to load, shard and train it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from overtone.finetune.recipe.samples import Batch
+
+if TYPE_CHECKING:
+    from torch import Generator, Size, Tensor, nn
+
+    from overtone.finetune.storage.tensor_layouts import TensorLayout
+
+
+BASE_DISTANCE = "base_distance"
+"""The term of the loss that `train.base_distance` adds."""
+BASE_STATES = "base_states"
+"""Key of the base's states in `Batch.tensors`."""
+
+
+def _accept_every_name(_: str) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class BaseDistance:
+    """How predictions are compared with those of the frozen base, for `train.base_distance`.
+
+    With the base's states in `batch.tensors[BASE_STATES]`, `Recipe.loss` passes them to the `LossHead` (finetune/modeling/loss_head.py) as
+    its third argument, and returns the third sum as the term `BASE_DISTANCE`; the training sets its weight.
+    """
+
+    states: Callable[[nn.Module, Batch], Tensor]
+    """One forward of the model or of its base → the states [N, H] that the head gets for the same predictions. Called without gradients,
+    in eval mode."""
+    head: Callable[[nn.Module], str]
+    """The path of that head in the model. It must be a `LossHead`, whose weights are those of the base or trained, without an adapter."""
+    term: str
+    """The term of the loss that has the same targets, one for each of the N predictions."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model without values, and what is needed to load, shard and train it."""
+
+    model: nn.Module
+    """Parameters on the meta device, buffers real. `forward(tensors)` must reach every trainable parameter (sharding hooks in there)."""
+    processor: Any
+    """The second argument of `read`: tokenizer, ids, speaker table."""
+    blocks: tuple[type[nn.Module], ...]
+    """The classes that are sharded, checkpointed and compiled one by one."""
+    base: Path
+    """Folder whose *.safetensors hold the parameters under the model's own names or as `layouts` say (a superset is fine), except the
+    `added` ones."""
+    trainable: Callable[[str], bool] = _accept_every_name
+    """Which parameter names full fine-tuning trains, besides the `added` ones; the others stay frozen and out of the checkpoints."""
+    added: Mapping[str, Callable[[Generator, Size], Tensor]] = field(default_factory=dict)
+    """Parameters that the base lacks, or whose values in it are replaced (a head for other classes): name → function that returns the
+    initial value [shape] from a CPU generator, which `run.seed` and the name determine. They are always trained, beside adapters too."""
+    layouts: Mapping[str, TensorLayout] = field(default_factory=dict)
+    """Parameter name → of which tensors of `base` it consists, where it is not one of them: transformers renames modules and computes all
+    experts of a layer as one parameter, and a base without a head lacks a prefix. Checkpoints have the model's parameters;
+    `ExportPlan.layouts` must be the same ones."""
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+    """Values of persistent buffers; they are saved with each checkpoint."""
+    state: dict[str, Any] = field(default_factory=dict)
+    """JSON that export needs (speaker names, for example); stored in each checkpoint's state.json, and compared on resume."""
+    tensor_plans: Mapping[str, Mapping[str, Literal["outputs", "inputs", "heads"]]] = field(default_factory=dict)
+    """For `parallel.tensor`: `module.ClassName` of a block → path of each module that its ranks share → how (`Cut` in
+    finetune/distributed/tensor_parallel.py). A model with another block cannot be trained with `parallel.tensor`."""
+    varies: str | None = None
+    """Why blocks would be recompiled again and again, so that `train.compile: auto` does not compile them; None: they would not."""
+    libraries: tuple[str, ...] = ()
+    """Distributions whose version affects what `read` returns, such as an image decoder, besides those of `sample_cache_key.LIBRARIES`."""
+    remarks: tuple[str, ...] = ()
+    """Sentences for the log before the first step."""

@@ -1,0 +1,90 @@
+"""What a recipe makes of rows: samples, micro-batches, the sums of a loss, and earlier rows as context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
+
+from pydantic import BaseModel
+from typing_extensions import TypeVar
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+OptionsT = TypeVar("OptionsT", bound=BaseModel, default=Any)
+"""A recipe's `Options`. A plain `Recipe` is one with any options."""
+POSITIONS = "positions"
+"""The word for what `Recipe.length` counts, unless the recipe has its own."""
+Sample = dict[str, "Tensor"]
+"""One row as tensors without a batch dimension."""
+
+
+@dataclass(frozen=True)
+class DataPreparation:
+    """How training data for a recipe is made."""
+
+    advice: str = "It has one JSON object in each line; the recipe's `read` defines the keys."
+    """Sentences and commands for the error of a run without data."""
+    verb: str | None = None
+    """Verb of data_prep that converts raw data."""
+    row_keys: tuple[frozenset[str], ...] = ()
+    """A training row has all keys of one of these sets."""
+
+
+class Term(NamedTuple):
+    """One part of the loss, or, with weight 0, a metric."""
+
+    sum: Tensor
+    """fp32 scalar: summed over the supervised targets of this micro-batch, never a mean."""
+    weight: float
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One micro-batch as the recipe collated it."""
+
+    tensors: dict[str, Tensor]
+    """What the model's forward takes; the first dimension is the sample, or of row numbers, which count through all samples, themselves."""
+    targets: dict[str, int]
+    """For each term of the loss, the number of its targets here. Known before the forward, because the global count divides the loss."""
+    lengths: tuple[int, ...] = ()
+    """Of the samples that are packed into one row, or of each row. They stay on the host, where a loop over them does not wait for the
+    device."""
+
+
+class RowPlace(NamedTuple):
+    """Where a row is in a series of rows."""
+
+    series: str
+    """Rows of the same series can be context of each other: the name of a recording, of a book, of a conversation."""
+    begin: float
+    """In any unit, such as seconds in a recording."""
+    end: float
+    """After `begin`. A row can be context of rows that begin at its end or later."""
+
+
+class ContextLimits(NamedTuple):
+    """How much context a sample has."""
+
+    rows: int
+    """Most earlier rows of a sample; 0 for none."""
+    duration: float
+    """Most that these last together, in the unit of `RowPlace`."""
+
+
+@dataclass(frozen=True)
+class ContextRows(Generic[OptionsT]):
+    """Earlier rows of the same data file at the beginning of a row's sample, such as the turns of a conversation before it.
+
+    finetune/data/context_rows.py states which rows these are. They depend only on the data file and the options.
+    """
+
+    locate: Callable[[dict[str, Any]], RowPlace]
+    """The place of a row; raises `UserError` for a row without one. Called only if the limits allow context."""
+    limits: Callable[[OptionsT], ContextLimits]
+    """The limits that the options set."""
+    join: Callable[[list[Sample], Any], Sample]
+    """(samples that `read` returned for the context, oldest first, and, last, for the row; processor) → the row's sample. Not called for a
+    row without context. Raises `UserError` for a sample that is too long for the model."""
