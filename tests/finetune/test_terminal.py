@@ -160,6 +160,25 @@ def test_what_python_and_libraries_print_is_safe_as_well() -> None:
         assert text in done.stderr, text
 
 
+def test_progress_bars_of_libraries_only_go_to_a_terminal() -> None:
+    """By the variable that huggingface_hub and transformers read; what the user has set stays."""
+    name = "HF_HUB_DISABLE_PROGRESS_BARS"
+    program = f"import os; from overtone.finetune.terminal import protect_terminal; protect_terminal(); print(os.environ.get({name!r}))"
+
+    def run(stderr: int, **variables: str) -> str:
+        environment = {key: value for key, value in os.environ.items() if key != name} | variables
+        return subprocess.run(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=60, env=environment, check=True
+        ).stdout.strip()
+
+    inside, outside = os.openpty()
+    try:
+        assert (run(subprocess.PIPE), run(subprocess.PIPE, **{name: "0"}), run(outside)) == ("1", "0", "None")
+    finally:
+        os.close(inside)
+        os.close(outside)
+
+
 def test_the_secrets_of_addresses_are_hidden(capsys: pytest.CaptureFixture[str]) -> None:
     print_line("https://me:s3cr3t@host/a")
     print_diagnostic("https://host/a?s3cr3t")
