@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 import shutil
 import textwrap
 from collections.abc import Iterable, Mapping
@@ -152,11 +153,17 @@ class Lora(Section):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout on the input of A."""
     targets: str | None = None
-    """Regular expression that matches the names of the modules to adapt, or all-linear. Default: the recipe's pattern."""
+    """Regular expression that matches the names of the modules to adapt, and of experts that are one parameter; or all-linear. Default: the
+    recipe's pattern."""
     rslora: bool = False
     """Scale the update by alpha / √rank instead, so that higher ranks learn as fast (rsLoRA, arXiv:2312.03732)."""
     dora: bool = False
     """Learn the magnitude of each weight row separately from its direction (DoRA, arXiv:2402.09353). Slower; uses no more memory."""
+
+    @property
+    def scale(self) -> float:
+        """Factor of the update B·A."""
+        return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
 
 
 class Model(Section):

@@ -37,7 +37,7 @@ from overtone.finetune.storage import files, input_files
 from overtone.finetune.storage.hub_download import COMMIT
 
 STEP_FOLDER = re.compile(r"step-(\d{8})")
-SAME_RUN = ("recipe", "data", "base", "order", "lora", "quantization", "optimizer", "recipe_state", "added", "base_distance")
+SAME_RUN = ("recipe", "data", "base", "order", "lora", "experts", "quantization", "optimizer", "recipe_state", "added", "base_distance")
 """Keys of `state.json` that identify the run of a checkpoint."""
 LIMITS = {
     errno.EFBIG: ", but the process must not write files of that size; raise the limit (ulimit -f)",
@@ -336,6 +336,9 @@ def describe_difference(key: str, was: Any, now: Any) -> str:
         digests = was["digest"] != now["digest"]
         before, after = describe_base(was, digests), describe_base(now, digests)
         return f"base {after if before == after else f'was {before}, now {after}'}: {named}{away}"
+    if key == "experts":
+        before, after = (describe_experts(each) for each in (was, now))
+        return f"adapters of experts that are one parameter were {before}, now {after} (use the transformers version of the start)"
     if key == "base_distance":
         before, after = ("set" if each else "0" for each in (was, now))
         return f"train.base_distance was {before}, now {after}"
@@ -343,6 +346,11 @@ def describe_difference(key: str, was: Any, now: Any) -> str:
         names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
         was, now = {name: was.get(name) for name in names}, {name: now.get(name) for name in names}
     return f"{key} was {was}, now {now}"
+
+
+def describe_experts(adapted: list[dict[str, Any]]) -> str:
+    """How many parameters of experts have adapters, and the first of them."""
+    return f"{len(adapted)} ({adapted[0]['name']}, …)" if adapted else "none"
 
 
 def describe_mixture(data: dict[str, Any]) -> str:

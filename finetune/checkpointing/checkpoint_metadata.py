@@ -71,6 +71,13 @@ class BaseDigest(JsonPart):
     """SHA-256 of each file that affects samples or the model, by its path in the base."""
 
 
+class AdaptedParameter(JsonPart):
+    """`AdaptedExperts` in finetune/modeling/expert_adapters.py."""
+
+    name: str
+    transposed: bool
+
+
 class PlaceState(JsonPart):
     """Position in the data (`Place` in finetune/data/batching.py)."""
 
@@ -101,6 +108,8 @@ class State(JsonPart):
     recipe_state: dict[str, Any]
     added: list[str]
     """Names of the trained parameters that are not from the base (`Loaded.added`)."""
+    experts: list[AdaptedParameter]
+    """Experts that are one parameter and have an adapter, in the model's order."""
     base_distance: bool
     """Whether `train.base_distance` is set."""
     buffers: list[str]

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.exporting.export_provenance import CARD, encode_card
 from overtone.finetune.exporting.model_card import render_card
 from overtone.finetune.exporting.model_card_metadata import README, describe_target, name_model, read_base_metadata
-from overtone.finetune.modeling import added_parameters, loading, lora_adapters, quantization
+from overtone.finetune.modeling import added_parameters, expert_adapters, loading, lora_adapters, quantization
+from overtone.finetune.modeling.expert_adapters import AdaptedExperts
 from overtone.finetune.recipe import ExportPlan, Recipe, choose_recipe, find_recipe, load_recipe
 from overtone.finetune.storage import files, input_files
 from overtone.finetune.storage.base_quantization import drop_declarations
@@ -72,6 +73,11 @@ class Source:
     @property
     def lora(self) -> Lora | None:
         return None if self.state["lora"] is None else Lora.model_validate(self.state["lora"])
+
+    @cached_property
+    def experts(self) -> dict[str, AdaptedExperts]:
+        """Parameters of experts that have an adapter, by name."""
+        return {each["name"]: AdaptedExperts(each["name"], each["transposed"]) for each in self.state["experts"]}
 
     def base(self, name: str, slices: tuple[slice, ...] | None) -> Tensor:
         """A parameter as the base has it."""
@@ -132,6 +138,11 @@ def export(
                     f"note: {state['base']['source']} is quantized, and the adapter was trained on its dequantized weights: load it on "
                     "those (on a base that transformers loads with `dequantize=True`), or export without --adapter-only"
                 )
+            if source.experts:
+                print_diagnostic(
+                    f"note: the adapter is also of experts that are one parameter ({next(iter(source.experts))}, …): peft 0.19 or newer "
+                    "loads it, with a version of transformers in which they are one parameter, too"
+                )
             write(source, adapter_entries(source), "adapter_model", base, target, card)
             if plan.adapter_files:
                 print_diagnostic(
@@ -166,12 +177,30 @@ def check_checkpoint(chosen: Path, state: dict[str, Any], shapes: dict[str, tupl
         raise UserError(
             f"{chosen}: state.json lists the new {', '.join(missing[:4])}, but no file contains them; choose another checkpoint"
         )
+    check_experts(chosen, state, {name: shape for name, shape in shapes.items() if not name.startswith("optimizer.")})
+
+
+def check_experts(chosen: Path, state: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
+    """Raises `UserError` unless the experts' adapters of state.json are those of the files, A [E, r, in] and B [E, out, r] each."""
+    listed = [AdaptedExperts(each["name"], each["transposed"]) for each in state["experts"]]
+    parts = {name for each in listed for name in (each.down, each.up)}
+    found = {name for name in shapes if lora_adapters.is_adapter(name) and not lora_adapters.is_of_layer(name)}
+    if other := sorted(parts ^ found):
+        raise UserError(
+            f"{chosen}: the experts' adapters of state.json are not those of its files ({', '.join(other[:4])}); choose another checkpoint"
+        )
+    for each in listed:
+        down, up, rank = shapes[each.down], shapes[each.up], state["lora"]["rank"] if state["lora"] else None
+        if not len(down) == len(up) == 3 or (down[0], down[1], up[2]) != (up[0], rank, rank):
+            raise UserError(
+                f"{chosen}: {each.down} {[*down]} and {each.up} {[*up]} are no adapter of rank {rank}; choose another checkpoint"
+            )
 
 
 def check_shapes(chosen: Path, source: Source, base: Path) -> None:
     """Raises `UserError` for a checkpoint with a tensor in another shape than in the base."""
     whole = loading.tensor_shapes(base) | {name: (*layout.shape,) for name, layout in source.plan.layouts.items()}
-    known = {name: shape for name, shape in source.shapes.items() if name in whole and name not in source.state["added"]}
+    known = {name: shape for name, shape in find_changed_shapes(source).items() if name in whole}
     other = [f"{name} is {shape}, in the base {whole[name]}" for name, shape in known.items() if shape != whole[name]]
     if other:
         raise UserError(f"{chosen}: shapes differ from those of its base ({'; '.join(other[:4])}); choose another checkpoint")
@@ -179,7 +208,13 @@ def check_shapes(chosen: Path, source: Source, base: Path) -> None:
 
 def find_changed(source: Source) -> dict[str, TensorLayout]:
     """Trained and adapted parameters, without the new ones → of which of the base's tensors they consist."""
-    shapes = {}
+    shapes = find_changed_shapes(source)
+    return {name: source.plan.layouts.get(name) or TensorLayout.of(name, shape) for name, shape in shapes.items()}
+
+
+def find_changed_shapes(source: Source) -> dict[str, tuple[int, ...]]:
+    """Shapes of trained and adapted parameters, without the new ones; those of adapted ones follow from their adapters."""
+    shapes = {each.name: each.shape(source.shapes[each.down], source.shapes[each.up]) for each in source.experts.values()}
     for name, shape in source.shapes.items():
         if name.startswith("optimizer.") or name in source.state["added"]:
             continue
@@ -188,7 +223,7 @@ def find_changed(source: Source) -> dict[str, TensorLayout]:
         elif name.endswith(lora_adapters.UP):
             layer = lora_adapters.layer_of(name)
             shapes[f"{layer}.weight"] = (shape[0], source.shapes[layer + lora_adapters.DOWN][1])
-    return {name: source.plan.layouts.get(name) or TensorLayout.of(name, shape) for name, shape in shapes.items()}
+    return shapes
 
 
 def add_readme(plan: ExportPlan, chosen: Path, state: dict[str, Any], name: str, render: Callable[..., str]) -> ExportPlan:
@@ -250,13 +285,21 @@ def select_adapter(source: Source, form: str, base: Path, base_name: str | None)
             f"--strength {source.strength:g} --adapter-only: the lengths of DoRA cannot be scaled without the base's weights; export the "
             "whole model, or remove --strength"
         )
-    adapters = [name for name in source.shapes if lora_adapters.is_adapter(name) and not name.startswith("optimizer.")]
+    adapters = [name for name in source.shapes if lora_adapters.is_of_layer(name) and not name.startswith("optimizer.")]
     added = source.state["added"]
     composed = {part for layout in source.plan.layouts.values() for part in layout.parts()}
     check_whole_modules(set(added), (loading.find_tensors(base).keys() - composed | source.plan.layouts.keys()) - set(added))
     own = {lora_adapters.peft_name(name): name for name in [*adapters, *added]}
+    of_experts = expert_adapters.name_in_peft(source.experts.values())
     scaled = source.lora.model_copy(update={"alpha": source.lora.alpha * source.strength})
-    config = lora_adapters.peft_config(scaled, [*{lora_adapters.layer_of(name) for name in adapters}])
+    fused = any(layout.ndim == 3 and len(layout.parts()) > 1 for layout in source.plan.layouts.values())
+    modules, parameters = lora_adapters.split_targets({lora_adapters.layer_of(name) for name in adapters}, fused or bool(source.experts))
+    if parameters and source.lora.dora:
+        raise UserError(
+            f"--adapter-only: peft cannot load DoRA of {parameters[0].removesuffix('.weight')} beside experts that are one parameter; "
+            "export the whole model"
+        )
+    config = lora_adapters.peft_config(scaled, modules, [*parameters, *source.experts])
     trained_from = source.state["base"]
     config.base_model_name_or_path = base_name or trained_from["source"]
     config.revision = trained_from["revision"] if base_name in (None, trained_from["source"]) else None
@@ -265,11 +308,19 @@ def select_adapter(source: Source, form: str, base: Path, base_name: str | None)
         setattr(config, key, value)
     config.modules_to_save = sorted(added_parameters.owning_modules(added)) or None
     shapes = {name: source.shapes[inner] for name, inner in own.items()}
+    shapes |= {name: expert_adapters.peft_shape(inner, each, source.shapes[inner]) for name, (inner, each) in of_experts.items()}
+
+    def read(name: str, slices: tuple[slice, ...] | None) -> Tensor:
+        if name in own:
+            return source.trained(own[name], slices)
+        inner, each = of_experts[name]
+        return expert_adapters.read_for_peft(source.trained, inner, each, source.shapes[inner], slices)
+
     beside = source.plan.adapter_files
     document = json.dumps(config.to_dict(), indent=1, default=sorted).encode()
     return replace(
         source,
-        trained=lambda name, slices: source.trained(own[name], slices),
+        trained=read,
         shapes=shapes,
         plan=ExportPlan(
             files={"adapter_config.json": document, **{name: text for name, text in source.plan.files.items() if name in beside}},
@@ -436,6 +487,10 @@ def merge_parameter(source: Source, name: str, slices: tuple[slice, ...] | None)
     if name in source.shapes:
         return weaken_update(source, name, slices, source.trained(name, slices))
     assert source.lora is not None and slices is not None  # it has an adapter
+    if name in source.experts:
+        left, right = source.experts[name].read_factors(source.trained, source.lora.rank, slices)
+        scaled = source.lora.model_copy(update={"alpha": source.lora.alpha * source.strength})
+        return lora_adapters.merge_update(source.base(name, slices), right, left, None, scaled)
     rows, columns = slices
     return merge_adapter_rows(source, name, rows, source.lora)[:, columns]
 

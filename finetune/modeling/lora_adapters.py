@@ -18,12 +18,13 @@ from torch import Tensor, nn
 
 from overtone.finetune.config import Lora
 from overtone.finetune.errors import UserError
+from overtone.finetune.modeling import expert_adapters
 from overtone.finetune.modeling.added_parameters import make_generator
 from overtone.finetune.modeling.bitsandbytes_import import hide_package
 from overtone.finetune.storage.strict_json import one_line
 
 ALL_LINEAR = "all-linear"
-"""Value of `model.lora.targets` for all linear layers inside and between the blocks, without the output head."""
+"""Value of `model.lora.targets` for all linear layers inside and between the blocks, without the output head, and for all experts."""
 MATCH_SECONDS = 5.0
 """Limit for one name; usual patterns take microseconds."""
 DOWN, UP, LENGTHS = ".lora_A.default.weight", ".lora_B.default.weight", ".lora_magnitude_vector.default.weight"
@@ -31,15 +32,22 @@ DOWN, UP, LENGTHS = ".lora_A.default.weight", ".lora_B.default.weight", ".lora_m
 
 
 def inject_adapters(model: nn.Module, lora: Lora, targets: str, excluded: Collection[str] = ()) -> None:
-    """Add adapters to the linear layers whose name matches, with parameters on meta, but to none in `excluded`. Raises `UserError` if none
-    matches."""
-    pattern = lora.targets or targets
+    """Add adapters to the linear layers, and to the experts that are one parameter, whose name matches, with parameters on meta, but to
+    none of the modules in `excluded`. Raises `UserError` if none matches, and for settings that experts cannot have."""
+    pattern, fused = lora.targets or targets, list(expert_adapters.find_experts(model))
     chosen = [name for name, module in model.named_modules() if takes_adapter(module)]
     if pattern != ALL_LINEAR:
         chosen = match_names(pattern, [name for name, _ in model.named_modules()])
+        fused = match_names(pattern, fused)
     chosen = [name for name in chosen if name not in excluded]
-    if not all(takes_adapter(model.get_submodule(name)) for name in chosen) or not chosen:
-        raise UserError(f"model.lora.targets {pattern!r} must match linear layers only, and at least one; check the model's module names")
+    fused = [name for name in fused if name.rpartition(".")[0] not in excluded]
+    if not all(takes_adapter(model.get_submodule(name)) for name in chosen) or not (chosen or fused):
+        raise UserError(
+            f"model.lora.targets {pattern!r} must match linear layers and experts only, and at least one; check the model's module names"
+        )
+    expert_adapters.inject(model, lora, fused)
+    if not chosen:
+        return
     # Without the model's config, by which peft would rename the targets of architectures that transformers 5 has changed, and expects a
     # class of transformers: the targets here are exact names.
     config = model.__dict__.pop("config", None)
@@ -54,36 +62,46 @@ def inject_adapters(model: nn.Module, lora: Lora, targets: str, excluded: Collec
 
 
 def describe_reach(model: nn.Module) -> str | None:
-    """For the log: how many of the weights of linear layers, the output head not counted, have an adapter, and which cannot have one; None
-    for a model without adapters. Experts that are one parameter (gpt-oss; grouped experts of transformers 5) are such weights, too."""
-    adapted, linear, fused = 0, 0, dict[str, int]()
+    """For the log: how many of the weights of linear layers and experts, the output head not counted, have an adapter, and which have
+    none; None for a model without adapters."""
+    adapted = linear = 0
+    experts, frozen, others = expert_adapters.find_experts(model), dict[str, int](), dict[str, int]()
     for name, module in model.named_modules():
-        if hasattr(module, "lora_A"):
+        if hasattr(module, "base_layer"):
             adapted += module.in_features * module.out_features
         elif isinstance(module, nn.Linear) and not is_adapter(f"{name}.") and not name.endswith(".base_layer"):
             linear += module.weight.numel()
-        elif not isinstance(module, LAYERS):
-            own = {f"{name}.{key}": parameter for key, parameter in module.named_parameters(recurse=False)}
-            fused |= {key: parameter.numel() for key, parameter in own.items() if _is_fused(key, parameter)}
+        elif not isinstance(module, expert_adapters.LAYERS) and not isinstance(module, nn.ParameterDict):
+            for own, parameter in module.named_parameters(recurse=False):
+                key, size = f"{name}.{own}", parameter.numel()
+                if key in experts and expert_adapters.has_adapter(module, own):
+                    adapted += size
+                elif key in experts:
+                    frozen[key] = size
+                elif _is_stack(key, parameter):
+                    others[key] = size
     if not adapted:
         return None
-    total = adapted + linear + sum(fused.values())
-    said = f"LoRA adapts layers with {adapted:,} of the {total:,} weights of linear layers ({adapted / total:.1%})"
-    if not fused:
-        return said
-    return (
-        f"{said}; {sum(fused.values()):,} are in experts that are one parameter ({next(iter(fused))}, …) and stay frozen: to train those, "
-        "train all weights (without model.lora)"
-    )
+    total = adapted + linear + sum(frozen.values()) + sum(others.values())
+    parts = [f"LoRA adapts layers with {adapted:,} of the {total:,} weights of linear layers ({adapted / total:.1%})"]
+    if frozen:
+        parts.append(
+            f"{sum(frozen.values()):,} are in experts that are one parameter ({next(iter(frozen))}, …) and stay frozen: to train those, "
+            f"match their names with model.lora.targets, as {ALL_LINEAR} does"
+        )
+    if others:
+        parts.append(
+            f"{sum(others.values()):,} are in parameters that no adapter reaches ({next(iter(others))}, …) and stay frozen: to train "
+            "those, train all weights (without model.lora)"
+        )
+    return "; ".join(parts)
 
 
-LAYERS = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-"""Modules whose weights are no fused experts, whatever their shape."""
-
-
-def _is_fused(name: str, parameter: Tensor) -> bool:
-    """Whether a parameter stands for the weights of several linear layers: [experts, in, out], or two dimensions of them in one."""
-    return not name.endswith("bias") and (parameter.dim() == 3 or (parameter.dim() == 2 and "experts." in name))
+def _is_stack(name: str, parameter: Tensor) -> bool:
+    """Whether a parameter stands for the weights of several linear layers: [layers, in, out], or two dimensions of them in one (DBRX)."""
+    if name.endswith("bias") or not parameter.is_floating_point():  # packed weights of a quantized layer
+        return False
+    return (parameter.dim() == 3 and min(parameter.shape[1:]) > 1) or (parameter.dim() == 2 and "experts." in name)
 
 
 def takes_adapter(module: nn.Module) -> bool:
@@ -113,17 +131,30 @@ def match_names(pattern: str, names: Iterable[str]) -> list[str]:
         ) from None
 
 
-def peft_config(lora: Lora, modules: list[str]) -> Any:
-    """peft's own config for adapters in exactly these modules."""
+def peft_config(lora: Lora, modules: Collection[str], parameters: Collection[str] = ()) -> Any:
+    """peft's own config for adapters of exactly these modules and parameters."""
     with import_peft() as peft:
-        return peft.LoraConfig(
-            r=lora.rank,
-            lora_alpha=lora.alpha,
-            lora_dropout=lora.dropout,
-            use_dora=lora.dora,
-            use_rslora=lora.rslora,
-            target_modules="|".join(map(re.escape, sorted(modules))),  # as a list, a short name would also fit the end of a longer one
-        )
+        config = peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, use_dora=lora.dora, use_rslora=lora.rslora)
+    if parameters:  # as a pattern, peft would replace the names by their last parts for models whose experts are one parameter
+        config.target_modules, config.target_parameters = set(modules), sorted(parameters)
+        config.lora_dropout = 0.0  # which peft refuses beside parameters; it only matters for training
+    else:  # as a list, a short name would also fit the end of a longer one
+        config.target_modules = "|".join(map(re.escape, sorted(modules)))
+    return config
+
+
+def split_targets(modules: Collection[str], fused: bool) -> tuple[list[str], list[str]]:
+    """Names of linear layers as `target_modules` and as `target_parameters`, with which peft adds the same adapters.
+
+    `fused`: whether the model has experts that transformers 5 makes one parameter. There, peft takes each layer with a name of
+    `EXPERT_LAYERS` for these experts, also another one, such as the shared experts of DeepSeek-V3.
+    """
+    renamed = [name for name in modules if fused and name.rpartition(".")[2] in EXPERT_LAYERS]
+    return [name for name in modules if name not in renamed], [f"{name}.weight" for name in renamed]
+
+
+EXPERT_LAYERS = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
+"""Names of an expert's layers, and of the router, in models of transformers 4."""
 
 
 @contextmanager
@@ -163,6 +194,11 @@ def layer_of(name: str) -> str:
     return name.partition(".lora_")[0]
 
 
+def is_of_layer(name: str) -> bool:
+    """Whether an adapter's parameter belongs to a linear layer, as opposed to experts that are one parameter."""
+    return name.endswith((DOWN, UP, LENGTHS))
+
+
 def peft_name(name: str) -> str:
     """A parameter's name in the files that peft writes and reads."""
     return f"base_model.model.{name.replace('.default.', '.')}".replace(".lora_magnitude_vector.weight", ".lora_magnitude_vector")
@@ -174,11 +210,11 @@ def is_magnitude(name: str) -> bool:
 
 
 def init_adapter(name: str, shape: torch.Size, seed: int) -> Tensor:
-    """Initial value: B is zero, A uniform in ±1/√in (peft's Kaiming initialization), seeded by name, so it is the same on any number of
-    ranks."""
-    if name.endswith(UP):
+    """Initial value: B is zero, A [*, r, in] uniform in ±1/√in (peft's Kaiming initialization), seeded by name, so it is the same on any
+    number of ranks."""
+    if ".lora_B." in name:
         return torch.zeros(shape)
-    return (torch.rand(shape, generator=make_generator(seed, name)) * 2 - 1) / math.sqrt(shape[1])
+    return (torch.rand(shape, generator=make_generator(seed, name)) * 2 - 1) / math.sqrt(shape[-1])
 
 
 def init_magnitudes(rows: Tensor) -> Tensor:
@@ -187,7 +223,6 @@ def init_magnitudes(rows: Tensor) -> Tensor:
 
 
 def merge_update(rows: Tensor, a: Tensor, b: Tensor, lengths: Tensor | None, lora: Lora) -> Tensor:
-    """fp32 rows [n, in] of W', from those of W, A [r, in], the same rows of B [n, r], and under DoRA of m [n]."""
-    scale = lora.alpha / (math.sqrt(lora.rank) if lora.rslora else lora.rank)
-    update = rows.float() + scale * (b.float() @ a.float())
+    """fp32 rows [*, n, in] of W', from those of W, A [*, r, in], the same rows of B [*, n, r], and under DoRA of m [n]."""
+    update = rows.float() + lora.scale * (b.float() @ a.float())
     return update if lengths is None else update * (lengths.float() / init_magnitudes(update)).unsqueeze(1)

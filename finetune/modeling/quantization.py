@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from overtone.finetune.config import Config
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling.bitsandbytes_import import import_bitsandbytes
+from overtone.finetune.modeling.expert_adapters import list_adapted
 
 BLOCK = 64
 """Weights that share one scale."""
@@ -42,9 +43,15 @@ class QuantizedLinear(nn.Module):
 
 
 def quantize_base(model: nn.Module) -> None:
-    """Replace the linear layer under every adapter by a quantized one, on meta. Raises `UserError` for a layer of unsuitable size."""
+    """Replace the linear layer under every adapter by a quantized one, on meta. Raises `UserError` for a layer of unsuitable size, and for
+    adapters of experts that are one parameter."""
+    if experts := list_adapted(model):
+        raise UserError(
+            f"model.quantization: nf4 packs linear layers, not experts that are one parameter ({experts[0].name}, …); set "
+            "model.lora.targets to a pattern that leaves them out, and they stay frozen in the compute type; or remove model.quantization"
+        )
     for name, layer in model.named_modules():
-        if not hasattr(layer, "lora_A"):
+        if not hasattr(layer, "base_layer"):
             continue
         if layer.base_layer.in_features % BLOCK:
             raise UserError(

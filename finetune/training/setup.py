@@ -26,7 +26,7 @@ from overtone.finetune.data.run_sizes import RunSizes, settle_sizes
 from overtone.finetune.distributed import activation_checkpointing, sharding, tensor_parallel
 from overtone.finetune.distributed.process_group import World, run_on_all, run_on_main
 from overtone.finetune.errors import UserError, format_count
-from overtone.finetune.modeling import base_kl_loss, loading, lora_adapters, optimizers, quantization
+from overtone.finetune.modeling import base_kl_loss, expert_adapters, loading, lora_adapters, optimizers, quantization
 from overtone.finetune.modeling.compilation import compile_blocks, decide_compilation, fixed_positions
 from overtone.finetune.modeling.trained_parameters import choose_trained
 from overtone.finetune.monitoring.killed_rank_diagnosis import describe_killed_launch
@@ -253,6 +253,7 @@ def identify_run(config: Config, order: Order, rows: Rows | MixedRows, base_file
         "optimizer": config.train.optimizer,
         "recipe_state": loaded.state,
         "added": sorted(loaded.added),
+        "experts": [adapted._asdict() for adapted in expert_adapters.list_adapted(loaded.model)],
         "base_distance": config.train.base_distance > 0,
     }
 

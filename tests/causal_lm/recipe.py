@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen3Config
+from transformers import AutoConfig, AutoModelForCausalLM, GptOssConfig, LlamaConfig, PretrainedConfig, Qwen3Config
 
 from overtone.finetune.config import Config, Section
 from overtone.finetune.errors import UserError
@@ -40,6 +40,11 @@ TINY: dict[str, PretrainedConfig] = {
     "wide": Qwen3Config(**{**COMMON, "hidden_size": 64, "intermediate_size": 128}, head_dim=16, tie_word_embeddings=True),
     # Tensors of whole and of partial blocks of 256, for 8-bit moments.
     "broad": Qwen3Config(**{**COMMON, "hidden_size": 256, "intermediate_size": 320}, head_dim=16, tie_word_embeddings=True),
+    # Experts that are one parameter in each version of transformers; shards of unequal size on 2 ranks. Grouped products need whole
+    # multiples of 16 bytes.
+    "experts": GptOssConfig(
+        **{**COMMON, "intermediate_size": 96}, head_dim=12, num_local_experts=3, num_experts_per_tok=2, rope_scaling=None, rope_theta=1e4
+    ),
 }
 
 
@@ -62,7 +67,7 @@ class ByteCausalModel(nn.Module):
         return functional.cross_entropy(self.lm_head(hidden[:, :-1][counted]).float(), following[counted], reduction="sum")
 
 
-def write_base(folder: Path, kind: Literal["llama", "qwen3", "wide", "broad"], seed: int = 0) -> Path:
+def write_base(folder: Path, kind: Literal["llama", "qwen3", "wide", "broad", "experts"], seed: int = 0) -> Path:
     """Random weights that bf16 represents exactly, in the layout of a released model; a tied head is not stored."""
     from safetensors.torch import save
 
@@ -91,7 +96,8 @@ def on_meta(folder: Path) -> ByteCausalModel:
 
     config = AutoConfig.from_pretrained(folder)
     with init_empty_weights(include_buffers=False):
-        model = ByteCausalModel(AutoModelForCausalLM.from_config(config, attn_implementation="sdpa"))
+        attention = "eager" if config.model_type == "gpt_oss" else "sdpa"  # transformers has no sdpa for its attention sinks
+        model = ByteCausalModel(AutoModelForCausalLM.from_config(config, attn_implementation=attention))
     if config.tie_word_embeddings:
         model.lm_head.weight = model.model.embed_tokens.weight
     return model

@@ -60,7 +60,7 @@ def state(step: int, **changes: Any) -> dict[str, Any]:
         **{"format": checkpoint.FORMAT, "step": step, "recipe": str(FOLDER), "recipe_state": {}, "buffers": [], "lora": None},
         **{"data": {"digest": "mine", "rows": 20, "positions": 400, "sources": []}},
         **{"base": {"source": "base", "revision": None, "digest": "base", "files": {"config.json": "base"}}, "order": {"seed": 0}},
-        **{"quantization": None, "optimizer": "adamw", "added": [], "base_distance": False},
+        **{"quantization": None, "optimizer": "adamw", "added": [], "experts": [], "base_distance": False},
         **{"place": {"epoch": 0, "window": 0, "micro": step}, "optimizer_steps": step, "skipped": 0, "recent": []},
         **{"validation_loss": None, "evaluation": {}, "best_by": None, "best_value": None, "stale_evaluations": 0, "validation": None},
         **{"world": 1, "strategy": "ddp", "device": "cpu", "sampling": None, "sample_due": False},

@@ -56,8 +56,21 @@ HEAD_OF_SWEEP = """
 transformers 5 computes all experts of a layer as one parameter, and renames modules, while released files have one tensor for each expert.
 Training reads these files slice by slice, also fp8 ones, and checkpoints have the model's parameters. Exports have the tensors of the base
 again, so whatever loads the base loads them. The conversions are those of the installed transformers; one that does more than moving values
-(`inkling2_text`) is refused by name. LoRA does not adapt experts that are one parameter: `plan` and the log say what share it
-reaches. `--adapter-only` writes the module names of the version of transformers that trained the adapter.
+(`inkling2_text`) is refused by name.
+
+LoRA adapts such experts, too, with either version of transformers: also those of gpt-oss, Llama 4, Granite and JetMoE, which are one
+parameter in the released files. Each expert has its own A and B of rank `model.lora.rank` for each parameter, so gate and up projection
+share one if they are in one parameter. `model.lora.targets: all-linear`, the default of `llm_sft`, includes all experts; a pattern matches
+the names of the parameters, such as `model.layers.0.mlp.experts.gate_up_proj`. `plan` and the log report the share of the linear weights
+that adapters reach. Results, gradients and merged weights are those of peft's `target_parameters`, but x·W + s·(x·A)·B is computed without
+a copy of W + s·B·A for the backward pass. As in peft, `model.lora.dropout` and `model.lora.dora` are refused for these experts, and
+`model.quantization: nf4` packs linear layers only; a pattern that leaves the experts out lifts all three. The experts of DBRX have two
+axes, and stay frozen.
+
+`--adapter-only` writes the names of the version of transformers that trained the adapter, and experts as peft 0.19 and newer expect them.
+The layers in such a model that peft 0.21 would take for experts (shared experts, the dense layers of DeepSeek-V3) are in
+`target_parameters` as well: in `target_modules`, peft drops their update. `tests/recipes/llm_sft/test_converted_bases.py` compares the
+logits of the merged export with those of `AutoPeftModelForCausalLM`.
 
 ## Architectures
 

@@ -495,6 +495,15 @@ def test_only_the_keys_in_which_two_data_states_differ_are_shown() -> None:
     assert checkpoint.describe_difference("data", was, {**was, "positions": 50}) == "data was {'positions': 40}, now {'positions': 50}"
 
 
+def test_a_run_without_adapters_of_its_experts_is_another_run() -> None:
+    """As one that began with experts that are layers, in another version of transformers."""
+    adapted = [{"name": f"layers.{number}.experts.up_proj", "transposed": False} for number in range(2)]
+    was, now = tiny.state(3), tiny.state(3, experts=adapted)
+    assert checkpoint.find_differences(was, now) == ["experts"] and not checkpoint.find_differences(now, now)
+    said = checkpoint.describe_difference("experts", [], adapted)
+    assert "were none, now 2 (layers.0.experts.up_proj, …) (use the transformers version of the start)" in said
+
+
 def test_later_checkpoints_with_damaged_weights_do_not_count_for_retention(tmp_path: Path) -> None:
     """Their state.json is readable. The run resumed from step 10 and has just saved step 15."""
     made = [fake(tmp_path, step) for step in (10, 15, 20, 30, 40)]

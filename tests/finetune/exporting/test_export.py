@@ -29,6 +29,7 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.exporting import export, hub_upload
 from overtone.finetune.exporting.model_card_metadata import THIS_MODEL
 from overtone.finetune.modeling import loading, lora_adapters
+from overtone.finetune.modeling.expert_adapters import AdaptedExperts
 from overtone.finetune.recipe import ExportPlan
 from overtone.finetune.storage import files
 from overtone.finetune.training import run as training_run
@@ -371,6 +372,14 @@ def test_unknown_formats_steps_and_folders_are_refused(runs: dict[str, Path], tm
         ({"base": {"source": 3}}, r"state.json cannot be read \(base.source: Input should be a valid string \(found 3\), and 3 more\)"),
         ({"lora": {"rank": 10**400}}, r"state.json cannot be read \(lora: Value error, the rank exceeds the size of any matrix"),
         ({"step": 2}, "state.json belongs to step 2"),
+        (
+            {"experts": [{"name": "a.b", "transposed": 1}]},
+            r"state.json cannot be read \(experts.0.transposed: Input should be a valid bool",
+        ),
+        (
+            {"experts": [{"name": "a.b", "transposed": False}]},
+            r"adapters of state.json are not those of its files \(a.lora_A.b, a.lora_B.b\)",
+        ),
     ],
 )
 def test_a_crafted_state_is_refused_by_its_key(runs: dict[str, Path], tmp_path: Path, changes: dict[str, Any], words: str) -> None:
@@ -380,6 +389,24 @@ def test_a_crafted_state_is_refused_by_its_key(runs: dict[str, Path], tmp_path: 
     with pytest.raises(UserError, match=words):
         export.export(newest, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("down", "up", "words"),
+    [
+        ((3, 2, 5), (3, 6, 2), None),
+        ((3, 4, 5), (3, 6, 2), r"a.lora_A.b \[3, 4, 5\] and a.lora_B.b \[3, 6, 2\] are no adapter of rank 2"),
+        ((3, 2, 5), (4, 6, 2), r"are no adapter of rank 2; choose another checkpoint"),
+        ((6, 5), (6, 6), r"are no adapter of rank 2; choose another checkpoint"),
+    ],
+)
+def test_adapters_of_experts_in_crafted_shapes_are_refused(
+    down: tuple[int, ...], up: tuple[int, ...], words: str | None, tmp_path: Path
+) -> None:
+    state = tiny.state(1, lora=Lora(rank=2).model_dump(), experts=[{"name": "a.b", "transposed": False}])
+    shapes = {"a.lora_A.b": down, "a.lora_B.b": up, "optimizer.exp_avg.a.lora_A.b": down}
+    with contextlib.nullcontext() if words is None else pytest.raises(UserError, match=words):
+        export.check_checkpoint(tmp_path, state, shapes)
 
 
 def test_another_base_is_refused(tmp_path: Path, runs: dict[str, Path]) -> None:
@@ -437,10 +464,11 @@ def test_a_damaged_checkpoint_is_not_exported(runs: dict[str, Path], tmp_path: P
 # --- memory
 
 
-@pytest.mark.parametrize("kind", ["full", "lora"])
+@pytest.mark.parametrize("kind", ["full", "lora", "experts"])
 def test_memory_holds_blocks_and_never_a_whole_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(export, "BLOCK_BYTES", 2**20)
-    shapes = [TensorEntry(f"{name}.weight", torch.float32, (8192, 1024)) for name in ("first", "second")]
+    shape = (128, 64, 1024) if kind == "experts" else (8192, 1024)
+    shapes = [TensorEntry(f"{name}.weight", torch.float32, shape) for name in ("first", "second")]
     grown: list[int] = []
     with held_by_two(tmp_path, shapes, kind) as source:
         entries = export.exported_entries(source, tmp_path / "base")
@@ -461,7 +489,7 @@ def test_memory_holds_blocks_and_never_a_whole_tensor(tmp_path: Path, monkeypatc
 
 @contextlib.contextmanager
 def held_by_two(folder: Path, entries: list[TensorEntry], kind: str) -> Iterator[export.Source]:
-    """A checkpoint of two ranks, of whole tensors or of adapters, over a base; every exported value is 3."""
+    """A checkpoint of two ranks, of whole tensors, or of adapters of layers or experts, over a base; every exported value is 3."""
     base = {entry.name: torch.ones(entry.shape) for entry in entries}
     trained = {name: value * 3 for name, value in base.items()}
     if kind == "lora":
@@ -469,14 +497,21 @@ def held_by_two(folder: Path, entries: list[TensorEntry], kind: str) -> Iterator
         for entry in entries:
             layer, (high, wide) = entry.name.removesuffix(".weight"), entry.shape
             trained |= {layer + lora_adapters.DOWN: torch.ones(2, wide), layer + lora_adapters.UP: torch.ones(high, 2)}
+    experts = [AdaptedExperts(entry.name, False) for entry in entries if kind == "experts"]
+    if experts:
+        trained = {}
+        for entry, each in zip(entries, experts, strict=True):
+            count, high, wide = entry.shape
+            trained |= {each.down: torch.ones(count, 2, wide), each.up: torch.ones(count, high, 2)}
     (folder / "base").mkdir()
     (folder / "step").mkdir()
     save_file(base, folder / "base" / "model.safetensors")
     for rank in range(2):
         halves = {name: value.chunk(2)[rank] for name, value in trained.items()}
-        parts = {name: TensorShard(half, (rank * len(half), 0)) for name, half in halves.items()}
+        parts = {name: TensorShard(half, (rank * len(half), *[0] * (half.dim() - 1))) for name, half in halves.items()}
         rank_shards.write_shard(folder / "step" / f"rank-{rank}.safetensors", parts)
-    state = {"lora": Lora(rank=2, alpha=2).model_dump() if kind == "lora" else None, "quantization": None, "added": [], "buffers": []}
+    lora = None if kind == "full" else Lora(rank=2, alpha=2).model_dump()
+    state = {"lora": lora, "quantization": None, "added": [], "buffers": [], "experts": [each._asdict() for each in experts]}
     del base, trained, halves, parts
     with rank_shards.open_shards(folder / "step") as (read, shapes), loading.open_base(folder / "base") as read_base:
         yield export.Source(state, read, shapes, read_base, ExportPlan(), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -52,7 +53,7 @@ def test_all_linear_layers_are_adapted_on_request(tmp_path: Path) -> None:
 @pytest.mark.parametrize("targets", ["haed", "blocks"])
 def test_targets_that_match_nothing_are_named(tmp_path: Path, targets: str) -> None:
     model = tiny.RECIPE.load(tiny.config_in(tmp_path)).model
-    with pytest.raises(UserError, match=rf"model\.lora\.targets '{targets}' must match linear layers only"):
+    with pytest.raises(UserError, match=rf"model\.lora\.targets '{targets}' must match linear layers and experts only"):
         lora_adapters.inject_adapters(model, Lora(targets=targets), tiny.RECIPE.lora_targets)
 
 
@@ -66,10 +67,18 @@ def test_a_start_is_keyed_by_name_and_seed_and_by_nothing_else() -> None:
     assert not lora_adapters.init_adapter("x.lora_B.default.weight", torch.Size((5, 6)), 3).any()
 
 
+def test_the_start_of_experts_is_that_of_as_many_layers() -> None:
+    found = lora_adapters.init_adapter("x.experts.lora_A.up_proj", torch.Size((3, 4, 100)), 3)
+    assert float(found.abs().max()) <= 0.1 < float(found.abs().max()) * 1.1 and not torch.equal(found[0], found[1])
+    assert not lora_adapters.init_adapter("x.experts.lora_B.up_proj", torch.Size((3, 100, 4)), 3).any()
+
+
 def test_adapter_names_are_recognized() -> None:
     names = ["a.b.lora_A.default.weight", "a.b.lora_B.default.weight", "a.b.lora_magnitude_vector.default.weight"]
     assert all(lora_adapters.is_adapter(name) and lora_adapters.layer_of(name) == "a.b" for name in names)
     assert [lora_adapters.is_magnitude(name) for name in names] == [False, False, True]
+    assert lora_adapters.is_adapter("a.experts.lora_A.up_proj") and not lora_adapters.is_of_layer("a.experts.lora_A.up_proj")
+    assert all(lora_adapters.is_of_layer(name) for name in names)
     assert not lora_adapters.is_adapter("lora_A.weight") and not lora_adapters.is_adapter("a.base_layer.weight")
 
 
@@ -135,8 +144,20 @@ def test_targets_match_whole_module_names() -> None:
     assert {lora_adapters.layer_of(name) for name in adapted_names(model)} == {"head"}
 
 
+def test_layers_that_peft_takes_for_experts_are_exported_as_parameters() -> None:
+    """Only of models with experts that transformers 5 makes one parameter; then all names are a list, which peft leaves as they are."""
+    names = ["layers.0.q_proj", "layers.0.shared.gate_proj", "layers.1.w2"]
+    assert lora_adapters.split_targets(names, False) == (names, [])
+    modules, parameters = lora_adapters.split_targets(names, True)
+    assert (modules, parameters) == (names[:1], ["layers.0.shared.gate_proj.weight", "layers.1.w2.weight"])
+    config = lora_adapters.peft_config(Lora(rank=2, dropout=0.1), modules, parameters)
+    assert (config.target_modules, config.target_parameters, config.lora_dropout) == ({*modules}, parameters, 0.0)
+    config = lora_adapters.peft_config(Lora(rank=2, dropout=0.1), names)
+    assert config.target_modules == r"layers\.0\.q_proj|layers\.0\.shared\.gate_proj|layers\.1\.w2" and config.lora_dropout == 0.1
+
+
 class Experts(nn.Module):
-    """Experts as one parameter, as in gpt-oss, with a router that is no linear layer."""
+    """Experts as one parameter, as in gpt-oss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,12 +172,45 @@ def test_the_share_of_the_weights_that_adapters_reach_is_said() -> None:
     assert lora_adapters.describe_reach(plain) is None
     lora_adapters.inject_adapters(plain, Lora(rank=2, targets="q_proj"), "all-linear")
     assert lora_adapters.describe_reach(plain) == "LoRA adapts layers with 64 of the 256 weights of linear layers (25.0%)"
-    lora_adapters.inject_adapters(fused, Lora(rank=2), "all-linear")
-    said = lora_adapters.describe_reach(fused)
-    assert said is not None and said.startswith(
-        "LoRA adapts layers with 64 of the 576 weights of linear layers (11.1%); 512 are in experts"
+    lora_adapters.inject_adapters(fused, Lora(rank=2, targets="q_proj"), "all-linear")
+    assert lora_adapters.describe_reach(fused) == (
+        "LoRA adapts layers with 64 of the 576 weights of linear layers (11.1%); 512 are in experts that are one parameter "
+        "(experts.gate_up_proj, …) and stay frozen: to train those, match their names with model.lora.targets, as all-linear does"
     )
-    assert "(experts.gate_up_proj, …) and stay frozen" in said and "without model.lora" in said
+
+
+@pytest.mark.parametrize(("targets", "adapted"), [("all-linear", 576), (r".*proj", 576), (r"experts\..*_proj", 512)])
+def test_experts_that_are_one_parameter_are_adapted_by_their_names(targets: str, adapted: int) -> None:
+    with torch.device("meta"):
+        model = nn.ModuleDict({"q_proj": nn.Linear(8, 8), "experts": Experts()})
+    lora_adapters.inject_adapters(model, Lora(rank=2, targets=targets), "q_proj")
+    assert lora_adapters.describe_reach(model) == (
+        f"LoRA adapts layers with {adapted} of the 576 weights of linear layers ({adapted / 576:.1%})"
+    )
+    named = {name: [*parameter.shape] for name, parameter in model.named_parameters() if lora_adapters.is_adapter(name)}
+    assert named["experts.lora_A.gate_up_proj"] == [4, 2, 16] and named["experts.lora_B.gate_up_proj"] == [4, 8, 2]
+    assert all(parameter.is_meta for parameter in model.parameters())
+
+
+def test_modules_that_are_left_out_keep_their_experts_as_they_are() -> None:
+    model = nn.ModuleDict({"q_proj": nn.Linear(8, 8), "experts": Experts()})
+    lora_adapters.inject_adapters(model, Lora(rank=2), "all-linear", excluded={"experts"})
+    assert {lora_adapters.layer_of(name) for name in adapted_names(model)} == {"q_proj"}
+
+
+def test_parameters_that_no_adapter_reaches_are_said_too() -> None:
+    """Experts in two dimensions, as in DBRX, and layers of three that are no experts. Packed weights of a layer are neither."""
+    model: Any = nn.ModuleDict({"q_proj": nn.Linear(8, 8), "experts": nn.Module(), "mamba": nn.Module()})
+    model["experts"].mlp = nn.Module()
+    model["experts"].mlp.w1 = nn.Parameter(torch.zeros(12, 8))
+    model["experts"].mlp.packed = nn.Parameter(torch.zeros(12, 4, dtype=torch.uint8), requires_grad=False)
+    model["mamba"].x_proj_weight = nn.Parameter(torch.zeros(2, 4, 4))
+    model["mamba"].time_mix = nn.Parameter(torch.zeros(1, 1, 4))
+    lora_adapters.inject_adapters(model, Lora(rank=2), "all-linear")
+    assert lora_adapters.describe_reach(model) == (
+        "LoRA adapts layers with 64 of the 192 weights of linear layers (33.3%); 128 are in parameters that no adapter reaches "
+        "(experts.mlp.w1, …) and stay frozen: to train those, train all weights (without model.lora)"
+    )
 
 
 def test_the_model_keeps_its_config_without_which_peft_adds_the_adapters() -> None:
@@ -177,7 +231,7 @@ def test_a_linear_class_of_transformers_that_returns_something_else_gets_no_adap
     model = nn.ModuleDict({"router": router, "up": nn.Linear(8, 8), "own": FalconLinear(8, 8)})
     lora_adapters.inject_adapters(model, Lora(rank=2), "all-linear")
     assert {lora_adapters.layer_of(name) for name in adapted_names(model)} == {"up", "own"}
-    with pytest.raises(UserError, match="must match linear layers only"):
+    with pytest.raises(UserError, match="must match linear layers and experts only"):
         lora_adapters.inject_adapters(model, Lora(rank=2, targets="router"), "all-linear")
 
 

@@ -84,7 +84,7 @@ def test_impossible_runs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such folder"):
         estimate_run(resolve("llm_sft", LLM.Options, [], [("model.source", "./nowhere")]), LLM)
     nothing = ("model.lora", "{targets: nothing_like_it}")
-    with pytest.raises(UserError, match="must match linear layers only"):
+    with pytest.raises(UserError, match="must match linear layers and experts only"):
         estimate_run(run_of("llm_sft", LLM, tmp_path, make_config(WORDS), nothing), LLM)
 
 

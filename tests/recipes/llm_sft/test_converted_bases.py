@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import warnings
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -46,13 +48,16 @@ DEEPSEEK = {
     "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8, "n_group": 1, "topk_group": 1, "n_shared_experts": 1,
     "num_key_value_heads": 4,
 }  # fmt: skip
+GPT_OSS = {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8, "rope_scaling": None}
+OTHERS = {"deepseek_v3": DEEPSEEK, "gpt_oss": GPT_OSS}
+"""Experts beside shared ones and other layers of the same names, and experts that are stored as one tensor [E, in, out]."""
 STEPS = ("train.steps", "3")
 
 
 def write_base(folder: Path, kind: str) -> Path:
     tokenizer = families.tokenizer("chatml")
     torch.manual_seed(0)
-    given = {"vocab_size": len(tokenizer), **SHAPE, **(DEEPSEEK if kind == "deepseek_v3" else KINDS[kind])}
+    given = {"vocab_size": len(tokenizer), **SHAPE, **{**KINDS, **OTHERS}[kind]}
     config = AutoConfig.for_model(kind, **{key: value for key, value in given.items() if value is not None})
     model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
@@ -81,9 +86,9 @@ def load_stock(folder: Path) -> Any:
 QUICK_FULL, QUICK_LORA = "qwen3_moe", "mixtral"
 
 
-def cases(quick: str) -> list[Any]:
+def cases(quick: str, kinds: Iterable[str] = KINDS) -> list[Any]:
     """All kinds, of which only one is tried by the quick tests."""
-    return [kind if kind == quick else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+    return [kind if kind == quick else pytest.param(kind, marks=pytest.mark.slow) for kind in kinds]
 
 
 @pytest.mark.parametrize("kind", cases(QUICK_FULL))
@@ -102,20 +107,27 @@ def test_an_export_has_the_released_tensors_with_the_trained_values(kind: str, t
     assert all(torch.allclose(half[name], (before[name] + after[name]) / 2, atol=1e-6) for name in half)
 
 
-@pytest.mark.parametrize("kind", cases(QUICK_LORA))
-def test_merged_adapters_are_those_that_peft_loads(kind: str, tmp_path: Path) -> None:
-    from peft import PeftModel
+@pytest.mark.parametrize("kind", cases(QUICK_LORA, [*KINDS, *OTHERS]))
+def test_merged_adapters_are_those_that_peft_loads(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Experts are adapted whether they are layers or one parameter, and so are the layers beside them."""
+    from peft import AutoPeftModelForCausalLM
 
     requires(kind)
     base = write_base(tmp_path / "base", kind)
     run = tiny_runs.trained(tmp_path, STEPS, ("train.lr", "5e-2"), ("model.lora", "{rank: 4}"))
     merged = export.export(run, tmp_path / "merged")
     adapter = export.export(run, tmp_path / "adapter", adapter_only=True)
-    assert {name: value.shape for name, value in load_file(merged / "model.safetensors").items()} == {
-        name: value.shape for name, value in load_file(base / "model.safetensors").items()
-    }
+    before, after = (load_file(each / "model.safetensors") for each in (base, merged))
+    assert {name: value.shape for name, value in after.items()} == {name: value.shape for name, value in before.items()}
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    matrices = {name for name, value in before.items() if value.dim() > 1 and "bias" not in name}
+    assert {name for name in matrices if "experts" in name or "attn" in name} <= changed <= matrices
+    one_parameter = kind == "gpt_oss" or (not is_old(version("transformers")) and any(".experts." in name for name in before))
+    assert ("peft 0.19 or newer" in capsys.readouterr().err) == one_parameter
     ids = torch.arange(1, 30).unsqueeze(0)
-    peft_model = PeftModel.from_pretrained(load_stock(base), adapter)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Found missing adapter keys")
+        peft_model = AutoPeftModelForCausalLM.from_pretrained(adapter, dtype=torch.float32)
     adapters = {name for name in trained_tensors(run) if lora_adapters.is_adapter(name)}
     assert len([name for name, _ in peft_model.named_parameters() if ".lora_" in name]) == len(adapters) > 7
     with torch.no_grad():
@@ -170,14 +182,16 @@ def test_experts_in_fp8_are_trained_as_their_dequantized_weights(kind: str, tmp_
 
 
 @pytest.mark.slow
-def test_a_run_resumes_on_another_number_of_processes(tmp_path: Path) -> None:
-    """Each of two ranks reads two of the four experts, also from a checkpoint of one process."""
+@pytest.mark.parametrize("changes", [{}, {"model.lora": "{rank: 4}", "train.lr": 5e-2}], ids=["full", "lora"])
+def test_a_run_resumes_on_another_number_of_processes(tmp_path: Path, changes: dict[str, object]) -> None:
+    """Each of two ranks reads two of the four experts, or of their adapters, also from a checkpoint of one process."""
     base = write_base(tmp_path / "base", "qwen3_moe")
     data = tmp_path / "chats.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in tiny_runs.rows()))
     given: dict[str, object] = {
         "model.source": base, "data.train": data, "train.precision": "fp32", "train.global_batch_tokens": 60, "train.micro_tokens": 90,
         "train.lr": 1e-2, "train.warmup": 0, "train.schedule": "constant", "log.trackers": "[]", "checkpoint.every": 2,
+        **changes,
     }  # fmt: skip
 
     def train(run: str, processes: int, steps: int) -> None:
