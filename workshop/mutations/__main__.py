@@ -91,6 +91,9 @@ def copy_tree(to: Path) -> None:
     for name in listed():
         (to / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, to / name)
+    for link in (ROOT / "overtone").iterdir():  # the folders that are imported below that name
+        if link.is_symlink():
+            (to / "overtone" / link.name).symlink_to(link.readlink())
 
 
 def require_green(tree: Path, mutants: list[Mutant]) -> None:
