@@ -22,7 +22,7 @@ from tests.recipes.voice_clone.tones import RATE, TONES, tone_folder
 @pytest.fixture
 def voice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> overtone.VoiceModel:
     inference = replace(tiny.RECIPE.inference, speech=lambda: TONES)
-    monkeypatch.setattr(recipe, "load_recipe", lambda _: replace(tiny.RECIPE, inference=inference))
+    monkeypatch.setattr(recipe, "load_inference", lambda _: inference)
     return overtone.load_voice(tone_folder(tmp_path / "tones"), recipe="voice_clone")
 
 
