@@ -24,7 +24,7 @@ WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/language tests/recipes/code
     tests/data_prep/chats tests/data_prep/test_text_any_input.py tests/data_prep/cli/test_text.py tests/data_prep/test_export_audiofolder.py
 
 .PHONY: demo demo-llm demo-images test test-ci test-all test-chat test-real test-gpu-versions mutants check bench bench-quick gpu-dry bench-check \
-    test-workshop weekly
+    test-workshop test-workshop-slow stale-figures weekly
 
 # They print commands to try, which a shell of the user finds.
 demo demo-llm demo-images: export PATH := $(PATH_OF_USER)
@@ -66,13 +66,14 @@ test-gpu-versions: $(GPU_VERSIONS)  ## the oldest torch that pyproject.toml admi
 test-workshop: $(STAMP)  ## the quick tests of workshop/: the making of the demo models, benchmarks, mutants
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile workshop/tests
 
-# Of the slow tests, those that run the benchmarks are left to bench-quick.
-weekly: $(STAMP) $(CHAT)  ## all of workshop/, in hours: its tests, each benchmark in a small setting, the mutants, figures of old code
-	$(MAKE) test-workshop
+weekly: test-workshop test-workshop-slow bench-quick mutants stale-figures  ## all of workshop/, in hours; `make weekly -k` goes through failures
+
+# Those that run the benchmarks are left to bench-quick.
+test-workshop-slow: $(STAMP)  ## the slow tests of workshop/
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m slow workshop/tests \
 	    --deselect workshop/tests/benchmarks/test_benchmarks.py::test_a_benchmark_runs_and_writes_its_table
-	$(MAKE) bench-quick
-	$(MAKE) mutants
+
+stale-figures: $(STAMP)  ## figures on the pages whose benchmark has not run since the code that it measures changed
 	$(BIN)/python -m workshop.stale_figures
 
 mutants: $(STAMP)  ## one-line faults of the product, each of which one test must notice; not part of CI

@@ -1,6 +1,6 @@
 """Figures on the pages whose benchmark has not run since the code that it measures last changed.
 
-    python -m workshop.stale_figures      # exit code 1 if there are any
+    make stale-figures      # exit code 1 if there are any
 
 A full run of a benchmark leaves the digest of that code in its results file. A page names a benchmark by its script or its results file.
 """
