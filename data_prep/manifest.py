@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -48,12 +48,26 @@ def training_command(dataset: Path, recipe: str, base: str | None = None) -> str
 
     `recipe`: that of the codes' codec. `base`: the base model, if it is not that of the recipe.
     """
-    plain = dataset / TRAIN if dataset.is_dir() else dataset
-    train = copies if (copies := locate_shifted_rows(plain)).is_file() else plain
-    val = dataset / VAL
+    rows = locate_training_rows(dataset)
     source = [] if base is None else ["--model.source", base]
-    validation = ["--data.val", val] if val.is_file() and val.stat().st_size else []
-    return overtone_command("train", "--recipe", recipe, *source, "--data.train", train, *validation)
+    validation = [] if rows.val is None else ["--data.val", rows.val]
+    return overtone_command("train", "--recipe", recipe, *source, "--data.train", rows.train, *validation)
+
+
+class TrainingRows(NamedTuple):
+    """The files of a dataset that a training reads."""
+
+    train: Path
+    """With the time-shifted copies, if there are some."""
+    val: Path | None
+    """None if there are no rows to validate on."""
+
+
+def locate_training_rows(dataset: Path) -> TrainingRows:
+    """The rows of a dataset, or of one of its files."""
+    plain, val = dataset / TRAIN if dataset.is_dir() else dataset, dataset / VAL
+    copies = locate_shifted_rows(plain)
+    return TrainingRows(copies if copies.is_file() else plain, val if val.is_file() and val.stat().st_size else None)
 
 
 class Quality(BaseModel):

@@ -50,8 +50,17 @@ def _explain_choice(message: str) -> str:
     found = CHOICE.fullmatch(message)
     if not found:
         return ""
-    choices = re.findall(r"[^\s,']+", found["choices"])
-    return f"{found['name']} {found['given']}: no such choice; {suggest_word(found['given'], choices, 'choices')}"
+    return _format_wrong_choice(found["name"], found["given"], re.findall(r"[^\s,']+", found["choices"]))
+
+
+def check_choice(flag: str, given: str | None, choices: Collection[str]) -> None:
+    """Raise `UserError` for a value that is not among the choices; None is the default. For options that programs set, too."""
+    if given is not None and given not in choices:
+        raise UserError(_format_wrong_choice(flag, str(given), choices))
+
+
+def _format_wrong_choice(name: str, given: str, choices: Collection[str]) -> str:
+    return f"{name} {given}: no such choice; {suggest_word(given, choices, 'choices')}"
 
 
 def suggest_word(given: str, known: Collection[str], what: str) -> str:

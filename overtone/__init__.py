@@ -5,6 +5,7 @@ The functions here do what the commands do (docs/api.md). Each loads what it nee
 
 __version__ = "0.1.0"
 
+from overtone.dataset_preparation import ChatDataset, EncodedDataset, VoiceDataset, add_codes, prepare_chats, prepare_voice, write_report
 from overtone.exporting import export
 from overtone.finetune.errors import UserError
 from overtone.loading import ChatModel, ChatReply, Speech, VoiceModel, load_chat, load_voice
@@ -12,17 +13,24 @@ from overtone.planning import TrainingPlan, plan
 from overtone.training import TrainingRun, open_run, train
 
 __all__ = [
+    "ChatDataset",
     "ChatModel",
     "ChatReply",
+    "EncodedDataset",
     "Speech",
     "TrainingPlan",
     "TrainingRun",
     "UserError",
+    "VoiceDataset",
     "VoiceModel",
+    "add_codes",
     "export",
     "load_chat",
     "load_voice",
     "open_run",
     "plan",
+    "prepare_chats",
+    "prepare_voice",
     "train",
+    "write_report",
 ]

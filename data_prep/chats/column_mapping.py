@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from overtone.data_prep.chats.conversation_formats import MESSAGE_LISTS, SHAPES, ChatRow, ShapeError, decode_json, format_keys
@@ -50,13 +50,18 @@ class ColumnMapping:
 
 def parse_columns(given: Sequence[str]) -> ColumnMapping:
     """The mapping of each `--columns NAME=COLUMN,…`. Raises `UserError` for a name that no format has, and for one that is given twice."""
+    pairs = (pair.partition("=") for words in given for pair in words.split(","))
+    return map_columns([(name.strip(), column.strip()) for name, _, column in pairs])
+
+
+def map_columns(pairs: Iterable[tuple[str, str]]) -> ColumnMapping:
+    """The mapping of names of the formats to columns. Raises `UserError` as `parse_columns`."""
     row, message = dict[str, str](), dict[str, str]()
-    for pair in (pair for words in given for pair in words.split(",")):
-        name, _, column = (part.strip() for part in pair.partition("="))
-        known = message if name in MESSAGE_NAMES else row
+    for name, column in pairs:
+        known, shown = message if name in MESSAGE_NAMES else row, f"{name}={column}"
         if not name or not column or name in known:
-            raise UserError(f"--columns {pair}: expected NAME=COLUMN, each name once, as in prompt=frage,completion=antwort")
+            raise UserError(f"--columns {shown}: expected NAME=COLUMN, each name once, as in prompt=frage,completion=antwort")
         if name not in ROW_NAMES and name not in MESSAGE_NAMES:
-            raise UserError(f"--columns {pair}: no chat format has {name}; known are {', '.join([*sorted(ROW_NAMES), *MESSAGE_NAMES])}")
+            raise UserError(f"--columns {shown}: no chat format has {name}; known are {', '.join([*sorted(ROW_NAMES), *MESSAGE_NAMES])}")
         known[name] = column
     return ColumnMapping(row, message)

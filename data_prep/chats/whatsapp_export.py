@@ -269,10 +269,11 @@ def _make_time(stamp: Stamp, order: tuple[int, int, int]) -> datetime:
     return datetime(year + 2000 if year < 100 else year, month, day, hour, int(stamp[5]), int(stamp[6] or 0))
 
 
-def check_person(paths: Sequence[Path], person: str | None) -> None:
-    """Raises `UserError`, which lists the names, if `person` is not given or has written none of the messages."""
+def require_person(paths: Sequence[Path], person: str | None) -> str:
+    """The `person`. Raises `UserError`, which lists the names, if none is given, or one who has written none of the messages."""
     authors = sum((count_authors(path) for path in paths), Counter[str]())
     if person is None or person not in authors:
         names = ", ".join(f"{name} ({format_count(count, 'message')})" for name, count in authors.most_common(20))
         wrong = "--as NAME is missing: whose messages are the answers?" if person is None else f"--as {person}: has written no message."
         raise UserError(f"{paths[0]} is a chat that WhatsApp exported. {wrong} The names are {names or 'none'}")
+    return person

@@ -21,7 +21,7 @@ import argparse
 import os
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,8 @@ from overtone.data_prep.dataset.codec_metadata import describe_codec
 from overtone.data_prep.dataset.manifest_line_reader import DATASET, find_manifests
 from overtone.data_prep.manifest import REJECTS, ManifestRow, Reject
 from overtone.data_prep.parallel import worker_options
-from overtone.data_prep.parallel.process_pool import StopSignal, report_stopped
+from overtone.data_prep.parallel.process_pool import StoppedError, StopSignal, report_stopped
+from overtone.data_prep.parallel.worker_options import WorkerFlags
 from overtone.data_prep.recordings.invisible_characters import remove_invisible
 from overtone.finetune.argument_parsing import parse_arguments
 from overtone.finetune.errors import UserError, exit_code, format_count
@@ -95,13 +96,54 @@ class RejectedRow:
     detail: str
 
 
+@dataclass(frozen=True)
+class CodesOptions:
+    """What is encoded, and how; the fields are the options of the verb."""
+
+    dataset: Path
+    model: str
+    speaker: str | None = None
+    batch_seconds: float = 60.0
+    time_shifts: int = 0
+    flags: WorkerFlags = field(default_factory=WorkerFlags)
+    """The options of the worker processes."""
+
+
+@dataclass(frozen=True)
+class AddedCodes:
+    """What was encoded."""
+
+    folder: Path
+    """Of the rows."""
+    codec: Codec
+    clips: int
+    seconds: float
+    rejected: int
+    encoded: int
+    """Clips and copies that were encoded now; the others were in the store."""
+
+
 def _run(argv: list[str]) -> int:
-    options = parse_arguments(parser(), argv)
+    arguments = parse_arguments(parser(), argv)
+    own = arguments.dataset, arguments.model, arguments.speaker, arguments.batch_seconds, arguments.time_shifts
+    try:
+        added = add_codes(CodesOptions(*own, flags=worker_options.read_flags(arguments)))
+    except (StoppedError, KeyboardInterrupt) as error:
+        return report_stopped(str(error) or "at once")
+    print_line(f"next: {manifest.training_command(arguments.dataset, added.codec.recipe, find_base_model(arguments.model))}")
+    return 0
+
+
+def add_codes(options: CodesOptions) -> AddedCodes:
+    """Encode the clips of a dataset, and print how many.
+
+    Raises `UserError` if an option is wrong or no clip can be encoded, and `StoppedError` or `KeyboardInterrupt` after a stop.
+    """
     if not options.batch_seconds > 0:
         raise UserError(f"--batch-seconds {options.batch_seconds}: give a number of seconds above 0")
     if not 0 <= options.time_shifts <= MOST_TIME_SHIFTS:
         raise UserError(f"--time-shifts {options.time_shifts}: give a number from 0 to {MOST_TIME_SHIFTS}")
-    worker_options.check_options(options)
+    worker_options.check_options(options.flags)
     manifests = find_manifests(options.dataset)
     folder = manifests[0].parent
     rows = _clean_texts(list(_read_rows(manifests, folder, options.speaker)))
@@ -109,17 +151,15 @@ def _run(argv: list[str]) -> int:
     owner = files.lock_folder(folder)
     try:
         files.make_folder(folder / STORE)  # refuses a link, before the first clip is encoded
-        with worker_options.open_workers(options, folder, [folder, codec.folder]) as hands, StopSignal() as stop:
+        with worker_options.open_workers(options.flags, folder, [folder, codec.folder]) as hands, StopSignal() as stop:
             return _add_codes(rows, folder, clip_encoding.EncodingSetup(folder / STORE, codec, options.batch_seconds, hands), options, stop)
-    except KeyboardInterrupt:
-        return report_stopped("at once")
     finally:
         os.close(owner)
 
 
 def _add_codes(
-    rows: list[tuple[Path, ManifestRow]], folder: Path, setup: clip_encoding.EncodingSetup, options: argparse.Namespace, stop: StopSignal
-) -> int:
+    rows: list[tuple[Path, ManifestRow]], folder: Path, setup: clip_encoding.EncodingSetup, options: CodesOptions, stop: StopSignal
+) -> AddedCodes:
     """Encode the clips that are not in the store, then write the rows with their codes."""
     store, digest = setup.store, setup.codec.digest()
     for place in (folder, *store.glob("*")):
@@ -130,11 +170,11 @@ def _add_codes(
     wanted = [one.clip for one in (*good, *copies)]
     missing = list({clip.key: clip for clip in wanted if not clip_encoding.locate_codes(store, clip.key).is_file()}.values())
     if stop.requested:
-        return report_stopped("no clip was encoded yet")
+        raise StoppedError("no clip was encoded yet")
     failed = clip_encoding.encode_clips(missing, setup, stop)
     left = [clip for clip in missing if clip.key not in failed and not clip_encoding.locate_codes(store, clip.key).is_file()]
     if left:
-        return report_stopped(f"{len(missing) - len(left)} of {len(missing)} clips are encoded")
+        raise StoppedError(f"{len(missing) - len(left)} of {len(missing)} clips are encoded")
     rejected += [RejectedRow(one.row, one.manifest, "codec_error", failed[one.clip.key]) for one in good if one.clip.key in failed]
     good = [one for one in good if one.clip.key not in failed]
     if not good:
@@ -145,8 +185,7 @@ def _add_codes(
         print_diagnostic(f"not in the copies: {one.row.audio}, shifted by {one.clip.shift} samples: {failed[one.clip.key]}")
     copies = [one for one in copies if one.clip.key not in failed]
     _write_shifted_rows(folder, good, copies)
-    _report_result(options, folder, setup.codec, digest, good, rejected, len(missing) - len(failed), len(copies))
-    return 0
+    return _report_result(options, folder, setup.codec, digest, good, rejected, len(missing) - len(failed), len(copies))
 
 
 def _read_rows(manifests: list[Path], folder: Path, speaker: str | None) -> Iterator[tuple[Path, ManifestRow]]:
@@ -257,7 +296,7 @@ def _make_reject(rejected: RejectedRow) -> Reject:
 
 
 def _report_result(
-    options: argparse.Namespace,
+    options: CodesOptions,
     folder: Path,
     codec: Codec,
     digest: str,
@@ -265,15 +304,16 @@ def _report_result(
     rejected: list[RejectedRow],
     encoded: int,
     copies: int,
-) -> None:
-    """Write summary.json and run.json; print the rejected rows, the totals and the next command. `encoded`: now, `copies` included."""
+) -> AddedCodes:
+    """Write summary.json and run.json; print the rejected rows and the totals. `encoded`: now, `copies` included."""
     code_format = read_code_format(codec)
     frames = sum(code_format.count_frames(one.clip.samples) for one in good)
+    seconds = round(frames * codec.samples_per_frame / codec.sample_rate, 2)
     summary = {
         "model": options.model,
         "clips": len(good),
         "frames": frames,
-        "seconds": round(frames * codec.samples_per_frame / codec.sample_rate, 2),
+        "seconds": seconds,
         "rejected": len(rejected),
         **({"time_shifts": options.time_shifts} if options.time_shifts else {}),
         **describe_codec(codec, digest),
@@ -283,7 +323,7 @@ def _report_result(
     files.write_json(folder / STORE / manifest.RUN, {"encoded": encoded, "reused": len(good) + copies - encoded})
     for one in rejected:
         print_diagnostic(f"rejected {one.row.audio}: {one.reason}: {one.detail}")
-    made = f"{format_count(len(good), 'clip')}, {format_count(frames, 'frame')}, {summary['seconds']} s"
+    made = f"{format_count(len(good), 'clip')}, {format_count(frames, 'frame')}, {seconds} s"
     made += f", and {copies:,} time-shifted {'copy' if copies == 1 else 'copies'}" if copies else ""
     print_line(f"{made}; {encoded} encoded now, {len(rejected)} rejected")
-    print_line(f"next: {manifest.training_command(options.dataset, codec.recipe, find_base_model(options.model))}")
+    return AddedCodes(folder, codec, len(good), seconds, len(rejected), encoded)

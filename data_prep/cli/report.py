@@ -43,14 +43,18 @@ def parser() -> argparse.ArgumentParser:
 
 def _run(argv: list[str]) -> int:
     options = parse_arguments(parser(), argv)
-    out = options.out or options.folder / PAGE
+    write_report(options.folder, options.out, options.tokenizer)
+    return 0
+
+
+def write_report(folder: Path, out: Path | None = None, tokenizer: str | None = None) -> Path:
+    """Write the report about a dataset to `out`, by default into the dataset; returns its path. Raises `UserError` for any other folder."""
+    out = out or folder / PAGE
     _check_out(out)
-    page = (
-        _render_chats(options.folder, options.tokenizer) if _is_chats(options.folder) else _render_voice(options.folder, options.tokenizer)
-    )
+    page = _render_chats(folder, tokenizer) if _is_chats(folder) else _render_voice(folder, tokenizer)
     files.write_text(out, page)
     print_line(f"{out}: {len(page.encode()) / 1e6:.1f} MB")
-    return 0
+    return out
 
 
 def _check_out(out: Path) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -40,7 +40,7 @@ from overtone.data_prep.chats.whatsapp_export import DEFAULT_PAUSE_HOURS
 from overtone.data_prep.manifest import REJECTS, SUMMARY, TRAIN, VAL
 from overtone.data_prep.recordings.garbled_text import find_utf8_reading
 from overtone.data_prep.recordings.invisible_characters import count_hidden
-from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.argument_parsing import check_choice, parse_arguments
 from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError, exit_code
 from overtone.finetune.storage import files, input_files, strict_json
@@ -120,30 +120,54 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
+@dataclass(frozen=True)
+class ChatsOptions:
+    """What is to be prepared, and how; the fields are the options of the verb."""
+
+    sources: Sequence[str]
+    out: Path
+    val_share: float = TextOptions.val_share
+    val_rows: int | None = None
+    shape: str | None = None
+    columns: ColumnMapping = field(default_factory=ColumnMapping)
+    person: str | None = None
+    pause_hours: float | None = None
+    join_turns: bool = False
+    config: Sequence[str] = ()
+    split: Sequence[str] = ()
+
+
 def _run(argv: list[str]) -> int:
-    options = parse_arguments(parser(), argv)
-    _check_split_options(options)
-    places = [path for source in options.sources for path in chat_file_search.download_chats(source, options.config, options.split)]
-    gathered = chat_file_search.find_sources(places)
-    _check_target(options.out, [*places, *(source.path for source in gathered.sources)])
-    columns, reader = parse_columns(options.columns), _check_reader_options(options, gathered.sources)
-    reader = replace(reader, columns=frozenset(columns.row.values()))
-    wanted = TextOptions(options.shape, options.val_share, options.val_rows, options.join_turns, columns, reader)
-    summary = write_dataset(gathered, options.out, wanted)
-    print_line(row_counts.format_summary(summary))
+    given = vars(parse_arguments(parser(), argv))
+    options = ChatsOptions(**given | {"columns": parse_columns(given["columns"])})
+    summary = prepare_chats(options)
     data = ["--data.train", options.out / TRAIN, *(["--data.val", options.out / VAL] if summary["val"] else [])]
     print_line(f"next: {overtone_command('train', '--recipe', 'llm_sft', '--model.source', 'Qwen/Qwen3-1.7B', *data)}")
     return 0
 
 
-def _check_split_options(options: argparse.Namespace) -> None:
+def prepare_chats(options: ChatsOptions) -> dict[str, Any]:
+    """Write the dataset, and print what is in it; returns the summary. Raises `UserError` if no row is left to train on."""
+    _check_options(options)
+    places = [path for source in options.sources for path in chat_file_search.download_chats(source, options.config, options.split)]
+    gathered = chat_file_search.find_sources(places)
+    _check_target(options.out, [*places, *(source.path for source in gathered.sources)])
+    reader = replace(_check_reader_options(options, gathered.sources), columns=frozenset(options.columns.row.values()))
+    wanted = TextOptions(options.shape, options.val_share, options.val_rows, options.join_turns, options.columns, reader)
+    summary = write_dataset(gathered, options.out, wanted)
+    print_line(row_counts.format_summary(summary))
+    return summary
+
+
+def _check_options(options: ChatsOptions) -> None:
+    check_choice("--shape", options.shape, SHAPES)
     if not 0 <= options.val_share < 1:
         raise UserError(f"--val-share {options.val_share}: expected a share from 0 up to but not including 1")
     if options.val_rows is not None and options.val_rows < 0:
         raise UserError(f"--val-rows {options.val_rows}: expected a number of rows, 0 or more")
 
 
-def _check_reader_options(options: argparse.Namespace, sources: list[ChatSource]) -> ReaderOptions:
+def _check_reader_options(options: ChatsOptions, sources: list[ChatSource]) -> ReaderOptions:
     """The options for exported chats. Raises `UserError` if they do not fit the sources."""
     exported = [source.path for source in sources if source.kind == chat_file_search.WHATSAPP]
     if not exported:
@@ -153,8 +177,7 @@ def _check_reader_options(options: argparse.Namespace, sources: list[ChatSource]
     pause = DEFAULT_PAUSE_HOURS if options.pause_hours is None else options.pause_hours
     if not 0 < pause < MOST_PAUSE_HOURS:
         raise UserError(f"--pause-hours {pause:g}: expected a number of hours above 0 and below {MOST_PAUSE_HOURS:,}")
-    whatsapp_export.check_person(exported, options.person)
-    return ReaderOptions(person=options.person, pause_hours=pause)
+    return ReaderOptions(person=whatsapp_export.require_person(exported, options.person), pause_hours=pause)
 
 
 def _check_target(out: Path, sources: list[Path]) -> None:

@@ -14,7 +14,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,13 +29,12 @@ from overtone.data_prep.clips.quality_rules import KEEP_ALL, PRESETS, make_prese
 from overtone.data_prep.dataset import duration_accounting, voice_dataset_writer
 from overtone.data_prep.parallel import worker_options
 from overtone.data_prep.parallel.devices import choose_device
-from overtone.data_prep.parallel.process_pool import StopSignal, report_stopped
-from overtone.data_prep.parallel.worker_options import WorkerOptions
+from overtone.data_prep.parallel.process_pool import StoppedError, StopSignal, report_stopped
+from overtone.data_prep.parallel.worker_options import WorkerFlags, WorkerOptions
 from overtone.data_prep.pipeline import clip_selection, rule_removal_table, transcript_examples, transcript_plausibility
 from overtone.data_prep.pipeline.all_recordings import (
     CRASHED,
     RecordingTask,
-    StoppedError,
     WorkerSetup,
     describe_crashes,
     process_recordings,
@@ -72,7 +71,7 @@ from overtone.data_prep.speakers.voice_clusters import FEWEST_WINDOWS, LEAST_SEC
 from overtone.data_prep.transcription import faster_whisper_engine, whisper_engine
 from overtone.data_prep.transcription.whisper_languages import WHISPER_OPTION
 from overtone.finetune.addresses import RemoteAddress
-from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.argument_parsing import check_choice, parse_arguments
 from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError, exit_code, format_count
 from overtone.finetune.storage import files, remote
@@ -85,6 +84,9 @@ MOST_CONTRADICTED = 0.5
 """Share of the texts that an automatic check rejects, from which its verdict is doubtful too."""
 LOST = 3
 """Exit code if there is a dataset, but some recordings are lost by a crash."""
+SPEAKER_SOURCES = ("folder", "transcript")
+"""Values of --speaker-from."""
+CHANNEL_FORMS = "expected auto, left, right, mix, split, or the number of a channel from 1"
 SPEAKER_COUNT = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?")
 """The value of --speakers."""
 SHOWN = 5
@@ -115,8 +117,62 @@ def parser() -> argparse.ArgumentParser:
     _add_text_options(options)
     _add_clip_options(options)
     worker_options.add_options(options, "Whisper and --align")
-    options.set_defaults(is_check_automatic=False)
     return options
+
+
+@dataclass(frozen=True)
+class VoiceOptions:
+    """What is to be prepared, and how; the fields are the options of the verb."""
+
+    recordings: Path | RemoteAddress
+    out: Path
+    whisper: str | None = None
+    transcripts: bool = False
+    speaker: str | None = None
+    speaker_from: str | None = None
+    diarize: bool = False
+    speakers: str | None = None
+    speaker_check: str | None = None
+    align: str | None = None
+    check_with: str | None = None
+    language: str | None = None
+    channels: str = AUTO
+    allow_synthetic: bool = False
+    preset: str = "default"
+    dry_run: bool = False
+    val_share: float = 0.05
+    target: float = 6.0
+    shortest: float = 1.0
+    longest: float = 20.0
+    config: Sequence[str] = ()
+    split: Sequence[str] = ()
+    flags: WorkerFlags = field(default_factory=WorkerFlags)
+    """The options of the worker processes."""
+
+    @property
+    def root(self) -> Path:
+        """The folder or the file of the recordings, which is on this machine once they are downloaded."""
+        assert isinstance(self.recordings, Path)
+        return self.recordings
+
+
+@dataclass(frozen=True)
+class ChosenChecks:
+    """The models that compare the words of a text with the sound."""
+
+    align: str | None
+    check_with: str | None
+    is_automatic: bool = False
+    """Whether nobody has requested them."""
+
+
+@dataclass(frozen=True)
+class PreparedVoice:
+    """What was made of the recordings."""
+
+    summary: duration_accounting.Summary
+    lost: tuple[str, ...]
+    """Recordings that crashed the process that read them."""
 
 
 def _add_text_options(options: argparse.ArgumentParser) -> None:
@@ -132,7 +188,7 @@ def _add_text_options(options: argparse.ArgumentParser) -> None:
     who.add_argument("--speaker", metavar="NAME", help="speaker of all recordings (default: the name of the folder or file)")
     who.add_argument(
         "--speaker-from",
-        choices=["folder", "transcript"],
+        choices=SPEAKER_SOURCES,
         help="folder: each sub-folder is named after its speaker; transcript: the transcripts name them, as in NAME: or a column",
     )
     who.add_argument(
@@ -186,35 +242,54 @@ def _add_clip_options(options: argparse.ArgumentParser) -> None:
 
 
 def _run(argv: list[str]) -> int:
-    options = parse_arguments(parser(), argv)
+    arguments = parse_arguments(parser(), argv)
+    try:
+        prepared = prepare_voice(read_options(arguments))
+    except (StoppedError, KeyboardInterrupt) as error:
+        return report_stopped(str(error) or "at once")
+    if prepared is None:
+        return 0
+    _print_next_steps(arguments.out)
+    return LOST if prepared.lost else 0
+
+
+def read_options(arguments: argparse.Namespace) -> VoiceOptions:
+    """The options on the command line."""
+    given = {each.name: getattr(arguments, each.name) for each in fields(VoiceOptions) if each.name != "flags"}
+    return VoiceOptions(**given, flags=worker_options.read_flags(arguments))
+
+
+def prepare_voice(options: VoiceOptions) -> PreparedVoice | None:
+    """Make the dataset, and print what is in it; None after a dry run.
+
+    Raises `UserError` if an option is wrong or no clip was kept, and `StoppedError` or `KeyboardInterrupt` after a stop.
+    """
     _check_options(options)
     if (options.config or options.split) and not is_audio_dataset(options.recordings):
         raise UserError(f"--config and --split choose parts of a dataset with audio; {options.recordings} is not one")
     if is_audio_dataset(options.recordings):
-        options.recordings = unpack_dataset(str(options.recordings), options.out, options.config, options.split)
+        unpacked = unpack_dataset(str(options.recordings), options.out, options.config, options.split)
+        options = replace(options, recordings=unpacked)
     elif isinstance(options.recordings, RemoteAddress):
-        options.recordings = remote_recordings.download_recordings(options.recordings, options.out)
-    try:
-        encoder = None if options.speaker_check == "none" else options.speaker_check
-        needed = [options.recordings, options.whisper, options.check_with, encoder, None if options.align == NO_MODEL else options.align]
-        with worker_options.open_workers(options, options.out, needed) as hands, StopSignal() as stop:
-            return _prepare_dataset(options, stop, hands)
-    except (StoppedError, KeyboardInterrupt) as error:
-        return report_stopped(str(error) or "at once")
+        options = replace(options, recordings=remote_recordings.download_recordings(options.recordings, options.out))
+    encoder = None if options.speaker_check == "none" else options.speaker_check
+    needed = [options.root, options.whisper, options.check_with, encoder, None if options.align == NO_MODEL else options.align]
+    with worker_options.open_workers(options.flags, options.out, needed) as hands, StopSignal() as stop:
+        return _prepare_dataset(options, stop, hands)
 
 
-def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: WorkerOptions) -> int:
+def _prepare_dataset(options: VoiceOptions, stop: StopSignal, hands: WorkerOptions) -> PreparedVoice | None:
     started = time.monotonic()
-    tasks, notices, removed = _list_tasks(options)
-    job = _make_job(options)
+    tasks, checks, notices, removed = _list_tasks(options)
+    job = _make_job(options, checks)
     least_sure = (job.whisper_settings or {}).get("least_sure")
     rules, decisions = make_presets(least_sure)[options.preset], review_decisions.read_decisions(job.out)
     standard = SelectionCriteria(rules, job.lengths, decisions, options.preset == KEEP_ALL, options.diarize, _read_voice_count(options))
     with voice_dataset_writer.lock_dataset(job.out):
         _print_ignored(options, [task.source for task in tasks])
-        whisper = options.whisper or options.check_with
+        whisper = options.whisper or checks.check_with
         hands = hands if whisper or job.aligner else replace(hands, device="cpu")
-        setup = WorkerSetup(job, job.out / voice_dataset_writer.STAGES, whisper, hands, _name_whisper_option(options))
+        setup = WorkerSetup(job, job.out / voice_dataset_writer.STAGES, whisper, hands, _name_whisper_option(checks))
         recordings, work = process_recordings(tasks, setup, standard, stop)
         doubts = transcript_plausibility.find_doubts(recordings)
         found = [
@@ -228,19 +303,19 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
         print_notices(found)
         if options.dry_run:
             print_line(rule_removal_table.format_removals(recordings, options.preset, standard, job.out, least_sure, doubts))
-            return 0
+            return None
         judged = clip_selection.judge_clips(recordings, standard, job.out, doubts)
         voices = clip_selection.describe_voices(judged)
         settings = _describe_settings(options, job, standard) | {"voices": voices}
         last = [
-            *_describe_unchecked_words(options, recordings),
-            *_describe_many_contradictions(options, judged),
+            *_describe_unchecked_words(options, checks, recordings),
+            *_describe_many_contradictions(checks, judged),
             *_list_unchecked(options, job),
             *_describe_missing_voices(judged, standard.voices),
             *(_describe_voice(line, options.diarize) for line in voices),
         ]
-        checks = TextChecks(options.whisper, options.align if job.aligner else None, options.check_with)
-        texts = {one.source.name: describe_texts(one, checks, doubts) for one in recordings}
+        compared = TextChecks(options.whisper, checks.align if job.aligner else None, checks.check_with)
+        texts = {one.source.name: describe_texts(one, compared, doubts) for one in recordings}
         summary = voice_dataset_writer.write_dataset(
             job.out, recordings, judged, options.val_share, settings, [*notices, *found, *last], texts, removed
         )
@@ -249,19 +324,32 @@ def _prepare_dataset(options: argparse.Namespace, stop: StopSignal, hands: Worke
     print_line(duration_accounting.format_summary(summary))
     print_line(transcript_examples.format_examples([one for one in judged if not one.reasons]))
     print_notices(last)
-    _print_next_steps(summary, job.out)
-    return LOST if any(one.refused == CRASHED for one in recordings) else 0
+    _require_clips(summary, job.out)
+    print_notices(duration_accounting.list_result_notices(summary))
+    return PreparedVoice(summary, tuple(one.source.name for one in recordings if one.refused == CRASHED))
+
+
+def is_channels(given: str) -> bool:
+    """Whether a text can be the value of --channels."""
+    return given in (AUTO, LEFT, RIGHT, MIX, SPLIT) or re.fullmatch(r"[1-9][0-9]{0,2}", given) is not None
 
 
 def _parse_channels(given: str) -> str:
-    if given in (AUTO, LEFT, RIGHT, MIX, SPLIT):
-        return given
-    if not re.fullmatch(r"[1-9][0-9]{0,2}", given):
-        raise argparse.ArgumentTypeError(f"expected auto, left, right, mix, split, or the number of a channel from 1, not {given}")
+    if not is_channels(given):
+        raise argparse.ArgumentTypeError(f"{CHANNEL_FORMS}, not {given}")
     return given
 
 
-def _check_options(options: argparse.Namespace) -> None:
+def _check_options(options: VoiceOptions) -> None:
+    """Raises `UserError`, also for what the parser refuses on the command line."""
+    if (options.whisper is not None) == options.transcripts:
+        raise UserError("give either --whisper NAME, which writes the texts, or --transcripts, which are next to the recordings")
+    if (options.speaker is not None) + (options.speaker_from is not None) + options.diarize > 1:
+        raise UserError("--speaker, --speaker-from and --diarize exclude each other: give one of them")
+    check_choice("--preset", options.preset, PRESETS)
+    check_choice("--speaker-from", options.speaker_from, SPEAKER_SOURCES)
+    if not is_channels(options.channels):
+        raise UserError(f"--channels {options.channels}: {CHANNEL_FORMS}")
     if options.channels == SPLIT and options.transcripts:
         raise UserError(
             "--channels split needs --whisper: a transcript does not say on which channel its words are; prepare each channel with its own "
@@ -279,18 +367,21 @@ def _check_options(options: argparse.Namespace) -> None:
         raise UserError(f"--align {POCKETSPHINX} aligns English only, not {language}; give a Wav2Vec2 CTC model for {language}")
     if not 0 <= options.val_share < 1:
         raise UserError(f"--val-share {options.val_share}: expected a share from 0 up to but not including 1")
-    worker_options.check_options(options)
+    worker_options.check_options(options.flags)
     if not 0 < options.shortest <= options.target <= options.longest:
         raise UserError(
             f"--shortest {options.shortest}, --target {options.target}, --longest {options.longest}: "
             "expected 0 < shortest <= target <= longest"
         )
-    whisper, name = options.whisper or options.check_with, _name_whisper_option(options)
-    if whisper and options.engine == "local" and faster_whisper_engine.is_faster_whisper(whisper, name):
-        faster_whisper_engine.check_device(whisper, choose_device(options.device), name)  # under ray, each worker looks at its own machine
+    requested = ChosenChecks(options.align, options.check_with)
+    whisper, name = options.whisper or requested.check_with, _name_whisper_option(requested)
+    if whisper and options.flags.engine == "local" and faster_whisper_engine.is_faster_whisper(whisper, name):
+        faster_whisper_engine.check_device(
+            whisper, choose_device(options.flags.device), name
+        )  # under ray, each worker looks at its own machine
 
 
-def _read_voice_count(options: argparse.Namespace) -> VoiceCount | None:
+def _read_voice_count(options: VoiceOptions) -> VoiceCount | None:
     """The number of `--speakers`; None without the option. Raises `UserError` if it does not say how many voices there are."""
     if options.speakers is None:
         return None
@@ -317,30 +408,30 @@ def _describe_missing_voices(judged: list[JudgedClip], count: VoiceCount | None)
     return [Notice(text=f"the clips have {format_count(found, 'voice')}, fewer than --speakers: {needed}")]
 
 
-def _name_whisper_option(options: argparse.Namespace) -> str:
+def _name_whisper_option(checks: ChosenChecks) -> str:
     """The option that names the Whisper of this run."""
-    return CHECK_OPTION if options.check_with else WHISPER_OPTION
+    return CHECK_OPTION if checks.check_with else WHISPER_OPTION
 
 
-def _list_tasks(options: argparse.Namespace) -> tuple[list[RecordingTask], list[Notice], dict[str, RemovedKind]]:
-    """The recordings with their speakers and, with --transcripts, their transcripts; what was said about these; and what was left out of
-    their texts."""
-    speaker = None if options.speaker_from == "folder" else options.speaker or _name_speaker(options.recordings)
+def _list_tasks(options: VoiceOptions) -> tuple[list[RecordingTask], ChosenChecks, list[Notice], dict[str, RemovedKind]]:
+    """The recordings with their speakers and, with --transcripts, their transcripts; the models that check these; what was said about them;
+    and what was left out of their texts."""
+    speaker = None if options.speaker_from == "folder" else options.speaker or _name_speaker(options.root)
     if options.speaker is not None and (name := manifest.parse_speaker(options.speaker)) != options.speaker:
         print_line(f"--speaker {options.speaker}: the rows name this speaker {name!r}, since names of speakers are in lower case")
-    sources = find_recordings(options.recordings, speaker, skip=options.out)
+    sources = find_recordings(options.root, speaker, skip=options.out)
     if not options.allow_synthetic:
         sources = [source if source.problem else replace(source, synthetic=find_synthetic_mark(source.path)) for source in sources]
     sources = select_channels(sources, options.channels)
     if not options.transcripts:
-        return [RecordingTask(source, None) for source in sources], [], {}
-    texts, notices, removed = _read_transcripts(sources, options.recordings)
+        return [RecordingTask(source, None) for source in sources], ChosenChecks(options.align, options.check_with), [], {}
+    texts, notices, removed = _read_transcripts(sources, options.root)
     notices += [] if options.language else _note_unknown_languages({name: text.language for name, text in texts.items() if text})
     print_notices(notices)
     if options.preset != KEEP_ALL:
         language = manifest.parse_language(options.language) if options.language else None
         refuse_wrong_texts([text for one in texts.values() if one for text in one.list_texts()], language)
-    chosen = _choose_check(options)
+    checks, chosen = _choose_check(options)
     print_notices(chosen)
     notices += chosen
     if options.speaker_from == "transcript":
@@ -351,29 +442,29 @@ def _list_tasks(options: argparse.Namespace) -> tuple[list[RecordingTask], list[
             note = f"the speaker is {speaker}; --speaker-from transcript uses {named}, whom the transcripts name"
             notices.append(Notice(text=note, is_warning=False))
             print_notices(notices[-1:])
-    return [RecordingTask(source, texts[source.name]) for source in sources], notices, removed
+    return [RecordingTask(source, texts[source.name]) for source in sources], checks, notices, removed
 
 
-def _choose_check(options: argparse.Namespace) -> list[Notice]:
-    """Set the model that checks the words of English transcripts, if none was requested and one is there; say which."""
+def _choose_check(options: VoiceOptions) -> tuple[ChosenChecks, list[Notice]]:
+    """The requested models; if there is none, one for English transcripts if it is installed, and a note that names it."""
+    requested = ChosenChecks(options.align, options.check_with)
     is_english = options.language is not None and manifest.parse_language(options.language) == "english"
     if options.align or options.check_with or options.preset == KEEP_ALL or not is_english:
-        return []
+        return requested, []
     if find_spec(POCKETSPHINX):
-        options.align, name = POCKETSPHINX, POCKETSPHINX
-    elif name := whisper_engine.find_cached_english_model():
-        options.check_with = name
+        name, checks = POCKETSPHINX, ChosenChecks(POCKETSPHINX, None, is_automatic=True)
+    elif found := whisper_engine.find_cached_english_model():
+        name, checks = found, ChosenChecks(None, found, is_automatic=True)
     else:
-        return []
-    options.is_check_automatic = True
+        return requested, []
     note = f"{name} checks whether each text is what is spoken (slower; --align {NO_MODEL} omits it)"
-    return [Notice(text=note, is_warning=False)]
+    return checks, [Notice(text=note, is_warning=False)]
 
 
-def _describe_unchecked_words(options: argparse.Namespace, recordings: Sequence[PreparedRecording]) -> list[Notice]:
+def _describe_unchecked_words(options: VoiceOptions, checks: ChosenChecks, recordings: Sequence[PreparedRecording]) -> list[Notice]:
     """A note if no model compares the words of transcripts with the sound."""
     names = tuple(one.source.name for one in recordings if not one.refused)
-    if not options.transcripts or options.check_with or options.align not in (None, NO_MODEL) or not names:
+    if not options.transcripts or checks.check_with or checks.align not in (None, NO_MODEL) or not names:
         return []
     text = (
         "whether each text is what is spoken was not checked: wrong words of like length and missing words are not found. --check-with "
@@ -382,14 +473,14 @@ def _describe_unchecked_words(options: argparse.Namespace, recordings: Sequence[
     return [Notice(text=text, recordings=names, is_warning=False)]
 
 
-def _describe_many_contradictions(options: argparse.Namespace, judged: Sequence[JudgedClip]) -> list[Notice]:
+def _describe_many_contradictions(checks: ChosenChecks, judged: Sequence[JudgedClip]) -> list[Notice]:
     """A warning if the check that nobody requested rejects most clips: it may not understand the voice."""
     checked = [one for one in judged if one.clip.audio]
     wrong = sum(bool({"text_not_spoken", "text_contradicted"} & {*one.reasons}) for one in checked)
-    if not options.transcripts or not options.is_check_automatic or wrong <= MOST_CONTRADICTED * len(checked):
+    if not checks.is_automatic or wrong <= MOST_CONTRADICTED * len(checked):
         return []
     text = (
-        f"{wrong} of {len(checked)} texts are not what {options.align or options.check_with} finds in the sound: they are wrong, or it "
+        f"{wrong} of {len(checked)} texts are not what {checks.align or checks.check_with} finds in the sound: they are wrong, or it "
         f"does not understand this voice; listen to some, and use --align {NO_MODEL} if they are right"
     )
     return [Notice(text=text)]
@@ -448,14 +539,14 @@ def _note_unknown_languages(codes: Mapping[str, str | None]) -> list[Notice]:
     return [Notice(text=note, recordings=tuple(unknown), is_warning=False)]
 
 
-def _make_job(options: argparse.Namespace) -> Job:
+def _make_job(options: VoiceOptions, checks: ChosenChecks) -> Job:
     language = manifest.parse_language(options.language) if options.language else manifest.AUTO
     language_or_none = None if language == manifest.AUTO else language
     whisper_settings = whisper_engine.describe_settings(options.whisper, language_or_none) if options.whisper else None
     encoder, scorer = _open_encoder(options), dnsmos.find_scorer()
     lengths = Lengths(options.target, options.shortest, options.longest)
-    aligner = open_aligner("--align", options.align) if options.align and options.align != NO_MODEL else None
-    check_settings = whisper_engine.describe_settings(options.check_with, language_or_none, CHECK_OPTION) if options.check_with else None
+    aligner = open_aligner("--align", checks.align) if checks.align and checks.align != NO_MODEL else None
+    check_settings = whisper_engine.describe_settings(checks.check_with, language_or_none, CHECK_OPTION) if checks.check_with else None
     count = _read_voice_count(options)
     return Job(
         options.out,
@@ -467,11 +558,11 @@ def _make_job(options: argparse.Namespace) -> Job:
         aligner,
         check_settings,
         MOST_VOICES if count is None else count.most,
-        aligns_clips_alone=options.is_check_automatic,
+        aligns_clips_alone=checks.is_automatic,
     )
 
 
-def _open_encoder(options: argparse.Namespace) -> SpeakerEncoder | None:
+def _open_encoder(options: VoiceOptions) -> SpeakerEncoder | None:
     if options.speaker_check is None:
         encoder: SpeakerEncoder | None = find_installed_encoder()
     elif options.speaker_check == "none":
@@ -483,7 +574,7 @@ def _open_encoder(options: argparse.Namespace) -> SpeakerEncoder | None:
     return encoder
 
 
-def _list_unchecked(options: argparse.Namespace, job: Job) -> list[Notice]:
+def _list_unchecked(options: VoiceOptions, job: Job) -> list[Notice]:
     """Which checks were not made, and what they need."""
     texts = []
     if job.encoder is None and options.speaker_check != "none":
@@ -497,7 +588,7 @@ def _describe_voice(line: str, is_diarized: bool) -> Notice:
     return Notice(text=line if is_diarized else f"{line}; listen, and see --diarize", is_warning=not is_diarized)
 
 
-def _describe_settings(options: argparse.Namespace, job: Job, standard: SelectionCriteria) -> dict[str, object]:
+def _describe_settings(options: VoiceOptions, job: Job, standard: SelectionCriteria) -> dict[str, object]:
     return {
         "text": job.whisper_settings or "transcripts",
         "speaker_check": job.encoder.digest if job.encoder else "speaker not checked",
@@ -514,12 +605,12 @@ def _describe_settings(options: argparse.Namespace, job: Job, standard: Selectio
     }
 
 
-def _print_ignored(options: argparse.Namespace, sources: list[RecordingSource]) -> None:
+def _print_ignored(options: VoiceOptions, sources: list[RecordingSource]) -> None:
     """Report unused files: the user may have expected one of them to be read as a recording or a transcript; and unusual recordings."""
     unusual = [source.name for source in sources if source.path.suffix.lower() not in SOUND_ENDINGS and not source.problem]
     if unusual:
         print_line(f"read as recordings by their content: {', '.join([*unusual[:SHOWN], *['…'] * (len(unusual) > SHOWN)])}")
-    others = Counter[str]() if options.recordings.is_file() else count_ignored(options.recordings, options.out, sources)
+    others = Counter[str]() if options.root.is_file() else count_ignored(options.root, options.out, sources)
     for name in (
         (*user_transcripts.SUFFIXES, *named_column_tables.ENDINGS, transcript_list_parsers.GPT_SOVITS) if options.transcripts else ()
     ):
@@ -543,11 +634,14 @@ def _describe_people_on_channels(names: Sequence[str]) -> list[Notice]:
     return [Notice(text=text, recordings=tuple(names))] if names else []
 
 
-def _print_next_steps(summary: duration_accounting.Summary, out: Path) -> None:
+def _require_clips(summary: duration_accounting.Summary, out: Path) -> None:
+    """Raises `UserError` if no clip was kept."""
     reasons = sorted(summary.rejected_by_reason, key=lambda reason: -summary.rejected_by_reason[reason])
     if not summary.clips:
         raise UserError(f"no clip was kept; most frequent reasons: {', '.join(reasons[:3]) or 'none'}; see {out / manifest.REJECTS}")
-    print_notices(duration_accounting.list_result_notices(summary))
+
+
+def _print_next_steps(out: Path) -> None:
     print_line(f"report: {overtone_command('report', out)}")
     print_line(f"next: {overtone_command('codes', out, '--model', DEFAULT_MODEL)}")
     print_line(f"      {suggest_other_models()}")

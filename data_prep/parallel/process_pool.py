@@ -115,6 +115,10 @@ class StopSignal:
         print_diagnostic("stopping after the items in progress; press Ctrl-C again to stop immediately")
 
 
+class StoppedError(Exception):
+    """The user has stopped the work before its end; the message says how far it is. What is done is kept."""
+
+
 def report_stopped(how: str) -> int:
     """Report that completed work is kept; returns the exit code."""
     print_diagnostic(f"stopped: {how}; completed work is kept: run the same command again to resume")

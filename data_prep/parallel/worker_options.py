@@ -11,6 +11,7 @@ from pathlib import Path
 from overtone.data_prep.parallel import ray_pool
 from overtone.data_prep.parallel.devices import DEVICES
 from overtone.data_prep.parallel.ray_pool import RayWorkers
+from overtone.finetune.argument_parsing import check_choice
 from overtone.finetune.errors import UserError
 
 
@@ -48,8 +49,25 @@ def add_options(options: argparse.ArgumentParser, model: str) -> None:
     )
 
 
-def check_options(options: argparse.Namespace) -> None:
+@dataclass(frozen=True)
+class WorkerFlags:
+    """The options of the command line, by their names."""
+
+    device: str | None = None
+    workers: int | None = None
+    engine: str = "local"
+    ray_address: str | None = None
+    gpus_per_worker: float = 0.0
+
+
+def read_flags(arguments: argparse.Namespace) -> WorkerFlags:
+    """What the options of `add_options` are."""
+    return WorkerFlags(arguments.device, arguments.workers, arguments.engine, arguments.ray_address, arguments.gpus_per_worker)
+
+
+def check_options(options: WorkerFlags) -> None:
     """Raises `UserError` for invalid combinations of options."""
+    check_choice("--device", options.device, DEVICES)
     if options.workers is not None and options.workers < 0:
         raise UserError(f"--workers {options.workers}: expected a number of processes, or 0 for this process only")
     if options.engine == "local" and (options.ray_address or options.gpus_per_worker):
@@ -59,7 +77,7 @@ def check_options(options: argparse.Namespace) -> None:
 
 
 @contextlib.contextmanager
-def open_workers(options: argparse.Namespace, shared: Path, needed: Sequence[Path | str | None]) -> Iterator[WorkerOptions]:
+def open_workers(options: WorkerFlags, shared: Path, needed: Sequence[Path | str | None]) -> Iterator[WorkerOptions]:
     """Connect to the cluster, if requested, before reading the input, which may take hours. Its machines must see files written to `shared`
     and must have the entries of `needed` that are files here. Raises `UserError`."""
     if options.engine == "local":

@@ -14,7 +14,7 @@ from pathlib import Path
 from overtone.data_prep.audio.stream_reader import AudioError
 from overtone.data_prep.audio.waveform import MASTER_RATE
 from overtone.data_prep.parallel.item_distribution import distribute_items
-from overtone.data_prep.parallel.process_pool import SYSTEMATIC, Failure, StopSignal, generalize_failure, is_of_the_machine
+from overtone.data_prep.parallel.process_pool import SYSTEMATIC, Failure, StoppedError, StopSignal, generalize_failure, is_of_the_machine
 from overtone.data_prep.parallel.torch_settings import use_one_thread
 from overtone.data_prep.parallel.worker_options import WorkerOptions
 from overtone.data_prep.pipeline import clip_selection
@@ -62,10 +62,6 @@ LOADED = 3
 """Memory of Whisper, and of an aligner, as a multiple of the file size: 16-bit weights are read and converted to 32 bits."""
 ENCODER_BYTES = 1 << 30
 """Memory of a speaker encoder: an x-vector model of 100 million parameters in fp32, twice while it is read. The others take less."""
-
-
-class StoppedError(Exception):
-    """The user stopped the run before all recordings were processed."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from overtone.finetune.addresses import RemoteAddress
-from overtone.finetune.argument_parsing import check_run_exists, parse_arguments, refuse_dataset
+from overtone.finetune.argument_parsing import check_choice, check_run_exists, parse_arguments, refuse_dataset
 from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError, exit_code
 from overtone.finetune.exporting import hub_upload
@@ -27,6 +27,9 @@ from overtone.finetune.monitoring.run_records import read_json
 from overtone.finetune.recipe import choose_recipe, find_recipe, load_recipe, recipe_arguments
 from overtone.finetune.storage import files, remote
 from overtone.finetune.terminal import announce_torch, print_line
+
+DTYPES = ("bf16", "fp32")
+"""Values of --dtype."""
 
 
 def main(argv: list[str]) -> int:
@@ -46,7 +49,7 @@ def run(argv: list[str]) -> int:
         "--format", help="one of the recipe's formats; for voice_clone: custom_voice (named speakers) or base (can be fine-tuned again)"
     )
     parser.add_argument("--step", type=int, help="step of the checkpoint to export (default: the newest)")
-    parser.add_argument("--dtype", choices=("bf16", "fp32"), help="type of the weights (default: as in the base model)")
+    parser.add_argument("--dtype", choices=DTYPES, help="type of the weights (default: as in the base model)")
     parser.add_argument("--adapter-only", action="store_true", help="export only the LoRA adapter, in peft's format, without the base")
     parser.add_argument(
         "--base-name",
@@ -112,6 +115,7 @@ def export_model(source: Path | RemoteAddress, place: Path | RemoteAddress, opti
     if isinstance(source, Path):
         check_run_exists(source)
     check_hub(options)
+    check_choice("--dtype", options.dtype, DTYPES)
     if options.best:
         check_best(source, options)
     announce_torch("the recipe of the run")

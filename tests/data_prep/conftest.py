@@ -22,7 +22,7 @@ RAILWAY = SAMPLE / "rms" / "railway.ogg"
 def _no_automatic_check() -> Iterator[None]:
     """The words of transcripts are not checked unless a test requests it: the check takes longer than the rest of a run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(voice, "_choose_check", lambda _options: [])
+        patch.setattr(voice, "_choose_check", lambda options: (voice.ChosenChecks(options.align, options.check_with), []))
         yield
 
 

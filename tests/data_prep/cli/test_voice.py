@@ -78,11 +78,21 @@ def test_an_exported_audiofolder_is_prepared_again_with_its_texts_speakers_and_l
     assert len(after) > SENTENCES // 2 and set(after) <= set(before) and {row[1] for row in after} == {"rms", "slt"}
 
 
+def read_options(*argv: str) -> voice.VoiceOptions:
+    return voice.read_options(voice.parser().parse_args(argv))
+
+
+def test_the_defaults_of_the_command_line_are_those_of_a_program() -> None:
+    assert read_options("in", "--out", "out", "--transcripts") == voice.VoiceOptions(
+        Path("in"), Path("out"), transcripts=True, config=[], split=[]
+    )
+
+
 def test_a_speaker_of_the_transcripts_that_is_not_used_is_named(tmp_path, write_sound, capsys) -> None:
     write_sound(tmp_path / "me" / "a.wav", np.zeros(24000), 24000)
     (tmp_path / "me" / "all.list").write_text("a.wav|Ann|en|Good day.\n")
     for more, noted in (([], True), (["--speaker-from", "transcript"], False), (["--speaker", "me"], False)):
-        voice._list_tasks(voice.parser().parse_args([str(tmp_path / "me"), "--out", str(tmp_path / "out"), "--transcripts", *more]))
+        voice._list_tasks(read_options(str(tmp_path / "me"), "--out", str(tmp_path / "out"), "--transcripts", *more))
         note = "note: the speaker is me; --speaker-from transcript uses Ann, whom the transcripts name"
         assert (note in capsys.readouterr().err) == noted
 
@@ -292,9 +302,8 @@ CHOOSE_CHECK = voice._choose_check
 
 def test_english_texts_are_checked_by_an_installed_model_and_others_are_said_not_to_be(monkeypatch, tmp_path) -> None:
     def choose(*more: str) -> tuple[str | None, str | None, bool, int]:
-        options = voice.parser().parse_args(["in", "--out", "out", "--transcripts", *more])
-        notices = CHOOSE_CHECK(options)
-        return options.align, options.check_with, options.is_check_automatic, len(notices)
+        checks, notices = CHOOSE_CHECK(read_options("in", "--out", "out", "--transcripts", *more))
+        return checks.align, checks.check_with, checks.is_automatic, len(notices)
 
     monkeypatch.setattr(voice, "find_spec", lambda name: name == "pocketsphinx")
     assert choose("--language", "en") == ("pocketsphinx", None, True, 1)

@@ -9,19 +9,24 @@ import pytest
 
 from overtone.data_prep.cli import codes
 from overtone.data_prep.parallel import worker_options
-from overtone.data_prep.parallel.worker_options import WorkerOptions
+from overtone.data_prep.parallel.worker_options import WorkerFlags, WorkerOptions
 from overtone.finetune.errors import UserError
 
 
 def test_worker_options_are_parsed_and_checked() -> None:
     options = argparse.ArgumentParser()
     worker_options.add_options(options, "the model")
-    with worker_options.open_workers(options.parse_args([]), Path(), []) as nothing_asked:
+
+    def read(*argv: str) -> WorkerFlags:
+        return worker_options.read_flags(options.parse_args(argv))
+
+    assert read() == WorkerFlags(), "the defaults are the same"
+    with worker_options.open_workers(read(), Path(), []) as nothing_asked:
         assert nothing_asked == WorkerOptions(None, None, None)
-    with worker_options.open_workers(options.parse_args(["--workers", "3", "--device", "cpu"]), Path(), []) as asked:
+    with worker_options.open_workers(read("--workers", "3", "--device", "cpu"), Path(), []) as asked:
         assert asked == WorkerOptions(3, "cpu", None)
     with pytest.raises(UserError, match="--workers -1: expected a number of processes"):
-        worker_options.check_options(options.parse_args(["--workers", "-1"]))
+        worker_options.check_options(read("--workers", "-1"))
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,12 @@ import soundfile
 
 from overtone.data_prep.audio.waveform import MASTER_RATE
 from overtone.data_prep.clips.dnsmos import SoundRatings
-from overtone.data_prep.parallel.process_pool import Failure, StopSignal
+from overtone.data_prep.parallel.process_pool import Failure, StoppedError, StopSignal
 from overtone.data_prep.parallel.ray_pool import RayWorkers
 from overtone.data_prep.parallel.worker_options import WorkerOptions
 from overtone.data_prep.pipeline import all_recordings
 from overtone.data_prep.pipeline.all_recordings import (
     RecordingTask,
-    StoppedError,
     WorkerSetup,
     describe_crashes,
     list_batches,
