@@ -45,7 +45,7 @@ PROBLEMS = {
 NOTES = {
     "rate": ("clip", "not at {sample_rate} Hz, resampled when used"),
     "channels": ("clip", "with several channels: their mean is used, or the clean one beside noise or silence"),
-    "ref_rate": ("reference clip", f"not at {MASTER_RATE} Hz, rejected by the official script; export --as qwen converts such clips"),
+    "ref_rate": ("reference clip", f"not at {MASTER_RATE} Hz, rejected by the official script; export-dataset --as qwen converts them"),
     "assumed_codec": ("dataset", "whose codec is not recorded"),
     "invisible": ("row", "whose text has invisible characters; `overtone codes` removes them"),
     "no_speaker": ("row", "without a speaker: use --speaker NAME in later commands"),

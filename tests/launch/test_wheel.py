@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -105,6 +107,7 @@ def test_the_wheel_runs_outside_the_repository(installed: Path, tmp_path: Path) 
     """Also where the working folder has folders of our names, and beside others' packages of these names."""
     work = tmp_path / "work"
     _hide_in(work)
+    assert "check-dataset" in _run(installed, work, "overtone")
     assert "train" in _run(installed, work, "overtone.finetune", "--help")
     assert "voice" in _run(installed, work, "overtone.data_prep", "--help")
     assert "--options.sub_weight" in _run(installed, work, "overtone.finetune", "train", "--recipe", "voice_clone", "--help")
@@ -132,7 +135,7 @@ def test_the_wheel_trains_the_debug_config_in_a_fresh_environment(built: Path, t
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.strip()
 
-    recipes = run("finetune", "where", "recipes")
+    recipes = run("overtone", "where", "recipes")
     assert recipes.startswith(str(home)) and run("finetune", "where", "cpu.yaml").startswith(str(home))
     run("python", "-m", "overtone.recipes.voice_clone.model.tiny_checkpoint", "runs/tiny/demo", "--size", "demo")
     for module, overlay in (("csm.model", "csm"), ("codec_lm", "codec_lm")):
@@ -140,9 +143,12 @@ def test_the_wheel_trains_the_debug_config_in_a_fresh_environment(built: Path, t
         assert "a model with random weights" in run("python", "-m", f"overtone.recipes.{module}.tiny_checkpoint", source)
     voice_rows(work, ["Ann"])
     options = ["--config", f"{recipes}/voice_clone/debug.yaml", "--data.train", "train.jsonl", "--train.steps", "2"]
-    launcher = ["python", "-m", "accelerate.commands.launch", "--config_file", run("finetune", "where", "cpu.yaml"), "--num_processes", "1"]
+    launcher = ["python", "-m", "accelerate.commands.launch", "--config_file", run("overtone", "where", "cpu.yaml"), "--num_processes", "1"]
     said = run(*launcher, "-m", "overtone.finetune.train", "--recipe", "voice_clone", *options)
     assert "finished at step 2" in said
+    (export,) = re.findall(r"^next:\n  (.* export runs/debug .*)$", said, re.MULTILINE)
+    assert shlex.split(export)[0] == str(home / "bin" / "overtone"), "the command on the PATH is that of another environment"
+    assert "exports/debug is ready" in run("overtone", *shlex.split(export)[1:])
     assert (work / "runs" / "debug" / "checkpoints" / "step-00000002" / "manifest.json").is_file()
 
 

@@ -167,7 +167,7 @@ def test_a_manifest_of_the_official_script_is_checked_with_and_without_root(tmp_
     assert run(elsewhere) == 1
     assert "use --root FOLDER" in capsys.readouterr().out
     assert run(elsewhere, "--root", tmp_path) == 0
-    assert f"export {elsewhere} --root {tmp_path} --as voice --to FOLDER" in capsys.readouterr().out
+    assert f"next: overtone export-dataset {elsewhere} --root {tmp_path} --as voice --to FOLDER" in capsys.readouterr().out
 
 
 VALUES = st.recursive(
