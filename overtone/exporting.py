@@ -24,6 +24,7 @@ def export(
     recipe: str | os.PathLike[str] | None = None,
     push_to_hub: str | None = None,
     private: bool = False,
+    quantize: str | None = None,
 ) -> Path:
     """Export a checkpoint as a folder that the model's own package can load: transformers, or `qwen_tts` for a voice of Qwen3-TTS. LoRA is
     merged. Needs no GPU. The command `overtone export` also reads and writes URLs.
@@ -43,6 +44,7 @@ def export(
         recipe: the folder of the recipe, if that is not part of the package.
         push_to_hub: upload the export to this repository of the Hugging Face Hub.
         private: create that repository as private.
+        quantize: type of the numbers of the formats `gguf`, `ollama` and `gguf-adapter`: `f16`, `bf16` or `q8_0`.
 
     Returns:
         The folder.
@@ -67,6 +69,7 @@ def export(
         recipe=None if recipe is None else str(recipe),
         push_to_hub=push_to_hub,
         private=private,
+        quantize=quantize,
     )
     export_model(source, target, options)
     return target

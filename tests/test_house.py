@@ -48,6 +48,7 @@ ALLOWED_JSON: dict[str, str] = {
     "finetune/checkpointing/rank_shards.py": OURS,
     "finetune/storage/demo_models.py": OURS,
     "finetune/distributed/process_group.py": MESSAGES,
+    "recipes/language/gguf/tokenizer_check.py": "what the tokenizers package makes of a tokenizer that it has loaded",
     "recipes/llm_sft/demo.py": OURS,
     "recipes/llm_sft/make_tokenizer.py": OURS,
     "recipes/llm_sft/tiny_checkpoint.py": OURS,

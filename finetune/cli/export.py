@@ -1,4 +1,5 @@
-"""overtone export RUN_OR_CHECKPOINT --to FOLDER_OR_URL [--format NAME] [--step N] [--dtype bf16|fp32] [--base FOLDER]
+"""overtone export RUN_OR_CHECKPOINT --to FOLDER_OR_URL [--format NAME] [--step N] [--dtype bf16|fp32] [--quantize TYPE]
+                                                    [--base FOLDER]
                                                      [--recipe PATH] [--adapter-only [--base-name NAME]]
                                                      [--strength S | --best]
                                                      [--push-to-hub NAME [--private]]
@@ -50,6 +51,11 @@ def run(argv: list[str]) -> int:
     )
     parser.add_argument("--step", type=int, help="step of the checkpoint to export (default: the newest)")
     parser.add_argument("--dtype", choices=DTYPES, help="type of the weights (default: as in the base model)")
+    parser.add_argument(
+        "--quantize",
+        metavar="TYPE",
+        help="type of the numbers in a GGUF: f16 (default), bf16, or q8_0 (8 bits); llama.cpp's own llama-quantize makes all others",
+    )
     parser.add_argument("--adapter-only", action="store_true", help="export only the LoRA adapter, in peft's format, without the base")
     parser.add_argument(
         "--base-name",
@@ -83,6 +89,7 @@ def run(argv: list[str]) -> int:
         recipe=arguments.recipe,
         push_to_hub=arguments.push_to_hub,
         private=arguments.private,
+        quantize=arguments.quantize,
     )
     card = export_model(source, place, options)
     if not options.adapter_only and (command := find_next_command(card, place, options.recipe)):
@@ -105,6 +112,7 @@ class ExportOptions:
     recipe: str | None = None
     push_to_hub: str | None = None
     private: bool = False
+    quantize: str | None = None
 
 
 def export_model(source: Path | RemoteAddress, place: Path | RemoteAddress, options: ExportOptions) -> dict[str, Any]:
@@ -129,7 +137,7 @@ def export_model(source: Path | RemoteAddress, place: Path | RemoteAddress, opti
         check_base_name(options, checkpoint, step)
         chosen = options.form, step, options.dtype, options.base, options.adapter_only, options.recipe, name
         strength = 1.0 if options.strength is None else options.strength
-        export(checkpoint, target, *chosen, strength=strength, base_name=options.base_name)
+        export(checkpoint, target, *chosen, strength=strength, base_name=options.base_name, quantize=options.quantize)
         if isinstance(place, RemoteAddress):
             remote.upload(target, place, CARD)
         print_line(f"{place} is ready")

@@ -51,6 +51,8 @@ LARGEST_FILE_BYTES = 5 * 10**9
 """Largest weights file; larger weights are split over several files, as the hub's tools do."""
 LARGEST_STRENGTH = 2.0
 """Beyond 1 an update is extrapolated, which soon leaves the range in which a model works."""
+UNCONVERTED = ".unconverted"
+"""Folder inside of the temporary one, with what a conversion reads."""
 BLOCK_BYTES = 32 * 2**20
 """Tensors are read, merged and written in blocks of rows of about this size in fp32. Merging keeps five of them in memory."""
 
@@ -106,12 +108,14 @@ def export(
     name: str | None = None,
     strength: float = 1.0,
     base_name: str | None = None,
+    quantize: str | None = None,
 ) -> Path:
     """Export a checkpoint to `target`, which is also returned. Raises `UserError` before any work is done; a failure leaves no files.
 
     `recipe`: name or folder of the recipe; by default the one that the checkpoint names. `name`: of the model in the examples of its card,
     such as its name on the hub; by default `target`. `strength`: factor of the update, see `weaken_update`. `base_name`: of the base in an
     adapter's config, from which peft loads it; by default the one that it was trained from, which may be a folder of this machine.
+    `quantize`: type of the numbers, for a format with a conversion (`Conversion.choose_type`).
     """
     check_strength(strength)
     if target.exists():
@@ -128,11 +132,14 @@ def export(
         plan = add_readme(maker.export(base, state["recipe_state"], buffers, form), chosen, state, name or describe_target(target), render)
         source = Source(state, trained, shapes, read_stored, note_strength(plan, strength), DTYPE_FLAGS[dtype], strength)
         check_shapes(chosen, source, base)
+        number_type = choose_number_type(plan, form, quantize, dtype, adapter_only)
+        if plan.conversion is not None:  # in bf16, most of a small update would be rounded away before the other program's type is reached
+            source = replace(source, dtype=torch.float32)
         # Only the last parts of the path: a published model must not reveal folders of this machine.
         card = {"recipe": state["recipe"], "format": form, "step": state["step"], "checkpoint": "/".join(chosen.parts[-3:])}
         card |= {} if strength == 1 else {"strength": strength}
-        if adapter_only:
-            source = select_adapter(source, form, base, base_name)
+        if adapter_only or (plan.conversion is not None and plan.conversion.of_adapter):
+            source = select_adapter(source, form, base, base_name, "--adapter-only" if adapter_only else f"--format {form}")
             if any(tensor.form for tensor in loading.find_tensors(base).values()):
                 print_diagnostic(
                     f"note: {state['base']['source']} is quantized, and the adapter was trained on its dequantized weights: load it on "
@@ -143,15 +150,18 @@ def export(
                     f"note: the adapter is also of experts that are one parameter ({next(iter(source.experts))}, …): peft 0.19 or newer "
                     "loads it, with a version of transformers in which they are one parameter, too"
                 )
-            write(source, adapter_entries(source), "adapter_model", base, target, card)
-            if plan.adapter_files:
+            write(source, adapter_entries(source), "adapter_model", base, target, card, number_type)
+            if plan.adapter_files and plan.conversion is None:
                 print_diagnostic(
                     f"note: beside the adapter are the tokenizer and chat template of the run: {', '.join(plan.adapter_files)}"
                 )
         else:
             entries = [entry for entry in exported_entries(source, base) if plan.keep(entry.name)]
             check_accounted(source, entries)
-            write(source, entries, "model", base, target, card)
+            write(source, entries, "model", base, target, card, number_type)
+        if plan.conversion is not None:
+            for line in plan.conversion.describe_use(number_type):
+                print_diagnostic(line)
     return target
 
 
@@ -247,6 +257,21 @@ def choose_format(recipe: Recipe, form: str | None) -> str:
     return form or recipe.formats[0]
 
 
+def choose_number_type(plan: ExportPlan, form: str, quantize: str | None, dtype: str | None, adapter_only: bool) -> str:
+    """The type of the numbers in a converted export; empty without a conversion. Raises `UserError` if the flags contradict the format."""
+    if plan.conversion is None:
+        if quantize is not None:
+            raise UserError(
+                f"--quantize {quantize}: the format {form} has the weights as they were trained; remove the flag, or give --dtype"
+            )
+        return ""
+    if adapter_only:
+        raise UserError(f"--adapter-only --format {form}: this format itself says whether it has the adapter alone; remove one of the two")
+    if dtype is not None:
+        raise UserError(f"--dtype {dtype}: the numbers of the format {form} are converted from fp32; choose their type with --quantize")
+    return plan.conversion.choose_type(quantize)
+
+
 GIVE_BASE = "give its folder with --base FOLDER"
 
 
@@ -270,19 +295,19 @@ def find_base(state: dict[str, Any], inside: tuple[str, ...], moved: Path | None
     return base
 
 
-def select_adapter(source: Source, form: str, base: Path, base_name: str | None) -> Source:
+def select_adapter(source: Source, form: str, base: Path, base_name: str | None, option: str) -> Source:
     """The adapters under peft's names, with peft's config; new parameters are in its `modules_to_save`. Raises `UserError` if the export
     also changes other tensors."""
     if source.lora is None:
-        raise UserError("--adapter-only: this run trained all weights and has no adapter; remove the flag")
+        raise UserError(f"{option}: this run trained all weights and has no adapter; export the whole model")
     if source.plan.edit:
         raise UserError(
-            f"--adapter-only: the format {form} also changes {', '.join(source.plan.edit)}, which an adapter cannot contain; "
+            f"{option}: the format {form} also changes {', '.join(source.plan.edit)}, which an adapter cannot contain; "
             "remove the flag, or choose another --format"
         )
     if source.lora.dora and source.strength != 1:
         raise UserError(
-            f"--strength {source.strength:g} --adapter-only: the lengths of DoRA cannot be scaled without the base's weights; export the "
+            f"--strength {source.strength:g} {option}: the lengths of DoRA cannot be scaled without the base's weights; export the "
             "whole model, or remove --strength"
         )
     adapters = [name for name in source.shapes if lora_adapters.is_of_layer(name) and not name.startswith("optimizer.")]
@@ -325,6 +350,7 @@ def select_adapter(source: Source, form: str, base: Path, base_name: str | None)
         plan=ExportPlan(
             files={"adapter_config.json": document, **{name: text for name, text in source.plan.files.items() if name in beside}},
             copy=tuple(name for name in source.plan.copy if name in beside),
+            conversion=source.plan.conversion,
         ),
         strength=1.0,  # the strength is in the config's alpha
     )
@@ -347,24 +373,35 @@ def adapter_entries(source: Source) -> list[ExportedTensor]:
     ]
 
 
-def write(source: Source, entries: list[ExportedTensor], weights: str, base: Path, target: Path, card: dict[str, Any]) -> None:
+def write(
+    source: Source, entries: list[ExportedTensor], weights: str, base: Path, target: Path, card: dict[str, Any], number_type: str
+) -> None:
     """Write a temporary folder and rename it to `target`. It is removed on failure, and by the next export if this one is killed."""
+    conversion = source.plan.conversion
     copied = sum(path.stat().st_size for name in source.plan.copy for path in list_files(base / name))
-    files.require_space(target.parent, sum(entry.bytes for entry in entries) + copied + 2**20, "the export")
+    size = sum(entry.bytes for entry in entries) + copied + 2**20
+    files.require_space(target.parent, size if conversion is None else 2 * size, "the export")
     files.remove_unfinished(target.parent, target.name)
     with files.new_folder(target) as temporary:
-        digests = write_weights(source, entries, weights, temporary)
-        for name in source.plan.copy:
-            for path in list_files(base / name):
-                copy_for_export(path, base, temporary / path.relative_to(base))
-        documents = {
-            **set_dtype(describe_plain_weights(source.plan.files), source.dtype),
-            CARD: encode_card(source.state, card, digests, target),
-        }
-        for name, content in documents.items():
-            files.make_folder((temporary / name).parent)
-            files.write_blocks(temporary / name, [content])
+        folder = temporary if conversion is None else files.make_folder(temporary / UNCONVERTED)
+        digests = write_folder(source, entries, weights, base, folder)
+        if conversion is not None:
+            digests = conversion.convert(folder, temporary, number_type)
+            files.discard(folder)
+        files.write_blocks(temporary / CARD, [encode_card(source.state, card, digests, target)])
         check_written(temporary, digests)
+
+
+def write_folder(source: Source, entries: list[ExportedTensor], weights: str, base: Path, folder: Path) -> dict[str, str]:
+    """Write weights, copied files and documents into `folder`; returns the digests of the weights' files."""
+    digests = write_weights(source, entries, weights, folder)
+    for name in source.plan.copy:
+        for path in list_files(base / name):
+            copy_for_export(path, base, folder / path.relative_to(base))
+    for name, content in set_dtype(describe_plain_weights(source.plan.files), source.dtype).items():
+        files.make_folder((folder / name).parent)
+        files.write_blocks(folder / name, [content])
+    return digests
 
 
 def describe_plain_weights(documents: dict[str, bytes]) -> dict[str, bytes]:

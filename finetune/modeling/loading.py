@@ -23,6 +23,7 @@ from overtone.finetune.modeling.lora_adapters import init_adapter, init_magnitud
 from overtone.finetune.modeling.stored_tensors import StoredTensor
 from overtone.finetune.storage import files
 from overtone.finetune.storage.base_quantization import FLOATS, find_form
+from overtone.finetune.storage.foreign_models import explain_foreign_model
 from overtone.finetune.storage.model_resolver import MODEL_FILES, resolve_model
 from overtone.finetune.storage.model_security import read_object
 from overtone.finetune.storage.safetensors_opening import open_weights
@@ -47,7 +48,8 @@ def resolve_source(source: str | None, revision: str | None, patterns: Sequence[
         raise UserError("model.source is not set: give a hub name or a folder, as in --model.source Qwen/Qwen3-TTS-12Hz-0.6B-Base")
     folder = resolve_model(option, source, patterns, revision)
     if not (folder / "config.json").is_file():
-        raise UserError(f"{option} {source}: the folder contains no config.json, so it is not a model")
+        reason = explain_foreign_model(folder) or "the folder contains no config.json, so it is not a model"
+        raise UserError(f"{option} {source}: {reason}")
     find_form(read_object(folder / "config.json"), folder)
     return folder.resolve() if Path(source).is_dir() else folder
 

@@ -18,7 +18,7 @@ from overtone.finetune.recipe.discovery import (
     load_released_models,
     recipe_arguments,
 )
-from overtone.finetune.recipe.export_plan import ExportPlan
+from overtone.finetune.recipe.export_plan import Conversion, ExportPlan
 from overtone.finetune.recipe.inference import Answer, Inference, MeasuredAnswers, PreparedMetrics, SampleMetrics
 from overtone.finetune.recipe.loaded_model import BASE_DISTANCE, BASE_STATES, BaseDistance, Loaded
 from overtone.finetune.recipe.planning import ReleasedModel, Sketch
@@ -33,6 +33,7 @@ __all__ = [
     "Batch",
     "ContextLimits",
     "ContextRows",
+    "Conversion",
     "DataPreparation",
     "ExportPlan",
     "Inference",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,6 +19,21 @@ def _keep_every_tensor(_: str) -> bool:
 
 def _keep_name(name: str) -> str:
     return name
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """How the folder that an `ExportPlan` describes becomes the files of another program's format."""
+
+    choose_type: Callable[[str | None], str]
+    """Value of --quantize, None without the flag → the type of the numbers. Raises `UserError` for a type that cannot be written."""
+    convert: Callable[[Path, Path, str], dict[str, str]]
+    """(folder with the plan's files, folder to write into, type of the numbers) → name and SHA-256 of the files with weights. Raises
+    `UserError` for a model that the format cannot express, and for a file that does not read back as what was trained."""
+    describe_use: Callable[[str], list[str]]
+    """Type of the numbers → lines for the terminal: what to do with the files."""
+    of_adapter: bool = False
+    """The folder has the LoRA adapter alone, in peft's format, as with --adapter-only."""
 
 
 @dataclass(frozen=True)
@@ -47,3 +63,5 @@ class ExportPlan:
     """Those of `files` and `copy` that an export of the adapter alone contains, too: tokenizer and chat template."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Keys in the header of that card, in the hub's form: library_name, pipeline_tag, tags."""
+    conversion: Conversion | None = None
+    """Absent: the folder itself is the export."""

@@ -13,6 +13,7 @@ from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import demo_models
 from overtone.finetune.storage.base_quantization import find_form
+from overtone.finetune.storage.foreign_models import explain_foreign_model
 from overtone.finetune.storage.hub_download import commit_of, download, download_dataset
 from overtone.finetune.storage.model_security import CONFIG, INDEX, checked_index, read_object
 
@@ -35,6 +36,8 @@ def resolve_model(option: str, model: str, patterns: Sequence[str] = MODEL_FILES
     """
     if Path(model).is_dir():
         return Path(model)
+    if (foreign := explain_foreign_model(Path(model))) is not None:
+        raise UserError(f"{option} {model}: {foreign}")
     if demo_models.is_demo_model(model):
         return demo_models.folder_of(model)
     if not is_hub_name(model):

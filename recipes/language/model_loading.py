@@ -13,6 +13,7 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.hardware import cudnn_sdpa
 from overtone.finetune.recipe import Loaded, Sketch
 from overtone.finetune.storage.base_quantization import find_form
+from overtone.finetune.storage.foreign_models import explain_foreign_model
 from overtone.finetune.storage.model_security import CONFIG, admit, read_object, require_safetensors, require_weights
 from overtone.recipes.language import collation
 from overtone.recipes.language.architecture_check import ArchitectureCheck, check_architecture
@@ -115,6 +116,8 @@ def load_for_generation(folder: Path) -> tuple[Any, Any]:
     import transformers  # takes seconds, and `--help` imports the modules that import this one
 
     if not (folder / CONFIG).is_file():
+        if (foreign := explain_foreign_model(folder)) is not None:
+            raise UserError(f"--model {folder}: {foreign}")
         export = overtone_command("export", "RUN", "--to", folder)
         raise UserError(f"--model {folder}: is not a model (it has no config.json); `{export}` makes one from a run")
     transformers.logging.set_verbosity_error()  # otherwise it comments on every default setting of generation

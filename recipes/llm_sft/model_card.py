@@ -12,17 +12,38 @@ from overtone.finetune.exporting.model_card_metadata import THIS_MODEL, render_h
 CHAT = """messages = [{"role": "user", "content": "Good day. Who are you?"}]
 inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)"""
 TEXT = 'inputs = tokenizer("Once upon a time", return_tensors="pt")'
+USES = {
+    "gguf": """```sh
+llama-server --jinja -m model-f16.gguf
+```
+
+The file has the chat template of the training, and the tokens at which an answer ends.""",
+    "ollama": """```sh
+ollama create NAME -f Modelfile
+ollama run NAME
+```
+
+The Modelfile has the chat template of the training, and the tokens at which an answer ends. Tools need llama.cpp, with the same file:
+`llama-server --jinja -m model-f16.gguf`.""",
+    "gguf-adapter": """```sh
+llama-server --jinja -m BASE.gguf --lora adapter-f32.gguf
+```
+
+The adapter is loaded beside a GGUF file of the base model.""",
+}
+"""Format → how its files are used; the name of a file ends with the type of its numbers."""
 SUPERVISED = {"assistant": "every turn of the assistant", "last": "the assistant's last turn", "everything": "every token"}
 PRIVATE = {**model_card.PRIVATE, "options": {"chat_template"}}
 """Keys that name places on the machine of the training."""
 
 
-def render_card(state: dict[str, Any], config: str, inherited: dict[str, Any], chats: bool) -> str:
+def render_card(state: dict[str, Any], config: str, inherited: dict[str, Any], chats: bool, form: str) -> str:
     """The card in Markdown with the hub's YAML header. `state` and `config`: of the checkpoint. `inherited`: of the base's header (see
-    `read_base_metadata`). `chats`: the model has a chat template."""
+    `read_base_metadata`). `chats`: the model has a chat template. `form`: the export's format."""
     settings = load_yaml(config, "config.yaml")
     table = "\n".join(f"| {key} | {value} |" for key, value in make_table(state, settings).items())
-    return f"""{render_header(make_header(state, settings, inherited))}
+    library = "gguf" if form in USES else "transformers"
+    return f"""{render_header(make_header(state, settings, inherited, library))}
 # {model_card.base_name(state).rpartition("/")[2]}, fine-tuned
 
 | | |
@@ -33,15 +54,7 @@ def render_card(state: dict[str, Any], config: str, inherited: dict[str, Any], c
 
 ## Use
 
-```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("{THIS_MODEL}")
-model = AutoModelForCausalLM.from_pretrained("{THIS_MODEL}")
-{CHAT if chats else TEXT}
-answer = model.generate(**inputs, max_new_tokens=200)
-print(tokenizer.decode(answer[0, inputs["input_ids"].shape[1]:], skip_special_tokens=True))
-```
+{USES.get(form) or describe_use(chats)}
 
 ## Training configuration
 
@@ -49,6 +62,19 @@ print(tokenizer.decode(answer[0, inputs["input_ids"].shape[1]:], skip_special_to
 {model_card.format_settings(model_card.public_settings(settings, PRIVATE))}
 ```
 """
+
+
+def describe_use(chats: bool) -> str:
+    """How transformers loads the export."""
+    return f"""```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{THIS_MODEL}")
+model = AutoModelForCausalLM.from_pretrained("{THIS_MODEL}")
+{CHAT if chats else TEXT}
+answer = model.generate(**inputs, max_new_tokens=200)
+print(tokenizer.decode(answer[0, inputs["input_ids"].shape[1]:], skip_special_tokens=True))
+```"""
 
 
 def make_table(state: dict[str, Any], settings: dict[str, Any]) -> dict[str, str]:
@@ -63,13 +89,13 @@ def make_table(state: dict[str, Any], settings: dict[str, Any]) -> dict[str, str
     }
 
 
-def make_header(state: dict[str, Any], settings: dict[str, Any], inherited: dict[str, Any]) -> dict[str, Any]:
-    """Metadata for the hub."""
+def make_header(state: dict[str, Any], settings: dict[str, Any], inherited: dict[str, Any], library: str) -> dict[str, Any]:
+    """Metadata for the hub. `library`: what loads the files."""
     loss = model_card.round_loss(state)
     metrics = {"loss": loss, "perplexity": round(math.exp(min(state["validation_loss"] or 0.0, 700.0)), 4)}
     return {
         **model_card.base_metadata(state),
-        "library_name": "transformers",
+        "library_name": library,
         "pipeline_tag": "text-generation",
         **inherited,
         "tags": ["sft"],

@@ -101,9 +101,9 @@ def length(sample: Sample) -> int:
     return len(sample["ids"])
 
 
-def export(base: Path, state: dict[str, Any], _: dict[str, Tensor], __: str) -> ExportPlan:
-    """The plan of a folder that AutoModelForCausalLM and AutoTokenizer load. There is one format."""
-    return export_plan.plan_export(base, state)
+def export(base: Path, state: dict[str, Any], _: dict[str, Tensor], form: str) -> ExportPlan:
+    """The plan of a folder that AutoModelForCausalLM and AutoTokenizer load, with its conversion if `form` is another format."""
+    return export_plan.plan_export(base, state, form)
 
 
 RECIPE = Recipe(
@@ -116,7 +116,7 @@ RECIPE = Recipe(
     loss=causal_lm_loss.compute_terms,
     base_distance=causal_lm_loss.COMPARISON,
     export=export,
-    formats=("transformers",),
+    formats=export_plan.FORMATS,
     inference=INFERENCE,
     pack=collation.pack,
     pad=collation.pad,

@@ -43,6 +43,7 @@ def test_what_cannot_be_exported_is_an_error(run: overtone.TrainingRun, tmp_path
         ({"private": True}, "--private needs --push-to-hub NAME"),
         ({"adapter_only": True}, "--adapter-only: this run trained all weights"),
         ({"format": "gguf"}, "gguf"),
+        ({"quantize": "f16"}, "--quantize f16: the format plain has the weights as they were trained"),
     ):
         with pytest.raises(overtone.UserError, match=message):
             overtone.export(run, tmp_path / "mine", recipe=own, **given)  # type: ignore[arg-type]

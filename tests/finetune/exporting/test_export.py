@@ -333,7 +333,7 @@ def test_the_type_of_an_adapter_is_the_requested_one(language_run: Path, tmp_pat
 
 
 def test_a_full_model_cannot_be_exported_as_an_adapter(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="--adapter-only: this run trained all weights and has no adapter; remove the flag"):
+    with pytest.raises(UserError, match="--adapter-only: this run trained all weights and has no adapter; export the whole model"):
         export.export(runs["full"], tmp_path / "out", adapter_only=True)
     planned(monkeypatch, edit={"head.bias": lambda value: value + 1})
     with pytest.raises(UserError, match=r"--adapter-only: the format plain also changes head\.bias, which an adapter cannot contain"):

@@ -32,7 +32,7 @@ LICENSED = {"license": "apache-2.0", "language": ["en"]}
 def card(tmp_path: Path, inherited: dict[str, Any] = LICENSED, chats: bool = True, **changes: Any) -> str:
     given = (("data.train", str(tmp_path / "secret place" / "chats.jsonl")), ("train.lr", "2e-5"), ("run.dir", str(tmp_path / "run")))
     given += (("data.val", str(tmp_path / "secret place" / "held_out.jsonl")),)
-    return render_card({**STATE, **changes}, dump(resolve("llm_sft", RECIPE.Options, [], given)), inherited, chats)
+    return render_card({**STATE, **changes}, dump(resolve("llm_sft", RECIPE.Options, [], given)), inherited, chats, "transformers")
 
 
 def header(text: str) -> dict[str, Any]:
