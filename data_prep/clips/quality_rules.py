@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from overtone.data_prep.manifest import Quality
-from overtone.data_prep.segmentation.clip_segmentation import Lengths
+from overtone.data_prep.segmentation.clip_segmentation import LEAST_SPEECH_SHARE, LONG_PAUSE_SECONDS, Lengths
 
 CHARACTERS_PER_SECOND = {"chinese": (1.5, 12.0), "japanese": (2.0, 20.0), "korean": (1.5, 15.0)}
 """Plausible speaking rates (minimum, maximum). In these scripts a syllable is one character; in others it is two or three."""
@@ -218,8 +218,8 @@ AUDIO_RULES = (
         "too_slow", "fewer characters per second than usual", "of the lower limit", lambda clip: _compute_relative_pace(clip, 0), least=1.0
     ),
     Rule("too_fast", "more characters per second than usual", "of the upper limit", lambda clip: _compute_relative_pace(clip, 1), most=1.0),
-    Rule("mostly_silence", "little speech detected", "of the clip", lambda clip: clip.quality.speech_share, least=0.5),
-    Rule("long_pause", "long pause inside the clip", "s", lambda clip: clip.quality.longest_pause, most=1.5),
+    Rule("mostly_silence", "little speech detected", "of the clip", lambda clip: clip.quality.speech_share, least=LEAST_SPEECH_SHARE),
+    Rule("long_pause", "long pause inside the clip", "s", lambda clip: clip.quality.longest_pause, most=LONG_PAUSE_SECONDS),
     Rule("clipped", "samples at full scale", "of the samples", lambda clip: clip.quality.clipped_share, most=0.001),
     Rule("noisy", "low signal-to-noise ratio", "dB", lambda clip: clip.quality.snr_db, least=15.0),
     Rule("cut_in_sound", "loud in its first or last 30 ms", "dB of its speech", _compute_edge_level, most=-25.0),

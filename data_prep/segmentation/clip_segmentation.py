@@ -26,11 +26,17 @@ LEAD_SECONDS, TAIL_SECONDS = 0.10, 0.20
 SHORTEST_TAIL_SECONDS = 0.05
 """Audio kept after the speech although it is as quiet as the pause: the closure of a final plosive may be."""
 LONG_PAUSE_SECONDS = 1.5
-REJECTED_PENALTY = 50.0  # a clip that the rules will reject, for its length or a long pause; used only if unavoidable
-NO_TEXT_PENALTY = 150.0  # speech without text inside a clip: rejecting both neighbours is better than training on it
-VOICE_CHANGE_PENALTY = 120.0  # two voices in a clip: worse than two clips that the rules will reject
+LEAST_SPEECH_SHARE = 0.5
+"""Speech in a clip, as a share of its duration; the rules reject a clip with less."""
+REJECTED_SECOND_PENALTY = 50.0
+"""For each second of speech in a clip that the rules will reject. A constant for each clip would give up a good sentence for two words
+beside it that are too short."""
+WRONG_CLIP_PENALTY = 1e5
+"""Speech without text, or two voices, in a clip: nothing may be trained on it, so rejecting its neighbours is always better."""
 SENTENCE_BONUS, CLAUSE_BONUS, UTTERANCE_BONUS = 0.5, 0.2, 10.0
-SENTENCE_ENDS, CLAUSE_ENDS = tuple(".?!。？！…"), tuple(",;:，；：、")
+SENTENCE_ENDS, CLAUSE_ENDS = tuple(".?!。？！…؟۔।॥።։"), tuple(",;:，；：、،؛")
+CLOSING_MARKS = "\"'”’»)]」』）】 "
+"""What may follow the mark at the end of a sentence."""
 
 
 class WhisperScores(BaseModel):
@@ -131,6 +137,8 @@ def choose_pieces(
     `voice_changes`: samples, ascending, over which no piece should reach.
     """
     edges = [_choose_edge(cut, audio) for cut in cuts]
+    broken = _find_broken_sentences(cuts, units, lengths, bonus)
+    penalty = _rate_duration(lengths.longest, lengths)  # so a sentence as long as a clip may be is better whole
     best: list[tuple[float, int]] = [(0.0, 0)]
     for right in range(1, len(cuts)):
         costs = []
@@ -138,9 +146,9 @@ def choose_pieces(
             seconds = Region(edges[left].start, edges[right].stop).seconds
             if seconds > 2 * lengths.longest and left < right - 1:
                 break  # it would be rejected, and so would all longer ones
-            cost = best[left][0] + _compute_cost(cuts[left : right + 1], seconds, units, lengths, bonus)
+            cost = best[left][0] + _compute_cost(cuts[left : right + 1], seconds, units, lengths, bonus) + penalty * broken[right]
             crossed = bisect_left(voice_changes, edges[right].stop) - bisect_right(voice_changes, edges[left].start)
-            costs.append((cost + VOICE_CHANGE_PENALTY * max(0, crossed), left))
+            costs.append((cost + WRONG_CLIP_PENALTY * max(0, crossed), left))
         best.append(min(costs))
     return [
         Piece(edges[left].start, edges[right].stop, tuple(units[cuts[left].unit : cuts[right].unit])) for left, right in _trace_path(best)
@@ -149,7 +157,7 @@ def choose_pieces(
 
 def score_sentence_end(unit: TextUnit) -> float:
     """Bonus for a cut after this word: highest at the end of a sentence."""
-    text = unit.text.rstrip("\"'”’»)] ")
+    text = unit.text.rstrip(CLOSING_MARKS)
     return SENTENCE_BONUS if text.endswith(SENTENCE_ENDS) else CLAUSE_BONUS if text.endswith(CLAUSE_ENDS) else 0.0
 
 
@@ -188,19 +196,44 @@ def _drop_out_of_order(cuts: list[CutPoint]) -> list[CutPoint]:
     return kept
 
 
+def _find_broken_sentences(cuts: list[CutPoint], units: list[TextUnit], lengths: Lengths, bonus: Callable[[TextUnit], float]) -> list[bool]:
+    """For each cut, whether it is inside a sentence that is short enough for a clip. What begins after a long pause or failed text counts
+    as a sentence too, since no good clip reaches over these; text without a mark at its end does not."""
+    marked = {index for index, unit in enumerate(units, start=1) if bonus(unit) >= SENTENCE_BONUS}
+    failed = [index for index, unit in enumerate(units) if unit.error is not None]
+    paused = (cut.unit for cut in cuts if cut.gap.seconds > LONG_PAUSE_SECONDS)
+    ends = sorted({0, len(units), *marked, *paused, *failed, *(index + 1 for index in failed)})
+    broken = []
+    for cut in cuts:
+        after = bisect_left(ends, cut.unit)
+        inside = ends[after] > cut.unit and ends[after] in marked
+        broken.append(inside and Region(units[ends[after - 1]].start, units[ends[after] - 1].stop).seconds <= lengths.longest)
+    return broken
+
+
 def _compute_cost(
     cuts: list[CutPoint], seconds: float, units: list[TextUnit], lengths: Lengths, bonus: Callable[[TextUnit], float]
 ) -> float:
     """Cost of one clip from the first to the last of `cuts`; those between are pauses inside it."""
     inside, inner = units[cuts[0].unit : cuts[-1].unit], cuts[1:-1]
     if not inside:  # speech without text: a separate piece, which is reported
-        return NO_TEXT_PENALTY * len(inner)
+        return WRONG_CLIP_PENALTY * len(inner)
     without_text = sum(one.unit == other.unit for one, other in itertools.pairwise(cuts))
     failed = sum(unit.error is not None for unit in inside)
-    interrupted = any(cut.gap.seconds > LONG_PAUSE_SECONDS for cut in inner)
-    if interrupted or 0 < failed < len(inside) or not lengths.shortest <= seconds <= lengths.longest:
-        return REJECTED_PENALTY + seconds + NO_TEXT_PENALTY * without_text
-    return ((seconds - lengths.target) / lengths.target) ** 2 + NO_TEXT_PENALTY * without_text - bonus(inside[-1])
+    speech = sum(Region(one.gap.stop, other.gap.start).seconds for one, other in itertools.pairwise(cuts))
+    is_rejected = (
+        any(cut.gap.seconds > LONG_PAUSE_SECONDS for cut in inner)
+        or 0 < failed < len(inside)
+        or not lengths.shortest <= seconds <= lengths.longest
+        or speech < LEAST_SPEECH_SHARE * seconds
+    )
+    cost = REJECTED_SECOND_PENALTY * speech + seconds if is_rejected else _rate_duration(seconds, lengths) - bonus(inside[-1])
+    return cost + WRONG_CLIP_PENALTY * without_text
+
+
+def _rate_duration(seconds: float, lengths: Lengths) -> float:
+    """Cost of the duration of a clip: 0 at the target, 1 at twice as much."""
+    return ((seconds - lengths.target) / lengths.target) ** 2
 
 
 def _trace_path(best: list[tuple[float, int]]) -> list[tuple[int, int]]:

@@ -678,10 +678,24 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "data_prep/segmentation/clip_segmentation.py",
-        "VOICE_CHANGE_PENALTY * max(0, crossed)",
-        "VOICE_CHANGE_PENALTY * 0",
+        "WRONG_CLIP_PENALTY * max(0, crossed)",
+        "WRONG_CLIP_PENALTY * 0",
         "tests/data_prep/segmentation/test_clip_segmentation.py::test_no_piece_reaches_over_a_change_of_voice_though_one_is_too_short_for_it",
         "short sentences of two people are merged into one clip",
+    ),
+    Mutant(
+        "data_prep/segmentation/clip_segmentation.py",
+        "REJECTED_SECOND_PENALTY * speech + seconds",
+        "REJECTED_SECOND_PENALTY + seconds",
+        "tests/data_prep/segmentation/test_clip_segmentation.py::test_a_sentence_is_not_given_up_for_two_short_words_around_it",
+        "a good sentence is lost with the words before and after it",
+    ),
+    Mutant(
+        "data_prep/segmentation/clip_segmentation.py",
+        "+ penalty * broken[right]",
+        "+ 0 * penalty * broken[right]",
+        "tests/data_prep/segmentation/test_clip_segmentation.py::test_a_sentence_that_fits_is_kept_whole_though_it_is_far_above_the_target",
+        "clips end inside sentences that would fit into one",
     ),
     Mutant(
         "data_prep/pipeline/clip_selection.py",

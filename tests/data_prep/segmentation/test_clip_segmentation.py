@@ -130,6 +130,48 @@ def test_a_long_pause_divides_what_would_fit_in_one_clip() -> None:
     assert [piece.text for piece in pieces] == ["a", "b"]
 
 
+def cut_spoken(words: list[tuple[str, float, float]]) -> list[str]:
+    """Texts of the clips of a recording with a stretch of speech for each word (text, start and stop in seconds)."""
+    regions, audio = drawn([(start, stop) for _, start, stop in words], words[-1][2] + 0.5)
+    units = [unit(*word) for word in words]
+    pieces = choose_pieces(find_cuts(units, regions, len(audio.samples), 0.4), units, audio, Lengths(), score_sentence_end)
+    return [piece.text for piece in pieces]
+
+
+def test_a_sentence_is_not_given_up_for_two_short_words_around_it() -> None:
+    words = [("Hello.", 0.5, 1.2), ("The", 3.2, 7.0), ("sentence.", 7.3, 11.2), ("Bye.", 13.2, 13.9)]
+    assert cut_spoken(words) == ["Hello.", "The sentence.", "Bye."]
+
+
+def test_a_good_sentence_does_not_join_a_word_that_makes_it_mostly_silent() -> None:
+    words = [("Yes.", 0.5, 0.8), ("No.", 2.2, 2.5), ("Maybe", 3.9, 4.2), ("so", 5.6, 5.8), ("indeed.", 7.2, 8.4)]
+    assert cut_spoken(words)[-1] == "indeed."
+
+
+def make_sentence(first: float, words: int, seconds: float = 1.2, pause: float = 0.3, end: str = ".") -> list[tuple[str, float, float]]:
+    times = [first + k * (seconds + pause) for k in range(words)]
+    return [(f"w{k}{end * (k == words - 1)}", time, time + seconds) for k, time in enumerate(times)]
+
+
+def test_a_sentence_that_fits_is_kept_whole_though_it_is_far_above_the_target() -> None:
+    """12.9 s and a target of 6 s; the next sentence has 1.5 s."""
+    assert [text.count("w") for text in cut_spoken([*make_sentence(0.5, 9), *make_sentence(14.0, 1, 1.5)])] == [9, 1]
+
+
+def test_a_sentence_longer_than_a_clip_may_be_is_cut_near_the_target() -> None:
+    counts = [text.count("w") for text in cut_spoken(make_sentence(0.5, 20))]
+    assert sum(counts) == 20 and len(counts) == 5
+
+
+def test_text_without_marks_is_cut_near_the_target() -> None:
+    assert len(cut_spoken(make_sentence(0.5, 12, end=""))) == 3
+
+
+def test_a_long_pause_inside_a_sentence_is_still_cut_and_each_part_is_kept_whole() -> None:
+    words = [(text.removesuffix("."), *times) for text, *times in make_sentence(0.5, 6)]
+    assert [text.count("w") for text in cut_spoken([*words, *make_sentence(12.0, 7)])][-1] == 7
+
+
 def test_single_clip_covers_all_speech() -> None:
     units = [unit("all of it", 0, 15)]
     pieces = choose_pieces(make_outer_cuts(units, REGIONS, len(AUDIO.samples)), units, AUDIO, Lengths(), score_utterance_end)
@@ -138,7 +180,10 @@ def test_single_clip_covers_all_speech() -> None:
     assert pieces[0].stop > REGIONS[-1].stop
 
 
-@pytest.mark.parametrize(("text", "order"), [("end.", 2), ('end?"', 2), ("and,", 1), ("and", 0), ("句。", 2), ("句，", 1)])
+@pytest.mark.parametrize(
+    ("text", "order"),
+    [("end.", 2), ('end?"', 2), ("and,", 1), ("and", 0), ("句。", 2), ("句，", 1), ("句。」", 2), ("جملة؟", 2), ("جملة،", 1), ("वाक्य।", 2)],
+)
 def test_a_cut_after_a_sentence_scores_above_one_after_a_comma_or_a_word(text, order) -> None:
     bonuses = sorted({score_sentence_end(unit(word, 0, 1)) for word in ("end.", "and,", "and")})
     assert score_sentence_end(unit(text, 0, 1)) == bonuses[order]
