@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -43,6 +44,12 @@ trains the models that several of the others share, while the other worker does 
 def place_in_order(item: pytest.Item) -> int:
     """The first of `FIRST` that the file's path starts with; all others keep the order of their paths."""
     return next((place for place, path in enumerate(FIRST) if item.nodeid.startswith(path)), len(FIRST))
+
+
+def pytest_configure() -> None:
+    """A shell that starts the tests in the background makes them ignore SIGINT, and tests send it to themselves."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

@@ -108,7 +108,7 @@ class State(JsonPart):
     recipe_state: dict[str, Any]
     added: list[str]
     """Names of the trained parameters that are not from the base (`Loaded.added`)."""
-    experts: list[AdaptedParameter]
+    experts: list[AdaptedParameter] = []
     """Experts that are one parameter and have an adapter, in the model's order."""
     base_distance: bool
     """Whether `train.base_distance` is set."""

@@ -34,10 +34,10 @@ def run(argv: list[str]) -> int:
         return 0
     model = given.models[-1]
     folder, name = find_evaluated(model, given)
-    announce_torch(f"the model {model}")
     evaluate = load_inference(find_recipe(name)).evaluate
     if evaluate is None:
         raise UserError(f"--model {model}: the recipe {name} has no evaluation of voices")
+    announce_torch(f"the model {model}")
     if given.strength is not None:
         folder = ensure_exported(locate_model(folder), name, given.strength)
     return evaluate(folder, given.rest)

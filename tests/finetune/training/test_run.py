@@ -124,11 +124,16 @@ def test_a_process_can_train_again_after_a_failure(tmp_path: Path) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("a bug in a recipe")
 
-    config, threads = tiny.config_in(tmp_path, ("train.steps", "2")), threading.enumerate()
+    def own_threads() -> set[threading.Thread]:
+        """Without those of servers of other tests, which may still end, and of this test's time limit."""
+        others = ("process_request_thread", "pytest_timeout")
+        return {thread for thread in threading.enumerate() if not any(name in thread.name for name in others)}
+
+    config, threads = tiny.config_in(tmp_path, ("train.steps", "2")), own_threads()
     for recipe, trained in ((replace(tiny.RECIPE, load=fail), False), (replace(tiny.RECIPE, loss=fail), False), (tiny.RECIPE, True)):
         with contextlib.nullcontext() if trained else pytest.raises(RuntimeError, match="a bug"), run.process_group(config) as world:
             assert run.train(world, config, recipe) == "finished"
-        assert not torch.distributed.is_initialized() and threading.enumerate() == threads
+        assert not torch.distributed.is_initialized() and own_threads() <= threads
         os.close(files.lock_folder(config.run.dir))
         assert PartialState._shared_state == {}
 
