@@ -63,6 +63,26 @@ def test_an_unknown_verb_is_refused_with_a_suggestion(word: str, hint: str, caps
     assert capsys.readouterr().err == f"error: unknown verb {word!r}; {hint}\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["check", "data"], "a dataset, not a run; datasets are read by: overtone check-dataset data"),
+        (["export", "data", "--to", "out"], "a dataset, not a run; datasets are read by: overtone export-dataset data"),
+        (["check-dataset", "run"], "a run, not a dataset; runs are read by: overtone check run"),
+        (["export-dataset", "run", "--as", "voice", "--to", "out"], "a run, not a dataset; runs are read by: overtone export run"),
+    ],
+)
+def test_a_verb_of_the_other_program_is_named(
+    words: list[str], meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.jsonl").touch()
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    assert capsys.readouterr().err == f"error: {words[1]}: {meant}\n"
+
+
 def test_every_suggested_verb_exists() -> None:
     suggested = {hint.partition(":")[0].partition(" ")[0].rstrip(",") for hint in overtone.__main__.OTHER_NAMES.values()}
     assert len(suggested) >= 12 and {verb for verb in suggested if not verb.startswith("`")} <= set(VERBS)
