@@ -1,6 +1,6 @@
 """Overtone: fine-tuning of speech and language models. Importing this package loads nothing heavy.
 
-The functions here do what the commands do (docs/api.md). Each loads what it needs when it is called.
+The functions here do what the commands do. Each loads what it needs when it is called.
 """
 
 __version__ = "0.1.0"
