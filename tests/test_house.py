@@ -208,8 +208,8 @@ def test_every_source_file_has_its_test() -> None:
 
 
 def test_a_missing_test_is_seen() -> None:
-    free = {"recipes/b/__init__.py": "X = 1", "finetune/__main__.py": "def f(): ...", "finetune/a.py": "def _f(): ..."}
-    broken = dict.fromkeys(("finetune/training/loop.py", "recipes/a/recipe.py", "recipes/a/__init__.py"), "def f(): ...")
+    free = {"recipes/b/__init__.py": "X = 1", "finetune/__main__.py": "def f(): ..."}
+    broken = {"finetune/training/loop.py": "", "recipes/a/recipe.py": "", "recipes/a/__init__.py": "def f(): ..."}
     (first, second) = house.missing_tests(free | broken, {"tests/finetune/training/test_loop.py"})
     assert first == "recipes/a/recipe.py: has no tests/recipes/a/test_recipe.py"
     assert second.startswith("recipes/a/__init__.py: has no ")
