@@ -74,7 +74,7 @@ def train_byte_pairs() -> Tokenizer:
 
 def main(argv: list[str]) -> int:
     """Body of the command line."""
-    if len(argv) != 1:
+    if len(argv) != 1 or argv[0].startswith("-"):
         raise UserError("usage: python -m overtone.recipes.llm_sft.make_tokenizer FOLDER")
     write_tokenizer(Path(argv[0]))
     print_line(f"{argv[0]}: a tokenizer with {len(WORDS)} words and every byte")
