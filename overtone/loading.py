@@ -295,15 +295,13 @@ class ChatModel:
         Raises:
             UserError: for messages that the model cannot answer, and for a number out of range.
         """
-        pieces, stream = (
-            list[str](),
-            self.stream(messages, system=system, max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, seed=seed),
-        )
+        stream = self.stream(messages, system=system, max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, seed=seed)
         try:
             while True:
-                pieces.append(next(stream))
+                next(stream)
         except StopIteration as end:
-            return ChatReply("".join(pieces), end.value.ended)
+            reply: ChatReply = end.value
+            return reply
 
     def stream(
         self,

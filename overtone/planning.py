@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+
+from overtone.training import list_files
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,7 @@ def plan(
     from overtone.finetune.train import list_words, resolve_config
 
     cluster = make_cluster(gpu, gpus, nodes)
-    files = [Path(path) for path in ((config,) if isinstance(config, str | os.PathLike) else config)]
-    arguments = Arguments(recipe, files, settings=settings)
+    arguments = Arguments(recipe, list_files(config), settings=settings)
     resolved = resolve_config(arguments)
     found, words = estimate(resolved, load_recipe(find_recipe(resolved.recipe)), cluster), list_words(arguments)
     best = None if found.prospect is None else found.prospect.best

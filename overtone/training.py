@@ -72,9 +72,8 @@ def train(
     from overtone.finetune.monitoring.stop_requests import StopRequests
     from overtone.finetune.train import prepare_training
 
-    files = [Path(path) for path in ((config,) if isinstance(config, str | os.PathLike) else config)]
     with free_memory():
-        resolved, loaded = prepare_training(Arguments(recipe, files, settings=settings), only_trains=False)
+        resolved, loaded = prepare_training(Arguments(recipe, list_files(config), settings=settings), only_trains=False)
         from overtone.finetune.training import run
 
         requests = StopRequests(resolved.run.dir, resolved.run.deadline_minutes, keeps_process=True)
@@ -125,6 +124,11 @@ def open_run(folder: str | os.PathLike[str]) -> TrainingRun:
         checkpoints={checkpoint.step_of(path): path for path in sorted(checkpoint.list_checkpoints(saved))},
         best=choose_best_step(checkpoint.read_metric(saved, best_by), best_by),
     )
+
+
+def list_files(config: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """The config files that a program gives: one or several."""
+    return [Path(path) for path in ((config,) if isinstance(config, str | os.PathLike) else config)]
 
 
 def locate_run(run: TrainingRun | str | os.PathLike[str]) -> Path:

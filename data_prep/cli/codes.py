@@ -125,9 +125,16 @@ class AddedCodes:
 
 def _run(argv: list[str]) -> int:
     arguments = parse_arguments(parser(), argv)
-    own = arguments.dataset, arguments.model, arguments.speaker, arguments.batch_seconds, arguments.time_shifts
+    options = CodesOptions(
+        dataset=arguments.dataset,
+        model=arguments.model,
+        speaker=arguments.speaker,
+        batch_seconds=arguments.batch_seconds,
+        time_shifts=arguments.time_shifts,
+        flags=worker_options.read_flags(arguments),
+    )
     try:
-        added = add_codes(CodesOptions(*own, flags=worker_options.read_flags(arguments)))
+        added = add_codes(options)
     except (StoppedError, KeyboardInterrupt) as error:
         return report_stopped(str(error) or "at once")
     print_line(f"next: {manifest.training_command(arguments.dataset, added.codec.recipe, find_base_model(arguments.model))}")

@@ -37,7 +37,8 @@ def main(argv: list[str]) -> int:
     return exit_code(run, argv)
 
 
-def run(argv: list[str]) -> int:
+def make_parser() -> argparse.ArgumentParser:
+    """The arguments of the verb."""
     parser = argparse.ArgumentParser("overtone export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "checkpoint",
@@ -73,7 +74,12 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--recipe", metavar="PATH", help="folder of the recipe, if the recipe is not part of this package")
     parser.add_argument("--push-to-hub", metavar="NAME", help="upload the export to this repository of the Hugging Face Hub")
     parser.add_argument("--private", action="store_true", help="with --push-to-hub: make the repository private if it is created")
-    arguments = parse_arguments(parser, argv)
+    return parser
+
+
+def run(argv: list[str]) -> int:
+    """Export as the command line says; returns the exit code."""
+    arguments = parse_arguments(make_parser(), argv)
     source, place = arguments.checkpoint, arguments.to
     if isinstance(source, Path):
         refuse_dataset(source, "export-dataset")
@@ -135,9 +141,20 @@ def export_model(source: Path | RemoteAddress, place: Path | RemoteAddress, opti
     with fetch_and_place(source, options.step, place) as (checkpoint, step, target):
         name = options.push_to_hub or describe_target(place)
         check_base_name(options, checkpoint, step)
-        chosen = options.form, step, options.dtype, options.base, options.adapter_only, options.recipe, name
-        strength = 1.0 if options.strength is None else options.strength
-        export(checkpoint, target, *chosen, strength=strength, base_name=options.base_name, quantize=options.quantize)
+        export(
+            checkpoint,
+            target,
+            form=options.form,
+            step=step,
+            dtype=options.dtype,
+            moved_base=options.base,
+            adapter_only=options.adapter_only,
+            recipe=options.recipe,
+            name=name,
+            strength=1.0 if options.strength is None else options.strength,
+            base_name=options.base_name,
+            quantize=options.quantize,
+        )
         if isinstance(place, RemoteAddress):
             remote.upload(target, place, CARD)
         print_line(f"{place} is ready")

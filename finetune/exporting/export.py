@@ -135,26 +135,10 @@ def export(
         number_type = choose_number_type(plan, form, quantize, dtype, adapter_only)
         if plan.conversion is not None:  # in bf16, most of a small update would be rounded away before the other program's type is reached
             source = replace(source, dtype=torch.float32)
-        # Only the last parts of the path: a published model must not reveal folders of this machine.
-        card = {"recipe": state["recipe"], "format": form, "step": state["step"], "checkpoint": "/".join(chosen.parts[-3:])}
-        card |= {} if strength == 1 else {"strength": strength}
+        card = describe_origin(chosen, state, form, strength)
         if adapter_only or (plan.conversion is not None and plan.conversion.of_adapter):
-            source = select_adapter(source, form, base, base_name, "--adapter-only" if adapter_only else f"--format {form}")
-            if any(tensor.form for tensor in loading.find_tensors(base).values()):
-                print_diagnostic(
-                    f"note: {state['base']['source']} is quantized, and the adapter was trained on its dequantized weights: load it on "
-                    "those (on a base that transformers loads with `dequantize=True`), or export without --adapter-only"
-                )
-            if source.experts:
-                print_diagnostic(
-                    f"note: the adapter is also of experts that are one parameter ({next(iter(source.experts))}, …): peft 0.19 or newer "
-                    "loads it, with a version of transformers in which they are one parameter, too"
-                )
-            write(source, adapter_entries(source), "adapter_model", base, target, card, number_type)
-            if plan.adapter_files and plan.conversion is None:
-                print_diagnostic(
-                    f"note: beside the adapter are the tokenizer and chat template of the run: {', '.join(plan.adapter_files)}"
-                )
+            option = "--adapter-only" if adapter_only else f"--format {form}"
+            write_adapter(select_adapter(source, form, base, base_name, option), plan, base, target, card, number_type)
         else:
             entries = [entry for entry in exported_entries(source, base) if plan.keep(entry.name)]
             check_accounted(source, entries)
@@ -163,6 +147,30 @@ def export(
             for line in plan.conversion.describe_use(number_type):
                 print_diagnostic(line)
     return target
+
+
+def describe_origin(chosen: Path, state: dict[str, Any], form: str, strength: float) -> dict[str, Any]:
+    """What the export's card says of the checkpoint `chosen`: only the last parts of its path, since a published model must not reveal
+    folders of this machine."""
+    origin = {"recipe": state["recipe"], "format": form, "step": state["step"], "checkpoint": "/".join(chosen.parts[-3:])}
+    return origin if strength == 1 else {**origin, "strength": strength}
+
+
+def write_adapter(adapter: Source, plan: ExportPlan, base: Path, target: Path, card: dict[str, Any], number_type: str) -> None:
+    """Write what `select_adapter` has chosen, and print what loading it needs. `plan`: of the whole export."""
+    if any(tensor.form for tensor in loading.find_tensors(base).values()):
+        print_diagnostic(
+            f"note: {adapter.state['base']['source']} is quantized, and the adapter was trained on its dequantized weights: load it on "
+            "those (on a base that transformers loads with `dequantize=True`), or export without --adapter-only"
+        )
+    if adapter.experts:
+        print_diagnostic(
+            f"note: the adapter is also of experts that are one parameter ({next(iter(adapter.experts))}, …): peft 0.19 or newer "
+            "loads it, with a version of transformers in which they are one parameter, too"
+        )
+    write(adapter, adapter_entries(adapter), "adapter_model", base, target, card, number_type)
+    if plan.adapter_files and plan.conversion is None:
+        print_diagnostic(f"note: beside the adapter are the tokenizer and chat template of the run: {', '.join(plan.adapter_files)}")
 
 
 def check_strength(strength: float) -> None:
@@ -316,22 +324,8 @@ def select_adapter(source: Source, form: str, base: Path, base_name: str | None,
     check_whole_modules(set(added), (loading.find_tensors(base).keys() - composed | source.plan.layouts.keys()) - set(added))
     own = {lora_adapters.peft_name(name): name for name in [*adapters, *added]}
     of_experts = expert_adapters.name_in_peft(source.experts.values())
-    scaled = source.lora.model_copy(update={"alpha": source.lora.alpha * source.strength})
-    fused = any(layout.ndim == 3 and len(layout.parts()) > 1 for layout in source.plan.layouts.values())
-    modules, parameters = lora_adapters.split_targets({lora_adapters.layer_of(name) for name in adapters}, fused or bool(source.experts))
-    if parameters and source.lora.dora:
-        raise UserError(
-            f"--adapter-only: peft cannot load DoRA of {parameters[0].removesuffix('.weight')} beside experts that are one parameter; "
-            "export the whole model"
-        )
-    config = lora_adapters.peft_config(scaled, modules, [*parameters, *source.experts])
-    trained_from = source.state["base"]
-    config.base_model_name_or_path = base_name or trained_from["source"]
-    config.revision = trained_from["revision"] if base_name in (None, trained_from["source"]) else None
-    config.inference_mode = True
-    for key, value in source.plan.adapter_config.items():
-        setattr(config, key, value)
-    config.modules_to_save = sorted(added_parameters.owning_modules(added)) or None
+    layers = {lora_adapters.layer_of(name) for name in adapters}
+    config = make_adapter_config(source, source.lora, layers, base_name)
     shapes = {name: source.shapes[inner] for name, inner in own.items()}
     shapes |= {name: expert_adapters.peft_shape(inner, each, source.shapes[inner]) for name, (inner, each) in of_experts.items()}
 
@@ -342,18 +336,39 @@ def select_adapter(source: Source, form: str, base: Path, base_name: str | None,
         return expert_adapters.read_for_peft(source.trained, inner, each, source.shapes[inner], slices)
 
     beside = source.plan.adapter_files
-    document = json.dumps(config.to_dict(), indent=1, default=sorted).encode()
     return replace(
         source,
         trained=read,
         shapes=shapes,
         plan=ExportPlan(
-            files={"adapter_config.json": document, **{name: text for name, text in source.plan.files.items() if name in beside}},
+            files={"adapter_config.json": config, **{name: text for name, text in source.plan.files.items() if name in beside}},
             copy=tuple(name for name in source.plan.copy if name in beside),
             conversion=source.plan.conversion,
         ),
         strength=1.0,  # the strength is in the config's alpha
     )
+
+
+def make_adapter_config(source: Source, lora: Lora, layers: set[str], base_name: str | None) -> bytes:
+    """peft's adapter_config.json for adapters of these layers, of experts and of new parameters. Raises `UserError` for what peft cannot
+    load."""
+    fused = any(layout.ndim == 3 and len(layout.parts()) > 1 for layout in source.plan.layouts.values())
+    modules, parameters = lora_adapters.split_targets(layers, fused or bool(source.experts))
+    if parameters and lora.dora:
+        raise UserError(
+            f"--adapter-only: peft cannot load DoRA of {parameters[0].removesuffix('.weight')} beside experts that are one parameter; "
+            "export the whole model"
+        )
+    scaled = lora.model_copy(update={"alpha": lora.alpha * source.strength})
+    config = lora_adapters.peft_config(scaled, modules, [*parameters, *source.experts])
+    trained_from = source.state["base"]
+    config.base_model_name_or_path = base_name or trained_from["source"]
+    config.revision = trained_from["revision"] if base_name in (None, trained_from["source"]) else None
+    config.inference_mode = True
+    for key, value in source.plan.adapter_config.items():
+        setattr(config, key, value)
+    config.modules_to_save = sorted(added_parameters.owning_modules(source.state["added"])) or None
+    return json.dumps(config.to_dict(), indent=1, default=sorted).encode()
 
 
 def check_whole_modules(added: set[str], kept: set[str]) -> None:

@@ -23,7 +23,7 @@ from overtone.finetune.modeling.lora_adapters import init_adapter, init_magnitud
 from overtone.finetune.modeling.stored_tensors import StoredTensor
 from overtone.finetune.storage import files
 from overtone.finetune.storage.base_quantization import FLOATS, find_form
-from overtone.finetune.storage.foreign_models import explain_foreign_model
+from overtone.finetune.storage.foreign_model_formats import explain_foreign_model
 from overtone.finetune.storage.model_resolver import MODEL_FILES, resolve_model
 from overtone.finetune.storage.model_security import read_object
 from overtone.finetune.storage.safetensors_opening import open_weights

@@ -5,6 +5,7 @@ The format is that of ggml's docs/gguf.md, version 3, little-endian. Imports no 
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -40,10 +41,7 @@ class GgufTensor(NamedTuple):
 
     @property
     def elements(self) -> int:
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True)

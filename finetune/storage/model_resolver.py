@@ -13,7 +13,7 @@ from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import demo_models
 from overtone.finetune.storage.base_quantization import find_form
-from overtone.finetune.storage.foreign_models import explain_foreign_model
+from overtone.finetune.storage.foreign_model_formats import explain_foreign_model
 from overtone.finetune.storage.hub_download import commit_of, download, download_dataset
 from overtone.finetune.storage.model_security import CONFIG, INDEX, checked_index, read_object
 

@@ -13,7 +13,7 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.hardware import cudnn_sdpa
 from overtone.finetune.recipe import Loaded, Sketch
 from overtone.finetune.storage.base_quantization import find_form
-from overtone.finetune.storage.foreign_models import explain_foreign_model
+from overtone.finetune.storage.foreign_model_formats import explain_foreign_model
 from overtone.finetune.storage.model_security import CONFIG, admit, read_object, require_safetensors, require_weights
 from overtone.recipes.language import collation
 from overtone.recipes.language.architecture_check import ArchitectureCheck, check_architecture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,22 +49,12 @@ def make_conversion(form: str, base: Path, tokenizer: Any, generation: dict[str,
     trained = TrainedModel(base, find_convertible(config, base), TrainedTokenizer(tokenizer, stops))
     if (window := find_ignored_window(config, trained.convertible)) is not None:
         print_diagnostic(f"note: llama.cpp ignores this model's sliding window: limit its context to {window:,} tokens (llama-server -c)")
-    if form == ADAPTER:
-        return _adapter_conversion(trained)
     modelfile = ollama_modelfile.render_modelfile(trained.tokenizer, generation) if form == OLLAMA else None
     return Conversion(
-        choose_type=lambda given: choose_type(form, given),
-        convert=lambda folder, target, number_type: convert_model(trained, modelfile, folder, target, number_type),
-        describe_use=lambda number_type: describe_use(form, number_type),
-    )
-
-
-def _adapter_conversion(trained: TrainedModel) -> Conversion:
-    return Conversion(
-        choose_type=lambda given: choose_type(ADAPTER, given),
-        convert=lambda folder, target, number_type: convert_adapter(trained, folder, target, number_type),
-        describe_use=lambda number_type: describe_use(ADAPTER, number_type),
-        of_adapter=True,
+        choose_type=partial(choose_type, form),
+        convert=partial(convert_adapter, trained) if form == ADAPTER else partial(convert_model, trained, modelfile),
+        describe_use=partial(describe_use, form),
+        of_adapter=form == ADAPTER,
     )
 
 

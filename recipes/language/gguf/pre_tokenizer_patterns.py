@@ -53,7 +53,7 @@ PRE_TOKENIZERS = {
 }
 ALPHABET = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 PROBES = (
-    "I've told you: she'll say \"I'M HERE\", they'Re late, WE'D go.",
+    "I've seen you: she'll say \"I'M HERE\", they'Re late, WE'D go.",
     "  two  spaces\tand a tab \n\nline breaks\r\n \r\n   end   ",
     "12 123 1234 12345.678 3,000,000 ½ ² ٣٤ x1y22",
     "foo(bar)[0] += baz_qux; // /path/to/file.py\n\t\treturn {'a': 1}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,7 +58,7 @@ def find_infinite(path: Path, header: GgufHeader) -> Iterator[str]:
 def count_bytes(tensor: GgufTensor) -> int:
     """Size of a tensor's data."""
     _, elements, size = TENSOR_TYPES[tensor.type]
-    return math.prod(tensor.shape) // elements * size
+    return tensor.elements // elements * size
 
 
 def is_finite(block: bytes, kind: str) -> bool:

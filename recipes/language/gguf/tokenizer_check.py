@@ -159,7 +159,7 @@ def _compare_tokens(trained: TrainedTokenizer, tokens: Sequence[str], types: Seq
             yield f"token {number} is {tokens[number]!r}, where the trained one is {text!r}"
             return
     for number, token in added.items():
-        if token.special != (types[number] == CONTROL) and token.special:
+        if token.special and types[number] != CONTROL:
             yield f"token {number} ({token.content}) is not a control token, and the trained one is special"
             return
     if spare := [number for number in {*range(len(tokens))} - {*vocabulary.values()} if types[number] != UNUSED]:

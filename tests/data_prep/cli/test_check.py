@@ -163,11 +163,11 @@ def test_a_manifest_of_the_official_script_is_checked_with_and_without_root(tmp_
     assert "note: 1 row without a speaker: use --speaker NAME" in printed
     assert printed.endswith(f"next: overtone codes {path} --model Qwen/Qwen3-TTS-12Hz-1.7B-Base --speaker NAME\n")
     (tmp_path / "lists").mkdir()
-    elsewhere = path.rename(tmp_path / "lists" / "train_raw.jsonl")
-    assert run(elsewhere) == 1
+    moved = path.rename(tmp_path / "lists" / "train_raw.jsonl")
+    assert run(moved) == 1
     assert "use --root FOLDER" in capsys.readouterr().out
-    assert run(elsewhere, "--root", tmp_path) == 0
-    assert f"next: overtone export-dataset {elsewhere} --root {tmp_path} --as voice --to FOLDER" in capsys.readouterr().out
+    assert run(moved, "--root", tmp_path) == 0
+    assert f"next: overtone export-dataset {moved} --root {tmp_path} --as voice --to FOLDER" in capsys.readouterr().out
 
 
 VALUES = st.recursive(

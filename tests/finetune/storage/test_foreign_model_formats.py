@@ -1,4 +1,4 @@
-"""Tests of `overtone.finetune.storage.foreign_models`: a GGUF or an adapter is refused as a model, with what to give instead."""
+"""Tests of `overtone.finetune.storage.foreign_model_formats`: a GGUF or an adapter is refused as a model, with what to give instead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling.loading import resolve_source
-from overtone.finetune.storage.foreign_models import explain_foreign_model
+from overtone.finetune.storage.foreign_model_formats import explain_foreign_model
 from overtone.recipes.language.model_loading import load_for_generation
 from tests.finetune.storage.gguf_samples import write_gguf
 

@@ -1,4 +1,4 @@
-"""The command that runs all benchmarks in a small setting tells apart those that pass, fail, and cannot run here."""
+"""The command that runs all benchmarks in a small setting distinguishes those that pass, fail, and cannot run here."""
 
 from __future__ import annotations
 
