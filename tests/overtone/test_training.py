@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +52,6 @@ def describe_process() -> dict[str, Any]:
     """What a run must leave as it was."""
     gc.collect()
     return {
-        "threads": [thread for thread in threading.enumerate() if not thread.name.startswith("pytest_timeout")],
         "environ": {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
         "folder": Path.cwd(),
         "handlers": [signal.getsignal(number) for number in signal.valid_signals() if number not in (signal.SIGKILL, signal.SIGSTOP)],
@@ -59,8 +59,16 @@ def describe_process() -> dict[str, Any]:
         "group": torch.distributed.is_initialized(),
         "hooks": (sys.excepthook, threading.excepthook),
         "gradients": torch.is_grad_enabled(),
-        "open": len([*Path("/proc/self/fd").iterdir()]),
     }
+
+
+def list_open_files() -> Counter[str]:
+    """What the descriptors of this process name: files by path, sockets and pipes by kind."""
+    names: Counter[str] = Counter()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the one that lists the folder
+            names[str(descriptor.readlink()).split(":[")[0]] += 1
+    return names
 
 
 @pytest.fixture(autouse=True)
@@ -76,10 +84,14 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> overtone.TrainingRun:
 
 @pytest.fixture
 def same_process(first: overtone.TrainingRun) -> Iterator[None]:
+    """Threads and files may end that an earlier test of this process had left; none may be added."""
     assert first  # what libraries open once stays open
     before = describe_process()
+    threads, files = set(threading.enumerate()), list_open_files()
     yield
     assert describe_process() == before
+    assert {thread for thread in threading.enumerate() if not thread.name.startswith("pytest_timeout")} <= threads
+    assert list_open_files() <= files
 
 
 def replace_recipe(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import event, given
+from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from overtone.data_prep.audio.waveform import MASTER_RATE, Audio
@@ -229,14 +229,20 @@ LENGTHS = Lengths(target=4.0, shortest=1.5, longest=8.0)
 
 
 def spoiled(left: CutPoint, right: CutPoint, cuts: list[CutPoint], units: list[TextUnit], audio: Audio) -> bool:
-    """Whether the clip between two cuts would be rejected, or would hold speech that its text does not tell."""
+    """True if the rules would reject the clip between two cuts, or if it would contain speech without text."""
     (alone,) = choose_pieces([left, right], units, audio, LENGTHS, score_sentence_end)
     inner = [cut for cut in cuts if left.gap.start < cut.gap.start < right.gap.start]
-    untold = any(one.unit == other.unit for one, other in itertools.pairwise([left, *inner, right]))
+    stretches = [*itertools.pairwise([left, *inner, right])]
     if not alone.text:
         return bool(inner)
     seconds = (alone.stop - alone.start) / SECOND
-    return untold or any(cut.gap.seconds > 1.5 for cut in inner) or not LENGTHS.shortest <= seconds <= LENGTHS.longest
+    speech = sum(Region(one.gap.stop, other.gap.start).seconds for one, other in stretches)
+    return (
+        any(one.unit == other.unit for one, other in stretches)
+        or any(cut.gap.seconds > 1.5 for cut in inner)
+        or not LENGTHS.shortest <= seconds <= LENGTHS.longest
+        or speech < 0.5 * seconds
+    )
 
 
 @st.composite
@@ -252,7 +258,12 @@ def spoken(draw, longest_pause):
     return pairs, now + 0.5, words
 
 
+HALF_A_PAUSE = ([(1.0, 1.5), (2.5, 3.0)], 3.5, [unit("w0", 1.0, 1.5), unit("w1", 2.5, 3.0)])
+"""One clip would be long enough, but more than half of it a pause."""
+
+
 @given(spoken(longest_pause=2.0), st.sets(st.integers(0, 7), max_size=1))
+@example(HALF_A_PAUSE, set())
 def test_no_clip_is_unusable_where_another_division_has_only_usable_ones(case, untold) -> None:
     """Against all divisions that there are, sometimes with a word that the text leaves out."""
     pairs, length, words = case
