@@ -14,6 +14,7 @@ import numpy as np
 
 from overtone.data_prep.alignment.interface import UNALIGNED_SCORE, AlignedUnit, TextAlignment, find_starts
 from overtone.data_prep.audio.waveform import SPEECH_RATE, Samples
+from overtone.data_prep.number_words import spell_numbers
 from overtone.finetune.errors import UserError
 
 NAME = "pocketsphinx"
@@ -36,10 +37,9 @@ PHONES = {
 """Letter → phone, for words outside the dictionary: rough, but their neighbours are aligned with the right stretch."""
 SKIP_PROBABILITY = 0.01
 """Of leaving out a passage of the text: as that of ending the run."""
-DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-SPOKEN = re.compile(r"[a-z]+(?:'[a-z]+)*|\d")
+SPOKEN = re.compile(r"[a-z]+(?:'[a-z]+)*")
 VARIANT = re.compile(r"\(\d+\)$")
-FORM = 2
+FORM = 3
 """Version of the results: increase it when the code gives other scores or times."""
 
 
@@ -125,7 +125,7 @@ class LoadedPocketsphinxAligner:
         spoken: list[tuple[int, str]] = []
         unknown = 0
         for index, word in enumerate(words):
-            entries = [DIGITS[int(part)] if part.isdigit() else part for part in SPOKEN.findall(word.lower().replace("’", "'"))]
+            entries = SPOKEN.findall(spell_numbers(word.lower().replace("’", "'")))
             known = not any(character.isalpha() and not character.isascii() for character in word)
             for entry in entries:
                 if entry in self._guessed or self._decoder.lookup_word(entry) is None:

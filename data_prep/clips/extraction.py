@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
+from overtone.data_prep import number_words
 from overtone.data_prep.audio import bandwidth
 from overtone.data_prep.audio.waveform import MASTER_RATE, Audio, convert_position, encode_flac, fade_edges
-from overtone.data_prep.clips import fingerprints, loudness, measurements, overlapped_speech
+from overtone.data_prep.clips import fingerprints, loudness, measurements, overlapped_speech, speaking_rate
 from overtone.data_prep.manifest import AUTO, Quality
 from overtone.data_prep.recordings.recording_files import RecordingSource
 from overtone.data_prep.recordings.user_transcripts import UserTranscript
@@ -71,7 +72,10 @@ class RecordingLevels(BaseModel):
 @functools.cache
 def compute_code_digests() -> tuple[str, ...]:
     """Digests of the source files that determine the clips: part of the cache key, so that results of other code are not reused."""
-    modules = (clip_segmentation, measurements, overlapped_speech, bandwidth, fingerprints, loudness, sys.modules[__name__])
+    modules = (
+        *(clip_segmentation, measurements, speaking_rate, number_words, overlapped_speech, bandwidth, fingerprints, loudness),
+        sys.modules[__name__],
+    )
     return tuple(files.digest(path) for path in (*(Path(module.__file__ or "") for module in modules), overlapped_speech.WEIGHTS))
 
 
@@ -135,6 +139,7 @@ def write_clips(
     """
     clips, comment = [], make_comment_of_copy(source.path)
     for piece in pieces:
+        spoken = language or _choose_language(piece)
         place = Piece(piece.start + offset, piece.stop + offset, piece.units)
         clip = MeasuredClip(
             id=make_clip_id(source, place),
@@ -142,8 +147,8 @@ def write_clips(
             start=place.start,
             stop=place.stop,
             text=piece.text,
-            language=language or _choose_language(piece),
-            quality=measurements.measure_clip(master.samples, piece, regions, levels.noise).model_copy(
+            language=spoken,
+            quality=measurements.measure_clip(master.samples, piece, regions, levels.noise, spoken).model_copy(
                 update={"bandwidth_hz": levels.bandwidth_hz}
             ),
             gain_db=round(20 * math.log10(levels.gain), 2),

@@ -15,6 +15,7 @@ from overtone.data_prep.audio.librosa_import import import_librosa
 from overtone.data_prep.audio.waveform import MASTER_RATE, Audio, Samples
 from overtone.data_prep.clips import loudness
 from overtone.data_prep.clips.overlapped_speech import measure_overlap
+from overtone.data_prep.clips.speaking_rate import measure_speaking_rate
 from overtone.data_prep.manifest import Quality
 from overtone.data_prep.segmentation.clip_segmentation import Piece, TextUnit
 from overtone.data_prep.segmentation.vad import Region
@@ -54,8 +55,8 @@ def measure_noise_power(samples: Samples, regions: list[Region]) -> float | None
     return float(np.median(power[outside])) if outside.any() else None
 
 
-def measure_clip(samples: Samples, piece: Piece, regions: list[Region], noise: float | None) -> Quality:
-    """Measures of one piece. `samples`: [n], master of the whole recording; `regions`: its speech."""
+def measure_clip(samples: Samples, piece: Piece, regions: list[Region], noise: float | None, language: str) -> Quality:
+    """Measures of one piece in `language`. `samples`: [n], master of the whole recording; `regions`: its speech."""
     clip = samples[piece.start : piece.stop].astype(np.float64)
     inside = _cut_regions(piece.start, piece.stop, regions)
     speech = np.concatenate([samples[part.start : part.stop] for part in inside]) if inside else samples[:0]
@@ -63,7 +64,7 @@ def measure_clip(samples: Samples, piece: Piece, regions: list[Region], noise: f
     scores = [unit.heard for unit in piece.units if unit.heard]
     lufs = loudness.measure_loudness(Audio(samples[piece.start : piece.stop], MASTER_RATE))
     return Quality(
-        chars_per_second=round(len(piece.text) / max(len(speech) / MASTER_RATE, 0.01), 2),
+        chars_per_second=measure_speaking_rate(piece.text, len(speech) / MASTER_RATE, language),
         speech_share=round(len(speech) / max(len(clip), 1), 3),
         peak_dbfs=_compute_decibel(float(np.abs(clip).max(initial=0.0)) ** 2, 1.0),
         clipped_share=round(float((np.abs(clip) >= FULL_SCALE).mean()) if len(clip) else 0.0, 6),

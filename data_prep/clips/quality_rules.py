@@ -14,12 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from overtone.data_prep.clips.speaking_rate import find_plausible_rates
 from overtone.data_prep.manifest import Quality
 from overtone.data_prep.segmentation.clip_segmentation import LEAST_SPEECH_SHARE, LONG_PAUSE_SECONDS, Lengths
 
-CHARACTERS_PER_SECOND = {"chinese": (1.5, 12.0), "japanese": (2.0, 20.0), "korean": (1.5, 15.0)}
-"""Plausible speaking rates (minimum, maximum). In these scripts a syllable is one character; in others it is two or three."""
-OTHER_CHARACTERS_PER_SECOND = (4.0, 30.0)
 PACE_DEVIATIONS = 4.0
 """Allowed distance from the median speaking rate of the speaker, in median absolute deviations."""
 PACE_CLIPS = 8
@@ -113,7 +111,7 @@ def compute_pace_ranges(paces: Iterable[tuple[str, str, float]]) -> dict[tuple[s
     groups: dict[tuple[str, str], list[float]] = defaultdict(list)
     for speaker, language, pace in paces:
         groups[speaker, language].append(pace)
-    return {key: _compute_pace_range(group, _find_possible_pace(key[1])) for key, group in groups.items()}
+    return {key: _compute_pace_range(group, find_plausible_rates(key[1])) for key, group in groups.items()}
 
 
 def _compute_pace_range(paces: Sequence[float], possible: tuple[float, float]) -> tuple[float, float]:
@@ -142,13 +140,9 @@ def _compute_voice_limit(distances: Sequence[float]) -> float:
     return float(max(upper + VOICE_FENCE * (upper - lower), VOICE_SPREAD * median, ROUNDING))
 
 
-def _find_possible_pace(language: str) -> tuple[float, float]:
-    return CHARACTERS_PER_SECOND.get(language, OTHER_CHARACTERS_PER_SECOND)
-
-
 def _compute_relative_pace(clip: Candidate, limit: int) -> float | None:
     """Speaking rate relative to the lower (`limit` 0) or upper (1) end of the usual range."""
-    usual = clip.pace_range or _find_possible_pace(clip.language)
+    usual = clip.pace_range or find_plausible_rates(clip.language)
     return clip.quality.chars_per_second / usual[limit] if clip.text else None
 
 

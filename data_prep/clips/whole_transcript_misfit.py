@@ -12,14 +12,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from overtone.data_prep.number_words import spell_numbers
+
 LEAST_CLIPS = 20
 """Clips below which the misfit of lengths is left to chance."""
 LEAST_SECONDS = 1.0
 """Speech below which a clip is not counted: voice activity detection adds tenths of a second."""
 STEADY_SECONDS = 10.0
 """Speech above which speaking rates do not get steadier."""
-DIGIT_LETTERS, SYLLABLE_LETTERS = 4.0, 2.5
-"""Letters that one digit ("seven", "sept") and one character of a syllabic script count for."""
+SYLLABLE_LETTERS = 2.5
+"""Letters that one character of a syllabic script counts for."""
 SYLLABIC = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL")
 MOST_MISFIT = 0.55
 """Largest misfit of texts that are trusted. Measured on 437 clips of English and French telephone prompts in 17 recordings: correct texts
@@ -28,8 +30,9 @@ LEAST_REPEATS, MOST_STRETCH = 5, 2.0
 
 
 def count_letters(text: str) -> float:
-    """Length of a text as it is spoken, in letters of an alphabet; punctuation and spaces do not count."""
-    return sum(_weigh_character(one) for one in unicodedata.normalize("NFKC", text))
+    """Length of a text as it is spoken, in letters of an alphabet; punctuation and spaces do not count, and numbers count as their English
+    words."""
+    return sum(_weigh_character(one) for one in spell_numbers(unicodedata.normalize("NFKC", text)))
 
 
 def measure_misfit(clips: Sequence[tuple[float, str]]) -> float | None:
@@ -46,8 +49,6 @@ def measure_misfit(clips: Sequence[tuple[float, str]]) -> float | None:
 
 
 def _weigh_character(one: str) -> float:
-    if one.isdigit():
-        return DIGIT_LETTERS
     if not one.isalpha():
         return 0.0
     return SYLLABLE_LETTERS if unicodedata.name(one, "").startswith(SYLLABIC) else 1.0

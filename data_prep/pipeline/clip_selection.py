@@ -21,6 +21,7 @@ from overtone.data_prep.clips.extraction import MeasuredClip
 from overtone.data_prep.clips.fingerprint_matching import FingerprintedClip
 from overtone.data_prep.clips.quality_rules import Candidate, Rule, RuleInput
 from overtone.data_prep.clips.review_decisions import Decision
+from overtone.data_prep.clips.speaking_rate import measure_speaking_rate
 from overtone.data_prep.manifest import ManifestRow, Reject
 from overtone.data_prep.pipeline import transcript_plausibility
 from overtone.data_prep.pipeline.recording_results import PreparedRecording
@@ -212,8 +213,8 @@ def _apply_corrected_text(clip: MeasuredClip, decision: Decision | None) -> Meas
     """The clip with the corrected text of its decision, if any. A piece without a transcript has no audio file and stays as it is."""
     if decision is None or decision.text is None or clip.audio is None:
         return clip
-    speech = max(clip.quality.speech_share * clip.seconds, 0.01)
-    changes = {"chars_per_second": round(len(decision.text) / speech, 2), **dict.fromkeys(WHISPER_MEASURES)}
+    pace = measure_speaking_rate(decision.text, clip.quality.speech_share * clip.seconds, clip.language)
+    changes = {"chars_per_second": pace, **dict.fromkeys(WHISPER_MEASURES)}
     return clip.model_copy(update={"text": decision.text, "quality": clip.quality.model_copy(update=changes)})
 
 

@@ -75,7 +75,7 @@ def clips_of(master: Audio, units: list[TextUnit], regions: list[Region]) -> dic
     cuts = clip_segmentation.find_cuts(units, regions, len(master.samples), whisper_engine.WORD_TOLERANCE)
     pieces = clip_segmentation.choose_pieces(cuts, units, master, Lengths(), clip_segmentation.score_sentence_end)
     floor = measure_noise_power(master.samples, regions)
-    measured = [(piece, measure_clip(master.samples, piece, regions, floor)) for piece in pieces]
+    measured = [(piece, measure_clip(master.samples, piece, regions, floor, "english")) for piece in pieces]
     candidates = [
         Candidate((piece.stop - piece.start) / MASTER_RATE, piece.text, "english", quality, Lengths()) for piece, quality in measured
     ]

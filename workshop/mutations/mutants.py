@@ -698,6 +698,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "clips end inside sentences that would fit into one",
     ),
     Mutant(
+        "data_prep/clips/speaking_rate.py",
+        "spell_numbers(text)",
+        "text",
+        "tests/data_prep/clips/test_speaking_rate.py::test_digits_count_as_the_words_that_are_spoken",
+        "short clips with numbers are rejected as too slow",
+    ),
+    Mutant(
         "data_prep/pipeline/clip_selection.py",
         "if not diarize and found.voice and 0 in of_all:",
         "if not diarize and found.voice:",

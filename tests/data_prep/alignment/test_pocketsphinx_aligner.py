@@ -63,6 +63,12 @@ def test_fillers_and_other_pronunciations_in_the_output_are_no_words() -> None:
     )
 
 
+def test_numbers_are_aligned_as_they_are_spoken() -> None:
+    aligner = pocketsphinx_aligner.LoadedPocketsphinxAligner(ScriptedDecoder("<s>", "press", "forty", "two", "twentieth", "</s>"))
+    found = aligner.align(np.zeros(16000, np.float32), ["Press", "42", "20th"])
+    assert found.words == (AlignedUnit(0, 0.1, 0.2), AlignedUnit(1, 0.2, 0.4), AlignedUnit(2, 0.4, 0.5)) and found.unknown == 0
+
+
 def test_a_hypothesis_without_all_words_is_no_alignment() -> None:
     aligner = pocketsphinx_aligner.LoadedPocketsphinxAligner(ScriptedDecoder("<s>", "read", "[NOISE]", "book"))
     assert aligner.align(np.zeros(16000, np.float32), ["read", "the", "book"]) == TextAlignment(score=UNALIGNED_SCORE)

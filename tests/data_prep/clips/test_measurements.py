@@ -45,7 +45,7 @@ def word(middle: float, text: str = " word") -> TextUnit:
 
 def test_measures_of_a_recording_with_known_levels() -> None:
     samples = recording()
-    quality = measure_clip(samples, piece(), [REGION], measure_noise_power(samples, [REGION]))
+    quality = measure_clip(samples, piece(), [REGION], measure_noise_power(samples, [REGION]), "english")
     assert quality.chars_per_second == 10
     assert quality.speech_share == pytest.approx(2 / 2.3, abs=0.001)
     assert quality.snr_db == pytest.approx(40, abs=0.5)
@@ -68,45 +68,45 @@ def test_the_background_is_what_is_heard_between_the_words_of_a_clip_and_around_
 
 
 def test_measures_that_need_whisper_are_unknown_without_it() -> None:
-    quality = measure_clip(recording(), piece(), [REGION], None)
+    quality = measure_clip(recording(), piece(), [REGION], None, "english")
     unknown = ("avg_logprob", "compression_ratio", "no_speech_prob", "text_complete", "language_prob", "repeated_share")
     assert all(getattr(quality, name) is None for name in (*unknown, "outside_speech_share", "asr_error", "snr_db"))
 
 
 def test_a_cut_inside_speech_has_high_edge_energy() -> None:
     samples = recording()
-    quality = measure_clip(samples, piece(start=1.5), [REGION], measure_noise_power(samples, [REGION]))
+    quality = measure_clip(samples, piece(start=1.5), [REGION], measure_noise_power(samples, [REGION]), "english")
     assert quality.edge_energy_db[0] == pytest.approx(0, abs=1)
     assert quality.edge_energy_db[1] == pytest.approx(-40, abs=1)
 
 
 def test_clipped_samples_are_counted() -> None:
     samples = np.clip(recording(speech=1.0), -1, 1)
-    quality = measure_clip(samples, piece(start=1, stop=3), [REGION], measure_noise_power(samples, [REGION]))
+    quality = measure_clip(samples, piece(start=1, stop=3), [REGION], measure_noise_power(samples, [REGION]), "english")
     assert quality.clipped_share == pytest.approx(0.317, abs=0.01)  # outside one standard deviation
     assert quality.peak_dbfs == 0
 
 
 def test_digital_silence_and_speech_without_a_pause_are_measured() -> None:
     samples = recording(noise=0)
-    quality = measure_clip(samples, piece(), [REGION], measure_noise_power(samples, [REGION]))
+    quality = measure_clip(samples, piece(), [REGION], measure_noise_power(samples, [REGION]), "english")
     assert quality.snr_db == 100
     assert quality.edge_energy_db == (-100, -100)
     everywhere = [Region(0, 4 * SECOND)]
     assert measure_noise_power(samples, everywhere) is None
-    assert measure_clip(samples, piece(), everywhere, None).snr_db is None
+    assert measure_clip(samples, piece(), everywhere, None, "english").snr_db is None
 
 
 def test_the_least_confident_window_determines_the_measures_of_a_clip() -> None:
     unsure = {"avg_logprob": -0.9, "compression_ratio": 2.0, "no_speech_prob": 0.5, "complete": False, "language_prob": 0.6}
-    quality = measure_clip(recording(), piece(heard=(SURE, SURE.model_copy(update=unsure))), [REGION], None)
+    quality = measure_clip(recording(), piece(heard=(SURE, SURE.model_copy(update=unsure))), [REGION], None, "english")
     assert (quality.avg_logprob, quality.compression_ratio, quality.no_speech_prob, quality.text_complete) == (-0.9, 2.0, 0.5, False)
     assert quality.language_prob == 0.6
 
 
 def test_a_failed_transcription_is_part_of_the_measures() -> None:
     failed = TextUnit(text="", start=SECOND, stop=2 * SECOND, error="RuntimeError: no")
-    quality = measure_clip(recording(), Piece(SECOND, 3 * SECOND, (word(2.5), failed)), [REGION], None)
+    quality = measure_clip(recording(), Piece(SECOND, 3 * SECOND, (word(2.5), failed)), [REGION], None, "english")
     assert quality.asr_error == "RuntimeError: no"
 
 
@@ -114,7 +114,7 @@ def test_the_longest_pause_is_the_one_inside() -> None:
     speech = [Region(0, SECOND), Region(2 * SECOND, 3 * SECOND), Region(3 * SECOND + SECOND // 2, 4 * SECOND)]
     assert find_longest_pause(speech) == 1.0
     assert find_longest_pause(speech[:1]) == 0.0
-    found = measure_clip(recording(), Piece(2 * SECOND, 4 * SECOND, (word(3),)), speech, None)
+    found = measure_clip(recording(), Piece(2 * SECOND, 4 * SECOND, (word(3),)), speech, None, "english")
     assert found.longest_pause == 0.5
 
 
