@@ -143,12 +143,13 @@ def measure_repeated_share(text: str) -> float:
 
 
 def measure_outside_speech_share(units: list[TextUnit], regions: list[Region]) -> float | None:
-    """Share of words whose middle is outside speech; None without Whisper word times."""
+    """Share of words whose middle is outside speech; None without Whisper word times. A single one among others does not count: the text is
+    usually right, and only its time is wrong."""
     if not units:
         return None
     middles = [(unit.start + unit.stop) // 2 for unit in units]
     outside = sum(not _cut_regions(middle - WORD_TIME_ERROR, middle + WORD_TIME_ERROR, regions) for middle in middles)
-    return round(outside / len(units), 3)
+    return round(outside / len(units), 3) if outside > 1 or len(units) == 1 else 0.0
 
 
 def _find_repeats(words: list[str], size: int) -> set[int]:

@@ -705,6 +705,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "short clips with numbers are rejected as too slow",
     ),
     Mutant(
+        "data_prep/clips/measurements.py",
+        "if outside > 1 or len(units) == 1 else 0.0",
+        "",
+        "tests/data_prep/clips/test_measurements.py::test_the_share_of_words_outside_speech_is_measured",
+        "a clip of few words is lost by one wrong time of Whisper",
+    ),
+    Mutant(
+        "data_prep/transcription/word_errors.py",
+        'if not is_equal and "".join(own) != "".join(other):',
+        "if not is_equal:",
+        "tests/data_prep/transcription/test_word_errors.py::test_words_that_differ_in_spaces_only_are_equal",
+        "a right text is contradicted by the same words with other spaces",
+    ),
+    Mutant(
+        "data_prep/transcription/word_errors.py",
+        "EDGE_TOLERANCE = MASTER_RATE * 2 // 5",
+        "EDGE_TOLERANCE = 0",
+        "tests/data_prep/transcription/test_word_errors.py::test_a_word_at_an_edge_counts_only_if_it_is_in_the_text",
+        "a right text is contradicted by a word of the neighbouring clip",
+    ),
+    Mutant(
         "data_prep/pipeline/clip_selection.py",
         "if not diarize and found.voice and 0 in of_all:",
         "if not diarize and found.voice:",

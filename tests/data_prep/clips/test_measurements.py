@@ -160,6 +160,8 @@ def test_the_share_of_words_outside_speech_is_measured() -> None:
     assert measure_outside_speech_share([word(1.5), word(3.5), word(4.0), word(5.5)], speech) == 0.5
     assert measure_outside_speech_share([word(2.15)], speech) == 0, "within the error of Whisper's times"
     assert measure_outside_speech_share([word(1.5)], []) == 1
+    assert measure_outside_speech_share([word(1.5), word(3.5), word(5.5)], speech) == 0, "one wrong time among right ones"
+    assert measure_outside_speech_share([word(3.5), word(4.0)], speech) == 1
     assert measure_outside_speech_share([], speech) is None
 
 
