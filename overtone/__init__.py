@@ -6,24 +6,29 @@ The functions here do what the commands do. Each loads what it needs when it is 
 __version__ = "0.1.0"
 
 from overtone.dataset_preparation import ChatDataset, EncodedDataset, VoiceDataset, add_codes, prepare_chats, prepare_voice, write_report
+from overtone.evaluation import VoiceEvaluation, evaluate
 from overtone.exporting import export
 from overtone.finetune.errors import UserError
 from overtone.loading import ChatModel, ChatReply, Speech, VoiceModel, load_chat, load_voice
 from overtone.planning import TrainingPlan, plan
+from overtone.selection import CheckpointSelection, select
 from overtone.training import TrainingRun, open_run, train
 
 __all__ = [
     "ChatDataset",
     "ChatModel",
     "ChatReply",
+    "CheckpointSelection",
     "EncodedDataset",
     "Speech",
     "TrainingPlan",
     "TrainingRun",
     "UserError",
     "VoiceDataset",
+    "VoiceEvaluation",
     "VoiceModel",
     "add_codes",
+    "evaluate",
     "export",
     "load_chat",
     "load_voice",
@@ -31,6 +36,7 @@ __all__ = [
     "plan",
     "prepare_chats",
     "prepare_voice",
+    "select",
     "train",
     "write_report",
 ]

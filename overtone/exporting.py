@@ -33,7 +33,7 @@ def export(
         run: a run, or the folder of a run or of one of its checkpoints.
         to: the folder to create.
         step: of the checkpoint, such as `run.best`; by default the newest.
-        best: export the checkpoint at the strength that the command `overtone select` has chosen.
+        best: export the checkpoint at the strength that `overtone.select` has chosen.
         strength: scale the update of the training: 0 is the base, 1 (default) the trained model, up to 2.
         format: one of the recipe's formats, by default its first; for `voice_clone`, `custom_voice` (named speakers) or `base` (to train
             on).

@@ -11,9 +11,10 @@ import argparse
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from overtone.finetune.errors import UserError, format_count
 from overtone.finetune.ray_cluster import cluster_checks, cluster_connection
@@ -49,8 +50,18 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check_engine_options(args: argparse.Namespace) -> None:
-    """Raise `UserError` for invalid combinations of the engine's options."""
+@dataclass(frozen=True)
+class GenerationEngine:
+    """Where to generate; the fields are the options of `add_engine_options`."""
+
+    engine: Literal["local", "ray"] = "local"
+    workers: int | None = None
+    gpus_per_worker: float | None = None
+    ray_address: str | None = None
+
+
+def read_engine(args: argparse.Namespace) -> GenerationEngine:
+    """The engine on the command line. Raises `UserError` for invalid combinations of its options."""
     given = [name for name in ("workers", "gpus_per_worker", "ray_address") if getattr(args, name) is not None]
     if args.engine == "local" and given:
         raise UserError(f"--{given[0].replace('_', '-')} needs --engine ray")
@@ -58,21 +69,22 @@ def check_engine_options(args: argparse.Namespace) -> None:
         raise UserError(f"--workers {args.workers}: must be at least 1")
     if args.gpus_per_worker is not None and not 0 <= args.gpus_per_worker < float("inf"):
         raise UserError(f"--gpus-per-worker {args.gpus_per_worker:g}: must not be negative")
+    return GenerationEngine(args.engine, args.workers, args.gpus_per_worker, args.ray_address)
 
 
 @contextlib.contextmanager
-def open_engine(args: argparse.Namespace, shared: Path, needed: Sequence[Path | None]) -> Iterator[RayWorkers | None]:
+def open_engine(engine: GenerationEngine, shared: Path, needed: Sequence[Path | None]) -> Iterator[RayWorkers | None]:
     """Connect to the cluster, if one is requested, before anything is loaded; None: this process generates. All machines must see files
     written to `shared`, and must have the `needed` ones. Raises `UserError`."""
-    if args.engine == "local":
+    if engine.engine == "local":
         yield None
         return
     from overtone.data_prep.parallel import ray_pool
 
     there = [*dict.fromkeys(path.absolute() for path in (Path.cwd(), *needed) if path is not None)]
-    with cluster_connection.connect(args.ray_address):
-        gpus = float(cluster_checks.has_resource("GPU")) if args.gpus_per_worker is None else args.gpus_per_worker
-        with ray_pool.claim_workers(args.workers, gpus, shared.absolute(), there) as remote:
+    with cluster_connection.connect(engine.ray_address):
+        gpus = float(cluster_checks.has_resource("GPU")) if engine.gpus_per_worker is None else engine.gpus_per_worker
+        with ray_pool.claim_workers(engine.workers, gpus, shared.absolute(), there) as remote:
             yield remote
 
 

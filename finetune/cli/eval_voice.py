@@ -10,7 +10,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from overtone.finetune.cli.generate import (
-    ModelArguments,
     ensure_exported,
     find_model,
     find_recipe_name,
@@ -33,24 +32,35 @@ def run(argv: list[str]) -> int:
     if given is None:
         return 0
     model = given.models[-1]
-    folder, name = find_evaluated(model, given)
+    folder, name = find_evaluated(model, given.recipe, given.rest)
     evaluate = load_inference(find_recipe(name)).evaluate
     if evaluate is None:
-        raise UserError(f"--model {model}: the recipe {name} has no evaluation of voices")
+        raise UserError(explain_no_evaluation(model, name))
     announce_torch(f"the model {model}")
-    if given.strength is not None:
-        folder = ensure_exported(locate_model(folder), name, given.strength)
-    return evaluate(folder, given.rest)
+    return evaluate(export_at_strength(folder, name, given.strength), given.rest)
 
 
-def find_evaluated(model: str, given: ModelArguments) -> tuple[Path, str]:
-    """The folder of a run, a checkpoint or an exported model, and its recipe. Raises `UserError` if there is none."""
+def find_evaluated(model: str, recipe: str | None, rest: list[str]) -> tuple[Path, str]:
+    """The folder of a run, a checkpoint or an exported model, and its recipe. Raises `UserError` if there is none. `rest`: as for
+    `generate.find_model`."""
     folder = Path(model)
     if not folder.is_dir() or (folder / CARD).is_file():
-        return find_model(model, given.recipe, given.rest)
-    if given.recipe is not None:
-        return folder, given.recipe
+        return find_model(model, recipe, rest)
+    if recipe is not None:
+        return folder, recipe
     announce_torch(f"the model {model}")
     from overtone.finetune.checkpointing import checkpoint
 
     return folder, find_recipe_name(checkpoint.find(folder), None)
+
+
+def export_at_strength(folder: Path, recipe: str, strength: float | None) -> Path:
+    """The export of a run or a checkpoint at a strength; without one, the folder as it is, whose checkpoints are evaluated."""
+    return folder if strength is None else ensure_exported(locate_model(folder), recipe, strength)
+
+
+def explain_no_evaluation(model: str, recipe: str) -> str:
+    """The error for a model that does not speak."""
+    return (
+        f"--model {model}: the recipe {recipe} has no evaluation of voices; train with data.val, which evaluates at every eval.every steps"
+    )

@@ -33,6 +33,17 @@ def run(argv: list[str]) -> int:
             return 0
         raise UserError("which run? give its folder first: `overtone select RUN …`")
     run_dir, rest = Path(rest[0]), rest[1:]
+    name = find_recipe_of_run(run_dir, given)
+    select = load_inference(find_recipe(name)).select
+    code = select_by_evaluation(run_dir, name, rest) if select is None else select(run_dir, rest)
+    if code == 0 and not {"-h", "--help"} & set(rest):
+        words = [run_dir, "--best", "--to", exported_folder(run_dir), *recipe_arguments(name)]
+        print_line(f"next: {overtone_command('export', *words)}")
+    return code
+
+
+def find_recipe_of_run(run_dir: Path, given: str | None) -> str:
+    """The recipe of a run, or the `given` one. Raises `UserError` if there is no run, or no valid checkpoint in it."""
     check_run_exists(run_dir)
     if not (run_dir / CHECKPOINTS).is_dir():
         raise UserError(f"{run_dir} is not the folder of a run: it contains no {CHECKPOINTS}/; an export has nothing to choose from")
@@ -40,13 +51,7 @@ def run(argv: list[str]) -> int:
     from overtone.finetune.checkpointing import checkpoint
 
     newest = checkpoint.find(run_dir)
-    name = choose_recipe(newest / "state.json", checkpoint.read_state(newest)["recipe"], given)
-    select = load_inference(find_recipe(name)).select
-    code = select_by_evaluation(run_dir, name, rest) if select is None else select(run_dir, rest)
-    if code == 0 and not {"-h", "--help"} & set(rest):
-        words = [run_dir, "--best", "--to", exported_folder(run_dir), *recipe_arguments(name)]
-        print_line(f"next: {overtone_command('export', *words)}")
-    return code
+    return choose_recipe(newest / "state.json", checkpoint.read_state(newest)["recipe"], given)
 
 
 def take_recipe(argv: list[str]) -> tuple[str | None, list[str]]:
@@ -61,39 +66,18 @@ def take_recipe(argv: list[str]) -> tuple[str | None, list[str]]:
 
 
 def select_by_evaluation(run_dir: Path, recipe: str, rest: list[str]) -> int:
-    """Choose the checkpoint with the best evaluation by the run's own `checkpoint.best_by`. Raises `UserError` if none was evaluated."""
+    """Select the checkpoint with the best evaluation, and print the values. Raises `UserError` for further arguments."""
     if {"-h", "--help"} & set(rest):
         print_line(f"the recipe {recipe} has no options for `select`: the best evaluation (`checkpoint.best_by`) decides")
         return 0
     if rest:
-        raise UserError(f"{rest[0]}: the recipe {recipe} generates nothing for `select`; its checkpoints are compared by their evaluations")
-    from overtone.finetune.checkpointing import checkpoint, sample_measurement_records
-    from overtone.finetune.checkpointing.retention import BestBy, choose_best, is_comparable
-    from overtone.finetune.exporting import selection_record
+        raise UserError(f"{rest[0]}: {explain_unused_option(recipe)}")
+    from overtone.finetune.exporting import evaluation_selection
 
-    found, notes = selection_record.find_candidates(run_dir)
-    every = {path.name: checkpoint.read_state(path) for path in found}
-    newest = every[found[-1].name]
-    best_by = BestBy.parse(newest["best_by"])
-    if best_by.is_sampled:
-        every = sample_measurement_records.add_measurements(every, run_dir, newest["sampling"])
-    states = {name: state for name, state in every.items() if is_comparable(state, newest, best_by)}
-    other_rows = f"was evaluated on other validation rows than {found[-1].name} and was not considered"
-    notes += [f"{name} {other_rows}" for name in every if name not in states]
-    values = {name: best_by.rank(score) for name, state in states.items() if (score := best_by.score(state)) is not None}
-    name = choose_best(states, best_by)
-    if name is None:
-        raise UserError(
-            f"{run_dir}: none of {len(states)} checkpoints was evaluated by {best_by.metric} at its step; train with data.val, and with "
-            "eval.every at the steps of checkpoint.every"
-        )
-    for step, value in values.items():
-        print_line(f"{'*' if step == name else ' '} {step}  {best_by.metric} {value:.6g}")
-    notes += [f"{one} has no evaluation by {best_by.metric} at its step and was not considered" for one in states if one not in values]
-    for note in notes:
-        print_line(f"note: {note}")
-    reason = f"{name} has the {best_by.describe()} of {len(values)} evaluated checkpoints: {values[name]:.6g}"
-    record = {"method": f"checkpoint.best_by: {' '.join(best_by.describe().split())}", "values": values, "notes": notes}
-    selection_record.write_selection(run_dir, checkpoint.folder_of(run_dir) / name, 1.0, reason, record)
-    print_line(f"selected: {reason}")
+    print_line(evaluation_selection.select_by_evaluation(run_dir).render_report())
     return 0
+
+
+def explain_unused_option(recipe: str) -> str:
+    """Why an option of a selection by generated output has no use."""
+    return f"the recipe {recipe} generates nothing for `select`; its checkpoints are compared by their evaluations"

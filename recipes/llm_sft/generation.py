@@ -30,7 +30,7 @@ from overtone.recipes.language.dropped_content import find_dropped
 from overtone.recipes.language.model_loading import load_for_generation
 from overtone.recipes.language.stop_tokens import find_stop_ids
 from overtone.recipes.language.text_generator import AnswerSettings
-from overtone.recipes.ray_generation import check_engine_options, explain_failures, open_engine, run_batches
+from overtone.recipes.ray_generation import GenerationEngine, explain_failures, open_engine, read_engine, run_batches
 
 from .cli_arguments import make_generate_parser
 
@@ -78,8 +78,8 @@ class GeneratedAnswer:
 def generate(folder: Path, argv: list[str]) -> int:
     """Body of the verb: check the arguments, load the model, print the answers. Raises `UserError` for a prompt that cannot be answered."""
     arguments = parse_arguments(make_generate_parser(), argv)
-    check_engine_options(arguments)
-    if arguments.engine == "ray" and arguments.prompt_file is None:
+    engine = read_engine(arguments)
+    if engine.engine == "ray" and arguments.prompt_file is None:
         raise UserError("--engine ray answers a file of prompts; give --prompt-file FILE instead of --prompt, or remove --engine")
     decoding = make_decoding(arguments)
     prompts = read_prompts(arguments)
@@ -88,9 +88,9 @@ def generate(folder: Path, argv: list[str]) -> int:
     tokenized = [tokenize_prompt(row, loaded.tokenizer) for row in rows]
     for ids in tokenized:  # all before the first answer, because an error after an hour of answers would come late
         check_length(ids, loaded)
-    if arguments.engine == "ray":
+    if engine.engine == "ray":
         del loaded  # its memory is for the workers
-        return print_distributed_answers(folder, tokenized, decoding, arguments)
+        return print_distributed_answers(folder, tokenized, decoding, arguments.seed, engine)
     for number, ids in enumerate(tokenized):
         print_answer(number, len(tokenized), answer_prompt(loaded, decoding, arguments.seed, (number, ids)), decoding)
     return 0
@@ -117,7 +117,7 @@ def print_answer(number: int, count: int, answer: GeneratedAnswer, decoding: Dec
         print_diagnostic(f"(cut off after {decoding.tokens} tokens, or at the model's last position, before the answer ended)")
 
 
-def print_distributed_answers(folder: Path, tokenized: list[list[int]], decoding: Decoding, arguments: argparse.Namespace) -> int:
+def print_distributed_answers(folder: Path, tokenized: list[list[int]], decoding: Decoding, seed: int, engine: GenerationEngine) -> int:
     """Print the answers of a Ray cluster's workers in the order of the prompts, as this process would; returns the exit code. Raises
     `UserError` at the end if prompts have failed."""
     from overtone.data_prep.parallel.process_pool import Failure
@@ -127,9 +127,9 @@ def print_distributed_answers(folder: Path, tokenized: list[list[int]], decoding
     printed, failures, out = 0, list[str](), sys.stdout
     try:
         # Ray prints messages about its workers to the standard output, among the answers.
-        with contextlib.redirect_stdout(sys.stderr), open_engine(arguments, shared, [folder]) as remote:
+        with contextlib.redirect_stdout(sys.stderr), open_engine(engine, shared, [folder]) as remote:
             assert remote is not None
-            for index, answer in run_batches(prompts, partial(open_model, folder, decoding, arguments.seed), remote):
+            for index, answer in run_batches(prompts, partial(open_model, folder, decoding, seed), remote):
                 found[index] = answer
                 while printed in found:
                     ready = found.pop(printed)

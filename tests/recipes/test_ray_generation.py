@@ -16,7 +16,7 @@ import torch
 from overtone.data_prep.parallel import ray_pool
 from overtone.data_prep.parallel.ray_pool import RayWorkers
 from overtone.finetune.errors import UserError
-from overtone.recipes.ray_generation import add_engine_options, check_engine_options, explain_failures, open_engine, run_batches
+from overtone.recipes.ray_generation import add_engine_options, explain_failures, open_engine, read_engine, run_batches
 
 
 def parsed(*argv: str) -> argparse.Namespace:
@@ -38,18 +38,17 @@ def parsed(*argv: str) -> argparse.Namespace:
 )
 def test_options_that_do_not_fit_are_refused(argv: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        check_engine_options(parsed(*argv))
+        read_engine(parsed(*argv))
 
 
 def test_without_a_cluster_this_process_generates(tmp_path: Path) -> None:
-    check_engine_options(parsed())
-    with open_engine(parsed(), tmp_path, [tmp_path / "gone"]) as remote:
+    with open_engine(read_engine(parsed()), tmp_path, [tmp_path / "gone"]) as remote:
         assert remote is None and not [*tmp_path.iterdir()]
 
 
 def test_a_missing_cluster_is_an_error_before_anything_is_loaded(tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    options = parsed("--engine", "ray", "--ray-address", "127.0.0.1:1")
+    options = read_engine(parsed("--engine", "ray", "--ray-address", "127.0.0.1:1"))
     with pytest.raises(UserError, match=r"no Ray cluster at 127.0.0.1:1"), open_engine(options, tmp_path, []):
         raise AssertionError("it was opened")
 

@@ -2318,10 +2318,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "a transcript that lacks a part counts, since the rest of it is probable",
     ),
     Mutant(
-        "recipes/speech/cli/select_voice.py",
-        "    chosen |= intelligibility.describe_retry(args.asr)\n",
+        "recipes/speech/selection/voice_selection.py",
+        "        **intelligibility.describe_retry(options.asr),\n",
         "",
-        "tests/recipes/speech/cli/test_select_voice.py::test_measures_of_the_demo_s_whisper_are_not_mixed_with_those_before_its_retry",
+        "tests/recipes/speech/selection/test_voice_selection.py::test_measures_of_the_demo_s_whisper_are_not_mixed_with_those_before_its_retry",
         "select compares measures from before and after a change of the recognizer",
     ),
     Mutant(

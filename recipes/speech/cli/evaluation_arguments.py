@@ -1,31 +1,19 @@
-"""Arguments of `eval-voice`, and the checks that its own evaluation and published protocols share."""
+"""Arguments of `eval-voice`."""
 
 from __future__ import annotations
 
 import argparse
-import itertools
-import re
-from collections.abc import Sequence
 from pathlib import Path
 
-from overtone.data_prep.audio_codecs.interface import SpeakerEncoder, UnsupportedModelError
-from overtone.data_prep.audio_codecs.selection import open_speaker_encoder
 from overtone.finetune.argument_parsing import parse_arguments
 from overtone.finetune.errors import UserError
-from overtone.finetune.storage.hub_download import commit_of
-from overtone.recipes.ray_generation import add_engine_options, check_engine_options
-from overtone.recipes.speech.evaluation import systems
-from overtone.recipes.speech.evaluation.systems import System
-from overtone.recipes.speech.interface import SpeechRecipe
+from overtone.recipes.ray_generation import add_engine_options, read_engine
+from overtone.recipes.speech.evaluation.evaluation_folder import SEED_TTS_EVAL
 
 ABOUT = """Evaluate a voice: intelligibility, speaker similarity, speaking rate, unended speech; and whether training improved them.
 
 overtone eval-voice --model exports/me --data data/me/val.jsonl --asr small --base BASE_FOLDER --seen data/me/train.jsonl
 """
-SEED_TTS_EVAL = "seed-tts-eval"
-JSON, MARKDOWN, PAGE, CLIPS = "evaluation.json", "evaluation.md", "evaluation.html", "clips"
-OWN = re.compile(r"(evaluation|seed-tts-eval)\.(json|md|html)|clips|scores|export-\d+|\..*")
-"""Names of everything that an evaluation writes into its folder, temporary files included."""
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -71,7 +59,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     options = add_protocol_arguments(parser)
     add_engine_options(parser)
     args = parse_arguments(parser, argv)
-    check_engine_options(args)
+    read_engine(args)
     given = [option for option in options if getattr(args, option.dest) != option.default]
     if args.protocol is None and given:
         raise UserError(f"{given[0].option_strings[0]} is an option of a protocol; add --protocol {SEED_TTS_EVAL}, or remove it")
@@ -106,71 +94,3 @@ def add_protocol_arguments(parser: argparse.ArgumentParser) -> list[argparse.Act
         ),
         group.add_argument("--dnsmos", action="store_true", help="also predict ratings by DNSMOS, with the networks of speechmos"),
     ]
-
-
-def check_numbers(args: argparse.Namespace) -> None:
-    """Raise `UserError` for a number that is too small, and for a reference clip that is missing."""
-    for name, least in (("limit", 1), ("batch", 1)):
-        value = getattr(args, name)
-        if value is not None and value < least:
-            raise UserError(f"--{name} {value}: must be at least {least}")
-    if args.max_seconds <= 0:
-        raise UserError(f"--max-seconds {args.max_seconds:g}: must be more than 0")
-    if args.reference is not None and not args.reference.is_file():
-        raise UserError(f"--reference {args.reference}: no such file")
-
-
-def choose_out(model: Path, out: Path | None) -> Path:
-    """`--out`, or by default the first folder beside the model that holds no complete evaluation, so that none is ever replaced."""
-    if out is not None:
-        return out
-    first = default_out(model)
-    names = (first if number == 1 else first.with_name(f"{first.name}-{number}") for number in itertools.count(1))
-    return next(folder for folder in names if find_result(folder) is None and not find_others(folder))
-
-
-def default_out(model: Path) -> Path:
-    """Inside a run; beside an exported model, which is published as it is; in the working folder for a model of the hub's cache."""
-    if commit_of(model) is not None:
-        return Path("evaluation")
-    if systems.is_run(model):
-        run = model.parent.parent if model.parent.name == "checkpoints" else model
-        return run / "evaluation"
-    return model.absolute().with_name(f"{model.absolute().name}-evaluation")
-
-
-def check_out(out: Path, with_clips: bool = False) -> None:
-    """Raise `UserError` for a folder with files that no evaluation wrote, or with a complete evaluation; one that was killed is continued
-    from its beginning. `with_clips`: the clips of a complete evaluation are needed."""
-    if others := find_others(out):
-        raise UserError(f"--out {out}: contains files that are not of an evaluation ({others[0]}); choose another folder")
-    result = find_result(out)
-    if result is not None and not with_clips:
-        raise UserError(f"--out {out}: contains an evaluation ({result.name}); choose another folder, or remove this one")
-
-
-def find_others(out: Path) -> list[str]:
-    """Names in a folder of files that no evaluation writes."""
-    return [path.name for path in (out.iterdir() if out.is_dir() else [out] if out.exists() else []) if not OWN.fullmatch(path.name)]
-
-
-def find_result(out: Path) -> Path | None:
-    """The result of a complete evaluation in a folder; None without one."""
-    return next((path for path in (out / JSON, out / f"{SEED_TTS_EVAL}.json") if path.exists()), None)
-
-
-def find_encoder(recipe: SpeechRecipe, speaking: Sequence[System]) -> tuple[SpeakerEncoder | None, list[str]]:
-    """The speaker encoder of a base model, or None; and if there is none, a note with the reason. Raises `UserError` if its weights are
-    damaged."""
-    reasons = []
-    for system in reversed(speaking):  # the base of --base is last
-        try:
-            folder = systems.find_encoder_folder(recipe, system)
-        except UserError as error:
-            reasons.append(str(error))
-            continue
-        try:
-            return open_speaker_encoder(str(folder), "--base" if system.way == "cloned" else f"base of {system.name}"), []
-        except UnsupportedModelError as error:  # but damaged weights end the evaluation, since the user expects this similarity
-            reasons.append(str(error))
-    return None, [f"Similarity by the model's own encoder was not measured: {reasons[-1]}"]

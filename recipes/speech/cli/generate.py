@@ -21,7 +21,8 @@ from overtone.finetune.errors import UserError, format_count
 from overtone.finetune.storage import files
 from overtone.finetune.storage.synthetic_audio_mark import SyntheticMark, read_synthetic_mark
 from overtone.finetune.terminal import is_terminal, print_diagnostic, print_line
-from overtone.recipes.ray_generation import add_engine_options, check_engine_options, open_engine
+from overtone.recipes.ray_generation import add_engine_options, open_engine, read_engine
+from overtone.recipes.speech import text_inputs
 from overtone.recipes.speech.batch_synthesis import speak_batches
 from overtone.recipes.speech.interface import SpeechRecipe, SpeechRequest, SpeechResult, SpeechSampling, Voice, VoiceFolder
 from overtone.recipes.speech.marked_audio_encoding import encode_marked_wav, encode_pcm, wav_header
@@ -29,10 +30,10 @@ from overtone.recipes.speech.model_fingerprint import compute_model_key
 from overtone.recipes.speech.passages import join_results, split_request
 from overtone.recipes.speech.sampling_settings import SamplingScheme, check_numbers
 from overtone.recipes.speech.spoken_text import SpokenText, describe_total
+from overtone.recipes.speech.text_inputs import TextLine
 from overtone.recipes.speech.text_speech import PreparedText, prepare_text, speak_passages, stream_passages
 
-from . import synthesis_manifest, text_inputs
-from .text_inputs import TextLine
+from . import synthesis_manifest
 
 STDIN = "-"
 STDOUT = Path("-")
@@ -80,7 +81,7 @@ class GenerateCommand:
         args.out = args.out or Path("speech.wav" if args.text_file is None else "wavs")
         own = {name: value for name in self.scheme.help if (value := getattr(args, name)) is not None}
         check_numbers({"batch": args.batch, "seed": args.seed, "max_seconds": args.max_seconds, **own})
-        check_engine_options(args)
+        read_engine(args)
         if args.engine != "local" and args.text_file is None:
             raise UserError("--engine ray generates a file of texts; give --text-file FILE instead of --text, or remove --engine")
         return args
@@ -259,7 +260,7 @@ def speak_lines(
     requests = [[request for _, _, request in now] for now in batches]
     needed = [exported.folder, *(line.request.reference for line in missing)]
     with (
-        open_engine(args, args.out, needed) as remote,
+        open_engine(read_engine(args), args.out, needed) as remote,
         closing(speak_batches(inspect, exported.folder, requests, sampling, remote)) as spoken,
         tqdm(total=len(missing), unit="text", disable=not is_terminal(sys.stderr)) as bar,
     ):

@@ -26,9 +26,9 @@ from overtone.finetune.storage.model_resolver import resolve_model
 from overtone.finetune.storage.strict_json import first_line
 from overtone.finetune.storage.text_lines import read_lines
 from overtone.finetune.terminal import print_line
-from overtone.recipes.ray_generation import open_engine
-from overtone.recipes.speech.cli.evaluation_arguments import CLIPS, SEED_TTS_EVAL, check_numbers, check_out, find_encoder
+from overtone.recipes.ray_generation import open_engine, read_engine
 from overtone.recipes.speech.evaluation import evaluation_items, intelligibility, scoring, systems
+from overtone.recipes.speech.evaluation.evaluation_folder import CLIPS, SEED_TTS_EVAL, check_out, choose_out
 from overtone.recipes.speech.evaluation.evaluation_items import Item
 from overtone.recipes.speech.evaluation.metric_aggregation import ScoredClip
 from overtone.recipes.speech.evaluation.seed_tts_eval import average_similarity, report, whisper_recognizer
@@ -37,6 +37,7 @@ from overtone.recipes.speech.evaluation.seed_tts_eval.report import ProtocolRepo
 from overtone.recipes.speech.evaluation.seed_tts_eval.whisper_recognizer import RecognizerFolder
 from overtone.recipes.speech.evaluation.seed_tts_eval.word_error_rate import UtteranceErrors, count_utterance_errors
 from overtone.recipes.speech.evaluation.systems import System, Take
+from overtone.recipes.speech.evaluation.voice_evaluation import check_numbers
 from overtone.recipes.speech.interface import SpeechRecipe, SpeechSampling
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class ProtocolPlan:
 
 def evaluate_by_protocol(recipe: SpeechRecipe, model: Path, args: argparse.Namespace) -> int:
     """Body of the verb. Raises `UserError` for what cannot be evaluated, before any model is loaded."""
+    args.out = choose_out(model, args.out)
     plan = make_plan(recipe, model, args)
     found = rescore_plan(plan) if args.protocol_transcripts is not None else run_plan(plan)
     write_documents(found, args.out)
@@ -86,7 +88,7 @@ def make_plan(recipe: SpeechRecipe, model: Path, args: argparse.Namespace) -> Pr
     unused = next((name for name in WITHOUT_MEANING if getattr(args, name)), None)
     if unused is not None:
         raise UserError(f"--{unused} has no effect with --protocol {SEED_TTS_EVAL}; remove it")
-    check_numbers(args)
+    check_numbers(args.limit, args.batch, args.max_seconds, args.reference)
     check_out(args.out, with_clips=args.protocol_transcripts is not None)
     prompts = read_prompts(args.data, args.protocol_language)
     chosen: list[Prompt] = evaluation_items.pick_evenly(prompts, len(prompts) if args.limit is None else args.limit)
@@ -172,14 +174,16 @@ def run_plan(plan: ProtocolPlan) -> ProtocolReport:
     speaker_model = args.speaker_model
     if speaker_model is None and resemblyzer_encoder.find_weights() is not None:
         speaker_model = resemblyzer_encoder.NAME
-    encoders = scoring.load_encoders(find_encoder(plan.recipe, plan.systems)[0], speaker_model)
+    encoders = scoring.load_encoders(systems.find_encoder(plan.recipe, plan.systems)[0], speaker_model)
     models = scoring.load_scoring_models(items, encoders, args.asr)
     score = load_scorer(plan)  # first, so that a problem shows before hours of generation
     for leftover in [args.out / CLIPS, *args.out.glob("export-*")]:
         if leftover.exists():
             files.discard(leftover)
     scores: dict[str, ProtocolScores] = {}
-    with open_engine(args, args.out, [system.folder for system in plan.systems] + [item.reference for item in items]) as remote:
+    with open_engine(
+        read_engine(args), args.out, [system.folder for system in plan.systems] + [item.reference for item in items]
+    ) as remote:
         takes = {system.name: speak_all(system, plan, items, remote) for system in plan.systems}
     for system in plan.systems:
         scores[system.name] = score(system, [scoring.score(take, models, None) for take in takes[system.name]])

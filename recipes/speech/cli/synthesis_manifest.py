@@ -17,8 +17,7 @@ from overtone.finetune.storage.synthetic_audio_mark import SyntheticMark
 from overtone.finetune.storage.text_lines import read_lines
 from overtone.recipes.speech.interface import SpeechRequest, SpeechResult, SpeechSampling
 from overtone.recipes.speech.marked_audio_encoding import encode_marked_wav
-
-from .text_inputs import TextLine
+from overtone.recipes.speech.text_inputs import TextLine
 
 MANIFEST = "manifest.jsonl"
 

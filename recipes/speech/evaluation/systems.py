@@ -14,6 +14,8 @@ import numpy as np
 import soxr
 
 from overtone.data_prep.audio.waveform import MASTER_RATE
+from overtone.data_prep.audio_codecs.interface import SpeakerEncoder, UnsupportedModelError
+from overtone.data_prep.audio_codecs.selection import open_speaker_encoder
 from overtone.finetune.checkpointing import checkpoint
 from overtone.finetune.errors import UserError
 from overtone.finetune.exporting import export
@@ -190,6 +192,23 @@ def find_encoder_folder(recipe: SpeechRecipe, system: System) -> Path:
         return loading.resolve_source(locate_base(system.folder, str(base["source"])), base["revision"], option="its base")
     except (UserError, KeyError, TypeError) as error:
         raise UserError(f"{system.folder}: the base in {CARD} cannot be used ({error}); give --base FOLDER") from None
+
+
+def find_encoder(recipe: SpeechRecipe, speaking: Sequence[System]) -> tuple[SpeakerEncoder | None, list[str]]:
+    """The speaker encoder of a base model, or None; and if there is none, a note with the reason. Raises `UserError` if its weights are
+    damaged."""
+    reasons = []
+    for system in reversed(speaking):  # the base of --base is last
+        try:
+            folder = find_encoder_folder(recipe, system)
+        except UserError as error:
+            reasons.append(str(error))
+            continue
+        try:
+            return open_speaker_encoder(str(folder), "--base" if system.way == "cloned" else f"base of {system.name}"), []
+        except UnsupportedModelError as error:  # but damaged weights end the evaluation, since the user expects this similarity
+            reasons.append(str(error))
+    return None, [f"Similarity by the model's own encoder was not measured: {reasons[-1]}"]
 
 
 def list_checkpoints(run: Path, steps: str | None) -> list[Path]:

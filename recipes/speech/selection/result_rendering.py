@@ -129,6 +129,12 @@ def render_table(result: SelectionResult) -> str:
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
 
 
+def render_report(result: SelectionResult) -> str:
+    """The table, the notes and the reason, for a terminal."""
+    notes = [f"note: {note}" for note in [*result.notes, CAUTION]]
+    return "\n".join([render_table(result), *notes, f"selected: {explain_choice(result.decision)}"])
+
+
 def build_record(result: SelectionResult) -> dict[str, Any]:
     """Everything for selection.json, besides the choice."""
     rows = []

@@ -13,8 +13,8 @@ from overtone.data_prep.audio.waveform import MASTER_RATE, Audio, encode_flac
 from overtone.data_prep.audio_codecs.selection import open_codec
 from overtone.data_prep.manifest import read_lines
 from overtone.finetune.storage import files
-from overtone.recipes.speech.cli.evaluation_arguments import CLIPS, JSON
 from overtone.recipes.speech.evaluation import intelligibility
+from overtone.recipes.speech.evaluation.evaluation_folder import CLIPS, JSON
 from overtone.recipes.speech.evaluation.scoring import read_clip
 from overtone.recipes.speech.evaluation.systems import RECORDINGS, slug
 

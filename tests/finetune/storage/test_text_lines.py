@@ -19,7 +19,8 @@ from overtone.data_prep.recordings.invisible_characters import remove_invisible
 from overtone.finetune.data.index_building import Measured, blocks_of, scan_block
 from overtone.finetune.storage import files, strict_json
 from overtone.finetune.storage.text_lines import read_lines, split_lines
-from overtone.recipes.speech.cli import synthesis_manifest, text_inputs
+from overtone.recipes.speech import text_inputs
+from overtone.recipes.speech.cli import synthesis_manifest
 from overtone.recipes.speech.interface import SpeechRequest
 from overtone.recipes.speech.serving import blind_trials
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from overtone.finetune.__main__ import main
-from overtone.recipes.speech.cli import evaluate
+from overtone.recipes.speech.evaluation import voice_evaluation
 from overtone.recipes.speech.serving import serve_command
 from tests import loopback
 from tests.finetune import fake_hub
@@ -62,7 +62,7 @@ def test_serve_and_eval_voice_take_names_for_model_and_base(
     assert main(["serve", "--model", "me/voice", "--base", "me/base", "--port", str(loopback.free_port())]) == 130
     assert loaded == ["voice", "base"], "not the commit, after which the folders are named"
     plans = []
-    monkeypatch.setattr(evaluate, "run_plan", lambda plan: plans.append(plan) or (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(voice_evaluation, "run_plan", lambda plan: plans.append(plan) or (_ for _ in ()).throw(KeyboardInterrupt))
     row = {"text": "Hello.", "speaker": "anna", "ref_audio": "clip.wav"}
     Path("rows.jsonl").write_text(json.dumps(row))
     shutil.copy(next(fresh.config.data.train.parent.rglob("high.flac")), "clip.wav")

@@ -13,10 +13,10 @@ from huggingface_hub import ModelCard
 
 from overtone.data_prep.speakers import resemblyzer_encoder
 from overtone.finetune import __main__ as verbs
-from overtone.finetune.errors import UserError
-from overtone.recipes.speech.cli.evaluate import check_card, make_plan
+from overtone.recipes.speech.cli.evaluate import read_options
 from overtone.recipes.speech.cli.evaluation_arguments import parse
 from overtone.recipes.speech.evaluation.systems import RECORDINGS
+from overtone.recipes.speech.evaluation.voice_evaluation import make_plan
 from overtone.recipes.voice_clone.inference import synthesizer
 from tests.data_prep.page import Page
 from tests.recipes.voice_clone.conftest import write_corpus
@@ -75,19 +75,10 @@ def test_an_installed_encoder_is_the_default(voice: Voice, tmp_path: Path, monke
     command = voice(tmp_path / "default", *ROWS[:1])
     model, rest = Path(command[2]), command[5:]
     monkeypatch.setattr(resemblyzer_encoder, "find_weights", lambda: tmp_path / "pretrained.pt")
-    plan = make_plan(synthesizer.SPEECH, model, parse(rest))
-    assert plan.args.speaker_model == "resemblyzer" and not [note for note in plan.notes if "independent encoder" in note]
-    named = make_plan(synthesizer.SPEECH, model, parse([*rest, "--speaker-model", "my/model"]))
-    assert named.args.speaker_model == "my/model"
-
-
-def test_only_an_export_with_a_model_card_gets_results(tmp_path: Path) -> None:
-    run, other = tmp_path / "run", tmp_path / "snapshots" / ("0" * 40)
-    (run / "checkpoints").mkdir(parents=True)
-    other.mkdir(parents=True)
-    for model, message in ((run, "is a run, which has no model card"), (other, "was downloaded from the hub"), (tmp_path, "No such file")):
-        with pytest.raises(UserError, match=f"--card: .*{message}"):
-            check_card(model)
+    plan = make_plan(synthesizer.SPEECH, model, read_options(parse(rest)))
+    assert plan.speaker_model == "resemblyzer" and not [note for note in plan.notes if "independent encoder" in note]
+    named = make_plan(synthesizer.SPEECH, model, read_options(parse([*rest, "--speaker-model", "my/model"])))
+    assert named.speaker_model == "my/model"
 
 
 def test_an_evaluation_replaces_an_incomplete_one(voice: Voice, tmp_path: Path) -> None:

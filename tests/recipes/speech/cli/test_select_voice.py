@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,18 +19,16 @@ import pytest
 import soundfile
 import torch
 
+import overtone
 from overtone.data_prep.speakers import resemblyzer_encoder
 from overtone.finetune import __main__ as verbs
 from overtone.finetune.checkpointing import checkpoint, rank_shards
 from overtone.finetune.checkpointing.rank_shards import TensorShard
 from overtone.finetune.distributed.process_group import join, leave
-from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files
 from overtone.finetune.training import run as training
 from overtone.recipes.speech.cli import select_voice
-from overtone.recipes.speech.cli.select_voice import read_text_file
 from overtone.recipes.speech.evaluation import intelligibility, systems
-from overtone.recipes.speech.evaluation.evaluation_items import Item
 from overtone.recipes.speech.evaluation.intelligibility import Transcription
 from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
 from overtone.recipes.voice_clone.inference import synthesizer
@@ -151,6 +148,28 @@ def test_candidates_are_compared_and_a_killed_selection_continues(
     os.close(lock)
     assert choose(run, small.train, "--seed", "1", "--checkpoints", "1", "--strengths", "1") == 0
     assert len(spoken) == 6 and "is the only candidate" in record_of(run)["choice"]["reason"], "other settings are other measures"
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_the_selection_of_a_program_is_that_of_the_verb(
+    run: Path, small: Corpus, recognizer: dict[str, np.ndarray], capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"data": small.train, "asr": "stand-in", "greedy": True, "max_seconds": 0.4, "texts": 6, "checkpoints": [2]}
+    found = overtone.select(run, strengths=(0.5, 1), weights={"pace": 0}, **given)  # type: ignore[arg-type]
+    assert "step 2, strength 1 (2 of 2): speaking" in capsys.readouterr().out
+    record = record_of(run)
+    assert {**record["choice"], "manifest": ""} == {"step": 2, "strength": found.strength, "reason": found.reason, "manifest": ""}
+    assert found.checkpoint == run / "checkpoints" / "step-00000002" and found.page is not None and found.page.is_file()
+    costs = {(one["step"], one["strength"]): one["cost"]["value"] for one in record["candidates"]}
+    assert {at: values["cost"] for at, values in found.values.items()} == costs and set(costs) == {(2, 0.5), (2, 1.0)}
+    assert choose(run, small.train, "--checkpoints", "2", "--weights", "pace=0") == 0
+    shown = capsys.readouterr().out
+    assert "2 of 2 candidates: measures of an earlier selection" in shown and f"\n{found}\n" in shown
+    assert record_of(run) == record, "the same settings and the same choice"
+    for more, message in (({"asr": None}, "--asr is missing"), ({"strengths": ()}, "--strengths: give at least one")):
+        with pytest.raises(overtone.UserError, match=message):
+            overtone.select(run, **{**given, **more})  # type: ignore[arg-type]
 
 
 def rewrite(path: Path, trained: dict[str, torch.Tensor]) -> None:
@@ -282,41 +301,3 @@ def test_missing_checkpoints_bases_and_recognizers_are_errors(
     (run / "checkpoints").mkdir()
     assert choose(run, small.train) == 2 and "contains no valid checkpoint" in capsys.readouterr().err
     assert not (run / "selection").exists()
-
-
-def test_lines_of_a_file_are_for_the_speaker_of_the_data(tmp_path: Path) -> None:
-    file = tmp_path / "texts.txt"
-    file.write_text("Good morning.\n\nIt is 12 o'clock.\n")
-    rows = [Item("a", "Hello.", "anna", "dutch")]
-    found = read_text_file(file, rows, None, lambda _: None)
-    assert [(item.key, item.text, item.speaker, item.language) for item in found] == [
-        ("text-0001", "Good morning.", "anna", "dutch"),
-        ("text-0003", "It is 12 o'clock.", "anna", "dutch"),
-    ]
-    both = [*rows, Item("b", "Hello.", "bert", "english")]
-    with pytest.raises(UserError, match=r"texts.txt:1: who speaks it\? The data has anna, bert; give --speaker NAME"):
-        read_text_file(file, both, None, lambda _: None)
-    assert {item.speaker for item in read_text_file(file, both, "Bert", lambda _: None)} == {"bert"}
-
-
-def test_lines_that_cannot_be_spoken_are_named(tmp_path: Path) -> None:
-    file = tmp_path / "texts.txt"
-    file.write_text("Good morning.\n?!\n")
-    with pytest.raises(UserError, match=r"texts.txt:2: '\?!' has no word in it"):
-        read_text_file(file, [Item("a", "Hello.", "anna", "english")], None, lambda _: None)
-
-    def refuse(_: Item) -> None:
-        raise UserError("no such speaker")
-
-    with pytest.raises(UserError, match="texts.txt:1: no such speaker"):
-        read_text_file(file, [Item("a", "Hello.", "anna", "english")], None, refuse)
-
-
-def test_measures_of_the_demo_s_whisper_are_not_mixed_with_those_before_its_retry(tmp_path: Path) -> None:
-    files.write_text(tmp_path / "val.jsonl", "")
-    named = {"speaker_model": None, "greedy": True, "seed": 0, "max_seconds": 12.0, "data": tmp_path / "val.jsonl"}
-    plain, demo = (
-        select_voice.describe_settings(SimpleNamespace(args=SimpleNamespace(asr=asr, **named)))  # type: ignore[arg-type]  # its options
-        for asr in ("small", "whisper-demo-en")
-    )
-    assert demo == {**plain, "asr": "whisper-demo-en", **intelligibility.describe_retry("whisper-demo-en")} and len(demo) > len(plain)

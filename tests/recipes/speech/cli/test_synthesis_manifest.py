@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from overtone.recipes.speech.cli import synthesis_manifest
-from overtone.recipes.speech.cli.text_inputs import TextLine
 from overtone.recipes.speech.interface import SpeechRequest, SpeechResult, SpeechSampling
+from overtone.recipes.speech.text_inputs import TextLine
 
 REQUEST, SAMPLING = SpeechRequest("Hi.", None, reference=None), SpeechSampling(seed=3)
 

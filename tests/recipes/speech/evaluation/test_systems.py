@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,16 @@ def test_systems_have_titles_for_people(tmp_path: Path, monkeypatch: pytest.Monk
     assert System("me-too", tmp_path / "me-too", "named").title == "Trained voice: me-too"
     assert System(f"{demo.name}, zero-shot", demo, "cloned").title == "Untrained base: qwen3-tts-demo-base"
     assert System("my-base, zero-shot", tmp_path / "my-base", "cloned").title == "Untrained base: my-base"
+
+
+def test_a_base_without_a_speaker_encoder_is_noted_but_damaged_weights_are_an_error(
+    nano: Path, fresh: Any, export: Any, tmp_path: Path
+) -> None:
+    voice, damaged = export(fresh, "custom_voice", tmp_path / "me"), tmp_path / "damaged"
+    (voice / CARD).write_text(json.dumps({"base": {"source": str(voice), "revision": None}}))
+    found, notes = systems.find_encoder(SPEECH, [System("me", voice, "named")])
+    assert found is None and f"base of me {voice}: " in notes[0] and "only those have the speaker encoder" in notes[0]
+    shutil.copytree(nano, damaged)
+    (damaged / "model.safetensors").write_bytes(b"not weights")
+    with pytest.raises(UserError, match="--base .*model.safetensors"):
+        systems.find_encoder(SPEECH, [System("damaged, zero-shot", damaged, "cloned")])

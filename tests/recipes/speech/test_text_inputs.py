@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.speech.cli import text_inputs
+from overtone.recipes.speech import text_inputs
 from overtone.recipes.speech.interface import SpeechRequest
 
 DEFAULTS = SpeechRequest("", "anna", "english")
