@@ -1,12 +1,11 @@
 """Whisper transcription with faster-whisper (CTranslate2), the optional engine: several times faster on a CPU, own weight format.
 
-Its batched pipeline decodes our packs greedily and without retries; the quality rules reject what fails.
+It decodes our packs in batches, with beam search and without retries; the quality rules reject what fails.
 """
 
 from __future__ import annotations
 
 import ctypes
-import itertools
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, PackagePath, version
 from importlib.metadata import files as files_of
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from overtone.data_prep.audio.waveform import SPEECH_RATE, Audio, Samples
+from overtone.data_prep.audio.waveform import Audio
 from overtone.data_prep.segmentation.clip_segmentation import TextUnit, WhisperScores
 from overtone.data_prep.transcription import packed_transcription
 from overtone.data_prep.transcription.packed_transcription import Pack
@@ -25,7 +24,7 @@ from overtone.data_prep.transcription.whisper_languages import WHISPER_OPTION
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files, input_files
 
-FORM = 1
+FORM = 2
 """Version of the text units, part of the cache key: increase it when the code gives other results for the same settings."""
 PREFIX = "faster-whisper:"
 WEIGHTS = "model.bin"
@@ -34,6 +33,8 @@ CUBLAS, CUBLAS_PACKAGE = "libcublas.so.12", "nvidia-cublas-cu12"
 it; torch for CUDA 13 installs another version."""
 MOST_TOKENS = 224
 """Maximum tokens per pack: half of Whisper's context, as in openai-whisper."""
+BEAMS = 5
+"""Texts that the decoder follows at the same time, as in faster-whisper's own pipelines."""
 
 
 def is_faster_whisper(name: str, option: str = WHISPER_OPTION) -> bool:
@@ -131,64 +132,86 @@ def describe_settings(name: str, language: str | None) -> dict[str, Any]:
         "weights": files.digest(weights) if weights.is_file() else name,
         "language": language,
         "most tokens": MOST_TOKENS,
+        "beams": BEAMS,
         **packed_transcription.describe_settings(),
     }
 
 
 def transcribe_batch(model: Any, audio: Audio, batch: list[Pack], code: str | None) -> list[TextUnit]:
-    """The words of a batch of packs, with the scores of their pack. `audio` at 16 kHz; `code`: language, None to detect it per batch.
-
-    The pipeline gets the concatenated packs as one audio, with the packs as its clips.
-    """
-    sounds = [packed_transcription.join_samples(audio, pack) for pack in batch]
-    edges = np.cumsum([0, *map(len, sounds)]) / SPEECH_RATE
-    limit = packed_transcription.compute_token_limit(max(map(packed_transcription.sum_seconds, batch)), MOST_TOKENS)
-    segments, info = _decode_packs(model, np.concatenate(sounds), edges, limit, code)
-    sure = round(info.language_probability, 3) if code is None and model.model.is_multilingual else None
-    units = []
-    for segment in segments:
-        index = int(np.abs(edges[:-1] * model.frames_per_second - segment.seek).argmin())
-        units += _make_units(segment.words, batch[index], float(edges[index]), _read_scores(segment, limit, info.language, sure))
+    """The words of a batch of packs, with the scores of their pack. `audio` at 16 kHz; `code`: language, None to detect it in each pack."""
+    features = np.stack([_compute_features(model, audio, pack) for pack in batch])
+    encoded = model.encode(features)
+    if not model.model.is_multilingual:
+        return _transcribe_encoded(model, encoded, batch, "en", [None] * len(batch))
+    detected = [found[0] for found in model.model.detect_language(encoded)] if code is None else []
+    sure: list[float | None] = [round(probability, 3) for _, probability in detected] or [None] * len(batch)
+    codes = [token.strip("<|>") for token, _ in detected] or [code] * len(batch)
+    units = list[TextUnit]()
+    for one in sorted(set(codes)):
+        chosen = [index for index, found in enumerate(codes) if found == one]
+        part = encoded if len(chosen) == len(batch) else model.encode(features[chosen])
+        units += _transcribe_encoded(model, part, [batch[index] for index in chosen], one, [sure[index] for index in chosen])
     return units
 
 
-def _decode_packs(model: Any, sound: Samples, edges: NDArray[np.float64], limit: int, code: str | None) -> tuple[Iterable[Any], Any]:
-    """Segments and info of the pipeline. `edges`: [packs + 1] clip boundaries in seconds."""
-    from faster_whisper import BatchedInferencePipeline
+def _compute_features(model: Any, audio: Audio, pack: Pack) -> NDArray[np.float32]:
+    """[mels, 3000] log-mel spectrogram: 30 s, with silence after the pack. faster-whisper's own pipelines pad the spectrogram with zeros,
+    which stand for noise: after that, the text of a short pack often ends early."""
+    import whisper
 
-    found: tuple[Iterable[Any], Any] = BatchedInferencePipeline(model).transcribe(
-        sound,
-        clip_timestamps=[{"start": start, "end": end} for start, end in itertools.pairwise(edges)],
-        batch_size=len(edges) - 1,
-        language=code,
-        beam_size=1,
-        temperature=0.0,
-        word_timestamps=True,
-        prepend_punctuations=packed_transcription.OPENING,
-        append_punctuations=packed_transcription.CLOSING,
-        max_new_tokens=limit,
+    features: NDArray[np.float32] = model.feature_extractor(whisper.pad_or_trim(packed_transcription.join_samples(audio, pack)))
+    return features[..., : whisper.audio.N_FRAMES]
+
+
+def _transcribe_encoded(model: Any, encoded: Any, batch: list[Pack], code: str, sure: list[float | None]) -> list[TextUnit]:
+    """The words of packs in one language, `code`, from their encoder output. `sure`: probability of the language of each pack."""
+    from faster_whisper.tokenizer import Tokenizer
+    from faster_whisper.transcribe import get_suppressed_tokens, merge_punctuations
+
+    tokenizer = Tokenizer(model.hf_tokenizer, model.model.is_multilingual, task="transcribe", language=code)
+    prompt = model.get_prompt(tokenizer, [], without_timestamps=True)
+    seconds = [packed_transcription.sum_seconds(pack) for pack in batch]
+    found = model.model.generate(
+        encoded,
+        [prompt] * len(batch),
+        beam_size=BEAMS,
+        max_length=len(prompt) + packed_transcription.compute_token_limit(max(seconds), MOST_TOKENS),
+        suppress_tokens=get_suppressed_tokens(tokenizer, [-1]),
+        return_scores=True,
+        return_no_speech_prob=True,
     )
-    return found
+    tokens = [[token for token in one.sequences_ids[0] if token < tokenizer.eot] for one in found]
+    words = model.find_alignment(tokenizer, tokens, encoded, [int(one * model.frames_per_second) for one in seconds])
+    units = list[TextUnit]()
+    for one, own, spoken, pack, probability in zip(found, tokens, words, batch, sure, strict=True):
+        merge_punctuations(spoken, packed_transcription.OPENING, packed_transcription.CLOSING)
+        limit = packed_transcription.compute_token_limit(packed_transcription.sum_seconds(pack), MOST_TOKENS)
+        is_complete = len(own) < limit - 1  # CTranslate2 counts the end-of-text token too
+        scores = _make_scores(one, tokenizer.decode(own), is_complete, code, probability)
+        units += _make_units(spoken, pack, scores)
+    return units
 
 
-def _read_scores(segment: Any, limit: int, code: str, sure: float | None) -> WhisperScores:
-    """Scores of a segment; `sure`: probability of its language `code`."""
+def _make_scores(found: Any, text: str, is_complete: bool, code: str, sure: float | None) -> WhisperScores:
+    """Scores of a decoded pack. CTranslate2 gives the mean over the tokens without the end of the text; Whisper counts that one too."""
     from whisper.tokenizer import LANGUAGES
+    from whisper.utils import compression_ratio
 
+    length = len(found.sequences_ids[0])
     return WhisperScores(
         language=LANGUAGES[code],
-        avg_logprob=round(float(segment.avg_logprob), 3),
-        compression_ratio=round(float(segment.compression_ratio), 3),
-        no_speech_prob=round(float(segment.no_speech_prob), 3),
+        avg_logprob=round(found.scores[0] * length / (length + 1), 3),
+        compression_ratio=round(compression_ratio(text), 3),
+        no_speech_prob=round(found.no_speech_prob, 3),
         temperature=0.0,
-        complete=len(segment.tokens) < limit - 1,  # CTranslate2 counts the end-of-text token too
+        complete=is_complete,
         language_prob=sure,
     )
 
 
-def _make_units(words: list[Any], pack: Pack, offset: float, scores: WhisperScores) -> list[TextUnit]:
-    """Words as text units. `offset`: start of the pack in seconds in the audio that the word times refer to."""
+def _make_units(words: list[dict[str, Any]], pack: Pack, scores: WhisperScores) -> list[TextUnit]:
+    """Words as text units; their times are seconds in the pack."""
     if packed_transcription.is_silence(scores.no_speech_prob, scores.avg_logprob):
         return []
-    placed = [(word.word, *packed_transcription.locate_word(pack, word.start - offset, word.end - offset)) for word in words]
+    placed = [(word["word"], *packed_transcription.locate_word(pack, word["start"], word["end"])) for word in words if word["word"]]
     return [TextUnit(text=text, start=start, stop=stop, heard=scores) for text, start, stop in placed]

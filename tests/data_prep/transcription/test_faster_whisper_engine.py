@@ -137,6 +137,30 @@ def test_pauses_between_the_regions_of_a_pack_are_removed(speaking, talk) -> Non
 
 
 @needs_faster_whisper
+def test_a_pack_is_followed_by_silence_as_in_openai_whisper(speaking, talk) -> None:
+    import whisper
+
+    pack = (WINDOW,)
+    expected = whisper.log_mel_spectrogram(whisper.pad_or_trim(packed_transcription.join_samples(talk, pack)))
+    np.testing.assert_allclose(faster_whisper_engine._compute_features(speaking, talk, pack), expected, atol=1e-3)
+
+
+@needs_faster_whisper
+def test_each_pack_has_the_language_that_is_detected_in_it(speaking, talk, monkeypatch) -> None:
+    found = iter([("<|en|>", 0.9), ("<|de|>", 0.8), ("<|en|>", 0.7)])
+    model = SimpleNamespace(
+        is_multilingual=True, generate=speaking.model.generate, align=speaking.model.align, encode=speaking.model.encode
+    )
+    model.detect_language = lambda encoded: [[next(found)] for _ in range(encoded.shape[0])]
+    model.device, model.device_index = "cpu", [0]
+    monkeypatch.setattr(speaking, "model", model)
+    units = whisper_engine.transcribe_recording(speaking, talk, FULL, None)
+    by_window = [{(unit.heard.language, unit.heard.language_prob) for unit in units if one.start <= unit.start < one.stop} for one in FULL]
+    assert by_window == [{("english", 0.9)}, {("german", 0.8)}, {("english", 0.7)}]
+    assert len(units) == 3 * len(TEXT.split())
+
+
+@needs_faster_whisper
 def test_voice_accepts_a_faster_whisper_model(folder, one_sentence, tmp_path) -> None:
     (tmp_path / "in").mkdir()
     soundfile.write(tmp_path / "in" / "take.wav", one_sentence.samples, one_sentence.rate)
@@ -155,10 +179,9 @@ def test_a_text_cut_by_the_token_limit_is_incomplete(speaking, talk, monkeypatch
 
 @needs_faster_whisper
 def test_a_failed_transcription_has_the_error(speaking, talk, monkeypatch) -> None:
-    monkeypatch.setattr(faster_whisper_engine, "MOST_TOKENS", 1000)
-    monkeypatch.setattr(packed_transcription, "TOKENS_PER_SECOND", 100)
+    monkeypatch.setattr(faster_whisper_engine, "MOST_TOKENS", -10)
     (unit,) = whisper_engine.transcribe_recording(speaking, talk, [FULL[0]], "english")
-    assert unit.text == "" and unit.error.startswith("ValueError: The length of the prompt is")
+    assert unit.text == "" and unit.error.startswith("TypeError: generate()")
 
 
 @needs_faster_whisper
