@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from overtone.finetune.checkpointing import rank_shards, sample_measurement_records, staging_buffers
-from overtone.finetune.checkpointing.checkpoint_metadata import FORMAT, parse_json, parse_manifest, parse_state, shorten_value
+from overtone.finetune.checkpointing.checkpoint_metadata import FORMAT, parse_json, parse_manifest, parse_state
 from overtone.finetune.checkpointing.retention import NEWEST_OF_SPREAD, BestBy, Keep, choose_best, choose_spread, is_comparable
 from overtone.finetune.data.mixture import describe_changes
 from overtone.finetune.distributed.process_group import World, gather_from_ranks, run_on_all, run_on_main, sum_over_ranks
@@ -35,6 +35,7 @@ from overtone.finetune.monitoring.loss_spikes import check_checkpoint_tensors
 from overtone.finetune.monitoring.run_records import CHECKPOINTS
 from overtone.finetune.storage import files, input_files
 from overtone.finetune.storage.hub_download import COMMIT
+from overtone.finetune.storage.json_schema import shorten_value
 
 STEP_FOLDER = re.compile(r"step-(\d{8})")
 SAME_RUN = ("recipe", "data", "base", "order", "lora", "experts", "quantization", "optimizer", "recipe_state", "added", "base_distance")

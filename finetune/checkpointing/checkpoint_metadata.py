@@ -11,25 +11,17 @@ import re
 from fractions import Fraction
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field
 
 from overtone.finetune.config import LAST_STEP, Lora
-from overtone.finetune.errors import UserError
+from overtone.finetune.storage.json_schema import JsonPart, validate_json
 
 FORMAT = 1
 DEEPEST = 100
 """Maximum nesting; Python's own recursion limit would be reached at about ten times as many levels."""
-SHOWN = 60
-"""Characters of an invalid value that a message shows."""
 
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 Steps = Annotated[int, Field(ge=0, le=LAST_STEP)]
-
-
-class JsonPart(BaseModel):
-    """A part of a JSON file. Unknown keys are kept: a later version of the same format may have added them."""
-
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 
 def _check_share(text: str) -> str:
@@ -108,7 +100,7 @@ class State(JsonPart):
     recipe_state: dict[str, Any]
     added: list[str]
     """Names of the trained parameters that are not from the base (`Loaded.added`)."""
-    experts: list[AdaptedParameter] = []
+    experts: list[AdaptedParameter] = Field(default_factory=list)
     """Experts that are one parameter and have an adapter, in the model's order."""
     base_distance: bool
     """Whether `train.base_distance` is set."""
@@ -175,29 +167,3 @@ def parse_state(data: bytes | str) -> dict[str, Any]:
 def parse_manifest(content: dict[str, Any]) -> dict[str, Any]:
     """As `parse_state`, for the content of `manifest.json`."""
     return validate_json(Manifest, content)
-
-
-def check_recipe_state(model: type[BaseModel], state: dict[str, Any]) -> None:
-    """Raises `UserError` if `recipe_state` in `state.json` lacks keys that the recipe's export needs, which `model` lists."""
-    try:
-        validate_json(model, state)
-    except ValueError as error:
-        raise UserError(f"the checkpoint's state.json: recipe_state.{error}; it was not written by this recipe") from None
-
-
-def shorten_value(value: Any) -> str:
-    """A value from a file for a message, as ASCII, at most `SHOWN` characters."""
-    text = ascii(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
-
-
-def validate_json(model: type[BaseModel], value: Any) -> dict[str, Any]:
-    """The value with every key of `model`. Raises `ValueError` naming the first invalid key."""
-    try:
-        return model.model_validate(value).model_dump()
-    except ValidationError as error:
-        first, *more = error.errors(include_url=False)
-        key = ".".join(str(part) for part in first["loc"]) or "the whole of it"
-        found = "" if first["type"] == "missing" else f" (found {shorten_value(first['input'])})"
-        rest = f", and {len(more)} more" if more else ""
-        raise ValueError(f"{shorten_value(key)[1:-1]}: {first['msg']}{found}{rest}") from None

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from overtone.finetune.checkpointing.checkpoint_metadata import JsonPart, Steps, validate_json
+from overtone.finetune.checkpointing.checkpoint_metadata import Steps
 from overtone.finetune.checkpointing.retention import BestBy
 from overtone.finetune.errors import UserError
 from overtone.finetune.monitoring.run_records import SAMPLED
 from overtone.finetune.storage import files
+from overtone.finetune.storage.json_schema import JsonPart, validate_json
 from overtone.finetune.storage.strict_json import read_object
 
 FOLDER, RECORD = "samples", "measurements.json"

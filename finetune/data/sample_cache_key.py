@@ -26,7 +26,7 @@ def data_key(config: Config, loaded: Loaded) -> str:
 
     It does not include the weights, so `overtone plan --show-batch` need not read them.
     """
-    chosen = [config.recipe, config.options.model_dump_json(), json.dumps(loaded.state, sort_keys=True)]
+    chosen = [config.recipe, config.options.model_dump_json(), json.dumps(loaded.state.as_json(), sort_keys=True)]
     paths = sorted({path for pattern in DESCRIBING for path in loaded.base.glob(pattern)})
     base = [f"{path.name} {files.digest(path)}" for path in paths]
     versions = [f"{name} {_version(name)}" for name in loaded.libraries]

@@ -28,7 +28,7 @@ from overtone.finetune.exporting.model_card import render_card
 from overtone.finetune.exporting.model_card_metadata import README, describe_target, name_model, read_base_metadata
 from overtone.finetune.modeling import added_parameters, expert_adapters, loading, lora_adapters, quantization
 from overtone.finetune.modeling.expert_adapters import AdaptedExperts
-from overtone.finetune.recipe import ExportPlan, Recipe, choose_recipe, find_recipe, load_recipe
+from overtone.finetune.recipe import ExportPlan, Recipe, choose_recipe, find_recipe, load_recipe, parse_recipe_state
 from overtone.finetune.storage import files, input_files
 from overtone.finetune.storage.base_quantization import drop_declarations
 from overtone.finetune.storage.hub_download import commit_of
@@ -129,7 +129,8 @@ def export(
         check_checkpoint(chosen, state, shapes)
         buffers = {name: trained(name, None) for name in state["buffers"]}
         render = partial(render_card, inherited=read_base_metadata(base), example=maker.inference.example, unit=maker.unit)
-        plan = add_readme(maker.export(base, state["recipe_state"], buffers, form), chosen, state, name or describe_target(target), render)
+        stored = parse_recipe_state(maker.State, state["recipe_state"], chosen / "state.json")
+        plan = add_readme(maker.export(base, stored, buffers, form), chosen, state, name or describe_target(target), render)
         source = Source(state, trained, shapes, read_stored, note_strength(plan, strength), DTYPE_FLAGS[dtype], strength)
         check_shapes(chosen, source, base)
         number_type = choose_number_type(plan, form, quantize, dtype, adapter_only)

@@ -8,12 +8,13 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from overtone.finetune.checkpointing import checkpoint, sample_measurement_records
-from overtone.finetune.checkpointing.checkpoint_metadata import JsonPart, Steps, validate_json
+from overtone.finetune.checkpointing.checkpoint_metadata import Steps
 from overtone.finetune.checkpointing.retention import BestBy
 from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError
 from overtone.finetune.exporting.export import LARGEST_STRENGTH
 from overtone.finetune.storage import files
+from overtone.finetune.storage.json_schema import JsonPart, validate_json
 from overtone.finetune.storage.strict_json import read_object
 
 FOLDER, RECORD = "selection", "selection.json"

@@ -1,6 +1,7 @@
 """The contract of a recipe; `contract.py` has it whole. Recipes and the engine import it from here.
 
 - `contract.py`: `Recipe`, what a recipe must give; `samples.py`, `loaded_model.py` and `export_plan.py`: what its functions take and return
+- `recipe_state.py`: what it stores with a checkpoint
 - `inference.py`: what a recipe can do with an exported model
 - `planning.py`: what `plan` asks
 - `discovery.py`: how a recipe is found by its name or folder
@@ -22,6 +23,7 @@ from overtone.finetune.recipe.export_plan import Conversion, ExportPlan
 from overtone.finetune.recipe.inference import Answer, Inference, MeasuredAnswers, PreparedMetrics, SampleMetrics
 from overtone.finetune.recipe.loaded_model import BASE_DISTANCE, BASE_STATES, BaseDistance, Loaded
 from overtone.finetune.recipe.planning import ReleasedModel, Sketch
+from overtone.finetune.recipe.recipe_state import RecipeState, parse_recipe_state
 from overtone.finetune.recipe.samples import POSITIONS, Batch, ContextLimits, ContextRows, DataPreparation, OptionsT, RowPlace, Sample, Term
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "OptionsT",
     "PreparedMetrics",
     "Recipe",
+    "RecipeState",
     "ReleasedModel",
     "RowPlace",
     "Sample",
@@ -56,5 +59,6 @@ __all__ = [
     "load_options",
     "load_recipe",
     "load_released_models",
+    "parse_recipe_state",
     "recipe_arguments",
 ]

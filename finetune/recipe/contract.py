@@ -15,6 +15,7 @@ from overtone.finetune.recipe.export_plan import ExportPlan
 from overtone.finetune.recipe.inference import Inference
 from overtone.finetune.recipe.loaded_model import BaseDistance, Loaded
 from overtone.finetune.recipe.planning import Sketch
+from overtone.finetune.recipe.recipe_state import RecipeState, StateT
 from overtone.finetune.recipe.samples import POSITIONS, Batch, ContextRows, OptionsT, Sample, Term
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def _keep_means(means: dict[str, float]) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Recipe(Generic[OptionsT]):
+class Recipe(Generic[OptionsT, StateT]):
     """The contract. Shapes and units are in each recipe's own docstrings."""
 
     Options: type[OptionsT]
@@ -61,12 +62,14 @@ class Recipe(Generic[OptionsT]):
     """Samples as one micro-batch."""
     loss: Callable[[nn.Module, Batch], dict[str, Term]]
     """One forward of the model; returns the loss terms by name, the keys of `Batch.targets`."""
-    export: Callable[[Path, dict[str, Any], dict[str, Tensor], str], ExportPlan]
-    """(base folder, state, buffers, format) → plan."""
+    export: Callable[[Path, StateT, dict[str, Tensor], str], ExportPlan]
+    """(base folder, state of the checkpoint, buffers, format) → plan."""
     formats: tuple[str, ...]
     """Export formats, the default first."""
     inference: Inference
     """Uses of an exported model."""
+    State: type[StateT] = RecipeState  # type: ignore[assignment]  # the default of StateT
+    """The keys that the recipe stores with each checkpoint, `Loaded.state`. Absent: none."""
     lora_targets: str = "all-linear"
     """Regular expression over names of modules that LoRA adapts, unless model.lora.targets is set."""
     files: Callable[[dict[str, Any]], Iterable[str]] = _name_no_files

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from overtone.finetune.recipe.recipe_state import RecipeState
 from overtone.finetune.recipe.samples import Batch
 
 if TYPE_CHECKING:
@@ -66,8 +67,8 @@ class Loaded:
     `ExportPlan.layouts` must be the same ones."""
     buffers: dict[str, Tensor] = field(default_factory=dict)
     """Values of persistent buffers; they are saved with each checkpoint."""
-    state: dict[str, Any] = field(default_factory=dict)
-    """JSON that export needs (speaker names, for example); stored in each checkpoint's state.json, and compared on resume."""
+    state: RecipeState = field(default_factory=RecipeState)
+    """A `Recipe.State`: what export needs (speaker names, for example); stored in each checkpoint's state.json, and compared on resume."""
     tensor_plans: Mapping[str, Mapping[str, Literal["outputs", "inputs", "heads"]]] = field(default_factory=dict)
     """For `parallel.tensor`: `module.ClassName` of a block → path of each module that its ranks share → how (`Cut` in
     finetune/distributed/tensor_parallel.py). A model with another block cannot be trained with `parallel.tensor`."""

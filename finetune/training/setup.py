@@ -168,8 +168,14 @@ def prepare_data(config: Config, recipe: Recipe, world: World) -> None:
 
 
 def load_shape(config: Config, local: Config, recipe: Recipe) -> Loaded:
-    """The recipe's model on the meta device. Raises `UserError` if tensor parallelism cannot divide it."""
+    """The recipe's model on the meta device. Raises `UserError` if tensor parallelism cannot divide it, and for a state that the recipe
+    could not read again."""
     loaded = recipe.load(local)
+    if not isinstance(loaded.state, recipe.State):
+        raise UserError(
+            f"recipe {config.recipe}: load returned a state of the class {type(loaded.state).__name__}, but its Recipe has "
+            f"State={recipe.State.__name__}; both must be the same class"
+        )
     tensor_parallel.check_model(loaded.model, loaded.blocks, config, loaded.tensor_plans)
     return loaded
 
@@ -251,7 +257,7 @@ def identify_run(config: Config, order: Order, rows: Rows | MixedRows, base_file
         "lora": None if config.model.lora is None else config.model.lora.model_dump(),
         "quantization": config.model.quantization,
         "optimizer": config.train.optimizer,
-        "recipe_state": loaded.state,
+        "recipe_state": loaded.state.as_json(),
         "added": sorted(loaded.added),
         "experts": [adapted._asdict() for adapted in expert_adapters.list_adapted(loaded.model)],
         "base_distance": config.train.base_distance > 0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from overtone.data_prep.audio_codecs.interface import Codec, CodeFormat, read_code_format
 from overtone.data_prep.audio_codecs.selection import open_codec
@@ -12,9 +12,10 @@ from overtone.finetune.config import Config
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage.model_security import CONFIG
 from overtone.recipes.speech.dataset_speakers import SpeakerClips, collect_clips
-from overtone.recipes.speech.voices_json_content import make_voices_state
+from overtone.recipes.speech.voices_json_content import describe_base, describe_training_data
 
 from .sequence_layout import check_frames
+from .state import CodecLmState, CodecRecord, SpeakerOfLanguage
 
 if TYPE_CHECKING:
     from .families import Family
@@ -52,20 +53,22 @@ def describe_format(codes: CodeFormat) -> str:
     return f"{codes.codebooks} codes from 0 to {codes.codebook_size - 1} in {frames}"
 
 
-def make_recipe_state(config: Config[Options], family: Family, speakers: dict[str, SpeakerClips], codec_digest: str) -> dict[str, Any]:
-    """What the export and its model card need, as JSON. A resumed run must have the same state."""
+def make_recipe_state(config: Config[Options], family: Family, speakers: dict[str, SpeakerClips], codec_digest: str) -> CodecLmState:
+    """What the export and its model card need. A resumed run must have the same state."""
     voices = [
-        {
-            "name": name,
-            "language": speaker.languages.most_common(1)[0][0],
-            "clips": speaker.clips,
-            "seconds": round(speaker.frames / family.frame_rate, 2),
-        }
+        SpeakerOfLanguage(
+            name=name,
+            language=speaker.languages.most_common(1)[0][0],
+            clips=speaker.clips,
+            seconds=round(speaker.frames / family.frame_rate, 2),
+        )
         for name, speaker in speakers.items()
     ]
-    return {
-        "family": family.model_dump(),
-        "supervise": config.options.supervise,
-        "codec": {"source": config.options.codec, "digest": codec_digest},
-        **make_voices_state(config, voices),
-    }
+    return CodecLmState(
+        speakers=voices,
+        data=describe_training_data(config, voices),
+        base=describe_base(config),
+        family=family,
+        supervise=config.options.supervise,
+        codec=CodecRecord(source=config.options.codec, digest=codec_digest),
+    )

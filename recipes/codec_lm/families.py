@@ -16,8 +16,9 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, ValidationError
 
 from overtone.data_prep.audio_codecs.interface import CodeFormat
-from overtone.finetune.checkpointing.checkpoint_metadata import Count, JsonPart
+from overtone.finetune.checkpointing.checkpoint_metadata import Count
 from overtone.finetune.errors import UserError
+from overtone.finetune.storage.json_schema import JsonPart
 from overtone.recipes.speech.voices_json_schema import VOICES, read_voices
 
 Positive = Annotated[int, Field(ge=1)]

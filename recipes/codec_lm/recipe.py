@@ -29,6 +29,7 @@ from .exporting import export_plan
 from .families import choose_family
 from .options import Options
 from .sequence_layout import SpeechTextProcessor, find_token_ids
+from .state import CodecLmState
 from .verbs import INFERENCE
 
 # Audio packages, and what only generation needs, are imported inside the functions: training runs without them.
@@ -41,7 +42,7 @@ def load(config: Config[Options]) -> Loaded:
     return replace(
         loaded,
         processor=load_processor(config, loaded),
-        state=load_state(config),
+        state=load_state(config, CodecLmState),
         remarks=(f"{remark[config.options.supervise]} (options.supervise: {config.options.supervise})", *loaded.remarks),
     )
 
@@ -90,7 +91,7 @@ def length(sample: Sample) -> int:
     return len(sample["ids"])
 
 
-def export(base: Path, state: dict[str, Any], _: dict[str, Tensor], __: str) -> ExportPlan:
+def export(base: Path, state: CodecLmState, _: dict[str, Tensor], __: str) -> ExportPlan:
     """The plan of a folder that stock transformers loads, with the codec in a subfolder. There is one format."""
     return export_plan.plan_export(base, state)
 
@@ -106,6 +107,7 @@ RECIPE = Recipe(
     export=export,
     formats=("transformers",),
     inference=INFERENCE,
+    State=CodecLmState,
     # The layers. Embeddings and head are not adapted: the meaning of a code does not depend on the voice.
     lora_targets=r"model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)",
     prepare=prepare,

@@ -25,10 +25,11 @@ from overtone.recipes.speech.multi_term_loss import compute_weighted_sums
 
 from .exporting import export_plan
 from .model import csm_model, dataset_speakers, sequence_layout
-from .model.dataset_speakers import assign_numbers, collect_speakers, read_numbers
+from .model.dataset_speakers import assign_numbers, collect_speakers
 from .model.model_config import read_config
 from .model.sequence_layout import CsmProcessing, CsmTokens, load_tokenizer
 from .options import Options, limit_context
+from .state import CsmState
 from .verbs import INFERENCE
 
 HEAD = "lm_head"
@@ -38,8 +39,8 @@ HEAD = "lm_head"
 def load(config: Config[Options]) -> Loaded:
     """The model on the meta device, without its codec. Requires `prepare` to have run."""
     loaded, tokens = make_loaded(config)
-    state = load_state(config)
-    processor = make_processor(config, loaded.base, tokens, read_numbers(state))
+    state = load_state(config, CsmState)
+    processor = make_processor(config, loaded.base, tokens, state.numbers())
     return replace(loaded, processor=processor, state=state, remarks=describe_context(state))
 
 
@@ -76,14 +77,13 @@ def make_processor(config: Config[Options], base: Path, tokens: CsmTokens, speak
     return CsmProcessing(load_tokenizer(base, tokens), tokens, speakers, options.speaker, options.context_loss)
 
 
-def describe_context(state: dict[str, Any]) -> tuple[str, ...]:
+def describe_context(state: CsmState) -> tuple[str, ...]:
     """The line of the log about the clips before a clip; none without context."""
-    if not (context := state.get("context")):
+    if not (context := state.context):
         return ()
-    clips = state["data"]["clips"]
     return (
-        f"context: {context['clips']:,} of {clips:,} training clips follow 1 to {context['turns']} earlier clips of their recording, "
-        f"{context['seconds']:g} s on average; the loss is that of {'the clip' if context['loss'] == 'last' else 'all of them'}",
+        f"context: {context.clips:,} of {state.data.clips:,} training clips follow 1 to {context.turns} earlier clips of their recording, "
+        f"{context.seconds:g} s on average; the loss is that of {'the clip' if context.loss == 'last' else 'all of them'}",
     )
 
 
@@ -128,13 +128,12 @@ def prepare(config: Config[Options]) -> None:
     base = resolve_source(config.model.source, config.model.revision)
     dataset_speakers.prepare_speakers(config, base, CsmTokens.from_config(read_config(base)))
     if config.sample.prompts:
-        from overtone.recipes.recipe_state_file import load_state
         from overtone.recipes.speech.evaluation import samples_during_training
 
-        samples_during_training.check_prompts(config.sample.prompts, list(dataset_speakers.read_numbers(load_state(config))))
+        samples_during_training.check_prompts(config.sample.prompts, list(load_state(config, CsmState).numbers()))
 
 
-def export(base: Path, state: dict[str, Any], _: dict[str, Tensor], __: str) -> ExportPlan:
+def export(base: Path, state: CsmState, _: dict[str, Tensor], __: str) -> ExportPlan:
     """How the trained tensors become a folder for transformers. There are no buffers, and there is one format."""
     return export_plan.plan_export(base, state)
 
@@ -151,6 +150,7 @@ RECIPE = Recipe(
     export=export,
     formats=("transformers",),
     inference=INFERENCE,
+    State=CsmState,
     # The layers of backbone and depth decoder. Embeddings and heads are not adapted: the meaning of a code does not depend on the voice.
     lora_targets=r"(backbone_model|depth_decoder\.model)\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)",
     prepare=prepare,

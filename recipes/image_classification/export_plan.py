@@ -6,11 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
 
-from pydantic import Field
-
-from overtone.finetune.checkpointing.checkpoint_metadata import JsonPart, check_recipe_state
 from overtone.finetune.modeling.loading import tensor_shapes
 from overtone.finetune.recipe import ExportPlan
 from overtone.finetune.storage import files
@@ -19,20 +15,14 @@ from overtone.recipes.transformers_weight_names import find_file_names, find_lay
 
 from .classifier_model import build_stock_model, find_head, read_config, set_labels
 from .image_processing import SETTINGS
+from .state import ClassifierState
 
 COPIED = (SETTINGS, "processor_config.json", "LICENSE*", "NOTICE*", "USE_POLICY*")
 
 
-class ClassifierState(JsonPart):
-    """The recipe state in a checkpoint."""
-
-    labels: Annotated[list[str], Field(min_length=2)]
-
-
-def plan_export(base: Path, state: dict[str, Any]) -> ExportPlan:
-    """`state`: see `ClassifierState`."""
-    check_recipe_state(ClassifierState, state)
-    labels: list[str] = state["labels"]
+def plan_export(base: Path, state: ClassifierState) -> ExportPlan:
+    """The plan of the one format."""
+    labels = state.labels
     whole = build_stock_model(set_labels(read_config(base), labels), base)
     layouts, known = find_layouts(whole, base), tensor_shapes(base)
     new = find_file_names(whole, find_head(whole.config, base))

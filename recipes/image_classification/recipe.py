@@ -25,12 +25,13 @@ from overtone.recipes.transformers_release import describe_old_release
 from . import classifier_model, export_plan, image_processing, labels
 from .image_processing import ImageProcessing
 from .options import Options
+from .state import ClassifierState
 from .verbs import INFERENCE
 
 
 def load(config: Config[Options]) -> Loaded:
     """The model on meta with one output for each label. Requires `prepare` to have run."""
-    return make_loaded(config, load_state(config)["labels"])
+    return make_loaded(config, load_state(config, ClassifierState).labels)
 
 
 def make_loaded(config: Config[Options], names: list[str]) -> Loaded:
@@ -53,7 +54,7 @@ def make_loaded(config: Config[Options], names: list[str]) -> Loaded:
         added=classifier_model.added_parameters(known, base, options.head),
         layouts=layouts,
         buffers=transformers_weight_names.read_buffers(whole, layouts, base),
-        state={"labels": names},
+        state=ClassifierState(labels=names),
         libraries=("pillow",),
         remarks=(f"{len(names):,} labels; images of {size[0]} × {size[1]} pixels", *describe_old_release()),
     )
@@ -61,7 +62,7 @@ def make_loaded(config: Config[Options], names: list[str]) -> Loaded:
 
 def prepare(config: Config[Options]) -> None:
     """Find the labels in the training data."""
-    store_state(config, {"labels": choose_labels(config)})
+    store_state(config, ClassifierState(labels=choose_labels(config)))
 
 
 def choose_labels(config: Config[Options]) -> list[str]:
@@ -92,7 +93,7 @@ def loss(model: nn.Module, batch: Batch) -> dict[str, Term]:
     return {"cross_entropy": Term(nll, 1.0), "accuracy": Term(hits, 0.0)}
 
 
-def export(base: Path, state: dict[str, Any], _: dict[str, Tensor], __: str) -> ExportPlan:
+def export(base: Path, state: ClassifierState, _: dict[str, Tensor], __: str) -> ExportPlan:
     """The plan of a folder that AutoModelForImageClassification and AutoImageProcessor load."""
     return export_plan.plan_export(base, state)
 
@@ -115,6 +116,7 @@ RECIPE = Recipe(
     export=export,
     formats=("transformers",),
     inference=INFERENCE,
+    State=ClassifierState,
     files=lambda row: (image_processing.read_file_name(row),),
     prepare=prepare,
     augment=image_processing.augment,

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from overtone.finetune.checkpointing.checkpoint_metadata import JsonPart, check_recipe_state
 from overtone.finetune.exporting.model_card_metadata import README, read_base_metadata
 from overtone.finetune.recipe import ExportPlan
 from overtone.finetune.storage import input_files
@@ -24,6 +23,7 @@ from overtone.recipes.language.stop_tokens import find_stop_ids
 from overtone.recipes.language.tokenizer import load_tokenizer
 
 from .model_card import render_card
+from .state import SftState
 
 TEMPLATE, TOKENIZER = "chat_template.jinja", "tokenizer_config.json"
 TRANSFORMERS = "transformers"
@@ -31,19 +31,11 @@ FORMATS = (TRANSFORMERS, *export_conversion.FORMATS)
 """The formats of an export, the default first."""
 
 
-class SftState(JsonPart):
-    """The recipe's part of a checkpoint's state, as `recipe.make_state` writes it."""
-
-    supervise: Literal["assistant", "last", "everything"]
-    chat_template: str | None
-
-
-def plan_export(base: Path, state: dict[str, Any], form: str = TRANSFORMERS) -> ExportPlan:
-    """`state`: see `SftState`. `form`: one of `FORMATS`. Raises `UserError` for a base that llm_sft cannot train, and for one that `form`
+def plan_export(base: Path, state: SftState, form: str = TRANSFORMERS) -> ExportPlan:
+    """`form`: one of `FORMATS`. Raises `UserError` for a base that llm_sft cannot train, and for one that `form`
     cannot express."""
-    check_recipe_state(SftState, state)
     tokenizer, weights = load_tokenizer(base, None), find_stored_weights(base)
-    template: str | None = state["chat_template"]
+    template = state.chat_template
     if template is not None:
         tokenizer.chat_template = template
     copied = list_copied_files(base, ("chat_template",) if template is not None else ())

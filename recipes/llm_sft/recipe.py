@@ -26,6 +26,7 @@ from overtone.recipes.transformers_release import describe_old_release
 
 from . import export_plan, loss_mask_preview
 from .options import Options
+from .state import SftState
 from .verbs import INFERENCE
 
 
@@ -79,10 +80,10 @@ def describe_allowed(allow_dropped: Sequence[str]) -> list[str]:
     return [f"not an error if the chat template drops it: {', '.join(allow_dropped)} (options.allow_dropped)"] if allow_dropped else []
 
 
-def make_state(options: Options) -> dict[str, Any]:
+def make_state(options: Options) -> SftState:
     """The recipe's part of a checkpoint's state: what an export needs, and what must not change within a run."""
     template = None if options.chat_template is None else read_template(options.chat_template)
-    return {"supervise": options.supervise, "chat_template": template}
+    return SftState(supervise=options.supervise, chat_template=template)
 
 
 def read(row: dict[str, Any], processor: Any, _: Path) -> Sample:
@@ -101,7 +102,7 @@ def length(sample: Sample) -> int:
     return len(sample["ids"])
 
 
-def export(base: Path, state: dict[str, Any], _: dict[str, Tensor], form: str) -> ExportPlan:
+def export(base: Path, state: SftState, _: dict[str, Tensor], form: str) -> ExportPlan:
     """The plan of a folder that AutoModelForCausalLM and AutoTokenizer load, with its conversion if `form` is another format."""
     return export_plan.plan_export(base, state, form)
 
@@ -118,6 +119,7 @@ RECIPE = Recipe(
     export=export,
     formats=export_plan.FORMATS,
     inference=INFERENCE,
+    State=SftState,
     pack=collation.pack,
     pad=collation.pad,
     truncate=collation.truncate,

@@ -9,34 +9,36 @@ from overtone.data_prep.manifest import AUTO, LANGUAGES
 from overtone.finetune.exporting.model_card_metadata import render_header
 from overtone.finetune.storage import demo_models
 
+from .voices_json_schema import SpeakerT, TrainedSpeaker, TrainedVoices
+
 LANGUAGE_CODES = {name: code for code, name in LANGUAGES.items()}
 """English name in lower case → ISO 639-1, as the hub lists languages."""
 
 
-def name_language(speaker: Mapping[str, Any]) -> str:
+def name_language(speaker: TrainedSpeaker) -> str:
     """The language of a speaker in a card."""
-    return speaker["language"] or AUTO
+    return speaker.spoken_language or AUTO
 
 
 def render_voice_card(
-    state: Mapping[str, Any],
+    state: TrainedVoices[SpeakerT],
     inherited: Mapping[str, Any],
     library: str,
     tags: list[str],
     usage: str,
-    column: tuple[str, Callable[[Mapping[str, Any]], object]] = ("language", name_language),
+    column: tuple[str, Callable[[SpeakerT], object]] = ("language", name_language),
 ) -> str:
     """The card as Markdown with the hub's YAML header.
 
-    `state`: as `voices_json_content.make_voices_state` makes it. `inherited`: of the base's header (see `read_base_metadata`).
+    `state`: of the checkpoint. `inherited`: of the base's header (see `read_base_metadata`).
     `library`: the hub's name of the package that loads the model. `usage`: the text after base and data. `column`: what the table of the
     speakers says besides clips and minutes.
     """
-    speakers, data, base = state["speakers"], state["data"], state["base"]["name"]
-    hours = sum(speaker["seconds"] for speaker in speakers) / 3600
+    speakers, data, base = state.speakers, state.data, state.base
+    hours = sum(speaker.seconds for speaker in speakers) / 3600
     title, describe = column
-    table = "\n".join(f"| {one['name']} | {describe(one)} | {one['clips']} | {one['seconds'] / 60:.1f} |" for one in speakers)
-    revision = f"@{state['base']['revision']}" if state["base"]["revision"] else ""
+    table = "\n".join(f"| {one.name} | {describe(one)} | {one.clips} | {one.seconds / 60:.1f} |" for one in speakers)
+    revision = f"@{base.revision}" if base.revision else ""
     return f"""{render_header(make_header(state, inherited, library, tags))}
 # A cloned voice
 
@@ -49,17 +51,17 @@ deceive.
 |---|---|---|---|
 {table}
 
-Data: `{data["name"]}`, {data["clips"]} clips, {hours:.2f} hours, SHA-256 `{data["sha256"]}`.
-Base: {base}{revision}. The base's licence applies to this model too.{format_warning(base)}
+Data: `{data.name}`, {data.clips} clips, {hours:.2f} hours, SHA-256 `{data.sha256}`.
+Base: {base.name}{revision}. The base's licence applies to this model too.{format_warning(base.name)}
 
 {usage}
 """
 
 
-def make_header(state: Mapping[str, Any], inherited: Mapping[str, Any], library: str, tags: list[str]) -> dict[str, Any]:
+def make_header(state: TrainedVoices[SpeakerT], inherited: Mapping[str, Any], library: str, tags: list[str]) -> dict[str, Any]:
     """Metadata for the hub. It has the base only if that is on the hub, because the hub refuses other names."""
-    base = state["base"]["name"]
-    spoken = {speaker.get("language") for speaker in state["speakers"]} & LANGUAGE_CODES.keys()
+    base = state.base.name
+    spoken = {speaker.spoken_language or AUTO for speaker in state.speakers} & LANGUAGE_CODES.keys()
     return {
         **({"base_model": base, "base_model_relation": "finetune"} if "/" in base else {}),
         "library_name": library,

@@ -24,14 +24,12 @@ def list_validation_files(config: Config) -> list[Path]:
     return [path for path in map(on_disk, config.data.validation_files()) if path is not None]
 
 
-def describe_training_files(trained: Sequence[Path]) -> dict[str, str]:
+def describe_training_files(trained: Sequence[Path]) -> tuple[str, str]:
     """Name and SHA-256 of the training data, for the recipe's state; the same for each order of the files, since `data.mix` has none. Only
     the ends of paths: a full path would be published in the model card, and would prevent resuming on another machine."""
     digests = [files.digest(train) for train in trained]
-    return {
-        "name": ", ".join(sorted("/".join(train.parts[-2:]) for train in trained)),
-        "sha256": digests[0] if len(digests) == 1 else hashlib.sha256("".join(sorted(digests)).encode()).hexdigest(),
-    }
+    name = ", ".join(sorted("/".join(train.parts[-2:]) for train in trained))
+    return name, digests[0] if len(digests) == 1 else hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
 
 
 def check_dataset_codec(config: Config, codec: Codec) -> None:

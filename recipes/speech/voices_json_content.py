@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from overtone.finetune.config import Config
 
 from .training_files import describe_training_files, list_training_files
+from .voices_json_schema import BaseModelName, TrainedSpeaker, TrainingData
 
 
-def make_voices_state(config: Config, speakers: list[dict[str, Any]]) -> dict[str, Any]:
-    """What an export and its model card need, as JSON. A resumed run must have the same state. `speakers`: each as
-    `voices_json_schema.TrainedSpeaker`."""
-    return {
-        "speakers": speakers,
-        "data": describe_training_files(list_training_files(config)) | {"clips": sum(speaker["clips"] for speaker in speakers)},
-        "base": {"name": shorten_source(str(config.model.source)), "revision": config.model.revision},
-    }
+def describe_training_data(config: Config, speakers: Sequence[TrainedSpeaker]) -> TrainingData:
+    """The training files of a run, with the clips of its speakers."""
+    name, sha256 = describe_training_files(list_training_files(config))
+    return TrainingData(name=name, sha256=sha256, clips=sum(speaker.clips for speaker in speakers))
+
+
+def describe_base(config: Config) -> BaseModelName:
+    """The base model of a run, without folders of this machine."""
+    return BaseModelName(name=shorten_source(str(config.model.source)), revision=config.model.revision)
 
 
 def shorten_source(source: str) -> str:

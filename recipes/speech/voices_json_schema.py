@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import Field
 
-from overtone.finetune.checkpointing.checkpoint_metadata import JsonPart
+from overtone.finetune.recipe import RecipeState
+from overtone.finetune.storage.json_schema import JsonPart
 from overtone.finetune.storage.strict_json import read_object
 
 VOICES = "voices.json"
@@ -20,6 +21,11 @@ class TrainedSpeaker(JsonPart):
     name: str
     clips: Annotated[int, Field(ge=0)]
     seconds: Annotated[float, Field(ge=0)]
+
+    @property
+    def spoken_language(self) -> str | None:
+        """English name in lower case; None if the recipe does not record it."""
+        return None
 
 
 class TrainingData(JsonPart):
@@ -37,9 +43,13 @@ class BaseModelName(JsonPart):
     revision: str | None
 
 
-class TrainedVoices(JsonPart):
-    """The part of a recipe state that `voices_json_content.make_voices_state` makes, without `speakers`."""
+SpeakerT = TypeVar("SpeakerT", bound=TrainedSpeaker)
 
+
+class TrainedVoices(RecipeState, Generic[SpeakerT]):
+    """The recipe state of a speech model. A recipe adds what its export needs."""
+
+    speakers: Annotated[list[SpeakerT], Field(min_length=1)]
     data: TrainingData
     base: BaseModelName
 

@@ -32,6 +32,7 @@ from .model.qwen3_tts_model import block_classes, build_on_meta
 from .model.sequence_layout import SpeechProcessor, TokenIds, load_tokenizer
 from .model.speaker_vectors import check_reference_clips, load_speaker_vectors
 from .options import Options
+from .state import VoiceCloneState
 from .verbs import INFERENCE
 
 
@@ -39,7 +40,7 @@ def load(config: Config[Options]) -> Loaded:
     """The talker on the meta device, with the speaker vectors as a buffer. Requires `prepare` to have run."""
     base = resolve_source(config.model.source, config.model.revision)
     model_config, speakers = read_base_config(base), load_speaker_vectors(config)
-    names = [speaker["name"] for speaker in speakers.state["speakers"]]
+    names = [speaker.name for speaker in speakers.state.speakers]
     processor = make_processor(config, base, TokenIds.from_config(model_config), names)
     return replace(make_loaded(config, base, model_config, speakers.vectors), processor=processor, state=speakers.state)
 
@@ -129,10 +130,10 @@ def prepare(config: Config[Options]) -> None:
         from overtone.recipes.speech.evaluation import samples_during_training
 
         state = speaker_vectors.load_speaker_vectors(config).state
-        samples_during_training.check_prompts(config.sample.prompts, [speaker["name"] for speaker in state["speakers"]])
+        samples_during_training.check_prompts(config.sample.prompts, [speaker.name for speaker in state.speakers])
 
 
-def export(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kind: str) -> ExportPlan:
+def export(base: Path, state: VoiceCloneState, buffers: dict[str, Tensor], kind: str) -> ExportPlan:
     """How the trained tensors become a folder for the stock package."""
     return export_plan.plan_export(base, state, buffers, kind)
 
@@ -148,6 +149,7 @@ RECIPE = Recipe(
     export=export,
     formats=("custom_voice", "base"),
     inference=INFERENCE,
+    State=VoiceCloneState,
     # The layers of talker and predictor. Embeddings and heads are not adapted: the meaning of a code does not depend on the voice.
     lora_targets=r"talker\.(code_predictor\.)?model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)",
     prepare=prepare,

@@ -15,7 +15,7 @@ from torch.nn import functional
 from overtone.finetune.config import Config, Section
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling.loading import resolve_source
-from overtone.finetune.recipe import Batch, ExportPlan, Inference, Loaded, Recipe, Sample, Term
+from overtone.finetune.recipe import Batch, ExportPlan, Inference, Loaded, Recipe, RecipeState, Sample, Term
 from overtone.finetune.storage import files
 
 WIDTH = 15  # odd on purpose: shards of unequal size on 2 and 4 ranks
@@ -58,6 +58,11 @@ class ByteModel(nn.Module):
         }
 
 
+class ByteModelState(RecipeState):
+    width: int
+    """Of the embedding."""
+
+
 def summed_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
 
@@ -78,7 +83,7 @@ def load(config: Config[Options]) -> Loaded:
         model = ByteModel(config.options.dropout)
     model.register_buffer("scale", torch.zeros(()))
     base = resolve_source(config.model.source, config.model.revision)
-    return Loaded(model, None, (Block,), base, buffers={"scale": torch.ones(())}, state={"width": WIDTH})
+    return Loaded(model, None, (Block,), base, buffers={"scale": torch.ones(())}, state=ByteModelState(width=WIDTH))
 
 
 def read(row: dict[str, Any], processor: Any, folder: Path) -> Sample:
@@ -101,8 +106,8 @@ def loss(model: nn.Module, batch: Batch) -> dict[str, Term]:
     return {"next": Term(sums["next"], 1.0), "after_next": Term(sums["after_next"], 0.3)}
 
 
-def export(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], form: str) -> ExportPlan:
-    return ExportPlan(files={"config.json": json.dumps({"width": state["width"], "scale": float(buffers["scale"])}).encode()})
+def export(base: Path, state: ByteModelState, buffers: dict[str, Tensor], form: str) -> ExportPlan:
+    return ExportPlan(files={"config.json": json.dumps({"width": state.width, "scale": float(buffers["scale"])}).encode()})
 
 
 def generate(folder: Path, argv: list[str]) -> int:
@@ -120,5 +125,6 @@ RECIPE = Recipe(
     export=export,
     formats=("plain",),
     inference=Inference(generate=generate),
+    State=ByteModelState,
     lora_targets=r"blocks\.\d+\.(up|down)|head|after_next",
 )

@@ -1021,7 +1021,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/data/sample_cache_key.py",
-        "json.dumps(loaded.state, sort_keys=True)]",
+        "json.dumps(loaded.state.as_json(), sort_keys=True)]",
         '""]',
         "tests/finetune/data/test_sample_cache_key.py::test_lengths_depend_on_the_tokenizer_and_not_on_the_weights",
         "samples of another tokenizer state or speaker table are reused",

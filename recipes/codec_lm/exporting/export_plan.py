@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field
 from safetensors.torch import save
 
 from overtone.data_prep.audio_codecs.snac_codec import CODEC_FOLDER, WEIGHTS, read_weights
-from overtone.finetune.checkpointing.checkpoint_metadata import JsonPart, check_recipe_state
 from overtone.finetune.errors import UserError
 from overtone.finetune.exporting.model_card_metadata import read_base_metadata
 from overtone.finetune.recipe import ExportPlan
@@ -22,47 +20,24 @@ from overtone.finetune.storage import files, input_files
 from overtone.finetune.storage.model_security import CONFIG, cleaned
 from overtone.recipes.language.causal_lm_export_files import GENERATION, config_without_code, find_stored_weights, list_copied_files
 from overtone.recipes.language.tokenizer import load_tokenizer
-from overtone.recipes.speech.voices_json_schema import VOICES, TrainedSpeaker, TrainedVoices
+from overtone.recipes.speech.voices_json_schema import VOICES
 
 from ..dataset_speakers_and_codec import open_run_codec
 from ..families import Family
 from ..sequence_layout import find_token_ids
+from ..state import CodecLmState, CodecRecord
 from .model_card import write_model_card
 
 
-class SpeakerOfLanguage(TrainedSpeaker):
-    """A trained speaker with the language of the clips, "auto" if it is not known."""
-
-    language: str
-
-
-class CodecRecord(JsonPart):
-    """The codec of the dataset."""
-
-    source: str | None
-    """`options.codec`."""
-    digest: str
-
-
-class CodecLmState(TrainedVoices):
-    """The recipe state in a checkpoint, as `dataset_speakers_and_codec.make_recipe_state` writes it."""
-
-    family: Family
-    supervise: str
-    codec: CodecRecord
-    speakers: Annotated[list[SpeakerOfLanguage], Field(min_length=1)]
-
-
-def plan_export(base: Path, state: dict[str, Any]) -> ExportPlan:
+def plan_export(base: Path, state: CodecLmState) -> ExportPlan:
     """The plan of the one format. Raises `UserError` if the run's codec is not found, or has changed since the training."""
-    check_recipe_state(CodecLmState, state)
-    family = Family.model_validate(state["family"])
+    family, content = state.family, state.as_json()
     written = {
         CONFIG: input_files.read_bytes(base / CONFIG),
         **config_without_code(base),
         GENERATION: files.json_bytes(make_generation_config(base, family)),
-        VOICES: files.json_bytes({name: state[name] for name in ("family", "speakers", "data", "base")}),
-        **make_codec_files(base, family, state["codec"]),
+        VOICES: files.json_bytes({name: content[name] for name in ("family", "speakers", "data", "base")}),
+        **make_codec_files(base, family, state.codec),
     }
     weights = find_stored_weights(base)
     return ExportPlan(
@@ -71,7 +46,7 @@ def plan_export(base: Path, state: dict[str, Any]) -> ExportPlan:
         files=written,
         copy=tuple(name for name in list_copied_files(base, ("chat_template",)) if name not in written),
         adapter_config={"task_type": "CAUSAL_LM"},
-        readme=partial(write_model_card, inherited=read_base_metadata(base)),
+        readme=partial(write_model_card, voices=state, inherited=read_base_metadata(base)),
     )
 
 
@@ -84,12 +59,12 @@ def make_generation_config(base: Path, family: Family) -> dict[str, Any]:
     return {"do_sample": True, **stock, **own, "eos_token_id": ids.end_of_speech}
 
 
-def make_codec_files(base: Path, family: Family, record: dict[str, Any]) -> dict[str, bytes]:
+def make_codec_files(base: Path, family: Family, record: CodecRecord) -> dict[str, bytes]:
     """The codec's config and weights, by path in the export. Raises `UserError` if it is not the one that the data was encoded with."""
-    codec = open_run_codec(record["source"], base, family)
-    if (digest := codec.digest()) != record["digest"]:
+    codec = open_run_codec(record.source, base, family)
+    if (digest := codec.digest()) != record.digest:
         raise UserError(
-            f"options.codec: {codec.folder} is not the codec of this run (digest {digest[:12]}…, expected {record['digest'][:12]}…), so "
+            f"options.codec: {codec.folder} is not the codec of this run (digest {digest[:12]}…, expected {record.digest[:12]}…), so "
             "the export would speak other sounds; restore that codec"
         )
     weights = {name: tensor.contiguous() for name, tensor in read_weights(codec.folder).items()}

@@ -4,20 +4,17 @@ the folder."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
 
-from pydantic import Field
-
-from overtone.finetune.checkpointing.checkpoint_metadata import JsonPart, check_recipe_state
 from overtone.finetune.errors import UserError
 from overtone.finetune.exporting.model_card_metadata import read_base_metadata
 from overtone.finetune.recipe import ExportPlan
 from overtone.finetune.storage import files
 from overtone.finetune.storage.model_security import CONFIG, cleaned
-from overtone.recipes.speech.voices_json_schema import VOICES, TrainedSpeaker, TrainedVoices
+from overtone.recipes.speech.voices_json_schema import VOICES
 
 from ..model.csm_model import COPY
 from ..model.model_config import read_config
+from ..state import CsmState
 from .model_card import write_model_card
 
 REQUIRED = ("preprocessor_config.json", "tokenizer.json", "tokenizer_config.json")
@@ -31,34 +28,8 @@ PARTS = ("backbone_model.", "depth_decoder.", "lm_head.", "embed_text_tokens.", 
 Sesame's own code, and the shared table of codes under a second name (`COPY`)."""
 
 
-class CsmSpeaker(TrainedSpeaker):
-    """A trained speaker with its number in the prompt."""
-
-    id: Annotated[int, Field(ge=0)]
-
-
-class CsmContext(JsonPart):
-    """The clips before a clip, of a run with `options.context_turns`."""
-
-    turns: Annotated[int, Field(ge=1)]
-    """Most of them."""
-    loss: str
-    clips: Annotated[int, Field(ge=1)]
-    """Clips that have any."""
-    seconds: Annotated[float, Field(ge=0)]
-    """Of theirs, on average."""
-
-
-class CsmState(TrainedVoices):
-    """The recipe state in a checkpoint, written by `dataset_speakers.prepare_speakers`."""
-
-    speakers: Annotated[list[CsmSpeaker], Field(min_length=1)]
-    context: CsmContext | None = None
-
-
-def plan_export(base: Path, state: dict[str, Any]) -> ExportPlan:
+def plan_export(base: Path, state: CsmState) -> ExportPlan:
     """The plan of a folder for `CsmForConditionalGeneration`. Raises `UserError` for a base with missing files."""
-    check_recipe_state(CsmState, state)
     if missing := [name for name in REQUIRED if not (base / name).is_file()]:
         raise UserError(f"the base {base} lacks {', '.join(missing)}, which an export needs in order to speak; download the model again")
     tied = read_config(base).tie_codebooks_embeddings
@@ -66,7 +37,7 @@ def plan_export(base: Path, state: dict[str, Any]) -> ExportPlan:
         keep=lambda name: name.startswith(PARTS) and not (tied and name == COPY),
         files={
             CONFIG: files.json_bytes(cleaned(base / CONFIG)[0]),
-            VOICES: files.json_bytes(state),
+            VOICES: files.json_bytes(state.as_json()),
             "README.md": write_model_card(state, read_base_metadata(base)).encode(),
         },
         copy=tuple(sorted({path.name for pattern in COPIED for path in base.glob(pattern)})),

@@ -7,6 +7,8 @@ from typing import Any
 from overtone.finetune.exporting.model_card_metadata import THIS_MODEL
 from overtone.recipes.speech.model_card import render_voice_card
 
+from ..state import CsmState
+
 USE = """\
 A speaker's number is the `role` of a turn. {context}
 
@@ -26,9 +28,9 @@ SINGLE = "The model was trained on single turns: earlier turns as context still 
 TURNS = "The model was trained on conversations: turns with 0 to {turns} earlier clips of their recording, text and speech, as context."
 
 
-def write_model_card(state: dict[str, Any], inherited: dict[str, Any]) -> str:
+def write_model_card(state: CsmState, inherited: dict[str, Any]) -> str:
     """The card as Markdown with the hub's YAML header. `inherited`: of the base's header (see `read_base_metadata`)."""
-    context = TURNS.format(**state["context"]) if state.get("context") else SINGLE
-    usage = USE.format(model=THIS_MODEL, number=state["speakers"][0]["id"], context=context)
-    numbers = ("number in the prompt", lambda speaker: speaker["id"])
+    context = TURNS.format(turns=state.context.turns) if state.context else SINGLE
+    usage = USE.format(model=THIS_MODEL, number=state.speakers[0].id, context=context)
+    numbers = ("number in the prompt", lambda speaker: speaker.id)
     return render_voice_card(state, inherited, "transformers", ["csm", "voice-clone", "synthetic-speech"], usage, numbers)

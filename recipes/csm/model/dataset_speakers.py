@@ -11,14 +11,16 @@ from overtone.data_prep.audio_codecs.mimi_codec import open_csm_codec
 from overtone.finetune.config import Config
 from overtone.finetune.data.context_rows import EarlierRows
 from overtone.finetune.errors import UserError
+from overtone.finetune.storage.json_schema import parse_model
 from overtone.recipes.recipe_state_file import store_state
 from overtone.recipes.speech.dataset_speakers import SpeakerClips, collect_clips
 from overtone.recipes.speech.evaluation.evaluation_items import visit_rows
 from overtone.recipes.speech.training_files import check_dataset_codec, list_training_files
-from overtone.recipes.speech.voices_json_content import make_voices_state
+from overtone.recipes.speech.voices_json_content import describe_base, describe_training_data
 from overtone.recipes.speech.voices_json_schema import VOICES, read_voices
 
 from ..options import Options, limit_context
+from ..state import CsmContext, CsmSpeaker, CsmState, NumberedVoices
 from .model_config import FRAME_RATE
 from .sequence_layout import CsmTokens, check_frames, locate_clip
 
@@ -31,13 +33,11 @@ def prepare_speakers(config: Config[Options], base: Path, tokens: CsmTokens) -> 
     of another codec than the base's."""
     check_dataset_codec(config, open_csm_codec("model.source", str(base), None))  # first: its message names the codec of the data
     found = collect_speakers(config, tokens)
-    state = make_recipe_state(config, found, assign_numbers(base, [*found]))
-    if config.options.context_turns:
-        state["context"] = measure_context(config)
-    store_state(config, state)
+    context = measure_context(config) if config.options.context_turns else None
+    store_state(config, make_recipe_state(config, found, assign_numbers(base, [*found]), context))
 
 
-def measure_context(config: Config[Options]) -> dict[str, Any]:
+def measure_context(config: Config[Options]) -> CsmContext:
     """How many clips of `data.train` have earlier clips before them, for the log and the model card. Raises `UserError` with file and line
     for clips without a place in a recording, and if no clip has any."""
     turns, seconds = Counter[int](), 0.0
@@ -56,12 +56,7 @@ def measure_context(config: Config[Options]) -> dict[str, Any]:
             f"options.context_turns: {config.options.context_turns}, but no clip has an earlier clip of its recording (`source`) within "
             f"options.context_seconds: {config.options.context_seconds:g}; raise that, or set --options.context_turns 0"
         )
-    return {"turns": max(turns), "loss": config.options.context_loss, "clips": having, "seconds": round(seconds / having, 2)}
-
-
-def read_numbers(state: dict[str, Any]) -> dict[str, int]:
-    """Name → number in the prompt, from a recipe state or the content of `VOICES`."""
-    return {speaker["name"]: speaker["id"] for speaker in state["speakers"]}
+    return CsmContext(turns=max(turns), loss=config.options.context_loss, clips=having, seconds=round(seconds / having, 2))
 
 
 def collect_speakers(config: Config[Options], tokens: CsmTokens) -> dict[str, SpeakerClips]:
@@ -90,21 +85,21 @@ def read_known_numbers(base: Path) -> dict[str, int]:
     if not voices:
         return {}
     try:
-        known = read_numbers(voices)
-        if all(isinstance(name, str) and type(number) is int for name, number in known.items()):
-            return known
-    except (KeyError, TypeError):
-        pass
-    raise UserError(
-        f"{base / VOICES} does not list speakers with their numbers; export the model again, or remove the file to number them anew"
-    )
+        return {speaker.name: speaker.id for speaker in parse_model(NumberedVoices, voices).speakers}
+    except ValueError as error:
+        raise UserError(
+            f"{base / VOICES} does not list speakers with their numbers ({error}); export the model again, or remove the file to number "
+            "them anew"
+        ) from None
 
 
-def make_recipe_state(config: Config[Options], found: dict[str, SpeakerClips], numbers: dict[str, int]) -> dict[str, Any]:
-    """What the export and its model card need, as JSON. A resumed run must have the same state. Speakers of the base come last, without
+def make_recipe_state(
+    config: Config[Options], found: dict[str, SpeakerClips], numbers: dict[str, int], context: CsmContext | None
+) -> CsmState:
+    """What the export and its model card need. A resumed run must have the same state. Speakers of the base come last, without
     clips: the model still knows them, and another training must not give their numbers to others."""
     voices = []
     for name, number in sorted(numbers.items(), key=lambda each: (each[0] not in found, each[0])):
         clips = found.get(name, SpeakerClips())
-        voices.append({"name": name, "id": number, "clips": clips.clips, "seconds": round(clips.frames / FRAME_RATE, 2)})
-    return make_voices_state(config, voices)
+        voices.append(CsmSpeaker(name=name, id=number, clips=clips.clips, seconds=round(clips.frames / FRAME_RATE, 2)))
+    return CsmState(speakers=voices, data=describe_training_data(config, voices), base=describe_base(config), context=context)

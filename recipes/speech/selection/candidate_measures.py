@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from overtone.finetune.checkpointing.checkpoint_metadata import JsonPart, validate_json
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files
+from overtone.finetune.storage.json_schema import JsonPart, validate_json
 from overtone.finetune.storage.strict_json import read_object
 from overtone.recipes.speech.evaluation import audio_measures, intelligibility, scoring
 from overtone.recipes.speech.evaluation.audio_measures import AudioMeasures

@@ -7,19 +7,17 @@ voice from a reference clip. Both have the names and vectors of the speakers, so
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-from pydantic import Field
+from typing import TYPE_CHECKING, Any
 
 from overtone.data_prep.audio_codecs import qwen3_tts_speaker_encoder
-from overtone.finetune.checkpointing.checkpoint_metadata import check_recipe_state
 from overtone.finetune.errors import UserError
 from overtone.finetune.exporting.model_card_metadata import read_base_metadata
 from overtone.finetune.recipe import ExportPlan
 from overtone.finetune.storage import files
 from overtone.recipes.speech.sampling_settings import CONFIG
-from overtone.recipes.speech.voices_json_schema import VOICES, TrainedSpeaker, TrainedVoices
+from overtone.recipes.speech.voices_json_schema import VOICES
 
+from ..state import VoiceCloneState
 from .model_card import write_model_card
 
 if TYPE_CHECKING:
@@ -33,25 +31,11 @@ WRITTEN = ("config.json", "model.safetensors.index.json", VOICES, "overtone.json
 """Files that are not copied from the base: the export writes its own. A base that is itself an export has them too."""
 
 
-class SpeakerRecord(TrainedSpeaker):
-    """A trained speaker with its row of the codec embedding."""
-
-    row: Annotated[int, Field(ge=0)]
-    language: str | None
-
-
-class VoiceCloneState(TrainedVoices):
-    """The recipe state in a checkpoint, written by `dataset_speakers.make_recipe_state`; the part that an export reads."""
-
-    speakers: Annotated[list[SpeakerRecord], Field(min_length=1)]
-
-
-def plan_export(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], kind: str) -> ExportPlan:
+def plan_export(base: Path, state: VoiceCloneState, buffers: dict[str, Tensor], kind: str) -> ExportPlan:
     """The plan for format `custom_voice` or `base`. Raises `UserError` for other formats and for a base with missing files."""
     if kind not in FORMATS:
         raise UserError(f"--format {kind}: voice_clone exports {' or '.join(FORMATS)}")
-    check_recipe_state(VoiceCloneState, state)
-    rows = [speaker["row"] for speaker in state["speakers"]]
+    rows = [speaker.row for speaker in state.speakers]
     if "speaker_vectors" not in buffers or len(buffers["speaker_vectors"]) != len(rows):
         raise UserError("the checkpoint does not have one vector for each of its speakers; choose another checkpoint")
     return ExportPlan(
@@ -59,7 +43,7 @@ def plan_export(base: Path, state: dict[str, Any], buffers: dict[str, Tensor], k
         edit={CODEC_EMBEDDING: lambda table: insert_speaker_rows(table, rows, buffers["speaker_vectors"])},
         files={
             "config.json": files.json_bytes(edit_config(qwen3_tts_speaker_encoder.read_base_config(base), state, kind)),
-            VOICES: files.json_bytes(state),
+            VOICES: files.json_bytes(state.as_json()),
             "README.md": write_model_card(state, kind, read_base_metadata(base)).encode(),
         },
         copy=list_files_to_copy(base),
@@ -78,10 +62,10 @@ def insert_speaker_rows(table: Tensor, rows: list[int], vectors: Tensor) -> Tens
     return table
 
 
-def edit_config(config: dict[str, Any], state: dict[str, Any], kind: str) -> dict[str, Any]:
+def edit_config(config: dict[str, Any], state: VoiceCloneState, kind: str) -> dict[str, Any]:
     """The base's config with the new model type, and the new speakers added to those of the base."""
     talker = config["talker_config"]
-    rows = {speaker["name"]: speaker["row"] for speaker in state["speakers"]}
+    rows = {speaker.name: speaker.row for speaker in state.speakers}
     named = {
         "spk_id": {**(talker.get("spk_id") or {}), **rows},
         "spk_is_dialect": {**(talker.get("spk_is_dialect") or {}), **dict.fromkeys(rows, False)},

@@ -8,6 +8,8 @@ from typing import Any
 from overtone.finetune.exporting.model_card_metadata import THIS_MODEL
 from overtone.recipes.speech.model_card import name_language, render_voice_card
 
+from ..state import VoiceCloneState
+
 USE = {
     "custom_voice": """```python
 from qwen_tts import Qwen3TTSModel
@@ -31,9 +33,9 @@ The export contains the speaker encoder, so it can be trained further: pass it a
 }
 
 
-def write_model_card(state: dict[str, Any], kind: str, inherited: dict[str, Any]) -> str:
+def write_model_card(state: VoiceCloneState, kind: str, inherited: dict[str, Any]) -> str:
     """The card as Markdown with the hub's YAML header, for `kind` `custom_voice` or `base`. `inherited`: of the base's header (see
     `read_base_metadata`)."""
-    first = state["speakers"][0]
-    usage = USE[kind].format(model=THIS_MODEL, speaker=json.dumps(first["name"], ensure_ascii=False), language=name_language(first))
+    first = state.speakers[0]
+    usage = USE[kind].format(model=THIS_MODEL, speaker=json.dumps(first.name, ensure_ascii=False), language=name_language(first))
     return render_voice_card(state, inherited, "qwen-tts", ["qwen3-tts", "voice-clone", "synthetic-speech"], usage)

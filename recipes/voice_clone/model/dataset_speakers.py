@@ -12,9 +12,10 @@ from overtone.finetune.config import Config
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage.referenced_files import find_file
 from overtone.recipes.speech.dataset_speakers import visit_speakers
-from overtone.recipes.speech.voices_json_content import make_voices_state
+from overtone.recipes.speech.voices_json_content import describe_base, describe_training_data
 
 from ..options import Options
+from ..state import SpeakerRecord, VoiceCloneState
 from .config_factory import FRAME_RATE
 from .sequence_layout import TokenIds, find_language
 
@@ -110,19 +111,17 @@ def assign_embedding_rows(shape: dict[str, Any], names: list[str]) -> dict[str, 
     return {name: row for name, row in assigned.items() if row is not None}
 
 
-def make_recipe_state(config: Config[Options], speakers: list[DatasetSpeaker], embedding_rows: dict[str, int]) -> dict[str, Any]:
-    """What the export and its model card need, as JSON. A resumed run must have the same state."""
+def make_recipe_state(config: Config[Options], speakers: list[DatasetSpeaker], embedding_rows: dict[str, int]) -> VoiceCloneState:
+    """What the export and its model card need. A resumed run must have the same state."""
     use_language = config.options.language == "row"
-    return make_voices_state(
-        config,
-        [
-            {
-                "name": speaker.name,
-                "row": embedding_rows[speaker.name],
-                "language": speaker.language if use_language else None,
-                "clips": speaker.clips,
-                "seconds": round(speaker.frames / FRAME_RATE, 2),
-            }
-            for speaker in speakers
-        ],
-    )
+    records = [
+        SpeakerRecord(
+            name=speaker.name,
+            row=embedding_rows[speaker.name],
+            language=speaker.language if use_language else None,
+            clips=speaker.clips,
+            seconds=round(speaker.frames / FRAME_RATE, 2),
+        )
+        for speaker in speakers
+    ]
+    return VoiceCloneState(speakers=records, data=describe_training_data(config, records), base=describe_base(config))

@@ -12,7 +12,6 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import soxr
@@ -28,10 +27,12 @@ from overtone.finetune.data.row_problems import SHOWN_PROBLEMS
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling.loading import resolve_source
 from overtone.finetune.storage import files, input_files, remote
+from overtone.finetune.storage.json_schema import JsonPart, parse_model
 from overtone.finetune.terminal import print_diagnostic
 from overtone.recipes.speech.training_files import list_training_files
 
 from ..options import Options
+from ..state import VoiceCloneState
 from . import vector_fitting
 from .dataset_speakers import (
     DatasetSpeaker,
@@ -54,8 +55,15 @@ class SpeakerVectors:
 
     vectors: Tensor
     """[speakers, H] fp32."""
-    state: dict[str, Any]
-    """JSON: `speakers` (name, row, language, clips, seconds), `data`, `base`."""
+    state: VoiceCloneState
+
+
+class CachedVectors(JsonPart):
+    """What the file of the vectors says of them. It is in the same file, so that neither can be newer than the other."""
+
+    key: str
+    """See `compute_cache_key`."""
+    state: VoiceCloneState
 
 
 def prepare(config: Config[Options]) -> None:
@@ -80,15 +88,15 @@ def prepare(config: Config[Options]) -> None:
         key = vector_fitting.extend_cache_key(key, base, options.vector_steps, clips)
     state = make_recipe_state(config, speakers, assign_embedding_rows(model_config, [speaker.name for speaker in speakers]))
     cached = _read_cache(config)
-    if cached is None or cached["key"] != key:
+    if cached is None or cached.key != key:
         encoder = qwen3_tts_speaker_encoder.load_encoder(base)
         vectors = [compute_mean_vector(encoder, paths) for paths in references.values()]
         if clips:
             vectors = vector_fitting.fit_vectors(config, base, model_config, clips, vectors)
     else:
         vectors = list(load_speaker_vectors(config).vectors)
-    if cached is None or cached != {"key": key, "state": state}:
-        _write_cache(config, vectors, {"key": key, "state": state})
+    if cached != (now := CachedVectors(key=key, state=state)):
+        _write_cache(config, vectors, now)
 
 
 def load_speaker_vectors(config: Config) -> SpeakerVectors:
@@ -96,7 +104,7 @@ def load_speaker_vectors(config: Config) -> SpeakerVectors:
     cached = _read_cache(config)
     if cached is None:
         raise UserError(f"{_cache_path(config)} is missing or damaged; training writes it when it starts, so start the training again")
-    return SpeakerVectors(load_file(_cache_path(config))["speaker_vectors"], cached["state"])
+    return SpeakerVectors(load_file(_cache_path(config))["speaker_vectors"], cached.state)
 
 
 def compute_cache_key(base: Path, references: dict[str, list[Path]]) -> str:
@@ -169,19 +177,18 @@ def _cache_path(config: Config) -> Path:
     return config.run.dir / "cache" / "speakers.safetensors"
 
 
-def _read_cache(config: Config) -> dict[str, Any] | None:
-    """{"key", "state"} of the cached vectors. They are in the same file as the vectors, so that neither can be newer than the other."""
+def _read_cache(config: Config) -> CachedVectors | None:
     path = _cache_path(config)
     if not path.is_file():
         return None
     try:
         input_files.require_regular(path)
         with safe_open(path, framework="pt") as file:
-            return json.loads(file.metadata()["overtone"])
+            return parse_model(CachedVectors, json.loads(file.metadata()["overtone"]))
     except (SafetensorError, KeyError, TypeError, ValueError):
         return None
 
 
-def _write_cache(config: Config, vectors: list[Tensor], facts: dict[str, Any]) -> None:
-    data = save({"speaker_vectors": torch.stack(vectors).float().contiguous()}, metadata={"overtone": json.dumps(facts)})
+def _write_cache(config: Config, vectors: list[Tensor], facts: CachedVectors) -> None:
+    data = save({"speaker_vectors": torch.stack(vectors).float().contiguous()}, metadata={"overtone": facts.model_dump_json()})
     files.write_bytes(_cache_path(config), data)

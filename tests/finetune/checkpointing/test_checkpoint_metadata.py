@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from overtone.finetune.checkpointing.checkpoint_metadata import DEEPEST, State, parse_json, parse_manifest, parse_state, shorten_value
+from overtone.finetune.checkpointing.checkpoint_metadata import DEEPEST, State, parse_json, parse_manifest, parse_state
+from overtone.finetune.storage.json_schema import shorten_value
 from tests.finetune import tiny
 
 

@@ -11,6 +11,7 @@ import pytest
 from overtone.finetune.config import on_disk
 from overtone.finetune.data import dataset_opening, sample_cache_key
 from overtone.finetune.distributed.process_group import World
+from overtone.finetune.recipe import RecipeState
 from tests.finetune import tiny
 
 
@@ -22,7 +23,7 @@ def test_lengths_depend_on_the_tokenizer_and_not_on_the_weights(tmp_path: Path) 
     for name in ("tokenizer.json", "chat_template.jinja", "config.json"):
         (tmp_path / "base" / name).write_text('{"edited": true}')
         keys.append(sample_cache_key.data_key(config, tiny.RECIPE.load(config)))
-    keys.append(sample_cache_key.data_key(config, replace(tiny.RECIPE.load(config), state={"chat_template": "{{ messages }}"})))
+    keys.append(sample_cache_key.data_key(config, replace(tiny.RECIPE.load(config), state=RecipeState(chat_template="{{ messages }}"))))
     assert len(set(keys)) == 5
 
 

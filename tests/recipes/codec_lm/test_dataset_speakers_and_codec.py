@@ -28,8 +28,8 @@ def test_speakers_are_counted_by_name_with_their_language(config: Any) -> None:
     assert (found["ann"].clips, found["ann"].frames, found["bob"].frames) == (3, 6 + 9 + 6, 7 + 10)
     assert found["ann"].languages == {"english": 2, "german": 1}
     state = dataset_speakers_and_codec.make_recipe_state(config, FAMILY, found, "d")
-    assert state["speakers"][0] == {"name": "ann", "language": "english", "clips": 3, "seconds": round(21 * 64 / 24000, 2)}
-    assert state["data"]["name"].endswith("/train.jsonl") and state["family"]["codebook_size"] == 16
+    assert state.speakers[0].model_dump() == {"name": "ann", "language": "english", "clips": 3, "seconds": round(21 * 64 / 24000, 2)}
+    assert state.data.name.endswith("/train.jsonl") and state.family.codebook_size == 16
 
 
 def test_bad_rows_are_refused_with_file_and_line(config: Any) -> None:

@@ -209,7 +209,7 @@ def test_everything_supervised_is_said_and_counted(tmp_path: Path) -> None:
     RECIPE.prepare(config)
     loaded = RECIPE.load(config)
     assert [each.partition(":")[0] for each in loaded.remarks] == ["supervised", "attention"], "nothing about transformers: any serves"
-    assert loaded.remarks[0].startswith("supervised: every token") and loaded.state["supervise"] == "everything"
+    assert loaded.remarks[0].startswith("supervised: every token") and loaded.state.supervise == "everything"
     sample = RECIPE.read(ROWS[0], loaded.processor, tmp_path)
     assert RECIPE.collate([sample]).targets["nll"] == RECIPE.length(sample) - 1
 

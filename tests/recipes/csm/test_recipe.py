@@ -43,7 +43,8 @@ def test_length_equals_the_width_of_the_padded_batch(fresh: ReadyCsm) -> None:
 
 
 def test_the_recipe_state_is_json(fresh: ReadyCsm) -> None:
-    assert json.loads(json.dumps(fresh.loaded.state)) == fresh.loaded.state
+    state = fresh.loaded.state.as_json()
+    assert json.loads(json.dumps(state)) == state
 
 
 def test_a_plan_needs_only_config_and_rows(tiny: Path, tmp_path: Path) -> None:

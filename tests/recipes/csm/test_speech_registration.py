@@ -94,7 +94,7 @@ def test_a_voice_is_served(learned: LearnedCsm, tmp_path: Path) -> None:
 
 
 def test_trained_speakers_come_from_the_state_of_a_checkpoint(learned: LearnedCsm) -> None:
-    assert SPEECH.trained_speakers(learned.ready.loaded.state) == ["ann", "bob"]
+    assert SPEECH.trained_speakers(learned.ready.loaded.state.as_json()) == ["ann", "bob"]
     assert set(COMMAND.help) == {"--language", "--reference", "--reference-text"}
 
 

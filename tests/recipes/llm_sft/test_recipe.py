@@ -49,7 +49,7 @@ def test_the_option_supervise_is_passed_on(tmp_path: Path) -> None:
     everything = loaded(tmp_path, ("options.supervise", "everything"))
     sample = RECIPE.read(CHAT, everything.processor, Path())
     assert int((~sample["supervised"]).sum()) == 1, "all but the first"
-    assert everything.state == {"supervise": "everything", "chat_template": None}
+    assert everything.state.as_json() == {"supervise": "everything", "chat_template": None}
     assert everything.remarks[0] == "supervised: every token, questions included (options.supervise: everything)"
 
 
@@ -91,7 +91,7 @@ def test_a_given_template_is_used_and_saved_with_the_run(tmp_path: Path) -> None
     template = tmp_path / "own.jinja"
     template.write_text("{% for message in messages %}{% generation %}{{ message.content }}<|im_end|>{% endgeneration %}{% endfor %}")
     found = loaded(tmp_path, ("options.chat_template", str(template)))
-    assert found.state["chat_template"] == template.read_text() == found.processor.tokenizer.chat_template
+    assert found.state.chat_template == template.read_text() == found.processor.tokenizer.chat_template
 
 
 def test_accuracy_is_reported_and_does_not_add_to_the_loss(tmp_path: Path) -> None:

@@ -10,7 +10,19 @@ import pytest
 from overtone.finetune.exporting.model_card_metadata import split_card
 from overtone.finetune.storage import demo_models
 from overtone.recipes.speech.model_card import render_voice_card
+from overtone.recipes.speech.voices_json_schema import TrainedSpeaker, TrainedVoices
 
+
+class Speaker(TrainedSpeaker):
+    language: str | None = None
+    id: int = 0
+
+    @property
+    def spoken_language(self) -> str | None:
+        return self.language
+
+
+VOICES = TrainedVoices[Speaker]
 STATE: dict[str, Any] = {
     "speakers": [
         {"name": "abe", "language": "german", "clips": 2, "seconds": 1800.0},
@@ -23,7 +35,7 @@ INHERITED = {"license": "mit", "language": ["fr"]}
 
 
 def test_the_card_states_consent_speakers_data_and_base() -> None:
-    header, text = split_card(render_voice_card(STATE, INHERITED, "transformers", ["mine"], "Speak!"))
+    header, text = split_card(render_voice_card(VOICES.model_validate(STATE), INHERITED, "transformers", ["mine"], "Speak!"))
     assert header == {
         "base_model": "maker/base",
         "base_model_relation": "finetune",
@@ -48,7 +60,9 @@ def test_the_card_states_consent_speakers_data_and_base() -> None:
 def test_a_recipe_chooses_what_its_table_says_of_a_speaker() -> None:
     speakers = [{"name": "abe", "id": 7, "clips": 1, "seconds": 6.0}]
     state = {**STATE, "speakers": speakers, "base": {"name": "base", "revision": None}}
-    header, text = split_card(render_voice_card(state, INHERITED, "transformers", [], "", ("number", lambda speaker: speaker["id"])))
+    header, text = split_card(
+        render_voice_card(VOICES.model_validate(state), INHERITED, "transformers", [], "", ("number", lambda speaker: speaker.id))
+    )
     assert "| speaker | number | clips | minutes |" in text and "| abe | 7 | 1 | 0.1 |" in text and "Base: base. " in text
     assert header["language"] == ["fr"], "of the base, where the recipe knows no languages"
     assert "base_model" not in header, "a folder is no name on the hub"
@@ -58,6 +72,6 @@ def test_a_model_trained_from_a_demo_model_has_its_warning(tmp_path: Path, monke
     monkeypatch.setattr(demo_models, "IN_CLONE", tmp_path)
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "toy.zip").touch()
-    card = render_voice_card({**STATE, "base": {"name": "toy", "revision": None}}, {}, "transformers", [], "")
+    card = render_voice_card(VOICES.model_validate({**STATE, "base": {"name": "toy", "revision": None}}), {}, "transformers", [], "")
     assert "applies to this model too.\n\n**demo model toy: " in card
-    assert "demo model" not in render_voice_card(STATE, {}, "transformers", [], "")
+    assert "demo model" not in render_voice_card(VOICES.model_validate(STATE), {}, "transformers", [], "")

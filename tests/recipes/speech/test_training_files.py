@@ -13,5 +13,5 @@ def test_the_order_of_a_mixture_does_not_change_its_description(tmp_path: Path) 
         path.parent.mkdir()
         path.write_text(path.parent.name)
     found = describe_training_files(paths)
-    assert found == describe_training_files(paths[::-1]) and found["name"] == "me/train.jsonl, replay/train.jsonl"
-    assert found["sha256"] not in (describe_training_files(paths[:1])["sha256"], describe_training_files(paths[1:])["sha256"])
+    assert found == describe_training_files(paths[::-1]) and found[0] == "me/train.jsonl, replay/train.jsonl"
+    assert found[1] not in (describe_training_files(paths[:1])[1], describe_training_files(paths[1:])[1])

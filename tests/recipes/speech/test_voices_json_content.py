@@ -10,9 +10,10 @@ import pytest
 
 from overtone.finetune.config import resolve
 from overtone.recipes.csm.options import Options
-from overtone.recipes.speech.voices_json_content import make_voices_state, shorten_source
+from overtone.recipes.speech.voices_json_content import describe_base, describe_training_data, shorten_source
+from overtone.recipes.speech.voices_json_schema import TrainedSpeaker
 
-SPEAKERS = [{"name": "bob", "clips": 2, "seconds": 3.0, "id": 1}, {"name": "ann", "clips": 3, "seconds": 1.0, "id": 0}]
+SPEAKERS = [TrainedSpeaker(name="bob", clips=2, seconds=3.0), TrainedSpeaker(name="ann", clips=3, seconds=1.0)]
 
 
 def test_the_state_names_data_and_base_without_folders_of_this_machine(tmp_path: Path) -> None:
@@ -20,14 +21,10 @@ def test_the_state_names_data_and_base_without_folders_of_this_machine(tmp_path:
     train.parent.mkdir()
     train.write_text('{"text": "a"}\n')
     settings = [("data.train", json.dumps(str(train))), ("model.source", json.dumps(str(tmp_path / "base"))), ("model.revision", "main")]
-    state = make_voices_state(resolve("csm", Options, [], settings), SPEAKERS)
+    config = resolve("csm", Options, [], settings)
     sha256 = hashlib.sha256(train.read_bytes()).hexdigest()
-    assert state == {
-        "speakers": SPEAKERS,
-        "data": {"name": "me/train.jsonl", "sha256": sha256, "clips": 5},
-        "base": {"name": "base", "revision": "main"},
-    }
-    assert [*state] == ["speakers", "data", "base"] and [*state["data"]] == ["name", "sha256", "clips"], "the order of voices.json"
+    assert describe_training_data(config, SPEAKERS).model_dump() == {"name": "me/train.jsonl", "sha256": sha256, "clips": 5}
+    assert describe_base(config).model_dump() == {"name": "base", "revision": "main"}
 
 
 @pytest.mark.parametrize(

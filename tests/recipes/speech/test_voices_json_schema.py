@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
-from overtone.finetune.checkpointing.checkpoint_metadata import check_recipe_state
 from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import parse_recipe_state
 from overtone.recipes.speech.voices_json_schema import VOICES, TrainedSpeaker, TrainedVoices, read_voices
 
-STATE: dict[str, Any] = {"data": {"name": "me/train.jsonl", "sha256": "ab", "clips": 3}, "base": {"name": "tiny", "revision": None}}
+STATE: dict[str, Any] = {
+    "speakers": [{"name": "ann", "clips": 3, "seconds": 2.5}],
+    "data": {"name": "me/train.jsonl", "sha256": "ab", "clips": 3},
+    "base": {"name": "tiny", "revision": None},
+}
 
 
 def test_a_model_without_the_file_has_no_trained_voices(tmp_path: Path) -> None:
@@ -28,10 +32,17 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 
 
 def test_an_incomplete_state_is_refused_by_its_key() -> None:
-    check_recipe_state(TrainedVoices, STATE)
-    for change, message in (({"base": {"name": "tiny"}}, "base.revision"), ({"data": {**STATE["data"], "clips": -1}}, "data.clips")):
+    model, place = TrainedVoices[TrainedSpeaker], Path("state.json")
+    state = parse_recipe_state(model, STATE, place)
+    assert state.as_json() == STATE and [*state.as_json()] == ["speakers", "data", "base"], "the order of voices.json"
+    assert state.speakers[0].spoken_language is None
+    for change, message in (
+        ({"base": {"name": "tiny"}}, "base.revision"),
+        ({"speakers": []}, "speakers"),
+        ({"data": {**STATE["data"], "clips": -1}}, "data.clips"),
+    ):
         with pytest.raises(UserError, match=f"recipe_state.{message}.*it was not written by this recipe"):
-            check_recipe_state(TrainedVoices, {**STATE, **change})
+            parse_recipe_state(model, {**STATE, **change}, place)
 
 
 def test_a_speaker_keeps_what_its_recipe_adds() -> None:

@@ -40,5 +40,6 @@ def test_length_equals_the_width_of_the_padded_batch(fresh: Any) -> None:
 
 
 def test_the_recipe_state_is_json(fresh: Any) -> None:
-    assert json.loads(json.dumps(fresh.loaded.state)) == fresh.loaded.state
-    assert [speaker["name"] for speaker in fresh.loaded.state["speakers"]] == ["anna", "bert"]
+    state = fresh.loaded.state.as_json()
+    assert json.loads(json.dumps(state)) == state
+    assert [speaker["name"] for speaker in state["speakers"]] == ["anna", "bert"]

@@ -45,6 +45,6 @@ def test_exported_embedding_rows_are_the_speaker_vectors(two_voices: Any) -> Non
 def test_a_base_export_can_be_trained_with_more_speakers(two_voices: Any, tmp_path: Path, corpus: Any, rows_of: Any, ready: Any) -> None:
     made = corpus(tmp_path / "more", rows_of({"Carla": "low.flac", "Anna": "high.flac"}))
     again = ready(made.config(two_voices.base), made.rows)
-    rows = {speaker["name"]: speaker["row"] for speaker in again.loaded.state["speakers"]}
-    before = {speaker["name"]: speaker["row"] for speaker in two_voices.ready.loaded.state["speakers"]}
+    rows = {speaker.name: speaker.row for speaker in again.loaded.state.speakers}
+    before = {speaker.name: speaker.row for speaker in two_voices.ready.loaded.state.speakers}
     assert rows == {"anna": before["anna"], "carla": max(before.values()) + 1}

@@ -15,6 +15,7 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.exporting import export
 from overtone.recipes.codec_lm.exporting.export_plan import plan_export
 from overtone.recipes.codec_lm.recipe import RECIPE
+from overtone.recipes.codec_lm.state import CodecLmState, CodecRecord
 from tests.recipes.codec_lm import tiny_models
 
 
@@ -63,12 +64,10 @@ def test_references_to_code_in_the_codecs_config_are_not_exported(tmp_path: Path
 
 def test_a_codec_that_changed_since_the_training_is_refused(full_run: Path, tmp_path: Path) -> None:
     work = shutil.copytree(full_run.parent / "run", tmp_path / "run")
-    state = json.loads(next(work.glob("checkpoints/*/state.json")).read_text())["recipe_state"]
+    state = CodecLmState.model_validate(json.loads(next(work.glob("checkpoints/*/state.json")).read_text())["recipe_state"])
     other = tiny_models.write_codec(tmp_path / "other", seed=1)
     with pytest.raises(UserError, match=r"other is not the codec of this run .digest \w+…, expected \w+…"):
-        plan_export(full_run.parent / "base", {**state, "codec": {**state["codec"], "source": str(other)}})
-    with pytest.raises(UserError, match="recipe_state.codec: Field required"):
-        plan_export(full_run.parent / "base", {name: value for name, value in state.items() if name != "codec"})
+        plan_export(full_run.parent / "base", state.model_copy(update={"codec": CodecRecord(source=str(other), digest=state.codec.digest)}))
 
 
 def test_an_export_can_be_trained_further_with_its_own_codec(exported: Path, tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 from overtone.finetune.exporting.model_card_metadata import split_card
 from overtone.recipes.codec_lm.exporting.model_card import write_model_card
+from overtone.recipes.codec_lm.state import CodecLmState
 from tests.recipes.codec_lm import tiny_models
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+CONFIG = "train:\n  lr: 2.0e-4\n"
 HUB_NAME = "canopylabs/orpheus-3b-0.1-pretrained"
 
 
@@ -32,13 +34,20 @@ def test_the_card_names_a_base_on_the_hub_with_its_commit() -> None:
         "speakers": speakers,
         "data": {"name": "me/train.jsonl", "sha256": "ab" * 32, "clips": 3},
         "base": {"name": HUB_NAME, "revision": None},
+        "codec": {"source": None, "digest": "cd" * 32},
     }
     lora = {"rank": 8, "alpha": 16.0, "dora": False}
     base = {"source": HUB_NAME, "revision": COMMIT}
-    state = {"base": base, "recipe_state": voices, "lora": lora, "added": [], "quantization": None, "step": 1200}
-    header, text = split_card(write_model_card(state, "train:\n  lr: 2.0e-4\n", {"license": "apache-2.0", "language": ["fr"]}))
+    state = {"base": base, "lora": lora, "added": [], "quantization": None, "step": 1200}
+    header, text = split_card(
+        write_model_card(
+            state, "train:\n  lr: 2.0e-4\n", CodecLmState.model_validate(voices), {"license": "apache-2.0", "language": ["fr"]}
+        )
+    )
     assert (header["base_model"], header["license"], header["language"]) == (HUB_NAME, "apache-2.0", ["en"])
     assert f"Base: {HUB_NAME}@{COMMIT}." in text
     voices["speakers"] = [{**speakers[0], "name": "ann o'neill"}]
-    assert """ --speaker 'ann o'"'"'neill' --text""" in write_model_card(state, "train:\n  lr: 2.0e-4\n", {})
+    assert """ --speaker 'ann o'"'"'neill' --text""" in write_model_card(
+        state, "train:\n  lr: 2.0e-4\n", CodecLmState.model_validate(voices), {}
+    )
     assert "Trained: LoRA of rank 8, alpha 16, merged, 1,200 steps at a learning rate of 0.0002; supervised: speech." in text

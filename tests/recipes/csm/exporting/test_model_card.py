@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from overtone.finetune.exporting.model_card_metadata import split_card
 from overtone.recipes.csm.exporting.model_card import write_model_card
+from overtone.recipes.csm.state import CsmState
 
-STATE: dict[str, Any] = {
+STORED = {
     "speakers": [{"name": "ann", "id": 3, "clips": 12, "seconds": 90.0}],
     "data": {"name": "me/train.jsonl", "sha256": "ab" * 32, "clips": 12},
     "base": {"name": "sesame/csm-1b", "revision": "abc"},
 }
+STATE = CsmState.model_validate(STORED)
 
 
 def test_the_card_names_voices_data_and_base() -> None:
@@ -22,5 +22,5 @@ def test_the_card_names_voices_data_and_base() -> None:
 
 
 def test_a_base_in_a_folder_is_no_name_on_the_hub() -> None:
-    header, _ = split_card(write_model_card({**STATE, "base": {"name": "tiny", "revision": None}}, {}))
+    header, _ = split_card(write_model_card(CsmState.model_validate({**STORED, "base": {"name": "tiny", "revision": None}}), {}))
     assert "base_model" not in header

@@ -11,9 +11,10 @@ import pytest
 from overtone.data_prep.audio_codecs.selection import open_codec
 from overtone.data_prep.dataset.codec_metadata import describe_codec
 from overtone.finetune.errors import UserError
-from overtone.recipes.csm.model import dataset_speakers, tiny_checkpoint
+from overtone.recipes.csm.model import tiny_checkpoint
 from overtone.recipes.csm.model.dataset_speakers import MOST_SPEAKERS, assign_numbers
 from overtone.recipes.csm.recipe import RECIPE
+from overtone.recipes.csm.state import CsmState
 from overtone.recipes.recipe_state_file import load_state
 from tests.recipes.csm.tiny_csm import make_config, make_rows, write_rows
 
@@ -49,13 +50,13 @@ def test_more_speakers_than_numbers_are_refused(tmp_path: Path) -> None:
 def test_the_state_is_stored_for_every_rank_and_identifies_data_and_base(tiny: Path, tmp_path: Path) -> None:
     config = make_config(tiny, write_rows(tmp_path / "mine" / "train.jsonl", make_rows(["Bob", "Ann"])))
     RECIPE.prepare(config)
-    state = load_state(config)
-    assert state["speakers"] == [
+    state = load_state(config, CsmState)
+    assert state.as_json()["speakers"] == [
         {"name": "ann", "id": 0, "clips": 2, "seconds": 1.68},
         {"name": "bob", "id": 1, "clips": 2, "seconds": 1.2},
     ]
-    assert state["base"] == {"name": "tiny", "revision": None}
-    assert state["data"]["name"] == "mine/train.jsonl" and len(state["data"]["sha256"]) == 64 and state["data"]["clips"] == 4
+    assert (state.base.name, state.base.revision) == ("tiny", None)
+    assert state.data.name == "mine/train.jsonl" and len(state.data.sha256) == 64 and state.data.clips == 4
     assert RECIPE.load(config).state == state
 
 
@@ -98,4 +99,4 @@ def test_the_speaker_of_rows_without_one_is_an_option(tiny: Path, tmp_path: Path
     rows = [{**row, "speaker": None} for row in make_rows(["Ann"])]
     config = make_config(tiny, write_rows(tmp_path / "train.jsonl", rows), ("options.speaker", "Me"))
     RECIPE.prepare(config)
-    assert dataset_speakers.read_numbers(load_state(config)) == {"me": 0}
+    assert load_state(config, CsmState).numbers() == {"me": 0}

@@ -17,10 +17,11 @@ from overtone.finetune.exporting.model_card_metadata import THIS_MODEL
 from overtone.finetune.storage import demo_models
 from overtone.recipes.speech.sampling_settings import CONFIG
 from overtone.recipes.voice_clone.exporting.model_card import write_model_card
+from overtone.recipes.voice_clone.state import VoiceCloneState
 
 
-def state(name: str, revision: str | None = None) -> dict[str, Any]:
-    return {
+def state(name: str, revision: str | None = None) -> VoiceCloneState:
+    content = {
         "speakers": [
             {"name": "abe", "row": 3000, "language": "german", "clips": 2, "seconds": 1800.0},
             {"name": "zoe", "row": 3001, "language": None, "clips": 3, "seconds": 5400.0},
@@ -28,6 +29,7 @@ def state(name: str, revision: str | None = None) -> dict[str, Any]:
         "data": {"name": "mine/train.jsonl", "sha256": "ab" * 32, "clips": 5},
         "base": {"name": name, "revision": revision},
     }
+    return VoiceCloneState.model_validate(content)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_the_speakers_of_a_mixture_have_clips_in_the_folders_of_their_files(tmp_
     assert zoe.select_references(1) == [other.parent / "high.flac"]
     assert abe.select_references(1) == [config.data.train.parent / "low.flac"]
     state = make_recipe_state(mixed, [abe, zoe], {"abe": 3000, "zoe": 3001})
-    assert state["data"]["clips"] == 2 and state["data"]["name"].startswith("other/train.jsonl, ") and len(state["data"]["sha256"]) == 64
+    assert state.data.clips == 2 and state.data.name.startswith("other/train.jsonl, ") and len(state.data.sha256) == 64
 
 
 def test_the_longest_clips_are_the_references() -> None:
@@ -166,6 +166,6 @@ def test_the_recipe_state_is_json_and_identifies_the_data(tmp_path: Path, corpus
     for overrides, language in (((), "english"), ((("options.language", "none"),), None)):
         config = corpus(folder, rows).config(folder, *overrides)
         state = make_recipe_state(config, collect_speakers(config, IDS), {"me": 3000})
-        assert json.loads(json.dumps(state)) == state
-        assert state["speakers"] == [{"name": "me", "row": 3000, "language": language, "clips": 1, "seconds": 2.0}]
-        assert state["data"]["name"] == "mine/train.jsonl" and len(state["data"]["sha256"]) == 64
+        assert json.loads(json.dumps(state.as_json())) == state.as_json()
+        assert state.as_json()["speakers"] == [{"name": "me", "row": 3000, "language": language, "clips": 1, "seconds": 2.0}]
+        assert state.data.name == "mine/train.jsonl" and len(state.data.sha256) == 64

@@ -124,7 +124,7 @@ def test_vectors_are_computed_once_and_again_after_a_change(
     made.train.write_text(made.train.read_text() + made.train.read_text().splitlines()[0] + "\n")
     RECIPE.prepare(config)  # more clips of the same reference: new numbers, same vectors
     assert encoded == [] and torch.equal(speaker_vectors.load_speaker_vectors(config).vectors, first.vectors)
-    assert speaker_vectors.load_speaker_vectors(config).state["speakers"][0]["clips"] == 3 and first.state["speakers"][0]["clips"] == 2
+    assert speaker_vectors.load_speaker_vectors(config).state.speakers[0].clips == 3 and first.state.speakers[0].clips == 2
 
     soundfile.write(tmp_path / "data" / "low.flac", np.random.RandomState(0).randn(24000) * 0.1, 24000)
     RECIPE.prepare(config)
