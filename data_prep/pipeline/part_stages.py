@@ -41,9 +41,6 @@ from overtone.data_prep.speakers.windowed_speaker_vectors import (
 )
 from overtone.data_prep.transcription import whisper_engine, word_errors
 
-LENIENCE = 0.35
-"""Nats per frame by which the limit of a check that nobody requested is lower. Of 32 right texts of telephone prompts at 8 kHz, it rejects
-one; the limit of a requested one rejects five. Of 8 texts of other prompts of like length, both reject all: the best has -0.6."""
 FORM = 1
 """Version of the results of the slow stages: increase it when their results change. The cutting stage uses its code digest."""
 UNITS: TypeAdapter[list[TextUnit]] = TypeAdapter(list[TextUnit])
@@ -209,13 +206,8 @@ def _align_clips(made: list[MeasuredClip], inputs: dict[str, Any], job: Job, sta
     inputs = {"form": FORM, "clips": make_key(inputs), "aligner": job.aligner.digest}
     clips = {clip.id: (job.out / clip.audio, clip.text) for clip in made if clip.audio}
     found = stages.run("alignment", inputs, ALIGNMENTS, lambda: clip_alignment.align_clips(models.aligner, clips))
-    lenient = LENIENCE if job.aligns_clips_alone else 0.0
     return [
-        _add_measures(
-            clip, {"alignment_score": None if one.score is None else round(one.score + lenient, 3), "unaligned_words": one.unknown}
-        )
-        if (one := found.get(clip.id))
-        else clip
+        _add_measures(clip, {"alignment_score": one.score, "unaligned_words": one.unknown}) if (one := found.get(clip.id)) else clip
         for clip in made
     ]
 

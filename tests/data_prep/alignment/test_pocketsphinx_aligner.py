@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import soxr
 
 from overtone.data_prep.alignment import pocketsphinx_aligner
 from overtone.data_prep.alignment.interface import UNALIGNED_SCORE, AlignedUnit, TextAlignment
@@ -83,3 +84,11 @@ def test_noise_is_below_the_limit_and_unknown_words_are_counted() -> None:
     assert aligner.align(noise, ["这", "été", "ça"]).score is None
     again = aligner.align(noise, ["this", "zzyx", "is", "it,"])
     assert again == found  # nothing is carried over from clip to clip
+
+
+def test_the_limit_is_lower_in_the_band_of_a_telephone() -> None:
+    wide = 0.1 * np.random.default_rng(0).standard_normal(16000).astype(np.float32)
+    narrow = soxr.resample(soxr.resample(wide, 16000, 8000), 8000, 16000)
+    aligner = pocketsphinx_aligner.LoadedPocketsphinxAligner(ScriptedDecoder("<s>", "read", "</s>"))
+    scores = [aligner.align(samples, ["Read"]).score for samples in (wide, narrow)]
+    assert scores == [-pocketsphinx_aligner.LEAST_SCORE, -pocketsphinx_aligner.NARROW_LEAST_SCORE]

@@ -19,8 +19,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import soundfile
+import soxr
 
-from overtone.data_prep.alignment.pocketsphinx_aligner import LoadedPocketsphinxAligner
+from overtone.data_prep.alignment.pocketsphinx_aligner import LoadedPocketsphinxAligner, open_pocketsphinx_aligner
 from overtone.data_prep.cli import voice
 
 SOUNDS = Path("/usr/share/asterisk/sounds/en_US_f_Allison")
@@ -237,3 +238,15 @@ def test_wrong_texts_are_rejected_and_right_ones_kept(prompts: Prompts, trap: st
     assert found.aligned[1] <= 0.01 * good
     for right in (found.alone[0], found.aligned[0]):
         assert right >= LIMITS.get(trap, 0.0) * good
+
+
+def test_texts_of_speech_in_the_band_of_a_telephone() -> None:
+    aligner, spoken = open_pocketsphinx_aligner("--align").load("cpu"), list_prompts()[::6]
+    narrow = [soxr.resample(soxr.resample(samples, RATE, 8000), 8000, RATE) for _, samples in spoken]
+    texts = [text.split() for text, _ in spoken]
+    right = [aligner.align(samples, text).score for samples, text in zip(narrow, texts, strict=True)]
+    wrong = [aligner.align(samples, text).score for samples, text in zip(narrow, texts[1:] + texts[:1], strict=True)]
+    rejected = [sum(score < 0 for score in scores) for scores in (right, wrong)]
+    print(f"\n{len(spoken)} prompts at 8 kHz: {rejected[0]} right texts and {rejected[1]} wrong ones rejected")
+    assert len(spoken) >= 20 and rejected[1] == len(spoken)
+    assert rejected[0] <= 0.1 * len(spoken)
