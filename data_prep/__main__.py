@@ -1,4 +1,4 @@
-"""Command line of datasets (`python -m data_prep VERB …` or `data_prep VERB …`): imports only the module of the given verb. `overtone` has
+"""Command line for datasets (`python -m data_prep VERB …` or `data_prep VERB …`): imports only the module of the given verb. `overtone` has
 these verbs too."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OTHER_NAMES = {
     **dict.fromkeys(("stats", "summary", "show"), "report"),
     **{verb: f"`overtone {verb}`" for verb in ("train", "plan", "generate", "serve", "eval-voice", "check-dataset", "export-dataset")},
 }
-"""What other tools call a verb → the verb that does it here."""
+"""Name of a verb in other tools → the verb that does the same here."""
 
 
 def main(argv: list[str]) -> int:

@@ -28,7 +28,7 @@ class Record(NamedTuple):
     lines: int
     fields: list[str]
     literal: bool = False
-    """Whether quotation marks are still in the fields: `unquote` removes those that a program added."""
+    """True if quotation marks are still in the fields: `unquote` removes those that a program added."""
 
 
 class BrokenRecordError(ValueError):
@@ -56,7 +56,7 @@ def find_excel_mark(line: str) -> str:
 
 
 def is_quoted(field: str) -> bool:
-    """Whether a field is one quotation; the quotation marks inside are doubled."""
+    """Return whether a field is one quotation; the quotation marks inside are doubled."""
     return len(field) > 1 and field[0] == field[-1] == '"' and '"' not in field[1:-1].replace('""', "")
 
 
@@ -98,7 +98,7 @@ def _read_literal(lines: Iterator[str], delimiter: str, columns: int, first: int
 
 
 def _is_open(field: str) -> bool:
-    """Whether a quotation begins with the field and does not end in it."""
+    """Return whether a quotation begins with the field and does not end in it."""
     return field.startswith('"') and '"' not in field[1:].replace('""', "")
 
 

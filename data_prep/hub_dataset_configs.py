@@ -30,7 +30,7 @@ class DataFiles(NamedTuple):
     split: str | None
     """None: the card names no split."""
     pattern: str
-    """Path in the repository; `*` stands for a part of a name, `**` for folders; see `match_pattern`."""
+    """Path in the repository; `*` matches a part of a name, `**` matches folders; see `match_pattern`."""
 
 
 def read_configurations(card: Path) -> dict[str, list[DataFiles]]:
@@ -63,7 +63,7 @@ def _list_data_files(card: Path, entry: dict[str, Any]) -> list[DataFiles]:
 
 
 def match_pattern(pattern: str, path: str) -> bool:
-    """Whether a path in a repository is meant by a pattern of its card: `*`, `?`, `[0-9]`, `{train,test}` and `**`.
+    """Return whether a path in a repository matches a pattern of its card: `*`, `?`, `[0-9]`, `{train,test}` and `**`.
 
     Raises `UserError` for a pattern with more alternatives than any card needs.
     """
@@ -129,6 +129,6 @@ def _match_name(wanted: str, name: str) -> bool:
 
 
 def _match_letter(piece: str, letter: str) -> bool:
-    if len(piece) > 1:  # [abc]
+    if len(piece) > 1:  # a set of letters, such as [abc]
         return fnmatch.fnmatchcase(letter, piece)
     return piece in ("?", letter)

@@ -12,7 +12,7 @@ from overtone.data_prep.language_codes import NAMES
 from overtone.finetune.errors import UserError
 
 LEAST_LETTERS = 20
-"""Letters below which a text is of no known language: short ones such as "ok" are taken for any."""
+"""Minimum letters of a text whose language is identified: short ones such as "ok" could be of any."""
 MOST_CHARACTERS = 2000
 """Characters of a text that are looked at."""
 
@@ -63,7 +63,7 @@ LEAST_OF_SCRIPT, SCRIPT_SHARE = 8, 0.9
 
 
 class LanguageMargin(NamedTuple):
-    """How a text compares with a language."""
+    """Comparison of a text with a language."""
 
     margin: float
     """Log-likelihood of the best other language minus that of the language, in nats per letter: positive if the other is more likely."""
@@ -77,8 +77,8 @@ def count_letters(text: str) -> int:
 
 
 def compare_language(text: str, language: str) -> LanguageMargin | None:
-    """How much more likely a text is in another language than in `language` (full name), or one close to it. None for a language that the
-    model does not know, and for a text without letters."""
+    """Return the comparison of a text with `language` (full name), or one close to it: how much more likely another language is. None for a
+    language that the model does not know, and for a text without letters."""
     code, letters = _list_codes().get(language), count_letters(text)
     if code is None or not letters:
         return None

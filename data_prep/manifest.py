@@ -58,9 +58,9 @@ class TrainingRows(NamedTuple):
     """The files of a dataset that a training reads."""
 
     train: Path
-    """With the time-shifted copies, if there are some."""
+    """Training rows, with the time-shifted copies if there are some."""
     val: Path | None
-    """None if there are no rows to validate on."""
+    """Validation rows; None if there are none."""
 
 
 def locate_training_rows(dataset: Path) -> TrainingRows:
@@ -105,13 +105,13 @@ class Quality(BaseModel):
     is_speaker: bool | None = None
     """False: most of the clip is another person, in a recording that holds the speaker too."""
     mos_speech: float | None = None
-    """Predicted rating, from 1 to 5, of the speech: DNSMOS P.835 SIG. Of the clip after the gain, as the other ratings."""
+    """Predicted rating, from 1 to 5, of the speech: DNSMOS P.835 SIG. All ratings are of the clip after the gain."""
     mos_background: float | None = None
-    """Of the background: DNSMOS P.835 BAK."""
+    """Predicted rating of the background: DNSMOS P.835 BAK."""
     mos_overall: float | None = None
-    """Of the whole: DNSMOS P.835 OVRL."""
+    """Predicted overall rating: DNSMOS P.835 OVRL."""
     mos_p808: float | None = None
-    """Of the whole: DNSMOS P.808."""
+    """Predicted overall rating: DNSMOS P.808."""
     peak_spread: float | None = None
     """99.9th over 99th percentile of the magnitude, in the loud parts: near 1 if the peaks were cut off, at whatever level."""
     alignment_score: float | None = None

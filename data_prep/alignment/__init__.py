@@ -1,1 +1,2 @@
-"""Forced alignment: where each word of a text is spoken, and whether the text is what was spoken. Imports nothing of the pipeline."""
+"""Forced alignment: finds where each word of a text is spoken, and whether the text is what was spoken. Imports nothing from the
+pipeline."""

@@ -25,7 +25,7 @@ KIND = Kind("a Wav2Vec2 model of transformers with a CTC head", frozenset({"wav2
 VOCABULARY, PREPROCESSOR = "vocab.json", "preprocessor_config.json"
 PATTERNS = (CONFIG, VOCABULARY, PREPROCESSOR, "model.safetensors", "model-*.safetensors", "model.safetensors.index.json")
 TRAINED_WITH = ("masked_spec_embed",)
-"""Weight for training alone, which published checkpoints may lack (facebook/wav2vec2-base-960h)."""
+"""Weight that only training needs and published checkpoints may lack (facebook/wav2vec2-base-960h)."""
 SEPARATORS = ("|", " ")
 """Tokens between words."""
 LEAST_SCORE = -1.0
@@ -80,7 +80,7 @@ class LoadedCtcAligner:
     """Character → token."""
     blank: int
     normalizes: bool
-    """Whether the model was trained on samples with zero mean and unit variance."""
+    """True if the model was trained on samples with zero mean and unit variance."""
 
     def align(self, samples: Samples, words: Sequence[str]) -> TextAlignment:
         encoded = self._encode(words)

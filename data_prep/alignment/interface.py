@@ -1,4 +1,4 @@
-"""What a forced aligner offers, and the score by which texts are accepted or rejected."""
+"""Interface of forced aligners, and the score by which texts are accepted or rejected."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Aligner(Protocol):
 
     @property
     def digest(self) -> str:
-        """Of everything that its results depend on besides audio and text."""
+        """Digest of everything that its results depend on besides audio and text."""
         ...
 
     @property
@@ -67,8 +67,8 @@ class Aligner(Protocol):
 
 
 def find_starts(words: Sequence[int | None], starts: Sequence[int]) -> list[int]:
-    """Where passages begin among the tokens of a text: positions in `words`, which has the word of each token (None: a separator), of the
-    first token of each passage of `starts`; a passage without tokens is left out."""
+    """Return the token index at which each passage starts; passages without tokens are skipped. `words`: the word of each token (None: a
+    separator); `starts`: the first word of each passage."""
     firsts: dict[int, int] = {}
     for at, word in enumerate(words):
         if word is not None:

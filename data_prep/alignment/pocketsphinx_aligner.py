@@ -41,7 +41,7 @@ PHONES = {
 }  # fmt: skip
 """Letter → phone, for words outside the dictionary: rough, but their neighbours are aligned with the right stretch."""
 SKIP_PROBABILITY = 0.01
-"""Of leaving out a passage of the text: as that of ending the run."""
+"""Probability of skipping a passage of the text, or of stopping."""
 SPOKEN = re.compile(r"[a-z]+(?:'[a-z]+)*")
 VARIANT = re.compile(r"\(\d+\)$")
 FORM = 4
@@ -54,7 +54,7 @@ class PocketsphinxAligner:
 
     digest: str
     weight_bytes: ClassVar[int] = 40 << 20
-    """Of the English models in the package."""
+    """Size of the English models in the package."""
 
     def load(self, device: str) -> LoadedPocketsphinxAligner:  # noqa: ARG002 - it runs on the CPU
         return LoadedPocketsphinxAligner(_make_decoder())
@@ -88,9 +88,9 @@ class LoadedPocketsphinxAligner:
             return ()
         end = len(spoken) + 1
         likely = 1.0 / len(spoken)
-        steps: list[tuple[Any, ...]] = [(0, position, likely) for position in range(1, end)]  # begin before any word
+        steps: list[tuple[Any, ...]] = [(0, position, likely) for position in range(1, end)]  # can begin before any word
         steps += [(position, position + 1, 0.99, word) for position, (_, word) in enumerate(spoken, start=1)]
-        steps += [(position, end + 1, 0.01) for position in range(2, end + 1)]  # end after any word
+        steps += [(position, end + 1, 0.01) for position in range(2, end + 1)]  # can end after any word
         begins = find_starts([index for index, _ in spoken], starts)
         steps += [(before + 1, behind + 1, SKIP_PROBABILITY) for before, behind in itertools.pairwise(begins)]
         self._decoder.add_fsg("part", self._decoder.create_fsg("part", 0, end + 1, steps))

@@ -1,4 +1,4 @@
-"""Where the words of a transcript are spoken in a recording: repairs late subtitles, divides long ones, and times plain text.
+"""Finds where the words of a transcript are spoken in a recording: repairs late subtitles, divides long ones, and times plain text.
 
 The recording is aligned window by window (at most 28 s, between pauses), each with the part of the text that may be spoken there, so time
 and memory per window do not depend on the length of the recording.
@@ -28,13 +28,14 @@ from overtone.finetune.errors import format_count
 from overtone.finetune.storage import files
 
 HINT_ERROR = 8 * MASTER_RATE
-"""How late or early the times of a transcript may be, in samples."""
+"""Largest error of the times of a transcript, in samples."""
 WORDS_PER_SECOND, SPARE_WORDS = 5, 40
 """Words of a plain text that may be spoken in a window: twice the usual rate, and as many again that the speaker may have left out."""
 LEAST_LOCATED = 0.8
 """Share of the words of an utterance that must be located for its times to change."""
 LEAST_SHIFT = 0.25
-"""Seconds. Smaller differences are not reported: they are errors of the aligner, or margins of the subtitles."""
+"""Smallest difference, in seconds, that is reported. Smaller ones are ignored: they are errors of the aligner, or margins of the
+subtitles."""
 
 
 LONGEST_COMPARED = 60.0
@@ -42,7 +43,7 @@ LONGEST_COMPARED = 60.0
 MARGIN = MASTER_RATE // 10
 """Samples around the words in which their score is measured, as clips have."""
 CLOSING = "\"'”’»)] "
-"""What may follow the end of a sentence."""
+"""Characters that may follow the end of a sentence."""
 SHOWN, SHOWN_CHARACTERS = 3, 60
 
 
@@ -55,7 +56,7 @@ class LocatedText(BaseModel):
     ends: list[int]
     """`stop` of the units that end an utterance of the transcript; a cut there keeps its segmentation."""
     note: str = ""
-    """What was changed, for the user."""
+    """Note for the user on what was changed."""
 
 
 class DividedText(BaseModel):
@@ -69,7 +70,7 @@ class DividedText(BaseModel):
 
 
 Times = Literal["unknown", "approximate", "right"]
-"""What is known of the times of utterances: nothing (one plain text), that they are about right (subtitles), that they fit the speech."""
+"""Accuracy of the times of utterances: unknown (one plain text), approximately right (subtitles), or fitting the speech."""
 
 
 class _Utterance(NamedTuple):
@@ -77,7 +78,7 @@ class _Utterance(NamedTuple):
     words: list[int]
     """Its words among those of the whole transcript, without those that are not spoken."""
     located: list[int]
-    """Those of them from whose places in the sound it gets its times; empty if it keeps its own."""
+    """The words whose places in the sound give the utterance its times; empty if it keeps its own."""
 
 
 def locate_utterances(
@@ -136,7 +137,7 @@ def _choose_located(unit: TextUnit, words: list[int], found: Mapping[int, Region
 
 
 def _is_divided(one: _Utterance, found: Mapping[int, Region], longest: float) -> bool:
-    """Whether the utterance lasts longer than a clip may."""
+    """Return whether the utterance lasts longer than a clip may."""
     return bool(one.located) and Region(found[one.located[0]].start, found[one.located[-1]].stop).seconds > longest
 
 
@@ -158,7 +159,7 @@ def divide_at_changes(
     """The text with each utterance over a change of the voice as its words, so that it can be cut there. `audio` at 16 kHz; `ends`: `stop`
     of the units that end an utterance; `changes`: samples at `MASTER_RATE`, ascending.
 
-    An utterance that does not fit its sound, or not known to, stays whole.
+    An utterance stays whole if it does not fit its sound, or if that is unknown.
     """
     divided, all_ends = list[TextUnit](), list(ends)
     for unit in units:
@@ -186,9 +187,9 @@ def compute_code_digest() -> str:
 
 
 def _list_passages(words: Sequence[Sequence[str]], times: Times) -> list[range]:
-    """The passages of which some may not be spoken, as words among those of the whole transcript, from the words of each utterance: the
-    sentences of a plain text, and whole cues of subtitles. With right times none: what nobody speaks is found at its own place, and the
-    search for others would lose spoken ones."""
+    """The passages that a speaker may have left out, as ranges of words of the whole transcript, from the words of each utterance: the
+    sentences of a plain text, and whole cues of subtitles. If the times are right, there are none: an unspoken passage is found at its own
+    place, and a search for others would lose spoken ones."""
     passages, at = list[range](), 0
     for own in words if times != "right" else ():
         inner = [number for number, word in enumerate(own[:-1], start=1) if word.rstrip(CLOSING).endswith(SENTENCE_ENDS)]
@@ -203,7 +204,7 @@ def _find_unspoken(
 ) -> list[range]:
     """The sentences without which the sound of their neighbours fits its text, and better than with them.
 
-    Only those are compared of which hardly any words are found, or which do not fit their place.
+    A sentence is compared only if hardly any of its words are found, or if it does not fit its place.
     """
     places = [_find_place(sentence, found) for sentence in sentences]
     doubtful = [not _fits_place(aligner, audio, texts, *one) for one in zip(sentences, places, strict=True)]
@@ -230,7 +231,7 @@ def _find_place(sentence: range, found: Mapping[int, Region]) -> Region | None:
 
 
 def _fits_place(aligner: LoadedAligner, audio: Audio, texts: Sequence[str], sentence: range, place: Region | None) -> bool:
-    """Whether a sentence has a place whose sound fits its text, as far as the aligner knows its words."""
+    """Return whether a sentence has a place whose sound fits its text, as far as the aligner knows its words."""
     score = _score_words(aligner, audio, texts[sentence.start : sentence.stop], place) if place else -1.0
     return score is None or score >= 0
 
@@ -309,7 +310,7 @@ def _describe_changes(utterances: Sequence[TextUnit], usual: int, moved: int, di
 
 
 def describe_unspoken(texts: Sequence[str]) -> str:
-    """What to say about sentences that nobody speaks; "" if there are none."""
+    """Return what to say about sentences that nobody speaks; "" if there are none."""
     if not texts:
         return ""
     shown = ", ".join(f'"{text[:SHOWN_CHARACTERS]}"' for text in texts[:SHOWN])

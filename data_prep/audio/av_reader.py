@@ -1,4 +1,5 @@
-"""PyAV's side of the audio reader: containers whose packets have times (webm, mkv, mp4, ts, flv, Ogg), and what soundfile does not read."""
+"""The part of the audio reader that uses PyAV: containers whose packets have times (webm, mkv, mp4, ts, flv, Ogg), and formats that
+soundfile does not read."""
 
 from __future__ import annotations
 
@@ -41,8 +42,8 @@ SILENCE = 1 << 14
 
 
 def open_with_av(part: FilePart, first: str) -> Stream:
-    """Open a part of a file with FFmpeg. `first`: what soundfile said. Raises `AudioError` (`unreadable`); reading the blocks may raise
-    `DECODE_ERRORS`."""
+    """Open a part of a file with FFmpeg. `first`: the message of soundfile's error. Raises `AudioError` (`unreadable`); reading the blocks
+    may raise `DECODE_ERRORS`."""
     import av
 
     faults: list[int] = []
@@ -56,7 +57,7 @@ def open_with_av(part: FilePart, first: str) -> Stream:
             raise AudioError("unreadable", f"{said}: no audio stream that can be decoded")
     except (*DECODE_ERRORS, av.error.FFmpegError) as error:
         raise AudioError("unreadable", f"{said}: {format_error(error)}") from error
-    rate = frame.sample_rate  # of the decoded audio; AAC containers may declare half of it
+    rate = frame.sample_rate  # the rate of the decoded audio; AAC containers may declare half of it
     clock = _make_clock(part, container, track, rate)
     lead = clock.place(_find_time(frame), frame.samples) if clock else 0
     seconds = _read_declared_seconds(container, track, frame)
@@ -76,7 +77,7 @@ def _make_clock(part: FilePart, container: InputContainer, track: AudioStream, r
 
 
 def _is_ogg_flac(container: InputContainer, track: AudioStream) -> bool:
-    """Whether FFmpeg counts the first page from 0, even of a broadcast that was recorded from its middle on."""
+    """Return whether FFmpeg counts the first page from 0, even of a broadcast that was recorded from its middle on."""
     return container.format.name == "ogg" and track.codec_context.name == "flac"
 
 
@@ -160,7 +161,7 @@ def _read_declared_seconds(container: InputContainer, track: AudioStream, first:
 
 
 def _read_blocks(container: InputContainer, frames: Iterator[AudioFrame], clock: PacketClock | None, notes: list[str]) -> Iterator[Samples]:
-    """Yield the frames in the format of the first one, with silence where their times leave gaps. `notes` grows at the end."""
+    """Yield the frames in the format of the first one, with silence where their times leave gaps. Appends to `notes` at the end."""
     import av
 
     fitting = None

@@ -1,4 +1,4 @@
-"""Which channels of a recording become its mono sound. Everything that reads sound uses this one decision.
+"""Chooses which channels of a recording become its mono sound. Everything that reads sound uses this decision.
 
 The mean of channels is right for the same sound on all of them, and wrong for a clean channel beside a noisy one, for channels that cancel
 each other, and for two people on a channel each. The powers of 100 ms frames, collected while the file is decoded, tell these apart: noise
@@ -18,41 +18,41 @@ AUTO, LEFT, RIGHT, MIX = "auto", "left", "right", "mix"
 """Values of a channel choice; the others are numbers of channels from 1."""
 FRAME_SECONDS = 0.1
 FLOOR_DB = -90.0
-"""Power of the last of 16 bits: less counts as this much, or digital silence would be infinitely clearer than a quiet room."""
+"""Power of the last of 16 bits. Lower powers are raised to it: otherwise digital silence would be infinitely clearer than a quiet room."""
 QUIET = 10.0
 """Percentile of the powers of frames that is the power of the pauses."""
 CLEAR_DB = 40.0
 """Speech so far above its pauses is clean; more is no reason to choose a channel."""
 MARGIN_DB = 1.5
-"""How much less clear than the best channel the mean may be. Independent noise of equal power makes the mean 3 dB clearer; with 6.6 dB more
-noise in one channel the mean reaches this margin."""
+"""Maximum clearness, in dB, that the mean may lose against the best channel. Independent noise of equal power makes the mean 3 dB clearer;
+with 6.6 dB more noise in one channel the mean reaches this margin."""
 DEAD = 1e-4
 """Power relative to the loudest channel: -40 dB."""
 CANCELLED = 0.25
 """Power of the mean relative to the mean power; equal channels give 1, unrelated ones 1/2, opposite ones 0."""
 LEAST_LEAD_DB = 10.0
-"""How much clearer a dead channel must be than a loud one to be used: speech at -40 dB beside a hum."""
+"""Minimum lead in clearness, in dB, with which a dead channel is used instead of a loud one: speech at -40 dB beside a hum."""
 LEAST_FRAMES = 10
 """Fewer frames do not show what is a pause."""
 ACTIVE_DB, ACTIVE_BELOW_DB, OWN_DB = 9.0, 20.0, 8.0
-"""A channel is active in frames so far above its pauses and at most so far below its mean power; a sound is its own if it is so much louder
-there than in every other channel, each relative to its mean power. Crosstalk is weaker than that, two microphones in one room differ by
-less."""
+"""A channel is active in frames at least `ACTIVE_DB` above its pauses and at most `ACTIVE_BELOW_DB` below its mean power. A sound is its
+own if it is `OWN_DB` louder there than in every other channel, each relative to its mean power. Crosstalk is weaker than that, two
+microphones in one room differ by less."""
 OWN_SHARE, OWN_SECONDS = 0.05, 1.0
 """Least share of the active frames, and least duration, of a channel's own sound."""
 
 
 class ChannelChoice(NamedTuple):
-    """How the channels of a recording become mono."""
+    """The mix of the channels of a recording to mono."""
 
     weights: NDArray[np.float64]
-    """[channels], of the sum."""
+    """[channels] weights of the sum."""
     name: str
     """`mono`, `mix`, or the name of the only channel that is used."""
     note: str = ""
-    """Why only one channel is used, with numbers; empty if the user chose it, or nothing is lost."""
+    """The reason, with numbers, why only one channel is used; empty if the user chose it, or nothing is lost."""
     apart: tuple[int, ...] = ()
-    """Channels that have a sound of their own, if several or one have: perhaps several people. Only what detects speech can tell."""
+    """Channels that have a sound of their own, if several or one have: perhaps several people. Only speech detection can decide that."""
 
 
 class ChannelLevels:
@@ -64,7 +64,7 @@ class ChannelLevels:
         self._powers = list[NDArray[np.float32]]()
 
     def add(self, block: Samples) -> None:
-        """Collect a block [n, channels]; of a recording with one channel, nothing is needed."""
+        """Collect a block [n, channels]; a recording with one channel needs no levels."""
         if self._channels == 1:
             return
         samples = np.concatenate([self._rest, block]) if len(self._rest) else block
@@ -82,8 +82,8 @@ class ChannelLevels:
 
 
 def choose_channels(wanted: str, covariance: NDArray[np.float64], levels: NDArray[np.float64]) -> ChannelChoice:
-    """Which channels to use, by the user's choice (one that the recording has) or, with `auto`, by `covariance` [channels, channels] and
-    `levels` (`ChannelLevels`)."""
+    """Return which channels to use, by the user's choice (one that the recording has) or, with `auto`, by `covariance` [channels, channels]
+    and `levels` (`ChannelLevels`)."""
     count = len(covariance)
     if (index := find_channel(wanted)) is not None:
         return ChannelChoice(np.eye(count)[index], name_channel(index, count))
@@ -112,8 +112,8 @@ def convert_to_decibels(powers: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def measure_clearness(levels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How many dB the mean power of each column of `levels` [frames, columns] is above its pauses. Noise has 0, speech in a quiet room 40
-    or more."""
+    """Return how many dB the mean power of each column of `levels` [frames, columns] is above its pauses. Noise has 0, speech in a quiet
+    room 40 or more."""
     return _measure_means(levels) - np.percentile(levels, QUIET, axis=0)
 
 

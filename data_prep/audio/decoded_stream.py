@@ -1,4 +1,4 @@
-"""What a decoder returns: the open stream of a recording, its errors, and what it says about sound that could not be read."""
+"""Result of a decoder: the open stream of a recording, its errors, and descriptions of audio that could not be read."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Stream:
     faults: list[int] = field(default_factory=list)
     """Number of frames decoded before each skipped, damaged packet; grows while the blocks are read."""
     missing: list[str] = field(default_factory=list)
-    """What could not be read of the parts of a joined file; grows while the blocks are read."""
+    """Descriptions of unreadable audio in the parts of a joined file; grows while the blocks are read."""
     notes: list[str] = field(default_factory=list)
-    """Which sound of the file is read, and how its times were used; grows while the blocks are read."""
+    """Notes on which sound of the file is read, and how its times were used; grows while the blocks are read."""
 
 
 def fit_channels(block: Samples, channels: int) -> Samples:
@@ -53,7 +53,7 @@ def fit_channels(block: Samples, channels: int) -> Samples:
 
 
 def format_error(error: Exception) -> str:
-    """The message of a decoder's error, without codes and names."""
+    """Return the message of a decoder's error, without codes and names."""
     return getattr(error, "strerror", None) or str(error)
 
 

@@ -18,19 +18,19 @@ class FilePart:
     start: int
     stop: int
     is_whole: bool = True
-    """Whether this is all of the file, so that a decoder may open the file itself."""
+    """True if this is all of the file, so that a decoder may open the file itself."""
     prefix: bytes = b""
     has_end: bool = True
-    """Whether the stream ends in this part as its format requires."""
+    """True if the stream ends in this part as its format requires."""
     unread: int = 0
-    """Bytes at the end of the file, after its last part, that are of no known kind."""
+    """Bytes at the end of the file, after its last part, whose format is unknown."""
 
     def open(self) -> FileView:
         return FileView(self)
 
 
 class FileView(io.RawIOBase):
-    """An open `FilePart`, readable and seekable. Raises `OSError` as `input_files.open_file`."""
+    """An open `FilePart`, readable and seekable. Raises `OSError`, as `input_files.open_file` does."""
 
     def __init__(self, part: FilePart) -> None:
         self._prefix, self._start = part.prefix, part.start

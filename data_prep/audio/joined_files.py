@@ -44,9 +44,9 @@ SIGNATURES = {
     "flv": re.compile(rb"FLV\x01[\x01\x04\x05]\0\0\0\x09\0\0\0\0"),
     "mp4": re.compile(rb"\0\0[\0-\xff]{2}ftyp[ -~]{4}"),
 }
-"""How files of a kind begin."""
+"""Signatures at the beginning of files, by kind."""
 OTHERS, MOVIE_BOXES = (b"\0\0\x01", b"G"), (b"moov", b"mdat", b"wide", b"free", b"skip")
-"""How films begin that may hold frames of MP3 one after the other: MPEG, and QuickTime without a signature."""
+"""Beginnings of films that may hold consecutive MP3 frames: MPEG, and QuickTime without a signature."""
 
 
 def find_parts(part: FilePart, alive: Callable[[], None]) -> list[FilePart]:
@@ -85,7 +85,7 @@ def skip_id3(file: FileView, position: int) -> int:
 
 
 def _find_starts(file: FileView, kind: str, begin: int, size: int, alive: Callable[[], None]) -> Iterator[int]:
-    """Yield the byte at which each file begins. Nothing is searched if all sizes that the headers say are right."""
+    """Yield the byte at which each file begins. If all sizes in the headers are right, the file is not searched."""
     position: int | None = begin
     while position is not None:
         yield position
@@ -114,7 +114,7 @@ def _search(file: FileView, signature: re.Pattern[bytes], position: int, size: i
 
 
 def _read_end(file: FileView, kind: str, start: int, size: int) -> int | None:
-    """The byte after a file by its own sizes; None if it does not say, or says more than there is."""
+    """The byte after a file, by the sizes in it; None if it declares none, or more than there is."""
     if kind == "mp4":
         return _read_mp4_end(file, start, size)
     end = _read_size(file, kind, start)
@@ -122,7 +122,7 @@ def _read_end(file: FileView, kind: str, start: int, size: int) -> int | None:
 
 
 def _read_size(file: FileView, kind: str, start: int) -> int:
-    """The byte after a file by its header, which may be after its last; `start` if the header does not say."""
+    """The byte after a file, by its header, which may be beyond the end of the whole file; `start` if the header declares no size."""
     read = {"riff": _read_riff_end, "aiff": _read_riff_end, "matroska": _read_matroska_end}.get(kind)
     return start if read is None else read(file, start) or start
 
@@ -138,7 +138,7 @@ def _read_riff_end(file: FileView, start: int) -> int | None:
 
 
 def _read_matroska_end(file: FileView, start: int) -> int | None:
-    """After the segment; None if it was written live, without a size."""
+    """Return the byte after the segment; None if it was written live, without a size."""
     position = start
     for name in (b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"):
         file.seek(position)
@@ -154,7 +154,7 @@ def _read_matroska_end(file: FileView, start: int) -> int | None:
 
 
 def _read_mp4_end(file: FileView, start: int, size: int) -> int:
-    """After all boxes up to another `ftyp`. What follows a box that is none is searched."""
+    """Return the byte after all boxes up to another `ftyp`. Bytes that are no box end the walk, and the rest is searched."""
     position = start
     while position + 8 <= size:
         file.seek(position)

@@ -1,7 +1,7 @@
 """The frames of MP3 files (and of layers I and II), without decoding them: where joined files begin, and how many frames each of them has.
 
 Decoders read an MP3 file as one stream. libmpg123 stops after as many frames as the header (Xing, Info) of the first file counts; without
-one, libsndfile estimates the number from the size of the file, and stops there. So each part gets a header that is right.
+one, libsndfile estimates the number from the size of the file, and stops there. So each part gets a correct header.
 
 Sources: ISO/IEC 11172-3 and 13818-3 (frames), https://id3.org (tags), http://gabriel.mp3-tech.org/mp3infotag.html (Xing and LAME).
 """
@@ -18,7 +18,7 @@ from overtone.data_prep.audio.file_view import FilePart, FileView
 CHAIN = 4
 """Consecutive headers that make a stream; a single one is found in any bytes."""
 UNCOUNTED = 2
-"""Frames by which encoders count wrongly."""
+"""Error, in frames, of the counts that encoders write."""
 CHUNK, BLOCK = 1 << 20, 1 << 16
 START = re.compile(rb"\xff[\xe0-\xff]|ID3")
 RESYNC = 512
@@ -34,14 +34,14 @@ KILOBITS = {
     (2, 2): (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
     (2, 3): (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
 }
-"""By the version (2 is also MPEG 2.5) and the layer."""
+"""Bit rates by version (2 is also MPEG 2.5) and layer."""
 RATES = {3: (44_100, 48_000, 32_000), 2: (22_050, 24_000, 16_000), 0: (11_025, 12_000, 8_000)}
-"""Hz, by the two bits of the version."""
+"""Sample rates in Sample rates in Hz, by the two bits of the version."""
 ALIVE_FRAMES = 20_000
 
 
 class FrameFormat(NamedTuple):
-    """What does not change within a stream."""
+    """Properties of a frame that do not change within a stream."""
 
     version: int
     """Two bits: 3 is MPEG 1, 2 is MPEG 2, 0 is MPEG 2.5."""
@@ -51,12 +51,12 @@ class FrameFormat(NamedTuple):
 
     @property
     def samples(self) -> int:
-        """Of one frame."""
+        """Samples of one frame."""
         return {1: 384, 2: 1152, 3: 1152 if self.version == 3 else 576}[self.layer]
 
     @property
     def side_bytes(self) -> int:
-        """Between the frame's header and its data, where the header of a file begins."""
+        """Bytes between the frame's header and its data, where the header of a file begins."""
         return (17 if self.is_mono else 32) if self.version == 3 else (9 if self.is_mono else 17)
 
 
@@ -72,34 +72,35 @@ class Mp3Part:
     """Byte at which it begins, with the header if there is one."""
     stop: int
     frames: int
-    """Without the header's frame."""
+    """Number of frames, without the header's."""
     first: int
-    """Byte of the first of these."""
+    """Byte at which the first of these frames begins."""
     counted: int = 0
-    """Frames by the header; 0: unknown."""
+    """Number of frames that the header declares; 0: unknown."""
     counted_stop: int = 0
-    """Byte after as many frames, if there are more."""
+    """Byte after that many frames, if there are more."""
 
 
 def find_parts(part: FilePart, alive: Callable[[], None]) -> list[FilePart]:
-    """The joined files of an MP3 file, each with a header that counts its frames; empty if it is none. `alive` is called now and then."""
+    """The joined files of an MP3 file, each with a header that counts its frames; empty if it is not an MP3 file. `alive` is called now and
+    then."""
     with part.open() as file:
         walk = _Walk(file, part.stop, alive)
         found = [piece for whole in walk.list_parts() for piece in _divide_at_count(whole)]
         unread = part.stop - walk.skip_tags(found[-1].stop) if found else 0
-    whole = len(found) == 1 and not unread  # libmpg123 complains of other bytes
+    whole = len(found) == 1 and not unread  # libmpg123 warns about other bytes
     return [replace(_make_file(piece, part, whole), unread=unread) for piece in found]
 
 
 def is_mp3(part: FilePart) -> bool:
-    """Whether the file begins with MP3 frames, after tags."""
+    """Return whether the file begins with MP3 frames, after tags."""
     with part.open() as file:
         walk = _Walk(file, part.stop, lambda: None)
         return walk.follow_chain(walk.skip_tags(0), CHAIN) is not None
 
 
 def is_cut_mp3(part: FilePart) -> bool:
-    """Whether MP3 frames begin after a few other bytes, as in a piece of a broadcast. For files that nothing else reads."""
+    """Return whether MP3 frames begin after a few other bytes, as in a piece of a broadcast. Use it for files that nothing else reads."""
     with part.open() as file:
         walk = _Walk(file, part.stop, lambda: None)
         begin = walk.skip_tags(0)
@@ -110,7 +111,7 @@ def is_cut_mp3(part: FilePart) -> bool:
 
 
 def _divide_at_count(part: Mp3Part) -> list[Mp3Part]:
-    """The part, and the frames after those that its header counts, which another file without a header has brought."""
+    """The part, and the frames after those that its header counts: they are of another file without a header."""
     if not part.counted or part.frames - part.counted <= UNCOUNTED:
         return [part]
     rest = replace(part, start=part.counted_stop, first=part.counted_stop, frames=part.frames - part.counted, counted=0, counted_stop=0)
@@ -247,7 +248,7 @@ class _Walk:
         return None
 
     def _read_count(self, position: int, found: FrameFormat) -> int | None:
-        """Frames by the header of a file in this frame: 0 if it does not say, None if this is no header."""
+        """Number of frames that the header of a file in this frame declares: 0 if it declares none, None if this is no header."""
         if found.layer != LAYER_3:
             return None
         head = self._read(position + HEADER_BYTES + found.side_bytes, 12)

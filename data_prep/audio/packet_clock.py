@@ -1,10 +1,10 @@
-"""Where the packets of a container belong in time, so that a recording is what a player plays.
+"""Places the packets of a container in time, so that a decoded recording equals what a player plays.
 
 Positions are counted in samples, so decoded packets follow each other without a seam. The packets' times only decide where sound is absent:
 a recorder that pauses, a stream that starts after the picture, packets that were lost. Times are not exact:
 
 - Matroska, FLV and ASF round them to milliseconds, so that two of them differ by up to one unit from the number of samples between them;
-- a live recorder takes some from the clock of the machine, some milliseconds early or late.
+- a live recorder takes times from the clock of the machine, some milliseconds early or late.
 
 A lost packet leaves a gap of its whole duration, so the limit is half a packet, at most `MOST` (the speech detector steps by 32 ms) and at
 least two units of the container's times. Deviations add up: none is larger than `DRIFT` afterwards.
@@ -18,13 +18,13 @@ from fractions import Fraction
 from overtone.data_prep.audio.decoded_stream import AudioError
 
 MOST = Fraction(20, 1000)
-"""Seconds. Largest limit of what counts as inexact, and not as a pause."""
+"""Largest deviation, in seconds, that counts as inexact and not as a pause."""
 DRIFT = Fraction(1, 10)
 """Seconds by which the times may run ahead of the samples in small steps, before silence is added."""
 LATE_START = Fraction(1, 20)
-"""Seconds. A stream that starts later than the picture by less starts with it: encoders put up to 48 ms (AAC) before the first sound."""
+"""Delay in seconds below which a stream counts as starting with the picture: encoders put up to 48 ms (AAC) before the first sound."""
 DISCONTINUITY = 10
-"""Seconds. A larger step of a broadcast's clock is a new clock, as for players, and not a pause."""
+"""Seconds. A larger step of a broadcast's clock counts as a new clock, as in players, and not as a pause."""
 OVERLAP = Fraction(1, 2)
 """Seconds. A larger step back is a new clock in every container."""
 LONGEST_PAUSE = 24 * 3600
@@ -42,11 +42,11 @@ class PacketClock:
     picture: Fraction | None = None
     """Time at which the other streams of the container start, in seconds; None: there are none."""
     is_broadcast: bool = False
-    """Whether the container allows its clock to be set anew."""
+    """True if the container allows its clock to be set anew."""
     late_start: Fraction | None = None
-    """Time, in seconds, at which a step is no pause: the packets before were counted from 0, and the stream begins later."""
+    """Time, in seconds, at which a step does not count as a pause: the packets before were counted from 0, and the stream begins later."""
     written: int = 0
-    """Samples so far, silence included."""
+    """Samples written so far, silence included."""
     lead: int = 0
     """Samples of silence before the first packet."""
     _origin: Fraction | None = None
@@ -56,7 +56,7 @@ class PacketClock:
     """Position and length of the silence, in samples."""
     _overlaps: list[int] = field(default_factory=list)
     _longest_overlap: Fraction = Fraction(0)
-    """Seconds."""
+    """Longest overlap so far, in seconds."""
     _jumps: list[int] = field(default_factory=list)
 
     def place(self, time: Fraction | None, samples: int) -> int:
@@ -109,7 +109,7 @@ class PacketClock:
         return self.lead
 
     def describe(self) -> list[str]:
-        """What was found, for the user."""
+        """Return notes for the user on what was found."""
         found = []
         if self.lead:
             found.append(f"its sound starts {self.lead / self.rate:.2f} s after the other streams of the file: as much silence comes first")

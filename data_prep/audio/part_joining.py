@@ -49,7 +49,7 @@ def join_parts(parts: list[FilePart], open_part: OpenPart) -> Stream:
 def _read_parts(
     parts: list[FilePart], open_part: OpenPart, rate: int, channels: int, missing: list[str], notes: list[str]
 ) -> Iterator[Samples]:
-    """Yield the blocks of all parts; `missing` and `notes` grow. Damage ends only its part."""
+    """Yield the blocks of all parts; Appends to `missing` and `notes`. Damage ends only the part that it is in."""
     begins: list[float] = []
     others: list[str] = []
     done = 0
@@ -93,11 +93,11 @@ class _BlockFitting:
         self._resampler = None if own_rate == rate else soxr.ResampleStream(own_rate, rate, channels, dtype="float32", quality="VHQ")
 
     def convert(self, block: Samples) -> Samples:
-        """[frames, channels]"""
+        """Return the samples [frames, channels] of a block in the common format."""
         fitted = fit_channels(block, self._channels)
         return fitted if self._resampler is None else self._resampler.resample_chunk(fitted)
 
     def finish(self) -> Samples:
-        """What the resampler holds back, [frames, channels]."""
+        """Return the samples [frames, channels] that the resampler holds back."""
         nothing = np.zeros((0, self._channels), np.float32)
         return nothing if self._resampler is None else self._resampler.resample_chunk(nothing, last=True)

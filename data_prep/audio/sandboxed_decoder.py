@@ -62,11 +62,11 @@ Report = Callable[[float], None]
 
 
 def ignore_report(_seconds: float) -> None:
-    """`Report` of a caller that shows none."""
+    """Do nothing: the `Report` of a caller that shows no progress."""
 
 
 def ignore_samples(_folder: Path, _seconds: float) -> None:
-    """For a caller of `AudioDecoder.store` that waits for its end."""
+    """Do nothing: `follow` of a caller of `AudioDecoder.store` that only waits for its end."""
 
 
 class AudioDecoder:
@@ -110,8 +110,8 @@ class AudioDecoder:
             return _map_samples(master, speech, track)
 
     def store(self, path: Path, track: Track, folder: Path, follow: Callable[[Path, float], None] = ignore_samples) -> None:
-        """Write the samples of `load` to files in `folder`, which appears once it is complete; nothing to do if it exists. For recordings
-        whose samples several processes need, or the next run. `follow`: called every half second with the temporary folder, for
+        """Write the samples of `load` to files in `folder`, which appears once it is complete; does nothing if it exists. Use it for
+        recordings whose samples several processes need, or the next run. `follow`: called every half second with the temporary folder, for
         `map_growing`, and the seconds decoded so far. Raises `UserError` if the disk is too full."""
         if folder.exists():
             return
@@ -147,7 +147,7 @@ class AudioDecoder:
             self._child = _DecoderProcess(self._stall, self._memory)
         try:
             answer = self._child.request(request, descriptors, self._longest, report)
-        except BaseException:  # also of `report`: the child is still at work, and its answer would be taken for that to the next request
+        except BaseException:  # also an error of `report`: the child is still at work, and its answer would be taken for the next one
             self.close()
             raise
         if "errno" in answer:

@@ -14,7 +14,7 @@ QUIET_DB, FLOOR_DB = -40.0, -60.0
 
 
 def find_silent_frames(samples: Samples, rate: int) -> NDArray[np.bool_]:
-    """Whether each frame of 20 ms is silent: bool [frames], of samples [n] at `rate` Hz. The last frame may be shorter."""
+    """Return whether each frame of 20 ms is silent: bool [frames], of samples [n] at `rate` Hz. The last frame may be shorter."""
     edges = np.arange(0, len(samples), rate // FRAMES_PER_SECOND)
     if not len(edges):
         return np.zeros(0, bool)

@@ -30,7 +30,7 @@ FILM_EXTENSIONS = (
     *(".mka", ".mkv", ".mov", ".mp2", ".mp4", ".mpeg", ".mpg", ".mpga", ".mts", ".oga", ".ogv", ".rf64", ".snd", ".spx", ".tta", ".w64"),
     *(".wmv", ".wv"),
 )
-"""Further endings of files that are made to hold sound: they are recordings even if they cannot be read, which is then reported."""
+"""Further extensions of sound files: these files are recordings even if they cannot be read, which is then reported."""
 BLOCK = 1 << 14  # frames: the most that is lost before a defect
 RATES = (4_000, 384_000)
 """Hz. A header with another rate is damaged; resampling from it could fill the disk."""
@@ -38,7 +38,7 @@ MOST_CHANNELS = 64
 SURE_SECONDS = 0.25
 """Sound that must be decoded before a file with any other ending counts as a recording: FFmpeg finds single frames of MP3 in any bytes."""
 UNKNOWN_LENGTH = 2**62
-"""Frames: libsndfile reports the largest integer for a FLAC file that was written to a pipe."""
+"""Number of frames from which the length is unknown: libsndfile reports the largest integer for a FLAC file that was written to a pipe."""
 WAV = ("WAV", "WAVEX", "RF64")
 UNDESCRIBED, LEAST_UNDESCRIBED = 0.01, 4096
 """Share of a file after its end that is mentioned, and its bytes: it may be sound of a recorder that did not finish the header, or of
@@ -46,7 +46,7 @@ another file."""
 
 
 class _FileInfo(Protocol):
-    """What soundfile says about a file."""
+    """Properties of a file, as soundfile reports them."""
 
     samplerate: int
     channels: int
@@ -56,7 +56,7 @@ class _FileInfo(Protocol):
 
 
 def ignore_progress() -> None:
-    """For callers that need no sign of life while a file is examined."""
+    """Do nothing: `alive` of callers that need no sign of life while a file is examined."""
 
 
 def open_stream(path: Path, alive: Callable[[], None] = ignore_progress) -> Stream:
@@ -75,12 +75,12 @@ def open_stream(path: Path, alive: Callable[[], None] = ignore_progress) -> Stre
 
 
 def is_joined(path: Path) -> bool:
-    """Whether a file is several joined files, of which other programs read the first only. Raises `AudioError` (`unreadable`)."""
+    """Return whether a file is several joined files, of which other programs read the first only. Raises `AudioError` (`unreadable`)."""
     return len(joined_files.find_parts(_require_content(path), ignore_progress)) > 1
 
 
 def holds_sound(path: Path) -> bool:
-    """Whether a file of any name can be decoded as sound."""
+    """Return whether a file of any name can be decoded as sound."""
     try:
         stream = _open_part(_require_content(path))
         decoded = 0
@@ -126,7 +126,8 @@ def _open_part(part: FilePart) -> Stream:
 
 
 def _is_timed_ogg(part: FilePart) -> bool:
-    """Whether this is Ogg, whose page times libsndfile ignores. Vorbis is left to it: FFmpeg shifts the start of some by a short block."""
+    """Return whether this is Ogg, whose page times libsndfile ignores. Vorbis is left to it: FFmpeg shifts the start of some by a short
+    block."""
     with part.open() as file:
         file.seek(joined_files.skip_id3(file, 0))
         head = file.read(joined_files.OGG_PAGE + 8)
@@ -143,7 +144,8 @@ def _require_plausible(stream: Stream) -> Stream:
 
 
 class _ForwardSoundFile(soundfile.SoundFile):
-    """Not seekable: soundfile would seek after each read, restart decoders with history (MP3), and damage every block."""
+    """A sound file that is not seekable: soundfile would otherwise seek after each read, restart decoders with history (MP3), and damage
+    every block."""
 
     def seekable(self) -> bool:
         return False
@@ -151,7 +153,7 @@ class _ForwardSoundFile(soundfile.SoundFile):
 
 @contextlib.contextmanager
 def _open_source(part: FilePart) -> Iterator[bytes | FileView]:
-    """What soundfile opens: the file's name, which is faster, or a view of the part."""
+    """Yield the input for soundfile: the file's name, which is faster, or a view of the part."""
     if part.is_whole:
         yield os.fsencode(part.path)
     else:
@@ -166,7 +168,7 @@ def _read_soundfile_blocks(part: FilePart) -> Iterator[Samples]:
 
 
 def _read_flac_blocks(part: FilePart, frames: int, notes: list[str]) -> Iterator[Samples]:
-    """Yield no more than the declared `frames`: a tag after them would be an error, and cost the whole last block. `notes` grows."""
+    """Yield no more than the declared `frames`: a tag after them would be an error, and lose the whole last block. Appends to `notes`."""
     with part.open() as view, _ForwardSoundFile(view) as file:
         while len(block := file.read(min(BLOCK, frames), dtype="float32", always_2d=True)):
             frames -= len(block)
@@ -199,8 +201,8 @@ def _read_declared_frames(part: FilePart, info: _FileInfo) -> tuple[int | None, 
 
 
 class _Header(NamedTuple):
-    """Of a WAV or AIFF file. `frames`: None if the size was never filled in, as in files written to a pipe, or does not fit into 32 bits;
-    `data`: bytes of samples; `stop`: the byte after the last chunk."""
+    """Header of a WAV or AIFF file. `frames`: None if the size was never filled in, as in files written to a pipe, or does not fit into 32
+    bits; `data`: bytes of samples; `stop`: the byte after the last chunk."""
 
     frames: int | None
     data: int
@@ -228,7 +230,7 @@ def _read_header(part: FilePart, magic: tuple[bytes, ...], order: Literal["littl
 
 
 class _Chunk(NamedTuple):
-    """Of an IFF or RIFF file; `body`: its first bytes."""
+    """Chunk of an IFF or RIFF file; `body`: its first bytes."""
 
     name: bytes
     size: int

@@ -95,17 +95,17 @@ class Track(BaseModel):
     offset: float
     """Mean (DC offset) of the mix, to be subtracted."""
     means: tuple[float, ...] = ()
-    """That of each channel."""
+    """Mean of each channel."""
     channel: str = "mono"
-    """Which channel the mix is: `mono`, `mix` (of several), `left`, `right`, or a number."""
+    """Channel that the mix is made of: `mono`, `mix` (of several), `left`, `right`, or a number."""
     channel_note: str = ""
-    """Why it is only one of several."""
+    """The reason why it is only one of several."""
     apart: tuple[int, ...] = ()
     """Channels with a sound of their own (`channel_selection.ChannelChoice`)."""
     warning: str = ""
-    """Why less was decoded than the file declares; empty if complete."""
+    """The reason why less was decoded than the file declares; empty if complete."""
     note: str = ""
-    """Which sound of the file was read, if it has several, and where silence stands for a pause of its packets."""
+    """Notes on which sound of the file was read, if it has several, and where silence replaces a pause of its packets."""
 
     @property
     def length(self) -> int:

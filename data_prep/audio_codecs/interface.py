@@ -1,4 +1,4 @@
-"""What data preparation needs of an audio codec and of a speaker encoder, whichever speech model they belong to.
+"""Interfaces of the audio codecs and speaker encoders that data preparation uses, for any speech model.
 
 Each model family has an adapter that implements these protocols; `data_prep/audio_codecs/selection.py` chooses it by the model's own
 config. `Codec` and `SpeakerEncoder` describe files on disk: they hold no weights, so they can be sent to worker processes. `load` reads
@@ -32,7 +32,7 @@ class CodecError(Exception):
 
 @dataclass(frozen=True)
 class CodeFormat:
-    """Shape and range of a codec's codes: what a check of stored codes needs, without the codec's files."""
+    """Shape and range of a codec's codes: enough to check stored codes without the codec's files."""
 
     sample_rate: int
     """Samples per second of the audio that the codec takes."""
@@ -112,10 +112,11 @@ class LoadedCodec(Protocol):
     """A codec with its weights on a device."""
 
     def encode(self, clips: Sequence[Samples]) -> list[Codes]:
-        """[frames, codebooks] of each clip. The codes of a clip do not depend on the others in the batch. Raises `CodecError`."""
+        """Return the codes [frames, codebooks] of each clip. The codes of a clip do not depend on the others in the batch. Raises
+        `CodecError`."""
 
     def decode(self, codes: Codes) -> Samples:
-        """The audio of one clip's codes."""
+        """Return the audio of one clip's codes."""
 
 
 def read_code_format(codec: Codec) -> CodeFormat:
@@ -154,4 +155,4 @@ class LoadedSpeakerEncoder(Protocol):
         """Length of the vectors."""
 
     def embed(self, clip: Samples) -> NDArray[np.float32]:
-        """[dimensions], not normalized."""
+        """Return the vector [dimensions] of a clip, not normalized."""

@@ -37,7 +37,7 @@ RECIPE = "csm"
 """The recipe that trains on these codes."""
 RELEASED_MODEL = "sesame/csm-1b"
 PREFIX = "codec_model."
-"""Of the names of Mimi's weights in a CSM model."""
+"""Prefix of the names of Mimi's weights in a CSM model."""
 
 
 def _is_part(_: str, inner: str) -> bool:
@@ -60,7 +60,8 @@ SHAPING_KEYS = (
 """Settings of `MimiConfig` that the codes depend on, besides the base of the rotary embedding. The others, such as the version of
 transformers that wrote the file, are not part of the digest."""
 ARRAYS_AT_ONCE = 4
-"""Arrays of the encoder's widest layer that exist at the same time, about. It has `num_filters` channels at the rate of the samples."""
+"""Approximate number of arrays of the encoder's widest layer that exist at the same time. It has `num_filters` channels at the rate of the
+samples."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class MimiCodec:
 
     model: Path
     prefix: str
-    """Of the names of its weights: `codec_model.` in a CSM model, empty in a folder of its own."""
+    """Prefix of the names of its weights: `codec_model.` in a CSM model, empty in a folder of its own."""
     sample_rate: int
     samples_per_frame: int
     codebooks: int
@@ -117,7 +118,7 @@ class LoadedMimiCodec:
     """Implements `LoadedCodec` of `data_prep/audio_codecs/interface.py`."""
 
     model: MimiModel
-    """In fp32, so that the codes do not depend on the type of the model's weights or on the device's default precision."""
+    """The model in fp32, so that the codes do not depend on the type of the model's weights or on the device's default precision."""
     code_format: CodeFormat
 
     def encode(self, clips: Sequence[Samples]) -> list[Codes]:

@@ -1,4 +1,4 @@
-"""From Mimi's codes to sound in chunks, with every sample as if the codes had been decoded at once.
+"""Decodes Mimi's codes to sound in chunks; every sample equals that of decoding all codes at once.
 
 Mimi's decoder is causal: an upsampling convolution, a transformer with a window of `sliding_window` positions (10 s), then convolutions.
 Here the transformer keeps its keys and values from chunk to chunk, and each convolution its earlier inputs, so no frame is decoded twice.
@@ -22,7 +22,7 @@ from overtone.finetune.errors import UserError
 from .streamed_convolutions import StreamedDecoder
 
 CHUNK_FRAMES = 125
-"""Frames per chunk when nobody waits for the sound: 10 s; limits the memory of the convolutions and of attention."""
+"""Frames per chunk when the sound is not streamed: 10 s; limits the memory of the convolutions and of attention."""
 
 
 class MimiStreamDecoder:
@@ -47,7 +47,7 @@ class MimiStreamDecoder:
 
 
 class MimiStream:
-    """Decodes a growing batch of code sequences. Owns what the decoder needs of earlier frames."""
+    """Decodes a growing batch of code sequences. Owns the decoder's state of earlier frames."""
 
     def __init__(self, decoder: MimiStreamDecoder) -> None:
         self._decoder, self._layers = decoder, decoder.streamed.decoder

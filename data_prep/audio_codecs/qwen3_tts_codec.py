@@ -29,9 +29,9 @@ RELEASED_MODEL = "Qwen/Qwen3-TTS-12Hz-1.7B-Base"
 SAMPLES_PER_FRAME = 1920
 CODEBOOKS = 16
 ENCODER_CHANNELS = 64
-"""Of the encoder's widest layer, which works at the rate of the samples."""
+"""Channels of the encoder's widest layer, which works at the rate of the samples."""
 ARRAYS_AT_ONCE = 4
-"""Arrays of that layer's size that exist at the same time, about."""
+"""Approximate number of arrays of that layer's size that exist at the same time."""
 RELEASED_FORMAT = CodeFormat(MASTER_RATE, SAMPLES_PER_FRAME, CODEBOOKS, 2048)
 """Format of the codes of every released Qwen3-TTS 12 Hz model; 2048 is `codebook_size` in their tokenizer's config."""
 
@@ -72,7 +72,7 @@ class LoadedQwenCodec:
     """Implements `LoadedCodec` of `data_prep/audio_codecs/interface.py`."""
 
     tokenizer: Any
-    """As `load_codec` returns it."""
+    """The tokenizer that `load_codec` returns."""
 
     def encode(self, clips: Sequence[Samples]) -> list[Codes]:
         return encode_clips(self.tokenizer, clips)

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 PREFIX = "speaker_encoder."
-"""Of the names of its weights in the model."""
+"""Prefix of the names of its weights in the model."""
 SHORTEST = 0.25
-"""Seconds. A shorter clip does not identify a voice."""
+"""Shortest clip in seconds: a shorter one does not identify a voice."""
 WEIGHTS = "model*.safetensors"
-"""Does not match the weights of the speech tokenizer, which are in a subfolder."""
+"""Pattern of the weights files. It does not match those of the speech tokenizer, which are in a subfolder."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class QwenSpeakerEncoder:
 
     folder: Path
     digest: str
-    """Of its weights and config: both model sizes, and all exports of a model, that share them produce the same vectors."""
+    """Digest of its weights and config: both model sizes, and all exports of a model, that share them produce the same vectors."""
     sample_rate: ClassVar[int] = MASTER_RATE
 
     def load(self, device: str = "cpu") -> LoadedQwenSpeakerEncoder:
@@ -54,7 +54,7 @@ class LoadedQwenSpeakerEncoder:
     """Implements `LoadedSpeakerEncoder` of `data_prep/audio_codecs/interface.py`."""
 
     module: nn.Module
-    """As `load_encoder` returns it."""
+    """The module that `load_encoder` returns."""
     sample_rate: ClassVar[int] = MASTER_RATE
     shortest_seconds: ClassVar[float] = SHORTEST
 
@@ -128,7 +128,8 @@ def load_encoder(folder: Path, device: str = "cpu") -> nn.Module:
 
 
 def embed_clip(encoder: nn.Module, samples: Samples) -> NDArray[np.float32]:
-    """[H] of one clip at 24 kHz. The package's own spectrogram, on the CPU: 128 mel bands up to 12 kHz, hops of 256 samples."""
+    """Return the vector [H] of one clip at 24 kHz. It uses the package's own spectrogram, on the CPU: 128 mel bands up to 12 kHz, hops of
+    256 samples."""
     import torch
     from qwen_tts.core.models.modeling_qwen3_tts import mel_spectrogram
 

@@ -1,4 +1,4 @@
-"""From codes to sound in chunks, with every sample as if the codes had been decoded at once.
+"""Decodes codes to sound in chunks; every sample equals that of decoding all codes at once.
 
 The codec's decoder is causal: a transformer over frames with a sliding window, then convolutions. The stock package decodes chunks of 300
 frames (24 s), each after 25 frames of context. That is less than the transformer attends to, so the sound differs after each boundary. Here
@@ -17,7 +17,7 @@ from .qwen_tts_import import import_qwen_tts
 from .streamed_convolutions import StreamedDecoder
 
 CHUNK_FRAMES = 300
-"""Frames per chunk when nobody waits for the sound: 24 s; limits the memory of the convolutions."""
+"""Frames per chunk when the sound is not streamed: 24 s; limits the memory of the convolutions."""
 
 
 class Qwen3TTSStreamDecoder:
@@ -38,7 +38,7 @@ class Qwen3TTSStreamDecoder:
 
 
 class Qwen3TTSStream:
-    """Decodes a growing batch of code sequences. Owns what the decoder needs of earlier frames."""
+    """Decodes a growing batch of code sequences. Owns the decoder's state of earlier frames."""
 
     def __init__(self, decoder: Qwen3TTSStreamDecoder) -> None:
         self._streamed, self._layers = decoder.streamed, decoder.streamed.decoder

@@ -1,4 +1,4 @@
-"""Which adapter reads the codec, or the speaker encoder, of a model: chosen by the model's own config.
+"""Chooses the adapter that reads the codec, or the speaker encoder, of a model, by the model's own config.
 
 To support another speech model, write its adapter (`data_prep/audio_codecs/interface.py` has the protocols) and add it to `CODECS` or
 `SPEAKER_ENCODERS`.
@@ -26,10 +26,10 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True)
 class Adapter(Generic[Part]):
-    """How one family of models is recognized and opened."""
+    """Recognizes and opens one family of models."""
 
     name: str
-    """For messages."""
+    """Name for messages."""
     config: str
     """Path, in a model's folder, of the JSON file that holds `model_type`."""
     types: frozenset[str]
@@ -42,7 +42,7 @@ class Adapter(Generic[Part]):
     """Name of a released model on the hub, for messages."""
 
     def reads(self, config: Mapping[str, Any]) -> bool:
-        """Whether a config is of this family."""
+        """Return whether a config is of this family."""
         kind = config.get("model_type")
         if kind is None:
             return bool(self.keys) and self.keys <= config.keys()
@@ -73,7 +73,8 @@ CODECS: tuple[Adapter[Codec], ...] = (
         "SNAC, for Orpheus", CONFIG, frozenset(), snac_codec.open_snac_codec, snac_codec.REQUIRED_KEYS, example=snac_codec.RELEASED_MODEL
     ),
 )
-"""In the order in which they are tried: those whose config is in a subfolder first, since the model beside it has a config of its own."""
+"""Adapters in the order in which they are tried: those whose config is in a subfolder first, since the model beside it has a config of its
+own."""
 DEFAULT_MODEL, DEFAULT_FORMAT, DEFAULT_RECIPE = qwen3_tts_codec.RELEASED_MODEL, qwen3_tts_codec.RELEASED_FORMAT, qwen3_tts_codec.RECIPE
 """The model that messages suggest, and the codes that a dataset is assumed to have if it does not say which."""
 RECIPES: Mapping[str, frozenset[str]] = {
@@ -81,8 +82,8 @@ RECIPES: Mapping[str, frozenset[str]] = {
     mimi_codec.RECIPE: frozenset(),
     snac_codec.RECIPE: frozenset(),
 }
-"""Recipe that trains on codes of these codecs → names of the languages that its model can be given; empty: it is given none, so a clip may
-be in any language."""
+"""Recipe that trains on codes of these codecs → names of the languages that its model can be given; empty: it takes no language, so a clip
+may be in any."""
 SPEAKER_ENCODERS: tuple[Adapter[SpeakerEncoder], ...] = (
     Adapter(
         "Qwen3-TTS Base",
@@ -124,7 +125,7 @@ def open_speaker_encoder(model: str, option: str) -> SpeakerEncoder:
 
 
 def _open_part(adapters: tuple[Adapter[Part], ...], part: str, option: str, model: str) -> Part:
-    """The configs are downloaded first, so that no weights of an unsupported model are."""
+    """Open the part of a model. Downloads the configs first, so that no weights of an unsupported model are downloaded."""
     names = list(dict.fromkeys(adapter.config for adapter in adapters))
     folder = resolve_model(option, model, names)
     found = [name for name in names if (folder / name).is_file()] or names[:1]
@@ -148,7 +149,7 @@ def _list_supported(adapters: tuple[Adapter[Part], ...], part: str) -> str:
 
 
 def suggest_other_models() -> str:
-    """What to give instead of `DEFAULT_MODEL` for the codes of another codec, for messages."""
+    """Return a hint, for messages, on what to give instead of `DEFAULT_MODEL` for the codes of another codec."""
     others = [f"{adapter.example} ({adapter.name})" for adapter in CODECS if adapter.example not in ("", DEFAULT_MODEL)]
     return f"for a model with another codec: --model {' or '.join(others)}"
 

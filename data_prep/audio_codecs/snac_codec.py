@@ -43,7 +43,7 @@ RELEASED_MODEL = "hubertsiuzdak/snac_24khz"
 CODEC_FOLDER = "speech_codec"
 """The subfolder of an exported language model with its codec."""
 WEIGHTS, PICKLED_WEIGHTS = "model.safetensors", "pytorch_model.bin"
-"""The released models have only the second; the first is preferred."""
+"""Names of the weights files. The released models have only the second; the first is preferred."""
 NUMBERS = ("sampling_rate", "encoder_dim", "decoder_dim", "codebook_size", "codebook_dim")
 LISTS = ("encoder_rates", "decoder_rates", "vq_strides")
 FLAGS = ("noise", "depthwise")
@@ -51,7 +51,8 @@ REQUIRED_KEYS = frozenset({*NUMBERS, *LISTS})
 """SNAC's config.json has no `model_type`; these keys identify it."""
 OPTIONAL_KEYS = frozenset({*FLAGS, "latent_dim", "attn_window_size"})
 ARRAYS_AT_ONCE = 4
-"""Arrays of the encoder's widest layer that exist at the same time, about. It has `encoder_dim` channels at the rate of the samples."""
+"""Approximate number of arrays of the encoder's widest layer that exist at the same time. It has `encoder_dim` channels at the rate of the
+samples."""
 INSTALL = "pip install 'overtone[snac]'"
 
 
@@ -67,7 +68,7 @@ class SnacConfig:
     encoder_rates: tuple[int, ...]
     decoder_rates: tuple[int, ...]
     vq_strides: tuple[int, ...]
-    """How many steps of the encoder one code of each level covers, from the coarsest level to the finest."""
+    """Steps of the encoder that one code of each level covers, from the coarsest level to the finest."""
     noise: bool
     depthwise: bool
 

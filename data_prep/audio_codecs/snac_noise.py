@@ -15,7 +15,7 @@ from snac.layers import NoiseBlock
 from torch import Tensor, nn
 
 _window: ContextVar[tuple[int, int]] = ContextVar("window")
-"""Number of the first frame that is being decoded, and how many; one for each thread."""
+"""First frame that is being decoded, and the number of frames; one pair for each thread."""
 
 
 class FrameNoise(nn.Module):
@@ -35,7 +35,7 @@ class FrameNoise(nn.Module):
 
 @contextlib.contextmanager
 def number_frames(first: int, frames: int) -> Iterator[None]:
-    """While open, the decoder decodes so many frames of a clip, from this one on."""
+    """While open, the decoder decodes `frames` frames of a clip, starting at frame `first`."""
     token = _window.set((first, frames))
     try:
         yield
@@ -44,7 +44,8 @@ def number_frames(first: int, frames: int) -> Iterator[None]:
 
 
 def make_noise(layer: int, first: int, frames: int, samples: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """Standard normal noise [frames * samples] of one layer, with so many samples a frame. A frame's noise depends on its number alone."""
+    """Return standard normal noise [frames * samples] of one layer, with `samples` samples a frame. A frame's noise depends on its number
+    alone."""
     each = [
         np.random.Generator(np.random.Philox(key=[layer, frame])).standard_normal(samples, np.float32)
         for frame in range(first, first + frames)

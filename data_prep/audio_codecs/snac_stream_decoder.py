@@ -1,4 +1,4 @@
-"""From codes to sound in chunks, with every sample as if the codes had been decoded at once.
+"""Decodes codes to sound in chunks; every sample equals that of decoding all codes at once.
 
 SNAC's decoder consists of convolutions that look back and ahead, so a frame can be decoded when a few more are known. Each window is
 decoded with as many frames before and after it as the convolutions reach. Its noise is a function of the frame's number
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from overtone.data_prep.audio_codecs.snac_codec import LoadedSnacCodec
 
 CHUNK_FRAMES = 300
-"""Frames per chunk when nobody waits for the sound: 26 s with Orpheus; limits the memory of the convolutions."""
+"""Frames per chunk when the sound is not streamed: 26 s with Orpheus; limits the memory of the convolutions."""
 
 
 class StreamingSnacDecoder:

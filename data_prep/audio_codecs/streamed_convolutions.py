@@ -16,7 +16,7 @@ class StreamedConvolution(nn.Module):
     """A causal convolution of stride 1, or a causal transposed one: the last inputs of the chunk before precede those of a chunk."""
 
     def __init__(self, convolution: nn.Conv1d | nn.ConvTranspose1d) -> None:
-        """`convolution`: without padding of its own. Raises `ValueError` for another one."""
+        """`convolution` must have no padding of its own; raises `ValueError` otherwise."""
         super().__init__()
         self.convolution = convolution
         (kernel,), (stride,), (dilation,) = convolution.kernel_size, convolution.stride, convolution.dilation
@@ -60,8 +60,8 @@ class StreamedDecoder:
         self._convolutions = [module for module in self.decoder.modules() if isinstance(module, StreamedConvolution)]
 
     def resume(self, earlier: list[Tensor | None], decode: Callable[[], Tensor]) -> Tensor:
-        """What `decode` returns with the convolutions as they were after the last chunk of a stream. `earlier` is that stream's, empty
-        before its first chunk, and is updated; after an exception the stream cannot be continued."""
+        """Return the result of `decode` with the convolutions as they were after the last chunk of a stream. `earlier` is the state of that
+        stream, empty before its first chunk, and is updated; after an exception the stream cannot be continued."""
         for convolution, inputs in itertools.zip_longest(self._convolutions, earlier):
             convolution.earlier = inputs
         try:

@@ -100,7 +100,7 @@ def _convert_batch(source: ChatSource, batch: pyarrow.RecordBatch, read: frozens
 
 
 def _find_filled(column: pyarrow.Array) -> list[bool | None]:
-    """Whether each value is there: neither null nor an empty list."""
+    """Return whether each value is there: neither null nor an empty list."""
     from pyarrow import compute, types
 
     if types.is_list(column.type) or types.is_large_list(column.type):

@@ -31,12 +31,12 @@ UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 @dataclass(frozen=True)
 class ReaderOptions:
-    """How sources are read."""
+    """Settings of the readers."""
 
     columns: frozenset[str] = frozenset()
     """Further columns of tables whose values are read."""
     person: str = ""
-    """Whose messages of exported chats are the answers."""
+    """The person whose messages in exported chats are the answers."""
     pause_hours: float = DEFAULT_PAUSE_HOURS
     """A longer pause in an exported chat begins another conversation."""
 
@@ -142,7 +142,7 @@ def _read_table(source: ChatSource) -> Iterator[FoundRow]:
 
 @dataclass
 class RecordLines:
-    """Lines that are read and belong to no finished record yet: those of the record that is being read, which may have many."""
+    """Lines that were read and belong to no finished record yet: those of the current record, which may have many."""
 
     lines: deque[str] = field(default_factory=deque)
     characters: int = 0
@@ -201,7 +201,7 @@ def _read_records(source: ChatSource, file: io.TextIOWrapper) -> Iterator[FoundR
 
 
 def _hold_rows(lines: list[str], mark: str, columns: int) -> bool:
-    """Whether each of the lines of one record reads as a row: it has all columns, and no space after the separators as in prose."""
+    """Return whether each of the lines of one record reads as a row: it has all columns, and no space after the separators as in prose."""
     rows = [line.rstrip("\r\n").split(mark) for line in lines]
     return columns > 1 and len(rows) > 1 and all(len(row) == columns and not any(each[:1] == " " for each in row[1:]) for row in rows)
 

@@ -51,7 +51,7 @@ class FoundRow:
     row: dict[str, object] | None
     problem: str = ""
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """What was not read since the row before → how often."""
+    """Kind of what was skipped since the row before → count."""
 
 
 @dataclass
@@ -206,7 +206,7 @@ def _list_splits(folder: Path) -> list[Path]:
 
 
 def is_plain_name(name: object) -> bool:
-    """Whether `name` is a plain entry name without path separators."""
+    """Return whether `name` is a plain entry name without path separators."""
     return isinstance(name, str) and name not in ("", ".", "..") and "/" not in name and "\0" not in name
 
 

@@ -45,7 +45,7 @@ class MessageError(UserError):
 
 
 def is_plain_text(row: dict[str, Any]) -> bool:
-    """Whether a row is a text and its continuation, which need no chat template."""
+    """Return whether a row is a text and its continuation, which need no chat template."""
     return "messages" not in row and isinstance(row.get("prompt"), str) and isinstance(row.get("completion"), str)
 
 
@@ -125,7 +125,7 @@ def _read_marks(message: Message, place: str) -> None:
         raise MessageError(place, f"has {' and '.join(marks)}, which contradict each other on whether it is learned; remove one of them")
     if message["role"] == "assistant":
         message |= {"weight": 0} if False in marks.values() else {}
-    elif any(learned for key, learned in marks.items() if key not in ("weight", *UNLEARNED)):  # OpenAI's weight is of answers only
+    elif any(learned for key, learned in marks.items() if key not in ("weight", *UNLEARNED)):  # OpenAI gives only answers a weight
         raise MessageError(place, f"is a message of the {message['role']} that is marked as learned; only answers of the assistant are")
 
 

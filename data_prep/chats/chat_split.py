@@ -15,7 +15,7 @@ LEAST_VALIDATION = 5
 FEW_ROWS = 5
 """Rows of a dataset that is too small to spare any."""
 ValidationFilter = Callable[[float], bool]
-"""Whether conversations at this split position (see `compute_split_position`) go to validation."""
+"""Returns whether conversations at this split position (see `compute_split_position`) go to validation."""
 
 
 def compute_split_position(row: ChatRow) -> float:

@@ -14,7 +14,7 @@ MESSAGE_NAMES = ("role", "content")
 
 @dataclass(frozen=True)
 class ColumnMapping:
-    """Names of the chat formats → names in the input. What is not mapped keeps its name."""
+    """Names of the chat formats → names in the input. Columns that are not mapped keep their names."""
 
     row: Mapping[str, str] = field(default_factory=dict)
     message: Mapping[str, str] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from overtone.data_prep.chats.conversation_formats import ChatRow
 from overtone.finetune.errors import UserError
 
 PLACEHOLDER = re.compile(r"<(?:image|image_\d+|ImageHere)>|<\|(?:image|audio|video)(?:_pad|_\d+)?\|>")
-"""What stands for an image, audio or video in the text of datasets for multimodal models (LLaVA, Phi-3, Qwen-VL)."""
+"""Placeholders of images, audio and video in the text of datasets for multimodal models (LLaVA, Phi-3, Qwen-VL)."""
 UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 """NUL, which ends strings in many programs, and lone surrogates, which UTF-8 cannot encode."""
 

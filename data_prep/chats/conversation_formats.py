@@ -25,7 +25,7 @@ NAMES = {"from": "role", "value": "content"}
 """ShareGPT key → standard key of a message."""
 SHOWN_KEYS = 12
 TRANSCRIPT_TURN = re.compile(r"\n\n(Human|Assistant): ?")
-"""How rows of hh-rlhf, which hold a whole conversation as one text, begin each turn."""
+"""Beginning of each turn in rows of hh-rlhf, which hold a whole conversation as one text."""
 
 
 class ShapeError(UserError):
@@ -41,7 +41,7 @@ class Shape(NamedTuple):
     """Optional keys that are read too; all other keys are dropped."""
     read: Callable[[ChatRow], ChatRow]
     yields: bool = False
-    """Whether a row that also has the keys of another shape is read in that other shape."""
+    """True if a row that also has the keys of another shape is read in that other shape."""
 
 
 def detect_shape(row: ChatRow) -> str:
@@ -64,7 +64,7 @@ def normalise_row(row: ChatRow, shape: str) -> ChatRow:
     if media := sorted(key for key in MEDIA & row.keys() if row[key] not in (None, "", [], {})):
         raise UserError(f"it has {' and '.join(media)}, which a text model cannot use: it would learn to invent what it shows")
     check_row_marks(row)
-    false = (False, "false", "False", "FALSE") if shape == "completion" else (False,)  # text is what tables as CSV hold
+    false = (False, "false", "False", "FALSE") if shape == "completion" else (False,)  # tables such as CSV hold text
     if bad := next((key for key in LABELS if isinstance(row.get(key), bool | str) and row[key] in false), None):
         raise UserError(f"its {bad} is false: an answer that must not be learned, of a dataset for preference training (KTO)")
     if missing := SHAPES[shape].keys - row.keys():
@@ -133,7 +133,8 @@ def _make_exchange(question: str, answer: str) -> list[ChatRow]:
 
 
 def _convert_preference(row: ChatRow) -> ChatRow:
-    """The chosen answer. `chosen` is the whole conversation, its last messages after a separate `prompt`, or a text after `prompt`."""
+    """Return the conversation with the chosen answer. `chosen` is the whole conversation, its last messages after a separate `prompt`, or a
+    text after `prompt`."""
     prompt, chosen = next((row[key] for key in ("prompt", "question") if row.get(key)), None), row["chosen"]
     if isinstance(chosen, str) and not _is_message_list(chosen):
         if prompt is None:
@@ -192,7 +193,7 @@ def _convert_completion(row: ChatRow) -> ChatRow:
 
 
 def _is_message_list(text: str) -> bool:
-    """Whether a string is a JSON list of messages, as tables store it, instead of plain text."""
+    """Return whether a string is a JSON list of messages, as tables store it, instead of plain text."""
     try:
         found = loads(text) if text.lstrip()[:1] == "[" else None
     except ValueError:

@@ -23,7 +23,7 @@ SHOWN = 12
 """Maximum items of a printed list; the files have all of them."""
 NUMBERS = re.compile(r"\d+")
 FROM_THE_ROW = re.compile("; its keys are |, found | the arguments of ")
-"""What follows these words in a reason is quoted from the row."""
+"""Words in a reason after which it quotes the row."""
 
 
 class UnreadKeys(NamedTuple):
@@ -31,7 +31,7 @@ class UnreadKeys(NamedTuple):
 
     row: Sequence[str]
     messages: Sequence[str]
-    """Of its messages; they are written all the same, as a chat template can read them."""
+    """Unread keys of its messages. They are written anyway, since a chat template can read them."""
 
 
 @dataclass
@@ -55,7 +55,7 @@ class RowCounts:
     unlearned: int = 0
     """Answers with weight 0."""
     left_out: Counter[str] = field(default_factory=Counter)
-    """What readers left out of exported chats → number of messages."""
+    """Kind of message that readers left out of exported chats → count."""
     invisible: Counter[str] = field(default_factory=Counter)
     """Kind of invisible character → number of rows kept with it."""
     misread: int = 0
@@ -155,7 +155,7 @@ def format_summary(summary: dict[str, Any]) -> str:
 
 
 def explain_no_rows(summary: dict[str, Any]) -> str:
-    """Why no row is left to train on."""
+    """Return the reason why no row is left to train on."""
     first = summary["first_rejected"]
     return _join_shown([f"{count:,} {_quote_reason(reason, first[reason])}" for reason, count in summary["reasons"].items()]) or (
         "the sources have no rows"
@@ -173,7 +173,7 @@ def _format_sources(summary: dict[str, Any]) -> list[str]:
 
 
 def _format_reasons(reasons: dict[str, int], first: dict[str, dict[str, str]]) -> list[str]:
-    """One line per reason, each as the first row with it has it."""
+    """Return one line per reason, in the wording of the first row that has it."""
     found = [f"  rejected {count:,}: {_quote_reason(reason, first[reason])}" for reason, count in list(reasons.items())[:SHOWN]]
     if len(reasons) > SHOWN:
         found.append(f"  and {len(reasons) - SHOWN} more reasons")

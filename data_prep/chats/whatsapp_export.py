@@ -32,7 +32,7 @@ from overtone.finetune.storage.text_lines import split_lines
 
 DEFAULT_PAUSE_HOURS = 6.0
 LARGEST_BYTES = 2**30
-"""Of a text, unpacked."""
+"""Maximum bytes of a text, unpacked."""
 SNIFFED_BYTES = 2**14
 MARKS = "\u200e\u200f\u202a\u202b\u202c\ufeff"
 """Invisible marks of direction that WhatsApp writes before names, times and its own texts."""
@@ -42,7 +42,7 @@ STAMP = rf"{DATE},?\s+(?:(?:klo|um|at|alle|kl\.) )?{TIME}"
 BEGINNING = re.compile(rf"[{MARKS}]*(?:\[{STAMP}\]\s|{STAMP}\s[-–]\s)(.*)", re.DOTALL)
 AFTERNOON = frozenset({"下午", "午後", "오후", "p", "P"})
 QUOTES = '"“”„«»'
-"""In what looks like a name, they show a message of WhatsApp: `Anna changed the subject to "Plans: trip"`."""
+"""Quotation marks, which in an apparent name show that it is a message of WhatsApp: `Anna changed the subject to "Plans: trip"`."""
 SUFFIXES = "jpe?g|png|webp|gif|heic|mp4|3gp|mov|opus|ogg|mp3|m4a|aac|pdf|docx?|xlsx?|pptx?|csv|txt|zip|vcf|was"
 PLACEHOLDER = re.compile(
     rf"<(?=[^<>]*[^<>!-~])[^<>\n]{{3,80}}>|[^\n/]+\.(?:{SUFFIXES}) \([^()\n]{{3,60}}\)(?:\n.*)?", re.DOTALL | re.IGNORECASE
@@ -74,17 +74,17 @@ UNANSWERED = "messages of conversations without an answer"
 
 
 Stamp = tuple[str, ...]
-"""The three numbers of a date, what stands for AM and PM before the time, hour, minute, second, and A or P after it; empty if absent."""
+"""The three numbers of a date, the mark for AM or PM before the time, hour, minute, second, and A or P after the time; empty if absent."""
 
 
 class ChatMessage(NamedTuple):
     """One message of a chat."""
 
     line: int
-    """From 1."""
+    """Line of its beginning, counted from 1."""
     time: datetime
     author: str
-    """Empty for a message of WhatsApp itself."""
+    """Name of its author; empty for a message of WhatsApp itself."""
     text: str
 
 
@@ -93,18 +93,18 @@ class Conversation(NamedTuple):
 
     line: int
     messages: list[dict[str, Any]]
-    """Of {role, content}."""
+    """Messages {role, content}."""
 
 
 class ExportedChat(NamedTuple):
-    """The conversations of a file, and what of it is not in them → number of messages."""
+    """The conversations of a file, and the kinds of messages that are not in them → count."""
 
     conversations: list[Conversation]
     left_out: Counter[str]
 
 
 def is_exported_chat(path: Path) -> bool:
-    """Whether a file is a chat that WhatsApp exported, or an archive with one."""
+    """Return whether a file is a chat that WhatsApp exported, or an archive with one."""
     try:
         return any(True for _ in _read_texts(path, SNIFFED_BYTES))
     except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError):
@@ -141,7 +141,7 @@ def _trim(turns: list[list[ChatMessage]], person: str) -> list[list[ChatMessage]
 
 
 def _make_turn(turn: Sequence[ChatMessage], person: str, is_group: bool) -> dict[str, Any]:
-    """Messages in a row as one; in a group, those of each of the others begin with the name."""
+    """Return consecutive messages as one; in a group, each message of the others begins with its author's name."""
     if turn[0].author == person or not is_group:
         role = "assistant" if turn[0].author == person else "user"
         return {"role": role, "content": "\n".join(_clean(message.text) for message in turn)}
@@ -165,7 +165,7 @@ def _split_at_pauses(messages: Sequence[ChatMessage], pause: timedelta) -> Itera
 
 
 def _classify(message: ChatMessage) -> str | None:
-    """Why a message is left out; None if it is not."""
+    """Return why a message is left out; None if it is not."""
     if not message.author:
         return SYSTEM
     text = _clean(message.text)
@@ -238,7 +238,7 @@ def _make_message(line: int, time: datetime, text: str) -> ChatMessage:
 
 def _choose_date_order(stamps: Sequence[Stamp]) -> tuple[int, int, int]:
     """The places of year, month and day in a date: the order in which all dates exist, and the fewest messages are older than the one
-    before. Equal orders: the month first with AM and PM in capitals, as in the US, else the day first."""
+    before. If several orders fit equally: the month first with AM and PM in capitals, as in the US, else the day first."""
     day_first, month_first = (2, 1, 0), (2, 0, 1)
     is_american = any(stamp[7] in ("A", "P") for stamp in stamps)
     orders = [(0, 1, 2), month_first, day_first] if is_american else [(0, 1, 2), day_first, month_first]

@@ -65,7 +65,7 @@ class CheckResult:
     summary: CodesSummary
     """The codec of the codes, as stored."""
     sample_rate: int
-    """Of the codec."""
+    """Sample rate of the codec."""
     recipe: str
     """The recipe that trains on the codes."""
 
@@ -170,7 +170,7 @@ def _check_row(
 
 
 def _is_of_other_shape(stored: CodesSummary, codec: Codec) -> bool:
-    """Whether the dataset's codes are stored as those of a codec with another number of codes a frame, or other frames."""
+    """Return whether the stored codec of the dataset has another number of codes a frame, or other frames."""
     return stored.codec_digest is not None and not has_same_shape(stored.code_format, read_code_format(codec))
 
 
@@ -183,7 +183,8 @@ def _check_codec(folder: Path, stored: CodesSummary, codec: Codec) -> Iterator[P
 
 
 def _note_assumed_codec(stored: CodesSummary, problems: list[Problem]) -> Iterator[Problem]:
-    """Codes without a record of their codec are checked as those of the default one; if they do not fit, that may be the reason."""
+    """Note that codes without a record of their codec were checked as those of the default one: if they do not fit, that may be the
+    reason."""
     wrong = next((problem for problem in problems if problem.kind == "codes"), None)
     if wrong is not None and stored.codec_digest is None:
         yield Problem("assumed_codec", wrong.place, f"assumed: {CODECS[0]}, {stored.code_format}; for another one, give its --model")

@@ -83,7 +83,7 @@ class EncodableRow:
     manifest: Path
     clip: ClipToEncode
     digest: str
-    """Of the clip's file."""
+    """Digest of the clip's file."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class RejectedRow:
 
 @dataclass(frozen=True)
 class CodesOptions:
-    """What is encoded, and how; the fields are the options of the verb."""
+    """Options of the verb `codes`."""
 
     dataset: Path
     model: str
@@ -111,10 +111,10 @@ class CodesOptions:
 
 @dataclass(frozen=True)
 class AddedCodes:
-    """What was encoded."""
+    """Result of encoding a dataset."""
 
     folder: Path
-    """Of the rows."""
+    """Folder of the rows."""
     codec: Codec
     clips: int
     seconds: float
@@ -157,7 +157,7 @@ def add_codes(options: CodesOptions) -> AddedCodes:
     codec = open_codec(options.model)
     owner = files.lock_folder(folder)
     try:
-        files.make_folder(folder / STORE)  # refuses a link, before the first clip is encoded
+        files.make_folder(folder / STORE)  # raises for a link, before the first clip is encoded
         with worker_options.open_workers(options.flags, folder, [folder, codec.folder]) as hands, StopSignal() as stop:
             return _add_codes(rows, folder, clip_encoding.EncodingSetup(folder / STORE, codec, options.batch_seconds, hands), options, stop)
     finally:
@@ -225,7 +225,7 @@ def _read_rejects(folder: Path) -> list[dict[str, Any]]:
 
 
 def _is_own_reject(reject: dict[str, Any], manifests: list[Path]) -> bool:
-    """Whether an earlier run of this verb rejected the row from one of these files."""
+    """Return whether an earlier run of this verb rejected the row from one of these files."""
     return reject.get("stage") == "codes" and reject.get("manifest") in {path.name for path in manifests}
 
 
@@ -276,7 +276,7 @@ def _add_stored_codes(folder: Path, one: EncodableRow) -> ManifestRow:
 
 
 def _write_manifests(folder: Path, good: list[EncodableRow], rejected: list[RejectedRow]) -> None:
-    """Rejects first: a kill in between leaves a row in two files, never in none."""
+    """Write the rejects first: a kill in between leaves a row in two files, never in none."""
     manifests = sorted({one.manifest for one in good} | {one.manifest for one in rejected})
     before = _read_rejects(folder)
     kept = [Reject.model_validate(reject) for reject in before if not _is_own_reject(reject, manifests)]
@@ -312,7 +312,7 @@ def _report_result(
     encoded: int,
     copies: int,
 ) -> AddedCodes:
-    """Write summary.json and run.json; print the rejected rows and the totals. `encoded`: now, `copies` included."""
+    """Write summary.json and run.json; print the rejected rows and the totals. `encoded`: clips encoded now, `copies` included."""
     code_format = read_code_format(codec)
     frames = sum(code_format.count_frames(one.clip.samples) for one in good)
     seconds = round(frames * codec.samples_per_frame / codec.sample_rate, 2)

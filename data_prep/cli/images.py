@@ -93,7 +93,7 @@ def _check_target(out: Path, source: str) -> None:
 
 
 def _is_own_output(out: Path) -> bool:
-    """Whether the folder was created by this verb, or is empty except for a lock and what a killed run has not finished."""
+    """Return whether the folder was created by this verb, or is empty except for a lock and what a killed run has not finished."""
     try:
         if all(path.name == files.OWNER or files.TEMPORARY in path.name for path in out.iterdir()):
             return True
@@ -110,7 +110,7 @@ def _report_progress(examined: Iterator[ExaminedImage]) -> Iterator[ExaminedImag
 
 
 def format_summary(summary: dict[str, Any], out: Path) -> str:
-    """What was found, what was rejected and why, and the next command."""
+    """Return the summary for the terminal: what was found, what was rejected and why, and the next command."""
     lines = [
         f"{out}: {summary['train']:,} training and {summary['val']:,} validation images of {summary['found']:,}; "
         f"{len(summary['labels']):,} labels"

@@ -3,9 +3,9 @@
   overtone report data/me
   overtone report data/chats --tokenizer Qwen/Qwen3-1.7B
 
-Of a voice: durations kept and rejected, histograms, quality rules, clips to listen to. Of chats: lengths, turns, the share of the text that
-is learned, languages, repetitions, the longest and shortest rows. The report is one self-contained file without network access; open it in
-any browser.
+The report of a voice has durations kept and rejected, histograms, quality rules, and clips to listen to; that of chats has lengths, turns,
+the share of the text that is learned, languages, repetitions, the longest and shortest rows. The report is one self-contained file without
+network access; open it in any browser.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from overtone.finetune.terminal import print_diagnostic, print_line
 
 PAGE = "report.html"
 GENERATOR = b'<meta name="generator" content="overtone">'
-"""What the head of every report contains."""
+"""Text in the head of every report."""
 
 
 def main(argv: list[str]) -> int:
@@ -95,7 +95,7 @@ def _render_chats(folder: Path, tokenizer: str | None) -> str:
 
 
 def _load_token_counter(model: str) -> CountTokens:
-    """Counts the tokens of a text. Raises `UserError` for a model without a tokenizer.json, which is all that is read of it."""
+    """Return a function that counts the tokens of a text. Reads only the model's tokenizer.json; raises `UserError` without one."""
     from tokenizers import Tokenizer
 
     from overtone.finetune.storage.model_resolver import resolve_model

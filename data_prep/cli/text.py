@@ -53,7 +53,7 @@ CHANGED = "the input files changed while they were being read; run the same comm
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How rows are parsed, and how many go to validation."""
+    """Settings for parsing rows, and the size of the validation split."""
 
     shape: str | None = None
     """Shape of every row; None: detected from the keys of each row."""
@@ -61,7 +61,7 @@ class TextOptions:
     val_rows: int | None = None
     """Maximum number of validation rows; replaces `val_share`."""
     join_turns: bool = False
-    """Whether messages of the same role in a row are joined; otherwise such rows are rejected."""
+    """True if messages of the same role in a row are joined; otherwise such rows are rejected."""
     columns: ColumnMapping = field(default_factory=ColumnMapping)
     reader: ReaderOptions = field(default_factory=ReaderOptions)
 
@@ -122,7 +122,7 @@ def parser() -> argparse.ArgumentParser:
 
 @dataclass(frozen=True)
 class ChatsOptions:
-    """What is to be prepared, and how; the fields are the options of the verb."""
+    """Options of the verb `text`."""
 
     sources: Sequence[str]
     out: Path
@@ -199,7 +199,7 @@ def _check_target(out: Path, sources: list[Path]) -> None:
 
 
 def _is_own_output(out: Path) -> bool:
-    """Whether the folder was created by this verb, or is empty."""
+    """Return whether the folder was created by this verb, or is empty."""
     try:
         return not any(out.iterdir()) or bool(strict_json.loads(input_files.read_bytes(out / SUMMARY))["made_by"] == MADE_BY)
     except (OSError, ValueError, KeyError, TypeError):
@@ -264,7 +264,8 @@ def _check_trainable(summary: dict[str, Any]) -> None:
 
 
 def _choose_validation(sources: list[ChatSource], wanted: TextOptions) -> ValidationFilter:
-    """Which conversations go to validation. `val_rows` needs an extra pass over the sources to know the split position of every row."""
+    """Return a filter that selects the conversations for validation. `val_rows` needs an extra pass over the sources to know the split
+    position of every row."""
     if wanted.val_rows is None:
         return chat_split.make_share_filter(wanted.val_share)
     tally = RowCounts()  # counts of this extra pass, discarded

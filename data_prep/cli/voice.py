@@ -81,9 +81,9 @@ from overtone.finetune.terminal import print_diagnostic, print_line
 CHECK_OPTION = "--check-with"
 NO_MODEL = "none"
 MOST_CONTRADICTED = 0.5
-"""Share of the texts that an automatic check rejects, from which its verdict is doubtful too."""
+"""Share of rejected texts from which the verdict of an automatic check is itself doubtful."""
 LOST = 3
-"""Exit code if there is a dataset, but some recordings are lost by a crash."""
+"""Exit code if a dataset was made, but crashes lost some recordings."""
 SPEAKER_SOURCES = ("folder", "transcript")
 """Values of --speaker-from."""
 CHANNEL_FORMS = "expected auto, left, right, mix, split, or the number of a channel from 1"
@@ -94,7 +94,7 @@ SHOWN = 5
 
 
 def main(argv: list[str]) -> int:
-    """Run the verb. Returns 0 if at least one clip was kept, 3 if so but some recordings are lost by a crash, 130 if interrupted."""
+    """Run the verb. Returns 0 if at least one clip was kept, 3 if crashes also lost some recordings, 130 if interrupted."""
     return exit_code(_run, argv)
 
 
@@ -122,7 +122,7 @@ def parser() -> argparse.ArgumentParser:
 
 @dataclass(frozen=True)
 class VoiceOptions:
-    """What is to be prepared, and how; the fields are the options of the verb."""
+    """Options of the verb `voice`."""
 
     recordings: Path | RemoteAddress
     out: Path
@@ -163,12 +163,12 @@ class ChosenChecks:
     align: str | None
     check_with: str | None
     is_automatic: bool = False
-    """Whether nobody has requested them."""
+    """True if the checks were chosen automatically, not by an option."""
 
 
 @dataclass(frozen=True)
 class PreparedVoice:
-    """What was made of the recordings."""
+    """Result of preparing recordings."""
 
     summary: duration_accounting.Summary
     lost: tuple[str, ...]
@@ -330,7 +330,7 @@ def _prepare_dataset(options: VoiceOptions, stop: StopSignal, hands: WorkerOptio
 
 
 def is_channels(given: str) -> bool:
-    """Whether a text can be the value of --channels."""
+    """Return whether a text can be the value of --channels."""
     return given in (AUTO, LEFT, RIGHT, MIX, SPLIT) or re.fullmatch(r"[1-9][0-9]{0,2}", given) is not None
 
 
@@ -341,7 +341,7 @@ def _parse_channels(given: str) -> str:
 
 
 def _check_options(options: VoiceOptions) -> None:
-    """Raises `UserError`, also for what the parser refuses on the command line."""
+    """Raises `UserError`, also for values that the parser refuses on the command line."""
     if (options.whisper is not None) == options.transcripts:
         raise UserError("give either --whisper NAME, which writes the texts, or --transcripts, which are next to the recordings")
     if (options.speaker is not None) + (options.speaker_from is not None) + options.diarize > 1:
@@ -378,7 +378,7 @@ def _check_options(options: VoiceOptions) -> None:
     if whisper and options.flags.engine == "local" and faster_whisper_engine.is_faster_whisper(whisper, name):
         faster_whisper_engine.check_device(
             whisper, choose_device(options.flags.device), name
-        )  # under ray, each worker looks at its own machine
+        )  # under Ray, each worker examines its own machine
 
 
 def _read_voice_count(options: VoiceOptions) -> VoiceCount | None:
@@ -414,8 +414,8 @@ def _name_whisper_option(checks: ChosenChecks) -> str:
 
 
 def _list_tasks(options: VoiceOptions) -> tuple[list[RecordingTask], ChosenChecks, list[Notice], dict[str, RemovedKind]]:
-    """The recordings with their speakers and, with --transcripts, their transcripts; the models that check these; what was said about them;
-    and what was left out of their texts."""
+    """The recordings with their speakers and, with --transcripts, their transcripts; the models that check these; notices about them; and
+    what was removed from their texts."""
     speaker = None if options.speaker_from == "folder" else options.speaker or _name_speaker(options.root)
     if options.speaker is not None and (name := manifest.parse_speaker(options.speaker)) != options.speaker:
         print_line(f"--speaker {options.speaker}: the rows name this speaker {name!r}, since names of speakers are in lower case")
@@ -474,7 +474,7 @@ def _describe_unchecked_words(options: VoiceOptions, checks: ChosenChecks, recor
 
 
 def _describe_many_contradictions(checks: ChosenChecks, judged: Sequence[JudgedClip]) -> list[Notice]:
-    """A warning if the check that nobody requested rejects most clips: it may not understand the voice."""
+    """Return a warning if an automatically chosen check rejects most clips: it may not understand the voice."""
     checked = [one for one in judged if one.clip.audio]
     wrong = sum(bool({"text_not_spoken", "text_contradicted"} & {*one.reasons}) for one in checked)
     if not checks.is_automatic or wrong <= MOST_CONTRADICTED * len(checked):
@@ -575,7 +575,7 @@ def _open_encoder(options: VoiceOptions) -> SpeakerEncoder | None:
 
 
 def _list_unchecked(options: VoiceOptions, job: Job) -> list[Notice]:
-    """Which checks were not made, and what they need."""
+    """Return notices on the checks that were not made, and on what they need."""
     texts = []
     if job.encoder is None and options.speaker_check != "none":
         texts.append(f"speaker not checked: run `{resemblyzer_encoder.INSTALL}` (16 MB), or give --speaker-check MODEL")

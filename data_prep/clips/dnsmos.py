@@ -35,7 +35,7 @@ CALIBRATION = {
 }
 """Polynomials, highest power first, from the network's outputs to ratings: those of the package."""
 FRAME, HOP, BANDS = 321, 160, 120
-"""Of the mel spectrogram of P.808."""
+"""Frame, hop and bands of the mel spectrogram of P.808."""
 
 
 class SoundRatings(BaseModel):

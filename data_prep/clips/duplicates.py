@@ -25,7 +25,7 @@ the ends of a damaged copy by up to 32 ms each, and clips follow the pauses."""
 COVERED = 0.5
 """Share of a clip that others have to contain for it to be a duplicate: copies of a recording may be cut at different pauses."""
 EDGES_SECONDS = 0.5
-"""Most of a duplicate that may be in no other clip if its text has words that they lack: silence before and after the words."""
+"""Maximum part of a duplicate that may be in no other clip if its text has words that they lack: silence before and after the words."""
 WAVEFORMS = 64
 """Waveforms in memory, at most 1.3 MB each."""
 COMPARED = 48
@@ -38,17 +38,17 @@ SLACK_FRAMES = 8
 
 @dataclass(frozen=True)
 class DuplicateCandidate:
-    """A clip as it is compared."""
+    """A clip to compare with others."""
 
     sound: FingerprintedClip
     text: str
     quality: float
-    """Of its recording: among copies, the largest is kept."""
+    """Quality of its recording: among copies, the clip with the largest is kept."""
 
 
 @dataclass(frozen=True)
 class FoundDuplicates:
-    """What `find_duplicates` found."""
+    """Result of `find_duplicates`."""
 
     kept: dict[str, str] = field(default_factory=dict)
     """Id of each duplicate → id of the kept clip that has most of its sound."""
@@ -91,7 +91,7 @@ def _order_copies(clip: DuplicateCandidate, wanted: bool) -> tuple[bool, float, 
 
 
 def _is_covered(clip: DuplicateCandidate, others: Sequence[tuple[int, str]]) -> bool:
-    """Whether others have enough of a clip. `others`: (samples that they share, text)."""
+    """Return whether other clips contain enough of a clip. `others`: (samples that they share, text)."""
     length, found = clip.sound.stop - clip.sound.start, sum(samples for samples, _ in others)
     if found < COVERED * length:
         return False
@@ -147,7 +147,7 @@ def _pair_similar_words(clips: Sequence[DuplicateCandidate]) -> Iterator[tuple[F
 
 
 def _pair_same_length(sounds: Sequence[FingerprintedClip], most: int) -> Iterator[tuple[FingerprintedClip, FingerprintedClip]]:
-    """Each with at most `most` others of nearly the same length, shorter ones first."""
+    """Yield each clip with at most `most` others of nearly the same length, shorter ones first."""
     ordered = sorted(sounds, key=lambda sound: (sound.stop - sound.start, sound.id))
     for index, one in enumerate(ordered):
         for other in ordered[index + 1 : index + 1 + most]:

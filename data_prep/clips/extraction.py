@@ -133,7 +133,7 @@ def write_clips(
     levels: RecordingLevels,
     offset: int = 0,
 ) -> list[MeasuredClip]:
-    """Measure all pieces; write those with text, with one gain for the recording. `language` None: as detected by Whisper.
+    """Measure all pieces; write those with text, with one gain for the recording. `language` None: the one that Whisper detected.
 
     `master` may be a part of the recording that starts at `offset`; `pieces` and `regions` are relative to it, clips to the recording.
     """
@@ -174,7 +174,7 @@ def make_clip_path(source: RecordingSource, piece: Piece) -> str:
 
 
 def make_existence_check(out: Path) -> Callable[[list[MeasuredClip]], bool]:
-    """A predicate: whether all clip files of a stored result still exist."""
+    """Return a predicate: True if all clip files of a stored result still exist."""
     return lambda clips: all((out / clip.audio).is_file() for clip in clips if clip.audio)
 
 

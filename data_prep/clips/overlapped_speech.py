@@ -33,7 +33,7 @@ BLOCK = 3000
 TOOTH_HZ = 12.0
 """Half of the width of a harmonic in the comb of a pitch."""
 FLOOR_DB = -45.0
-"""Of the spectrum, relative to the strongest bin of the frame."""
+"""Floor of the spectrum, relative to the strongest bin of the frame."""
 MASK_HZ, MASK_SHARE = 20.0, 0.012
 """Half of the width of the mask of a harmonic: constant, and relative to its frequency, since the pitch changes within a frame."""
 LEAST_FREE = 0.25
@@ -58,7 +58,7 @@ class Network(NamedTuple):
     """Weights of the network; `D` measures of a frame and its neighbourhood."""
 
     mean: Matrix
-    """[D] of the training frames."""
+    """[D] means of the training frames."""
     deviation: Matrix
     """[D]"""
     hidden: Matrix

@@ -75,7 +75,7 @@ def _read_lines(path: Path) -> tuple[list[bytes], bytes]:
 
 
 def _is_json(line: bytes) -> bool:
-    """Whether a line is complete JSON. A complete line that is not a decision is a user error, not the trace of a crash."""
+    """Return whether a line is complete JSON. A complete line that is not a decision is a user error, not the trace of a crash."""
     try:
         strict_json.loads(line)
     except ValueError:

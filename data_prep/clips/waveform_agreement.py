@@ -1,4 +1,4 @@
-"""Whether two clips hold the same recording in every word: comparison of their waveforms.
+"""Compares the waveforms of two clips, to decide whether they hold the same recording in every word.
 
 A fingerprint describes 256 ms at a time, so sentences of one synthetic voice that differ in a word have nearly equal fingerprints. Copies
 of a recording also have the same waveform, at any level and in any usual codec; another word, even with the same vowel, has not.
@@ -15,7 +15,7 @@ RATE = 16_000
 BAND_HZ = (200.0, 3600.0)
 """Within telephone bandwidth, without hum."""
 EMPHASIS = 0.9
-"""Of the high frequencies, in which the words differ: in vowels and nasals, most of the power is in the pitch."""
+"""Emphasis of the high frequencies, in which the words differ: in vowels and nasals, most of the power is in the pitch."""
 BLOCK, BLOCKS = 160, 9
 """Samples at `RATE`: correlations are computed in windows of 90 ms, 10 ms apart."""
 SEARCH = 2 * 768 * RATE // MASTER_RATE
@@ -23,7 +23,8 @@ SEARCH = 2 * 768 * RATE // MASTER_RATE
 DRIFT = 16
 """Samples by which two clocks may differ inside a clip: 1 ms is 100 millionths of 10 s."""
 LOUD_DB, CLEAR_DB = 20.0, 15.0
-"""A window counts if one clip is so loud there, relative to its loud parts and to its quiet parts. Noise changes the others."""
+"""A window counts if one clip is at most `LOUD_DB` below its loud parts there, and at least `CLEAR_DB` above its quiet parts. Noise changes
+the others."""
 LOUD_SHARE, QUIET_SHARE = 0.9, 0.08
 SAME_WAVEFORM = 0.35
 """Least correlation of the windows of two copies."""
@@ -42,7 +43,8 @@ def prepare_waveform(samples: Samples) -> Samples:
 
 
 def agrees_throughout(one: Samples, other: Samples, offset: int) -> bool:
-    """Whether two prepared waveforms [m] are nearly the same in every window with speech, where both have samples. True without speech.
+    """Return whether two prepared waveforms [m] are nearly the same in every window with speech, where both have samples. True without
+    speech.
 
     `offset`: sample of `one`, at `RATE`, at which `other` begins, give or take `SEARCH`.
     """

@@ -1,5 +1,5 @@
-"""Whether the texts of all clips of a recording fit the speech under them, by their lengths, in any language: somebody who reads has a
-fairly constant speaking rate.
+"""Checks, by their lengths and in any language, whether the texts of all clips of a recording fit its speech: a reader has a fairly
+constant speaking rate.
 
 A Whisper that does not understand and a table whose texts belong to other files give texts whose lengths hardly depend on the sound.
 """
@@ -15,11 +15,11 @@ import numpy as np
 from overtone.data_prep.number_words import spell_numbers
 
 LEAST_CLIPS = 20
-"""Clips below which the misfit of lengths is left to chance."""
+"""Minimum number of clips: with fewer, the misfit of lengths depends on chance."""
 LEAST_SECONDS = 1.0
-"""Speech below which a clip is not counted: voice activity detection adds tenths of a second."""
+"""Minimum speech of a clip that is counted: voice activity detection adds tenths of a second."""
 STEADY_SECONDS = 10.0
-"""Speech above which speaking rates do not get steadier."""
+"""Duration of speech above which speaking rates do not get steadier."""
 SYLLABLE_LETTERS = 2.5
 """Letters that one character of a syllabic script counts for."""
 SYLLABIC = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL")
@@ -36,7 +36,8 @@ def count_letters(text: str) -> float:
 
 
 def measure_misfit(clips: Sequence[tuple[float, str]]) -> float | None:
-    """How badly the texts fit the speech: mean over clips of |log(rate / median rate)| × √(speech), for (seconds of speech, text) of clips.
+    """Return the misfit of texts and speech: mean over clips of |log(rate / median rate)| × √(speech), for (seconds of speech, text) of
+    clips.
 
     The weight makes clips of all lengths comparable, since the rate of a long clip varies less. None with fewer than 20 usable clips.
     """

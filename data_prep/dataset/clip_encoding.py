@@ -44,7 +44,7 @@ class ClipToEncode:
 
     path: Path
     key: str
-    """Of its codes in the store."""
+    """Key of its codes in the store."""
     samples: int
     """Its length at the codec's sample rate, with the shift."""
     shift: int = 0
@@ -81,12 +81,12 @@ def read_codes(store: Path, key: str) -> Codes:
 
 @dataclass(frozen=True)
 class EncodingSetup:
-    """What workers encode with."""
+    """Settings of the workers."""
 
     store: Path
     codec: Codec
     seconds: float
-    """Audio that is encoded at a time."""
+    """Seconds of audio per batch."""
     workers: WorkerOptions
 
 
@@ -125,7 +125,7 @@ def _encode_batches(
 
 @contextlib.contextmanager
 def _open_worker(setup: EncodingSetup, device: str) -> Iterator[Callable[[list[ClipToEncode]], dict[str, str]]]:
-    """What a worker does with each batch. It has one thread, so that sums are rounded in the same way everywhere."""
+    """Return the function that encodes a batch in a worker. It has one thread, so that sums are rounded in the same way everywhere."""
     with use_one_thread():
         yield functools.partial(_store_batch, setup.codec.load(device), setup.codec.sample_rate, setup.store)
 

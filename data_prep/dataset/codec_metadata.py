@@ -37,18 +37,18 @@ def describe_codec(codec: Codec, digest: str) -> dict[str, Any]:
 
 
 def has_same_shape(one: CodeFormat, other: CodeFormat) -> bool:
-    """Whether two formats differ in nothing but the number of different codes, which is smaller in demo models."""
+    """Return whether two formats differ in nothing but the number of different codes, which is smaller in demo models."""
     return replace(one, codebook_size=other.codebook_size) == other
 
 
 def read_codes_summary(folder: Path) -> CodesSummary:
-    """What is stored about the codes of a dataset's folder. Raises `UserError` for a file that this version does not write."""
+    """Return the stored codec of a dataset's folder. Raises `UserError` for a file that this version does not write."""
     path = folder / STORE / SUMMARY
     if not path.is_file():
         return CodesSummary(DEFAULT_FORMAT, DEFAULT_RECIPE, None, {})
     stored = read_object(path)
     recipe, digest = stored.get("recipe"), stored.get("codec_digest")
-    if not isinstance(recipe, str) or recipe not in RECIPES:  # it becomes part of a command that people copy
+    if not isinstance(recipe, str) or recipe not in RECIPES:  # it becomes part of a command that users copy
         raise _make_error(path, "recipe", recipe)
     if not isinstance(digest, str):
         raise _make_error(path, "codec_digest", digest)

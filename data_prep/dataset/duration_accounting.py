@@ -34,9 +34,9 @@ class RecordingDurations(BaseModel):
     warning: str = ""
     """Every warning and note about this recording."""
     texts: str = ""
-    """Where its texts come from, and how they were verified."""
+    """Source of its texts, and how they were verified."""
     channels: str = ""
-    """Which channels were used: `mono`, `mix`, or the name of one of several; empty: the recording was rejected."""
+    """Channels that were used: `mono`, `mix`, or the name of one of several; empty: the recording was rejected."""
     timing: list[TimingSegment] = []
     """Segments in which the times of the transcript were repaired; empty: they were not."""
     cues_left_out: int = 0
@@ -64,12 +64,12 @@ class Summary(BaseModel):
     """Kept seconds per speaker."""
     languages: dict[str, float]
     removed_text: dict[str, RemovedKind] = {}
-    """What was left out of the transcripts because nobody speaks it, by kind."""
+    """Text that was removed from the transcripts because nobody speaks it, by kind."""
     settings: dict[str, object]
     notices: list[Notice] = []
     """Warnings and notes about the dataset, or about several recordings."""
     channels: dict[str, int] = {}
-    """Number of recordings by the channels used, those with several alone."""
+    """Number of recordings by the channels used; only recordings with several."""
     sources: list[RecordingDurations]
 
 
@@ -173,7 +173,7 @@ def make_summary(
 
 
 def list_result_notices(summary: Summary) -> list[Notice]:
-    """What the durations and the split of a dataset say to its owner."""
+    """Return notices about the durations and the split of a dataset."""
     notices = []
     if summary.rejected_seconds > summary.kept_seconds:
         reasons = sorted(summary.rejected_by_reason, key=lambda reason: -summary.rejected_by_reason[reason])
@@ -205,7 +205,7 @@ def format_summary(summary: Summary) -> str:
 
 
 def _overlaps(region: Region, gaps: list[Region]) -> bool:
-    """Whether `region` shares a sample with one of the sorted `gaps`. Bisection: hours of speech have thousands of both."""
+    """Return whether `region` shares a sample with one of the sorted `gaps`. Bisection: hours of speech have thousands of both."""
     next_gap = bisect.bisect_right(gaps, region.start, key=lambda gap: gap.stop)
     return next_gap < len(gaps) and gaps[next_gap].start < region.stop
 

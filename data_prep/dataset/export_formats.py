@@ -51,13 +51,13 @@ class ExportItem:
 
 @dataclass(frozen=True)
 class ExportResult:
-    """What an export wrote."""
+    """Result of an export."""
 
     items: list[ExportItem]
     skipped: list[str]
     """Location and reason of each skipped row."""
     how_to: Callable[[Path], str]
-    """The path of the export → how to use it."""
+    """Function from the path of the export to instructions on how to use it."""
 
 
 def write_ljspeech(items: list[ExportItem], folder: Path) -> ExportResult:

@@ -22,17 +22,17 @@ from overtone.finetune.storage.strict_json import one_line
 IMAGES, STAGES = "images", ".stages"
 """Folders of the dataset: the images under the digest of their bytes, and what was found in each."""
 VERSION = 1
-"""Of what is found: increase it when decoding or hashing changes."""
+"""Version of the stored results: increase it when decoding or hashing changes."""
 AT_ONCE = 64
 """Images that are read and decoded at a time, by all cores."""
 ENDINGS = {"PNG": ".png", "WEBP": ".webp", "BMP": ".bmp", "GIF": ".gif", "TIFF": ".tif", "PPM": ".ppm"}
 MOST_BYTES = 1_000_000_000
-"""Of one file."""
+"""Maximum bytes of one file."""
 
 
 @dataclass(frozen=True)
 class ExaminedImage:
-    """An image that was decoded, or the reason why not."""
+    """An image that was decoded, or the reason why it was not."""
 
     place: str
     label: str | None
@@ -45,7 +45,7 @@ class ExaminedImage:
     height: int = 0
     hash: int = 0
     copy: bytes = b""
-    """See `perceptual_hash.make_gray_copy`."""
+    """Gray copy of `perceptual_hash.make_gray_copy`."""
     changes: tuple[str, ...] = ()
     problem: str = ""
 
@@ -103,7 +103,7 @@ def read_file(path: Path) -> bytes:
 
 
 def measure_image(content: bytes) -> dict[str, Any]:
-    """What a stage file holds: size, hash and changes of an image, or its problem."""
+    """Return the content of a stage file: size, hash and changes of an image, or its problem."""
     facts: dict[str, Any] = {"version": VERSION, "problem": ""}
     try:
         decoded: DecodedImage = decode_image(content)
@@ -122,7 +122,7 @@ def measure_image(content: bytes) -> dict[str, Any]:
 
 
 def _read_stage(path: Path) -> dict[str, Any] | None:
-    """What an earlier run found; None without a file of this version."""
+    """Return the result of an earlier run; None without a file of this version."""
     try:
         found = strict_json.loads_object(input_files.read_bytes(path))
     except (OSError, UserError):

@@ -25,7 +25,7 @@ PER_LABEL, MOST_LABELS, MOST_CONFLICTS, MOST_REJECTED = 8, 60, 30, 200
 
 
 class Thumbnail(NamedTuple):
-    """An image as shown."""
+    """An image in the report."""
 
     picture: str
     """data: URL; empty if the file is gone."""

@@ -1,4 +1,4 @@
-"""Selection of labelled images: which are rejected and why, and which of the others are for training or validation."""
+"""Selects labelled images: rejects some, with a reason, and assigns the others to training or validation."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from overtone.finetune.errors import UserError
 
 @dataclass(frozen=True)
 class LabelledDataset:
-    """What becomes of each image that was found."""
+    """The dataset: images for training and validation, and rejected ones."""
 
     train: list[ExaminedImage]
     val: list[ExaminedImage]
     rejected: list[ExaminedImage]
-    """With their problems."""
+    """Rejected images, with their problems."""
     conflicts: list[list[ExaminedImage]] = field(default_factory=list)
     """Groups of equal images with different labels; all of them are rejected."""
 
@@ -71,7 +71,7 @@ def remove_duplicates(images: list[ExaminedImage]) -> tuple[list[ExaminedImage],
 
 
 def explain_few_labels(dataset: LabelledDataset) -> str:
-    """For the error: what was found, and why images were rejected."""
+    """Return a text for the error: what was found, and why images were rejected."""
     reasons = Counter(shorten_reason(image.problem) for image in dataset.rejected)
     named = "; ".join(f"{reason}: {count:,}" for reason, count in reasons.most_common(4)) or "none were rejected"
     labels = ", ".join(map(repr, dataset.labels)) or "none"

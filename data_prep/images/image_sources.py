@@ -31,7 +31,7 @@ SPLITS = {
     "test": "test",
     "testing": "test",
 }
-"""Name of a folder or split → what it is for."""
+"""Name of a folder or split → its use."""
 IMAGE_COLUMNS, LABEL_COLUMNS = ("image", "img", "file_name"), ("label", "labels", "class")
 """Names of columns and JSON keys, the first that a row has."""
 ROWS_AT_ONCE = 64
@@ -44,15 +44,15 @@ class FoundImage:
     """An image of a source, not decoded yet."""
 
     place: str
-    """For reports: a path in the source, or file:line."""
+    """Place for reports: a path in the source, or file:line."""
     content: Path | bytes
     label: str | None
     split: str = ""
     """train, val or test, if the source says so."""
     problem: str = ""
-    """Why it cannot be read; then `content` is empty."""
+    """The reason why it cannot be read; then `content` is empty."""
     changes: tuple[str, ...] = ()
-    """How the file differs from what the source says."""
+    """Differences between the file and its description in the source."""
 
 
 def find_images(source: str, configs: Sequence[str], splits: Sequence[str]) -> Iterator[FoundImage]:
@@ -83,7 +83,7 @@ def _is_saved_dataset(folder: Path) -> bool:
 
 
 def _find_in_folder(folder: Path) -> Iterator[FoundImage]:
-    """The label of an image is the name of its folder. Folders named train, val and test at the top are splits, if all are such."""
+    """Find images whose label is the name of their folder. Folders named train, val and test at the top are splits, if all are such."""
     split = has_split_folders(folder)
     for path in sorted(folder.rglob("*")):
         if not path.is_file() or any(part.startswith(".") for part in path.relative_to(folder).parts):
@@ -100,7 +100,7 @@ def _find_in_folder(folder: Path) -> Iterator[FoundImage]:
 
 
 def has_split_folders(folder: Path) -> bool:
-    """Whether the folders in `folder` are splits that contain a folder for each label, and not labels that happen to be named so."""
+    """Return whether the folders in `folder` are splits that contain a folder for each label, and not labels that happen to be named so."""
     children = [child for child in folder.iterdir() if child.is_dir() and not child.name.startswith(".")]
     deep = all(any(inner.is_dir() for inner in child.iterdir()) for child in children)
     return bool(children) and deep and all(child.name.lower() in SPLITS for child in children)
@@ -147,7 +147,7 @@ def _name_label(value: Any, names: Sequence[str]) -> str | None:
 
 
 def _find_in_dataset_folder(folder: Path) -> Iterator[FoundImage]:
-    """A folder of `Dataset.save_to_disk` or `DatasetDict.save_to_disk`, or one with Parquet files."""
+    """Find the images in a folder of `Dataset.save_to_disk` or `DatasetDict.save_to_disk`, or in one with Parquet files."""
     if (folder / "dataset_dict.json").is_file():
         for child in sorted(child for child in folder.iterdir() if (child / "state.json").is_file()):
             yield from _read_batches(read_streams(list_data_files(child)), folder, SPLITS.get(child.name.lower(), child.name), child.name)
@@ -192,7 +192,7 @@ def _choose_column(names: Sequence[str], wanted: Sequence[str], source: str) -> 
 
 
 def _read_cell(place: str, value: Any, label: str | None, split: str, folder: Path) -> FoundImage:
-    """An image column holds the bytes of a file, or its path."""
+    """Read the image of a row: an image column holds the bytes of a file, or its path."""
     if isinstance(value, dict) and isinstance(value.get("bytes"), bytes):
         return FoundImage(place, value["bytes"], label, split)
     name = value.get("path") if isinstance(value, dict) else value

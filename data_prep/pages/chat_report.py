@@ -30,7 +30,7 @@ EXTREMES = 5
 REPEATED = 10
 """Repeated questions and answers that are shown."""
 SHOWN_CHARACTERS = 600
-"""Of each message of a row that is shown."""
+"""Characters shown of each message of a row."""
 
 CountTokens = Callable[[str], int]
 
@@ -62,7 +62,7 @@ class ReportRow:
 
 @dataclass
 class ChatFigures:
-    """What is counted while the rows are read."""
+    """Counts that are collected while the rows are read."""
 
     rows: Counter[str] = field(default_factory=Counter)
     """File → number of rows."""
@@ -121,7 +121,7 @@ class ChatFigures:
 
 
 def is_chat_dataset(folder: Path) -> bool:
-    """Whether a folder was written by `overtone text`, or has rows of chats."""
+    """Return whether a folder was written by `overtone text`, or has rows of chats."""
     if (folder / SUMMARY).is_file():
         return bool(strict_json.read_object(folder / SUMMARY).get("made_by") == MADE_BY)
     row: dict[str, Any] = next(manifest.read_lines(folder / TRAIN), (0, {}))[1] if (folder / TRAIN).is_file() else {}

@@ -1,4 +1,4 @@
-"""Addresses of clients: who sent a request, also through a proxy. Only proxies that the user named may name a client."""
+"""Finds the address of the client that sent a request, also through a proxy. Only proxies that the user named may name a client."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def parse_proxies(values: Iterable[str]) -> TrustedProxies:
 
 
 def parse_address(text: str) -> Address:
-    """An address; of an IPv4 client of an IPv6 socket, its IPv4 address. Raises `ValueError`."""
+    """Return an address; for an IPv4 client of an IPv6 socket, its IPv4 address. Raises `ValueError`."""
     address = ipaddress.ip_address(text)
     return (address.ipv4_mapped or address) if isinstance(address, ipaddress.IPv6Address) else address
 
@@ -85,8 +85,8 @@ def read_hop(hop: str) -> str:
 
 
 def find_scheme(forwarded: Sequence[str], scheme: str) -> str:
-    """`http` or `https`: what the client used, by the `X-Forwarded-Proto` of a trusted proxy, or `scheme` without any. Raises `ValueError`
-    for another value."""
+    """Return `http` or `https`, which the client used: by the `X-Forwarded-Proto` of a trusted proxy, or `scheme` without any. Raises
+    `ValueError` for another value."""
     if not forwarded:
         return scheme
     found = forwarded[-1].rpartition(",")[2].strip().lower()

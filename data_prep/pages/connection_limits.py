@@ -82,14 +82,14 @@ class OpenConnections:
         self._groups.pop(connection, None)
 
     def has_room_to_hold(self, connection: LimitedHttpProtocol) -> bool:
-        """Whether one more connection may be held. An eighth of each limit is for connections that have not shown a token yet."""
+        """Return whether one more connection may be held. An eighth of each limit is for connections that have not shown a token yet."""
         group = self._groups.get(connection)
         held = Counter(of for one, of in self._groups.items() if one.held)
         room_of_group = not group or held[group] < self.limits.per_address - max(1, self.limits.per_address // 8)
         return room_of_group and held.total() < self.limits.total - max(1, self.limits.total // 8)
 
     def _make_room(self, new: LimitedHttpProtocol, candidates: list[LimitedHttpProtocol]) -> None:
-        """Close one that is not held: the oldest one of the address that has most of them."""
+        """Close one connection that is not held: the oldest one of the address that has most of them."""
         free = [one for one in candidates if not one.held and one is not new] or [new]
         numbers = Counter(self._groups[one] for one in free)
         chosen = max(free, key=lambda one: numbers[self._groups[one]])
@@ -113,7 +113,7 @@ class OpenConnections:
 
 
 class ConnectionPhase(Enum):
-    """What a connection waits for."""
+    """The event that a connection waits for."""
 
     IDLE = auto()
     HEAD = auto()
@@ -195,7 +195,7 @@ class LimitedHttpProtocol(H11Protocol):
         unread = count_unread(self.transport)
         if before - unread < self._limits.progress:
             self._opened.count_closed("did not read their response")
-            # The kernel must not keep what it has for such a client either.
+            # The kernel must not keep its buffered bytes for such a client either.
             self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.transport.abort()
         else:
@@ -231,7 +231,7 @@ class LimitedHttpProtocol(H11Protocol):
         if self._phase is ConnectionPhase.IDLE:
             self.transport.close()  # usual for a browser, which opens connections that it may need
         elif self._phase is ConnectionPhase.BODY and self.flow.read_paused:
-            self._enter(ConnectionPhase.BODY)  # the application has not read what is there
+            self._enter(ConnectionPhase.BODY)  # the application has not read the received bytes
         elif self._phase in (ConnectionPhase.HEAD, ConnectionPhase.BODY):
             part = "headers" if self._phase is ConnectionPhase.HEAD else "body"
             self._opened.count_closed(f"sent their {part} too slowly")

@@ -1,4 +1,4 @@
-"""Allow-list of gradio routes: only the requests that its page sends from a browser; the other of its some sixty routes get 404.
+"""Allow-list of gradio routes: only the requests that its page sends from a browser; the others of its about sixty routes get 404.
 
 Files are served by `add_files` instead of gradio, whose own route redirects to any address.
 """

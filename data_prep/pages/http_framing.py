@@ -1,4 +1,5 @@
-"""Framing of HTTP/1.1 requests, stricter than h11: what a proxy in front could read in another way than this server is refused."""
+"""Framing of HTTP/1.1 requests, stricter than h11: a request that a proxy in front could read in another way than this server is
+refused."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ MOST_HEADERS = 100
 
 
 class StrictConnection(h11.Connection):
-    """The server's side of a connection. `refusal` has the status and the reason once `next_event` has raised `RemoteProtocolError`."""
+    """The server's side of a connection. `refusal` holds the status and the reason once `next_event` has raised `RemoteProtocolError`."""
 
     refusal = (400, "the request is not valid HTTP/1.1")
 

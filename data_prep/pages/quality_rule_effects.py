@@ -15,7 +15,7 @@ from overtone.data_prep.segmentation.clip_segmentation import Lengths
 
 DEFAULT_PRESET = "default"
 LENGTH_REASONS = {rule.reason for rule in TRAINABLE}
-"""Not counted as weaknesses: a short clip is not a bad clip."""
+"""Reasons that are not counted as weaknesses: a short clip is not a bad clip."""
 ENDS = (1.0, 99.0)
 """Percentiles between which other limits are shown."""
 
@@ -44,7 +44,7 @@ class Weakness:
 
 @dataclass(frozen=True)
 class RuleRemoval:
-    """What a rule removes at one limit, regardless of other rules."""
+    """Clips that a rule removes at one limit, regardless of other rules."""
 
     limit: float
     clips: int
@@ -63,7 +63,7 @@ class RuleFinding:
     seconds: np.ndarray
     """[clips with a known value]: their durations."""
     alone: RuleRemoval
-    """What only this rule of the preset removes."""
+    """Clips that only this rule of the preset removes."""
 
     @property
     def limit(self) -> float:
@@ -71,7 +71,7 @@ class RuleFinding:
 
     @property
     def is_lower(self) -> bool:
-        """Whether the limit is a lower bound."""
+        """True if the limit is a lower bound."""
         return self.rule.least > -inf
 
     @cached_property
@@ -86,11 +86,11 @@ class RuleFinding:
 
     @property
     def varies(self) -> bool:
-        """Whether the values differ enough to draw a curve."""
+        """True if the values differ enough to draw a curve."""
         return len(np.unique(self.values)) > 2
 
     def compute_removal(self, limit: float) -> RuleRemoval:
-        """What the rule would remove at another limit."""
+        """Return the clips that the rule would remove at another limit."""
         gone = self.values < limit if self.is_lower else self.values > limit
         return RuleRemoval(limit, int(gone.sum()), float(self.seconds[gone].sum()))
 

@@ -1,4 +1,4 @@
-"""Clips that the HTML reports embed: which are chosen, and their audio and spectrograms as data URIs."""
+"""Chooses the clips that the HTML reports embed, and encodes their audio and spectrograms as data URIs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ClipMedia:
     picture: str
     """Data URI of the spectrogram; empty: no samples."""
     missing: str
-    """Why there is no player."""
+    """The reason why there is no player."""
 
 
 def choose_clips(kept: Sequence[ReportClip], rejected: Sequence[ReportClip], weaknesses: Mapping[str, Weakness]) -> ClipSelection:

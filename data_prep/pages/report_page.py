@@ -58,7 +58,7 @@ class FunnelStep:
     name: str
     description: str
     advice: str
-    """What the user can do about it."""
+    """Advice for the user."""
     kind: str
     """CSS class: input, silence, lost or kept."""
     seconds: float
@@ -71,7 +71,7 @@ class FunnelStep:
 
 @dataclass(frozen=True)
 class RuleView:
-    """A rule as displayed."""
+    """A rule in the page."""
 
     finding: RuleFinding
     limit: str

@@ -33,7 +33,7 @@ HEADERS = frozenset(
         *("accept", "accept-encoding", "range", "if-range", "if-none-match", "if-modified-since"),
     )
 )
-"""Headers that are passed on. Gradio builds URLs from others (`X-Forwarded-Host`, `X-Forwarded-Proto`), which any client can forge."""
+"""Headers that are forwarded. Gradio builds URLs from others (`X-Forwarded-Host`, `X-Forwarded-Proto`), which any client can forge."""
 LONGEST_HEADER = 4096
 HOST = re.compile(r"(?:[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::\d{1,5})?", re.IGNORECASE | re.ASCII)
 PRINTABLE = re.compile(r"[ -~]*")
@@ -192,13 +192,13 @@ def require_own_site(headers: Mapping[str, str], local: bool) -> None:
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether a `Host` header (name and port) names the loopback."""
+    """Return whether a `Host` header (name and port) names the loopback."""
     name = re.sub(r":\d+$", "", host).strip("[]").lower()
     return name == "localhost" or is_loopback(name)
 
 
 def is_loopback(name: str) -> bool:
-    """Whether `name` is a loopback address."""
+    """Return whether `name` is a loopback address."""
     try:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:

@@ -22,7 +22,7 @@ class ReportClip:
     """A kept clip, or a rejected clip, stretch or recording."""
 
     id: str
-    """Empty: no audio."""
+    """Clip id; empty: no audio."""
     audio: str
     """Path relative to the dataset folder and inside it. Empty: no file."""
     text: str

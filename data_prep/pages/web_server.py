@@ -145,7 +145,7 @@ def run_server(
     listening = config.bind_socket()
     listening.listen()  # before the announcement: clients that connect now wait instead of being refused
     print_line(announcement)
-    with suppress(KeyboardInterrupt):  # uvicorn shuts down cleanly on either signal, then raises it again
+    with suppress(KeyboardInterrupt):  # uvicorn shuts down cleanly on either signal, then raises the signal again
         (make_server or uvicorn.Server)(config).run(sockets=[listening])
     opened.report()
 
@@ -164,7 +164,7 @@ def configure_server(app: ASGIApp, host: str, port: int, opened: OpenConnections
         ws="none",
         proxy_headers=False,
         backlog=BACKLOG,
-        limit_concurrency=2 * opened.limits.total,  # of requests whose clients are gone, too; connections have their own limit
+        limit_concurrency=2 * opened.limits.total,  # counts requests whose clients are gone, too; connections have their own limit
         log_level="error",  # any client could fill the log with warnings
         timeout_graceful_shutdown=GRACE,
         server_header=False,

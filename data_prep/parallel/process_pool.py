@@ -36,7 +36,7 @@ OnProgress = Callable[[int, Any], None]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SYSTEMATIC = 3
-"""Items at the start of a run whose failure with one error means that all would fail."""
+"""Number of items at the start of a run that must fail with one error for the cause to count as systematic."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells report it."""
 
@@ -55,7 +55,7 @@ class ItemResult(Generic[R]):
     value: R | None = None
     failure: str = ""
     wrong_request: str = ""
-    """Message of a `UserError`, which would occur for every item."""
+    """Message of a `UserError`: the error would occur for every item."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,12 @@ class ItemProgress:
 
 
 def ignore_progress(_index: int, _value: Any) -> None:
-    """`OnProgress` of a caller that shows none."""
+    """Do nothing: the `OnProgress` of a caller that shows no progress."""
 
 
 _send_to_parent: Callable[[Any], None] | None = None
-"""How this process reports the progress of its current item; None: it processes none, or nobody listens (a Ray worker)."""
+"""Function that reports the progress of the current item to the parent; None: no item is processed, or nobody receives it (a Ray
+worker)."""
 
 
 def send_progress(value: Any) -> None:
@@ -116,7 +117,7 @@ class StopSignal:
 
 
 class StoppedError(Exception):
-    """The user has stopped the work before its end; the message says how far it is. What is done is kept."""
+    """The user has stopped the work before its end; the message says how far it got. Completed work is kept."""
 
 
 def report_stopped(how: str) -> int:
@@ -156,8 +157,8 @@ class _Waiting:
         return self._queue.popleft() if self._queue else None
 
     def looks_systematic(self) -> bool:
-        """Whether the first items all failed with one error, which is not the machine's. Then these are retried alone before others begin,
-        so that the caller can stop."""
+        """Return whether the first items all failed with one error, which is not the machine's. Then these are retried alone before others
+        begin, so that the caller can stop."""
         same = len(self.failures) >= SYSTEMATIC and len(set(self.failures)) == 1
         return same and not self.has_result and not is_of_the_machine(self.failures[0])
 
@@ -287,7 +288,7 @@ class _WorkerProcess:
         self._end_process()
 
     def _end_process(self) -> None:
-        self._process.kill()  # safe at any time: its files appear by renames
+        self._process.kill()  # safe at any time: its files appear by renaming
         self._process.join()
         self.line.close()
 
@@ -351,5 +352,5 @@ def generalize_failure(why: str) -> str:
 
 
 def is_of_the_machine(why: str) -> bool:
-    """Whether a failure may be caused by other work on the machine: too little memory, or a process that was killed."""
+    """Return whether a failure may be caused by other work on the machine: too little memory, or a process that was killed."""
     return any(sign in why for sign in ("MemoryError", "OutOfMemoryError", "out of memory", "killed by", "workers died"))

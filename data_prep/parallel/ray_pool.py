@@ -23,7 +23,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 ATTEMPTS = 3
-"""One more than on a single machine: a machine that leaves the cluster kills its workers, which is not the item's fault."""
+"""Attempts per item, one more than on a single machine: a machine that leaves the cluster kills its workers, which is not the item's
+fault."""
 STOPPED = "stop"
 
 
@@ -48,7 +49,7 @@ def connect_workers(address: str | None, workers: int | None, gpus: float, share
 
 @contextlib.contextmanager
 def claim_workers(workers: int | None, gpus: float, shared: Path, needed: Sequence[Path]) -> Iterator[RayWorkers]:
-    """As `connect_workers`, on the cluster that this process is connected to."""
+    """Like `connect_workers`, on the cluster that this process is connected to."""
     each = {"CPU": 1.0, **({"GPU": gpus} if gpus else {})}
     count = cluster_checks.count_room(each) if workers is None else workers
     cluster_checks.require_resources(max(1, count), each, f"--workers {count}")
@@ -99,8 +100,8 @@ class RayWorker:
     """One Ray actor: enters the context of `make` once, then processes one item after the other."""
 
     def __init__(self, make: Make[Any, Any], items: list[Any], attempts: Path, folder: str, named: list[str]) -> None:
-        os.chdir(folder)  # relative paths of the command line resolve as in the driver
-        folder_handles.name_paths(named)  # Ray does not hand the driver's environment on
+        os.chdir(folder)  # relative paths of the command line then resolve as in the driver
+        folder_handles.name_paths(named)  # Ray does not pass the driver's environment to workers
         self._items, self._attempts = items, attempts
         self._open = ExitStack()
         self._do = open_worker(make, 0, self._open)

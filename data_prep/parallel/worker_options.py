@@ -61,7 +61,7 @@ class WorkerFlags:
 
 
 def read_flags(arguments: argparse.Namespace) -> WorkerFlags:
-    """What the options of `add_options` are."""
+    """Return the values of the options of `add_options`."""
     return WorkerFlags(arguments.device, arguments.workers, arguments.engine, arguments.ray_address, arguments.gpus_per_worker)
 
 

@@ -1,1 +1,1 @@
-"""From recordings to selected clips: the stages, their cache, their progress."""
+"""The pipeline from recordings to selected clips: the stages, their cache, their progress."""

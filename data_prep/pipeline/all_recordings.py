@@ -52,7 +52,7 @@ from overtone.finetune.storage import files
 from overtone.finetune.terminal import print_line
 
 BYTES_PER_SECOND = {".wav": 96_000, ".aif": 96_000, ".aiff": 96_000, ".flac": 50_000}
-"""Approximate; other suffixes are compressed formats."""
+"""Approximate bytes per second of sound; other suffixes are compressed formats."""
 COMPRESSED_BYTES_PER_SECOND = 16_000
 WORKER_BYTES = 3 << 29
 """Memory of a worker without Whisper: torch, voice activity detection, working copies of an hour of audio. Samples are memory-mapped."""

@@ -37,8 +37,8 @@ DUPLICATE = "duplicate"
 BEST_SNR_DB = 40.0
 LOSSLESS_DB = 6.0
 UNCLIPPED_SPREAD, MOST_CLIPPING_DB = 1.15, 30.0
-"""`Quality.peak_spread` (median over clips) from which speech is not clipped, and what a spread of 1 costs. Measured on telephone prompts
-of two speakers: 1.24 and 1.26 as they are, 1.04 and 1.26 amplified by 6 dB and clipped, 1.00 by 12 dB."""
+"""`Quality.peak_spread` (median over clips) from which speech is not clipped, and the penalty in dB of a spread of 1. Measured on telephone
+prompts of two speakers: 1.24 and 1.26 as they are, 1.04 and 1.26 amplified by 6 dB and clipped, 1.00 by 12 dB."""
 WHISPER_MEASURES = (
     "avg_logprob",
     "compression_ratio",
@@ -66,9 +66,9 @@ class SelectionCriteria:
     trusts_texts: bool = False
     """Keep clips despite doubts about whole transcripts: for --preset keep-all."""
     diarize: bool = False
-    """Whether each clip gets its speaker from its voice."""
+    """True if each clip gets its speaker from its voice."""
     voices: VoiceCount | None = None
-    """How many voices there are, with `diarize`; None: unknown."""
+    """Number of voices, with `diarize`; None: unknown."""
 
 
 class JudgedClip(NamedTuple):
@@ -81,7 +81,7 @@ class JudgedClip(NamedTuple):
     take: str | None = None
     """Id that clips with the same sound share; None: no other clip has it."""
     speaker: str = ""
-    """Of the clip: that of the recording, or a voice of `--diarize`."""
+    """Speaker of the clip: that of the recording, or a voice of `--diarize`."""
     voice: int | None = None
     """Number of its voice among those of the recordings' speaker, 0 with the most speech; None: unknown."""
 

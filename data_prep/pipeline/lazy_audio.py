@@ -28,7 +28,7 @@ class LazyAudio:
 
     @cached_property
     def track(self) -> Track:
-        """Of the channels that were chosen; assign the track that a stage has settled on before the samples are used."""
+        """Track of the chosen channels; assign the track that a stage has settled on before the samples are used."""
         return self._models.decoder.probe(self._path, report=partial(report_activity, "checking the file"), channels=self._channels)
 
     def load_speech_audio(self, track: Track) -> Audio:
@@ -37,7 +37,7 @@ class LazyAudio:
 
     @property
     def is_divided(self) -> bool:
-        """Whether the recording is divided into parts."""
+        """True if the recording is divided into parts."""
         return self._folder is not None and recording_parts.is_divided(self.track.length, self._part_seconds)
 
     def store(self, track: Track, follow: Callable[[Path], None] = lambda _folder: None) -> None:
@@ -67,8 +67,8 @@ class LazyAudio:
 
 
 class PartAudio:
-    """Samples of one part of a recording that `LazyAudio` stored; positions are relative to the start of the part. Without a `track`, of
-    one that it is still storing, where the part is complete."""
+    """Samples of one part of a recording that `LazyAudio` stored; positions are relative to the start of the part. Without a `track`, the
+    recording is still being stored, and this part of it is complete."""
 
     def __init__(self, folder: Path, track: Track | None, part: Region) -> None:
         self._folder, self._track, self._part = folder, track, part

@@ -1,4 +1,4 @@
-"""What the user should know about recordings and texts: one list that the terminal, summary.json and the report show."""
+"""Notices for the user about recordings and texts: one list that the terminal, summary.json and the report show."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def print_notices(notices: Sequence[Notice]) -> None:
 
 
 def join_all_texts(notices: Sequence[Notice]) -> dict[str, str]:
-    """Recording → what the notices say about it, in their order; recordings without a notice are omitted."""
+    """Recording → text of its notices, in their order; recordings without a notice are omitted."""
     texts: dict[str, dict[str, None]] = defaultdict(dict)
     for notice in notices:
         for name in notice.recordings:

@@ -89,7 +89,7 @@ def examine_recording(
             return refuse_recording(source, "no_transcript", "no transcript next to the recording", length)
         text = time_transcript(source, transcript, speech, sound, job, stages, models) if transcript else TimedText()
         spoken = [Region(unit.start, unit.stop) for unit in text.units]
-        divisible = divisible and not (transcript and transcript.text and text.ends is None)  # one text without the times of its words
+        divisible = divisible and not (transcript and transcript.text and text.ends is None)  # a single text without word times
         found = recording_parts.list_parts(speech.regions, length, job.part_seconds, spoken) if divisible else [Region(0, length)]
         if len(found) == 1:
             whole = RecordingPart(sound, found[0], True, None, text, speech.regions)
@@ -124,7 +124,7 @@ def prepare_part(
 
 def begin_part(source: RecordingSource, part: DecodedPart, job: Job, stages: Stages, models: Models) -> None:
     """Run the stages that need no more than a part of a recording, and no text of the user's, while the rest is being decoded:
-    `prepare_part` uses their stored results. Nothing to do if the samples are gone, because decoding failed."""
+    `prepare_part` uses their stored results. Does nothing if the samples are gone, because decoding failed."""
     folder = part.folder if part.folder.exists() else locate_samples(source, stages.folder)
     sound = PartAudio(folder, None, part.place)
     known = RecordingPart(sound, part.place, False, None, TimedText(), part.regions)
@@ -140,7 +140,8 @@ def join_parts(source: RecordingSource, divided: DividedRecording, prepared: lis
 
 
 def _plan_early(transcript: UserTranscript | None, job: Job) -> FindUtterances | None:
-    """What `detect_speech` needs to begin parts before the recording is decoded; None: nothing can be done without the times of the text.
+    """Return the function that `detect_speech` needs to begin parts before the recording is decoded; None: the parts depend on the times of
+    the text.
 
     If the times of the transcript are moved later, the parts may end elsewhere, and what was begun is not used.
     """
@@ -171,7 +172,7 @@ def _make_recording(source: RecordingSource, speech: DetectedSpeech, text: Timed
 
 
 def _join_notes(speech: DetectedSpeech, text: TimedText) -> str:
-    """What the user should know about a recording that is used."""
+    """Return the note for the user about a recording that is used."""
     return "; ".join(filter(None, [speech.track.warning, speech.track.note, speech.track.channel_note, text.note]))
 
 

@@ -54,19 +54,19 @@ VOICES: TypeAdapter[dict[str, bytes]] = TypeAdapter(dict[str, Base64Bytes])
 
 @dataclass(frozen=True)
 class RecordingPart:
-    """What the stages after speech detection work on: a whole recording, or a part of a long one. Positions are relative to its start."""
+    """Input of the stages after speech detection: a whole recording, or a part of a long one. Positions are relative to its start."""
 
     sound: LazyAudio | PartAudio
     place: Region
-    """In the recording."""
+    """Place in the recording."""
     is_whole: bool
-    """Whether this is all of the recording."""
+    """True if this is all of the recording."""
     levels: RecordingLevels | None
-    """Of the whole recording; None: to be measured when clips are written, or not known yet."""
+    """Levels of the whole recording; None: to be measured when clips are written, or not known yet."""
     text: TimedText
-    """Of the user's transcript."""
+    """Text of the user's transcript."""
     regions: list[Region]
-    """Speech."""
+    """Regions of speech."""
 
     def describe_place(self) -> dict[str, Any]:
         """Cache key inputs of a part of a recording; none for a whole one."""
@@ -76,7 +76,7 @@ class RecordingPart:
 def cut_clips(
     source: RecordingSource, transcript: UserTranscript | None, part: RecordingPart, job: Job, stages: Stages, models: Models
 ) -> PreparedPart:
-    """Clips of a part, with what the checks found in them."""
+    """Return the clips of a part, with the results of the checks."""
     language, text = find_language(transcript, job), part.text
     units = list(text.units) if transcript is not None else transcribe_part(source, part, job.whisper_settings, job, stages, models)
     windows = embed_part_windows(source, part, job, stages, models)
@@ -137,7 +137,7 @@ def transcribe_part(
     source: RecordingSource, part: RecordingPart, settings: dict[str, Any] | None, job: Job, stages: Stages, models: Models
 ) -> list[TextUnit]:
     """The text by the Whisper with these settings, positions relative to the part."""
-    assert settings is not None  # a recording without a transcript was refused otherwise
+    assert settings is not None  # without them, a recording without a transcript was refused before
     longest = settings.get("longest_window")
     inputs = {"form": FORM, "speech": make_key(make_speech_inputs(source)), "hearing": settings, **part.describe_place()}
 

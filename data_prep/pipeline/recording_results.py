@@ -1,4 +1,4 @@
-"""What the stages of one recording get, and what they return."""
+"""Inputs and results of the stages of one recording."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ class Job:
     whisper_settings: dict[str, Any] | None
     """`whisper_engine.describe_settings`, or None with transcripts."""
     encoder: SpeakerEncoder | None = None
-    """Of the speaker check, if there is to be one."""
+    """Encoder of the speaker check, if it is requested."""
     scorer: SoundScorer | None = None
-    """Of the sound quality, if it is to be rated."""
+    """Scorer of the sound quality, if it is to be rated."""
     aligner: Aligner | None = None
     """Checks the texts against the sound, if that is requested."""
     check_settings: dict[str, Any] | None = None
     """`whisper_engine.describe_settings` of the Whisper that checks the user's transcripts, if that is requested."""
     most_voices: int = MOST_VOICES
-    """Of one recording, where clips are cut."""
+    """Maximum number of voices of one recording, where clips are cut."""
     part_seconds: float = field(default_factory=lambda: recording_parts.PART_SECONDS)
     """Target duration of the parts of a long recording."""
     aligns_clips_alone: bool = False
-    """Whether the aligner only checks clips: it was not requested, so it changes no times."""
+    """True if the aligner only checks clips: it was not requested, so it changes no times."""
 
     @property
     def locator(self) -> Aligner | None:
@@ -89,7 +89,7 @@ class PreparedRecording:
     clips: tuple[MeasuredClip, ...] = ()
     warning: str = ""
     damage: str = ""
-    """What is missing of a damaged file; part of `warning`."""
+    """The part of a damaged file that is missing; included in `warning`."""
     refused: str = ""
     """Reason if the recording is rejected as a whole; otherwise empty."""
     detail: str = ""
@@ -101,13 +101,14 @@ class PreparedRecording:
     delay: float = 0.0
     """Seconds by which the user's transcript was late (negative: early); its times were moved by as much."""
     timings: tuple[TranscriptTiming, ...] = ()
-    """Whether the cues of the user's transcript begin where speech begins, block by block; empty without cues, or with too few."""
+    """Result of comparing the cues of the user's transcript with the starts of speech, block by block; empty without cues, or with too
+    few."""
     has_unchecked_times: bool = False
-    """Whether the user's transcript has too few cues for `timings`, and no model checks its clips."""
+    """True if the user's transcript has too few cues for `timings`, and no model checks its clips."""
     channels: str = ""
-    """Which channels are used: `mono`, `mix`, or the name of one of several; empty if it is not known."""
+    """Channels that are used: `mono`, `mix`, or the name of one of several; empty if it is not known."""
     repair: TimingRepair = field(default_factory=TimingRepair)
-    """Of the times of the user's transcript."""
+    """Repair of the times of the user's transcript."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class TimedText:
     ends: tuple[int, ...] | None = None
     """`stop` of the units that end an utterance; None: the times are those of the transcript, not of an aligner."""
     note: str = ""
-    """What was left out, and what the aligner changed."""
+    """Note on what was left out, and what the aligner changed."""
     delay: float = 0.0
     timings: tuple[TranscriptTiming, ...] = ()
     has_unchecked_times: bool = False
@@ -141,9 +142,9 @@ class DecodedPart:
 
     place: Region
     regions: list[Region]
-    """Speech, relative to the start of the part."""
+    """Regions of speech, relative to the start of the part."""
     folder: Path
-    """Of the samples, until the recording is decoded."""
+    """Folder of the samples, until the recording is decoded."""
 
 
 @dataclass(frozen=True)

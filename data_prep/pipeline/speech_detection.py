@@ -58,7 +58,7 @@ def detect_speech(
 ) -> DetectedSpeech | UnusableRecording:
     """Decode, choose the channels, check that the audio is usable, detect speech; in a long recording while it is decoded. `early`: send
     each part of it to the parent process as a `DecodedPart` as soon as it is known; None: do not. `is_split`: the other channels are other
-    people, whose speech is left out where it is heard on this one."""
+    people, whose speech is left out where this channel picks it up."""
 
     def report(done: int) -> None:
         report_activity("detecting speech", done / SPEECH_RATE)
@@ -107,12 +107,12 @@ class _PartFinder:
     """Detects speech in the samples of a recording that is being decoded, and finds its parts."""
 
     def __init__(self, scan: SpeechScan, length: int, part_seconds: float, utterances: list[Region] | None) -> None:
-        """`utterances`: of the user's transcript, inside of which no part should end; None: send no part."""
+        """`utterances`: those of the user's transcript, inside of which no part should end; None: send no part."""
         self._scan, self._length, self._seconds, self._utterances = scan, length, part_seconds, utterances
         self._start = 0
 
     def follow(self, folder: Path) -> None:
-        """Process what is new in the temporary `folder` of the samples."""
+        """Process the new samples in the temporary `folder`."""
         master, speech = sandboxed_decoder.map_growing(folder)
         if not self._scan.advance(speech.samples, False) or self._utterances is None:
             return

@@ -33,7 +33,7 @@ STAGES = {
     "voices": "the speaker encoder",
     "words": "the transcription",
 }
-"""Stage → what it does, for messages."""
+"""Stage → its task, for messages."""
 MODELS = ("aligner", "encoder", "networks")
 """Keys of inputs that identify a model."""
 
@@ -63,7 +63,8 @@ class Stages:
         compute: Callable[[], T],
         still_there: Callable[[T], bool] = lambda _result: True,
     ) -> T:
-        """The stored result of `stage` for `inputs`, or a newly computed one. `still_there`: whether the files that it names exist."""
+        """The stored result of `stage` for `inputs`, or a newly computed one. `still_there`: returns whether the files that it names
+        exist."""
         path = self.folder / stage / f"{make_key(inputs)}.json"
         stored = _read_result(path, kind)
         if stored is not None and still_there(stored):
@@ -72,7 +73,7 @@ class Stages:
         try:
             result = self._compute_result(compute)
         except Exception as error:
-            # Which model failed: a message such as "list index out of range" does not say it. Names of the inputs say which one it was.
+            # Name the model that failed: a message such as "list index out of range" does not. The names of the inputs identify it.
             error.add_note(f"in {STAGES.get(stage, stage)}{_name_model(inputs)}")
             raise
         files.write_bytes(path, kind.dump_json(result))
@@ -95,7 +96,7 @@ def _name_model(inputs: dict[str, Any]) -> str:
     hearing = inputs.get("hearing")
     name = str(hearing.get("name", "")) if isinstance(hearing, dict) else next((str(inputs[key]) for key in MODELS if key in inputs), "")
     name = name.partition(",")[0]
-    return f" by {name}" if name and not set(name) <= set(hexdigits) else ""  # some are known by a digest alone
+    return f" by {name}" if name and not set(name) <= set(hexdigits) else ""  # some are identified by a digest alone
 
 
 def _read_result(path: Path, kind: TypeAdapter[T]) -> T | None:

@@ -1,4 +1,4 @@
-"""Doubts about texts by what is written in them, without their sound: decoded wrongly, or in another language than declared."""
+"""Doubts about texts by their content, without their sound: decoded wrongly, or in another language than declared."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ GARBLED, FOREIGN = "garbled_text", "other_language"
 COMPARED_CHARACTERS = 4000
 """Characters of a recording's texts whose language is identified."""
 REFUSED_SHARE = 0.5
-"""Share of the texts of a dataset that is wrong from which a run is refused before any work."""
+"""Share of wrong texts in a dataset from which a run is refused before any work."""
 WAY_OUT = "if they are right all the same, --preset keep-all keeps them"
 NAME_LANGUAGE = "give their language with --language, or the transcripts of these recordings"
 
 
 class Doubt(NamedTuple):
-    """Why the text of a clip is not trusted."""
+    """A reason not to trust the text of a clip."""
 
     reason: str
     detail: str
@@ -43,12 +43,12 @@ class Doubt(NamedTuple):
 
 @dataclass(frozen=True)
 class ContentDoubts:
-    """What the contents of texts say about them."""
+    """Doubts that follow from the contents of texts."""
 
     by_clip: dict[str, Doubt] = field(default_factory=dict)
     notices: list[Notice] = field(default_factory=list)
     languages: dict[str, str] = field(default_factory=dict)
-    """Recording → what was found about the language of its texts."""
+    """Recording → finding about the language of its texts."""
 
 
 class _Texts(NamedTuple):
@@ -138,7 +138,7 @@ def _note(texts: _Texts, doubts: ContentDoubts, text: str, brief: str) -> None:
 
 
 def _is_clearly(text: str, language: str) -> bool:
-    """Whether one sentence is certainly in this language."""
+    """Return whether one sentence is certainly in this language."""
     if count_letters(text) < LEAST_ALONE:
         return False
     compared = compare_language(text, language)
@@ -170,12 +170,13 @@ def _sample_text(texts: Sequence[str]) -> str:
 
 
 def advise_language(found: str) -> str:
-    """What to do about texts in another language than declared."""
+    """Return advice on texts in another language than declared."""
     return f"give --language {found}, or the transcripts of these recordings"
 
 
 def describe_languages(languages: dict[str, str], option: str | None) -> list[Notice]:
-    """A notice for recordings whose language nobody named: what their texts look like. `languages`: see `ContentDoubts`."""
+    """Return a notice for recordings without a given language: the language that their texts seem to be in. `languages`: see
+    `ContentDoubts`."""
     if option:
         return []
     groups: dict[str, list[str]] = defaultdict(list)
@@ -195,7 +196,7 @@ def describe_languages(languages: dict[str, str], option: str | None) -> list[No
 
 
 def refuse_wrong_texts(texts: Sequence[str], language: str | None) -> None:
-    """Refuse a run, before any work, of whose texts most were decoded wrongly or are in another language than was given. Raises
+    """Refuse a run, before any work, if most texts were decoded wrongly or are in another language than was given. Raises
     `UserError`."""
     found, advice = find_garbled_texts(texts, language or "")
     if len(found) > REFUSED_SHARE * len(texts):

@@ -1,4 +1,4 @@
-"""How the texts of each recording were verified, in words."""
+"""Describes how the texts of each recording were verified."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from overtone.finetune.errors import format_count
 
 @dataclass(frozen=True)
 class TextChecks:
-    """Names of the models of a run that have to do with texts; None: there is none."""
+    """Names of the models of a run that write or check texts; None: there is none."""
 
     whisper: str | None = None
-    """Wrote the texts."""
+    """Model that wrote the texts."""
     aligner: str | None = None
-    """Aligned each clip with its text."""
+    """Model that aligned each clip with its text."""
     check: str | None = None
-    """Transcribed each clip for comparison."""
+    """Model that transcribed each clip for comparison."""
 
 
 def describe_texts(recording: PreparedRecording, checks: TextChecks, doubts: TranscriptDoubts) -> str:
-    """Where the texts of a recording come from and what verified them; "" if it was rejected as a whole."""
+    """Return a description of the source of a recording's texts and their verification; "" if it was rejected as a whole."""
     clips = [clip for clip in recording.clips if clip.text and clip.audio]
     if recording.refused:
         return ""

@@ -1,4 +1,4 @@
-"""Doubts about whole transcripts, without a model of the sound: what is written in them, times and lengths that do not fit the speech.
+"""Doubts about whole transcripts, without a model of the sound: implausible content, times and lengths that do not fit the speech.
 
 A user's subtitles may belong to another recording; a Whisper may not know the language. Each clip of such a text may look plausible; all of
 them together do not.
@@ -27,19 +27,19 @@ TOUCHED = MASTER_RATE // 20
 
 @dataclass(frozen=True)
 class TranscriptDoubts:
-    """What the texts of a dataset as a whole say about themselves."""
+    """Doubts that follow from the texts of a dataset as a whole."""
 
     by_clip: dict[str, Doubt] = field(default_factory=dict)
     notices: list[Notice] = field(default_factory=list)
-    """What is not trusted, what was moved, what was not checked, and what to do."""
+    """Notices on what is not trusted, what was moved, what was not checked, and what to do."""
     unchecked_lengths: frozenset[str] = frozenset()
     """Names of recordings whose texts' lengths were not compared with the speech."""
     languages: dict[str, str] = field(default_factory=dict)
-    """Recording → what was found about the language of its texts."""
+    """Recording → finding about the language of its texts."""
 
 
 def find_doubts(recordings: Sequence[PreparedRecording]) -> TranscriptDoubts:
-    """Check what is written in the texts, the times of each transcript with cues, and the lengths of all texts: per recording with at least
+    """Check the content of the texts, the times of each transcript with cues, and the lengths of all texts: per recording with at least
     20 clips, the others together per speaker and language.
     """
     content = find_content_doubts(recordings)
@@ -81,7 +81,7 @@ def find_doubts(recordings: Sequence[PreparedRecording]) -> TranscriptDoubts:
 
 
 def _describe_unchecked(times: Sequence[PreparedRecording], lengths: Sequence[PreparedRecording]) -> list[Notice]:
-    """What was not checked: the `times` of transcripts with few cues, the `lengths` of the texts of few clips."""
+    """Return notices on what was not checked: the `times` of transcripts with few cues, the `lengths` of the texts of few clips."""
     few = f"fewer than {whole_transcript_misfit.LEAST_CLIPS} clips of a second or more"
     texts = ((times, f"times not checked: fewer than {LEAST_CUES} cues"), (lengths, f"lengths of the texts not checked: {few}"))
     return [Notice(text=text, recordings=_list_names(group), is_warning=False) for group, text in texts if group]

@@ -31,7 +31,7 @@ LOCATED: TypeAdapter[LocatedText] = TypeAdapter(LocatedText)
 
 
 def find_language(transcript: UserTranscript | None, job: Job) -> str | None:
-    """Full name of the language, if it is given: by the user, or by the table that the transcript comes from."""
+    """Return the full name of the language, if it is given by the user, or by the table that the transcript comes from."""
     return job.language or (manifest.parse_locale(transcript.language) if transcript and transcript.language else None)
 
 
@@ -114,5 +114,5 @@ def _check_segments(units: list[TextUnit], repair: TimingRepair, regions: list[R
 
 
 def _count_trusted(timings: Sequence[TranscriptTiming]) -> int:
-    """Cues in blocks that are trusted."""
+    """Return the number of cues in trusted blocks."""
     return sum(timing.cues for timing in timings if timing.is_trusted)

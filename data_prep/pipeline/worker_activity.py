@@ -10,11 +10,11 @@ from overtone.data_prep.parallel import process_pool
 
 @dataclass(frozen=True)
 class Activity:
-    """What a worker does with a recording, sent to the parent while one step of it takes long."""
+    """Current work of a worker on a recording, sent to the parent while one step takes long."""
 
     step: str
     seconds: float
-    """Of the recording, done so far in this step."""
+    """Seconds of the recording done so far in this step."""
 
 
 def report_activity(step: str, seconds: float) -> None:

@@ -36,7 +36,7 @@ ORIGIN = "dataset.json"
 FORM = 1
 """Version of the written recordings: increase it when the code writes others for the same dataset."""
 NO_SPLITS = ("data", "default", "parquet")
-"""Names of folders of Parquet files that are no splits."""
+"""Names of folders of Parquet files that are not splits."""
 NO_CLASS = -1
 """A row without a class in a ClassLabel column."""
 LARGEST_SOUND = 2**31
@@ -57,8 +57,8 @@ class DatasetPart(NamedTuple):
 
 
 def is_audio_dataset(place: str | Path) -> bool:
-    """Whether a command-line argument is a dataset with sound, and not a folder of recordings: the name of one on the hub, a Parquet file,
-    a folder that `datasets` saved, or one with Parquet files and no recordings, also in its sub-folders."""
+    """Return whether a command-line argument is a dataset with sound, and not a folder of recordings: the name of one on the hub, a Parquet
+    file, a folder that `datasets` saved, or one with Parquet files and no recordings, also in its sub-folders."""
     path = Path(place)
     if not path.exists():
         return is_hub_name(str(place))
@@ -71,9 +71,8 @@ def is_audio_dataset(place: str | Path) -> bool:
 
 
 def unpack_dataset(place: str, out: Path, configs: Sequence[str], splits: Sequence[str]) -> Path:
-    """Write the rows of a dataset as recordings; returns their folder. For one process at a time.
-
-    `configs`, `splits`: what to read; it must be given if the dataset has several. Raises `UserError`.
+    """Write the rows of a dataset as recordings; returns their folder. Only one process at a time may call it. `configs`, `splits`: what to
+    read; it must be given if the dataset has several. Raises `UserError`.
     """
     name = Path(place).resolve().name if Path(place).exists() else place.rpartition("/")[2]
     target = out.with_name(f"{out.name}.recordings") / name
@@ -89,7 +88,7 @@ def unpack_dataset(place: str, out: Path, configs: Sequence[str], splits: Sequen
         if parts:
             files.write_jsonl(temporary / "metadata.jsonl", _write_rows(place, parts, temporary))
         files.write_json(temporary / ORIGIN, identity)
-        files.discard(target)  # what an older version of the dataset left
+        files.discard(target)  # files of an older version of the dataset
     return target
 
 
@@ -164,7 +163,8 @@ def _find_local_split(name: str) -> str:
 
 
 def _identify(parts: list[DatasetPart], loose: dict[str, Path]) -> dict[str, Any]:
-    """What changes whenever the dataset or the code that writes it does: its version, names, sizes and times of the files."""
+    """Return the identity of the dataset, which changes whenever it or the code that writes it does: its version, names, sizes and times of
+    the files."""
     tables = [path for part in parts for path in (sorted(part.path.iterdir()) if part.path.is_dir() else [part.path])]
     known = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in [*tables, *loose.values()]]
     return {"form": FORM, "files": [list(each) for each in known], "splits": sorted({part.split for part in parts})}

@@ -1,7 +1,7 @@
 """Text that was decoded with another encoding than its own: `puÃ² essere`, `pu? essere`, `Ïðèâåò`.
 
-Some signs are certain in one text; others occur in right texts too and count only if several texts of a file have one. Nothing is repaired:
-the letters behind a `?` are lost, and a repair that is wrong would be trained on.
+Some signs are certain in one text; others occur in correct texts too and count only if several texts of a file have one. Nothing is
+repaired: the letters behind a `?` are lost, and a repair that is wrong would be trained on.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ UTF8_READ_AS = ("cp1252", "latin-1", "cp1251", "koi8-r", "cp1250", "cp437", "mac
 MULTIBYTE = ("gbk", "cp932")
 """Two bytes of these are UTF-8 by chance, as of `未知` in GBK; three hardly are."""
 UNLIKELY = re.compile("[\u0530-\u058f\u0700-\u07ff]")
-"""Armenian, Syriac and N'Ko: `l’été` in Mac Roman, `Spaß…` in Windows-1252."""
+"""Letters of Armenian, Syriac and N'Ko, which UTF-8 is by chance: `l’été` in Mac Roman, `Spaß…` in Windows-1252."""
 MAC_SIGN = re.compile(r"[√¬]|‚Ä|[–—][^\s\w\"“”«»…¿¡]")
-"""What UTF-8 looks like in Mac Roman. Quotation marks before letters with accents are UTF-8 by chance: `“Él`, `«État»`."""
+"""Signs of UTF-8 that was read as Mac Roman. Quotation marks before letters with accents are UTF-8 by chance: `“Él`, `«État»`."""
 SHOWN_AS = ("latin-1", "cp1252", "cp1251", "koi8-r", "cp866")
-"""Encodings as which other ones are read."""
+"""Encodings that text in other encodings is read as."""
 ENCODINGS = {
     "russian": ("cp1251", "koi8-r", "cp866"),
     "ukrainian": ("cp1251", "koi8-u"),
@@ -42,14 +42,14 @@ ENCODINGS = {
 """Language → encodings of its own alphabet."""
 LATIN1 = "letters of another alphabet that were read as Latin-1"
 LOST_LETTER = re.compile(r"[^\W\d_]\?[a-z]")
-"""Followed by a capital, it is a question without a space behind it."""
+"""Question mark in place of a letter. Followed by a capital, it is a question without a space behind it."""
 TYPOGRAPHY = re.compile("[\u2010-\u203a\u20ac\u2122]")
 """Dashes, quotation marks, the signs for the euro and for trademarks."""
 ADDRESS = re.compile(r"\S*(?:://|www\.|=|@)\S*")
-"""Of a page: a `?` inside is no letter."""
+"""Web addresses: a `?` in one does not replace a letter."""
 ONLY_MARKS = re.compile(r"(?<!\S)\?{2,}(?!\S)")
 ENDS_LOST = re.compile(r"[^\W\d_](?: ?\?)+,? +[a-zß-öø-ÿ]")
-"""`pu? essere`: in right texts, too, a question that the sentence continues after."""
+"""`pu? essere`: correct texts have this too, as a question after which the sentence continues."""
 CONTROL = re.compile(r"[\x80-\x84\x86-\x9f]")
 """Control characters that Windows-1252 has letters and quotation marks for; without U+0085, a line break."""
 INNER_SYMBOL = re.compile(r"[^\W\d_][¤¦§¨¬®¯°±¶¸¿¡†‡‰•‚„˜≥≤√∞≈◊]+[^\W\d_]|[a-zß-öø-ÿ][†‡‰‚„≥≤√∞≈◊ˆ˜](?!\w)")
@@ -57,7 +57,7 @@ INNER_SCRIPT = re.compile(
     "[a-zß-öø-ÿ][\u0590-\u06ff\u3041-\u30ff\u3400-\u9fff\uac00-\ud7a3\ue000-\uf8fe\uff61-\uff9f\u2500-\u25ff]{1,2}[a-zß-öø-ÿ]|"
     "[a-zß-öø-ÿ][\u2550-\u25ff]|[\u2550-\u25ff][a-zß-öø-ÿ]"
 )
-"""`Sch철ne`, `Gr╗▀e`: one or two characters of a script that Latin letters do not mix with. Japanese and Korean words beside Latin ones
+"""`Sch철ne`, `Gr╗▀e`: one or two characters of a script that is not mixed with Latin letters. Japanese and Korean words beside Latin ones
 have more, or stand at an end."""
 ESCAPE = re.compile(r"\\u[\da-fA-F]{4}|\\x[\da-fA-F]{2}|=[C-F][\dA-F]=[89AB][\dA-F]|%[C-F][\dA-F]%[89AB][\dA-F]")
 """`caf\\u00e9`, `caf=C3=A9`, `caf%C3%A9`: a letter as a program wrote it for another."""
@@ -71,7 +71,7 @@ FEW_LETTERS = 12
 """Letters below which that alone is not certain."""
 SYSTEMATIC, FEW_TEXTS = 0.33, 4
 LEAST_TEXTS, LEAST_SHARE = 2, 0.05
-"""Texts of a file that must have a weak sign, and their share of those that could."""
+"""Minimum number of texts of a file with a weak sign, and their minimum share of those that could have it."""
 CODE_PAGES = {
     "cp1250": {
         "czech": "áčďéěíňóřšťúůýž", "slovak": "áäčďéíĺľňóôŕšťúýž", "polish": "ąćęłńóśźż", "hungarian": "áéíóöőúüű",
@@ -94,12 +94,12 @@ ACCENTED = frozenset(
 
 
 class GarbledTexts(NamedTuple):
-    """Which of several texts were decoded wrongly."""
+    """The texts, among several, that were decoded wrongly."""
 
     found: dict[int, str]
-    """Index of the text → what is wrong with it."""
+    """Index of the text → its problem."""
     advice: str
-    """What the user can do, with the encoding that the text looks like; "" if nothing was found."""
+    """Advice for the user, with the probable encoding of the text; "" if nothing was found."""
 
 
 def find_garbled_texts(texts: Sequence[str], language: str = "") -> GarbledTexts:
@@ -155,7 +155,7 @@ def _are_enough(found: int, count: int) -> bool:
 
 
 def _find_certain_sign(text: str) -> str:
-    """What is wrong with a text, without looking at others; "" if nothing is."""
+    """Return the problem of one text, without comparing it with others; "" if there is none."""
     if "\ufffd" in text:
         return "characters that could not be decoded (U+FFFD)"
     if ESCAPE.search(text):
@@ -180,7 +180,7 @@ def _find_certain_sign(text: str) -> str:
 
 
 def _is_mostly_marks(text: str) -> bool:
-    """Whether whole words are question marks: `??? ????? ??`."""
+    """Return whether whole words are question marks: `??? ????? ??`."""
     return len(ONLY_MARKS.findall(text)) >= 2 and text.count("?") > sum(map(str.isalpha, text))
 
 
@@ -214,7 +214,7 @@ def _list_alphabets(word: str) -> set[str]:
 
 
 def _measure_badness(text: str) -> int:
-    """Number of sequences in a text that hardly occur but by a wrong decoding, by ftfy's heuristic."""
+    """Number of sequences in a text that hardly ever occur except after wrong decoding, by ftfy's heuristic."""
     from ftfy.badness import badness
 
     return int(badness(text))
@@ -222,7 +222,7 @@ def _measure_badness(text: str) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def find_utf8_reading(text: str) -> str:
-    """The encoding as which the UTF-8 of a text was read; "" if its bytes are not UTF-8 in any."""
+    """The encoding that the UTF-8 of a text was read as; "" if its bytes are not UTF-8 in any."""
     if text.isascii():
         return ""
     for name in UTF8_READ_AS:
@@ -240,7 +240,7 @@ def find_utf8_reading(text: str) -> str:
 
 
 def _advise(texts: Sequence[str], signs: Set[str], language: str) -> str:
-    """What to do about garbled texts."""
+    """Return advice on garbled texts."""
     readings = Counter(filter(None, map(find_utf8_reading, texts)))
     name, count = next(iter(readings.most_common(1)), ("", 0))
     if name and count > len(texts) / 8:
@@ -254,7 +254,7 @@ def _advise(texts: Sequence[str], signs: Set[str], language: str) -> str:
 
 
 def _guess_encoding(text: str, signs: Set[str], language: str) -> tuple[str, str]:
-    """(encoding of the language, encoding as which it was read), if they give a text of its script; ("", "") otherwise."""
+    """(encoding of the language, encoding that it was read as), if they give a text of its script; ("", "") otherwise."""
     names = ENCODINGS.get(language, ENCODINGS["russian"][:2] if language in ("", AUTO) and LATIN1 in signs else ())
     best = (0.9, "", "")
     for shown in SHOWN_AS:

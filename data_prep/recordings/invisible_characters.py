@@ -1,4 +1,4 @@
-"""Characters that nobody sees, removed from texts: soft hyphens, zero-width characters, directional marks, control characters, odd spaces.
+"""Removes invisible characters from texts: soft hyphens, zero-width characters, directional marks, control characters, odd spaces.
 
 They come with texts that were copied from the web or from a word processor. A model would learn tokens for them that no reader types.
 Joiners stay where a script or an emoji needs them: Persian and Indic scripts write other words without them.
@@ -28,7 +28,7 @@ VISIBLE = frozenset("\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u08e2\u089
 FILLERS = frozenset("\u115f\u1160\u3164\uffa0\u2800")
 """Letters without a shape, which are written as spaces."""
 OBJECT = "\ufffc"
-"""Where a picture was in a copied text."""
+"""Placeholder of a picture in a copied text."""
 ZWSP, ZWNJ, ZWJ = "\u200b", "\u200c", "\u200d"
 JOINING = re.findall(
     r"\S+",
@@ -41,9 +41,9 @@ JOINING = re.findall(
 WITHOUT_SPACES = ("KHMER", "THAI", "LAO", "MYANMAR", "TIBETAN")
 """Scripts that mark words with a zero-width space, as others do with a space."""
 SUSPECT = re.compile(r"[^\S \t\n\r]|[^\w\s!-~]|[\u115f\u1160\u3164\uffa0\u180e\u034f]")
-"""What may be invisible: everything but letters, digits, ASCII and common spaces."""
+"""Characters that may be invisible: everything but letters, digits, ASCII and common spaces."""
 HIDDEN = re.compile("[\u00ad\u200b\u2060\ufeff\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]")
-"""What stays in chats, where a message may be about it."""
+"""Characters that stay in chats, where a message may be about them."""
 AT_LINE_END = re.compile(r"\u00ad[ \t]*\n\s*")
 
 
@@ -82,12 +82,12 @@ def _replace(text: str, at: int) -> tuple[str, str]:
         return "", NAMES.get(character, ZERO_WIDTH)
     is_noncharacter = category == "Cn" and (ord(character) & 0xFFFE) == 0xFFFE
     if "\x80" <= character <= "\x9f":
-        return character, ""  # of a text that was decoded wrongly: `garbled_text` rejects it, a repair would hide it
+        return character, ""  # a sign of a wrongly decoded text: `garbled_text` rejects it, a repair would hide it
     return ("", CONTROL) if category in ("Cc", "Cf") or is_noncharacter else (character, "")
 
 
 def _is_needed(text: str, at: int) -> bool:
-    """Whether a joiner or a zero-width space has a function between its neighbours."""
+    """Return whether a joiner or a zero-width space has a function between its neighbours."""
     character, before, after = text[at], text[at - 1 : at] if at else "", text[at + 1 : at + 2]
     if character == ZWSP:
         return _find_script(before) in WITHOUT_SPACES and _find_script(after) in WITHOUT_SPACES
@@ -105,5 +105,5 @@ def _find_script(character: str) -> str:
 
 
 def _is_pictured(character: str) -> bool:
-    """Whether a character may be part of an emoji: a symbol, the colour of a skin, or the mark for the coloured form."""
+    """Return whether a character may be part of an emoji: a symbol, the colour of a skin, or the mark for the coloured form."""
     return character == "\ufe0f" or unicodedata.category(character) in ("So", "Sk")

@@ -14,7 +14,7 @@ from overtone.data_prep.delimited_records import unquote
 from overtone.finetune.errors import UserError
 
 NAMES = ("metadata.csv", "metadata_val.csv")
-"""The second lists a trainer's validation clips. Their texts are used too; the validation split is chosen anew here."""
+"""Names of the files. The second lists a trainer's validation clips. Their texts are used too; the validation split is chosen anew here."""
 LEAST_SIMILARITY = 0.5
 """Minimum share of letters that a text and its normalised form have in common; a name and a text share fewer."""
 
@@ -43,7 +43,7 @@ def parse_table(path: Path, content: str) -> list[tuple[str, MetadataLine]]:
 
 
 def _has_speaker_column(path: Path, lines: list[tuple[int, list[str]]]) -> bool:
-    """Whether the second of three fields is a speaker: names repeat and differ from the texts."""
+    """Return whether the second of three fields is a speaker: names repeat and differ from the texts."""
     threes = [(number, fields[1], fields[2]) for number, fields in lines if len(fields) == 3]
     similar = sum(_are_similar(second, third) for _, second, third in threes)
     if 2 * similar >= len(threes):

@@ -33,10 +33,10 @@ LANGUAGE_COLUMNS = ("language", "locale", "lang")
 UNCHECKED = ("other.tsv", "invalidated.tsv", "reported.tsv")
 """Tables of Common Voice whose sentences nobody confirmed, or that somebody rejected."""
 PART_COLUMNS = ("offset", "start", "start_time", "start_seconds", "start_sec", "begin", "begin_time")
-"""Where in the recording the text begins: such a row is not the text of the whole recording."""
+"""Columns that say where in the recording the text begins: such a row is not the text of the whole recording."""
 HEAD_BYTES = 1 << 16
 NO_TEXT = frozenset({"#NAME?", "#REF!", "#VALUE!", "#N/A", "#DIV/0!", "#NUM!", "#NULL!", "nan", "NaN"})
-"""What spreadsheets and pandas write in place of a text that they do not have: Excel takes `-Hello` for a formula."""
+"""Values that spreadsheets and pandas write in place of a missing text: Excel takes `-Hello` for a formula."""
 SHOWN = 3
 
 
@@ -81,14 +81,14 @@ def find_columns(names: Sequence[str], table: str = "") -> TableColumns | None:
 
 
 def is_column_table(path: Path) -> bool:
-    """Whether the first line of a file that is not blank, or the first object of a JSON array, names the columns of such a table. Reads no
-    more than its beginning, except for an array."""
+    """Return whether the first line of a file that is not blank, or the first object of a JSON array, names the columns of such a table.
+    Reads no more than its beginning, except for an array."""
     if path.suffix.lower() not in ENDINGS or path.name.lower() in UNCHECKED:
         return False
     try:
         with input_files.open_file(path) as file:
             head = decode_head(file.read(HEAD_BYTES)).split("\n")
-    except OSError:  # a folder, or not readable
+    except OSError:  # a folder, or an unreadable file
         return False
     if path.suffix.lower() == ".json":
         return _is_array_of_rows(path, head)
@@ -114,7 +114,7 @@ def _is_array_of_rows(path: Path, head: list[str]) -> bool:
 
 
 def _names_columns(row: Any) -> bool:
-    """Whether a parsed row of JSON has a column for the file and one for its text."""
+    """Return whether a parsed row of JSON has a column for the file and one for its text."""
     return isinstance(row, dict) and find_columns([key for key, each in row.items() if isinstance(each, str | None)]) is not None
 
 
@@ -255,7 +255,7 @@ def _require_single_rows(path: Path, lines: list[str], header: _Header, records:
 
 
 def _reads_as_name(fields: list[str], at: int, shapes: set[str]) -> bool:
-    """Whether a field looks like the names of recordings in other rows: in prose, a space follows a word and a comma."""
+    """Return whether a field looks like the names of recordings in other rows: in prose, a space follows a word and a comma."""
     name = fields[at].strip().strip('"')
     outline = _outline(name)
     follows = fields[at + 1] if at + 1 < len(fields) else "x"

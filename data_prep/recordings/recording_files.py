@@ -1,7 +1,7 @@
 """Find the recordings in a folder, with their speakers. An unreadable file becomes a recording with a problem, so that it is reported.
 
 A file with an ending of a sound format is a recording. One with an ending of another well-known kind (texts, pictures, tables, archives) is
-not, and is not opened. Of every other file, the decoder decides.
+not, and is not opened. For every other file, the decoder decides.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from overtone.finetune.storage import files
 
 SOUND_ENDINGS = frozenset({*EXTENSIONS, *FILM_EXTENSIONS})
 SPLIT = "split"
-"""Each channel is another speaker."""
+"""Value of `--channels`: each channel is another speaker."""
 OTHER_ENDINGS = frozenset(
     re.findall(
         r"\S+",
@@ -52,11 +52,11 @@ class RecordingSource:
     """SHA-256 of the file; empty if it cannot be read."""
     speaker: str
     problem: str = ""
-    """Why it cannot be read (it is rejected as `unreadable` with this text); empty: readable."""
+    """The reason why it cannot be read (it is rejected as `unreadable` with this text); empty: readable."""
     channels: str = AUTO
-    """Which channels are used (`channel_selection.choose_channels`)."""
+    """Channels that are used (`channel_selection.choose_channels`)."""
     is_split: bool = False
-    """Whether the other channels are recordings of other speakers."""
+    """True if the other channels are recordings of other speakers."""
     synthetic: str = ""
     """Mark of synthetic speech in the file, for which it is rejected; empty: none, or such recordings are wanted."""
 
@@ -123,7 +123,7 @@ def count_ignored(folder: Path, skip: Path, found: Sequence[RecordingSource]) ->
 
 
 def _ask_decoder(paths: list[Path]) -> set[Path]:
-    """Those of these files that can be decoded as sound, found out in a child process with limits."""
+    """Return the files that can be decoded as sound, as determined in a child process with limits."""
     if not paths:
         return set()
     with AudioDecoder(Path(tempfile.gettempdir())) as decoder:
@@ -167,7 +167,7 @@ def _is_named_as_recording(path: Path) -> bool:
 
 
 def _is_of_unknown_kind(path: Path) -> bool:
-    """Whether only the content of a file can say what it is. Pipes and empty files are not opened."""
+    """Return whether the type of a file is known only from its content. Pipes and empty files are not opened."""
     ending = path.suffix.lower()
     if _is_hidden(path) or ending in SOUND_ENDINGS or ending in OTHER_ENDINGS:
         return False

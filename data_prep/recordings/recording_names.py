@@ -1,4 +1,4 @@
-"""Which recording a name means, in a table or in the name of a transcript.
+"""Finds the recording that a name refers to, in a table or in the name of a transcript.
 
 A name as it is written comes first. Otherwise a name fits that differs in one of the ways in which programs change names: the Unicode form
 of its letters (macOS writes é as two characters), case, another ending, percent-encoding, the address of a file in Label Studio, and the
@@ -23,7 +23,7 @@ from overtone.finetune.errors import format_count
 SOUND_ENDINGS = frozenset({*EXTENSIONS, *FILM_EXTENSIONS})
 AS_WRITTEN, NO_ENDING = "as written", "by name without ending"
 TRIVIAL = frozenset({AS_WRITTEN, NO_ENDING})
-"""Rules that need no mention."""
+"""Rules that need not be reported."""
 OTHER_ENDING, UNICODE, CASE = "with another ending", "by Unicode form", "regardless of case"
 ADDRESS, PERCENT, UPLOAD = "by address", "percent-encoded", "without Label Studio's prefix"
 LOCAL_FILE = re.compile(r"[?&]d=([^&#]+)")
@@ -31,16 +31,16 @@ LOCAL_FILE = re.compile(r"[?&]d=([^&#]+)")
 UPLOADED = re.compile(r"[0-9a-f]{8}-(.+)")
 """`1a2b3c4d-a.wav`: an upload to Label Studio."""
 LEAST_SIMILARITY = 0.6
-"""Of the nearest name, by difflib."""
+"""Minimum similarity of the nearest name, by difflib."""
 
 
 class NameRank(NamedTuple):
-    """How well a name fits a recording: a lower rank fits better."""
+    """Rank of a recording for a name: a lower rank fits better."""
 
     changed: bool
-    """Whether name and recording are written differently."""
+    """True if name and recording are written differently."""
     partial: bool
-    """Whether one of them has more folders."""
+    """True if one of them has more folders."""
     unshared: int
     """Minus the number of folders that both have."""
 
@@ -55,7 +55,7 @@ class RecordingMatch(NamedTuple):
 
 class _NameForm(NamedTuple):
     rules: tuple[str, ...]
-    """What was removed or decoded, in order."""
+    """Rules by which parts were removed or decoded, in order."""
     parts: tuple[str, ...]
     """Folders and file name."""
 
@@ -121,7 +121,7 @@ def format_rules(what: str, rules: Counter[str]) -> str:
 
 
 def are_one_name(first: Path, second: Path) -> bool:
-    """Whether two recordings differ in a well-known ending only: the same sound in two formats, as a rule."""
+    """Return whether two recordings differ in a well-known ending only: the same sound in two formats, as a rule."""
     return first.with_name(strip_ending(first.name)) == second.with_name(strip_ending(second.name))
 
 
@@ -136,12 +136,12 @@ def _list_forms(name: str) -> Iterator[_NameForm]:
         forms += [_NameForm((*form.rules, PERCENT), split_name(unquote("/".join(form.parts), errors="surrogateescape"))) for form in forms]
     for form in list(forms):
         if uploaded := UPLOADED.fullmatch(form.parts[-1]):
-            forms.append(_NameForm((*form.rules, UPLOAD), (uploaded[1],)))  # its folder is one of Label Studio
+            forms.append(_NameForm((*form.rules, UPLOAD), (uploaded[1],)))  # its folder is one of Label Studio's
     yield from forms
 
 
 def _compare(form: _NameForm, one: _Recording) -> RecordingMatch | None:
-    """How a form of a name fits a recording; None if it does not."""
+    """Return the match of a form of a name with a recording; None if it does not fit."""
     *folders, last = form.parts
     shared = min(len(folders), len(one.folders))
     own, given = one.folders[len(one.folders) - shared :], tuple(folders[len(folders) - shared :])

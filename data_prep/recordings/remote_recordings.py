@@ -23,7 +23,7 @@ def download_recordings(url: RemoteAddress, out: Path) -> Path:
     """Mirror `url` and return the local folder: new and changed files are downloaded, deleted ones are removed. For the URL of one file,
     return its path; transcripts named after it are downloaded too.
 
-    For one process at a time. Raises `UserError` if the URL has no files or cannot be read.
+    Only one process at a time may call it. Raises `UserError` if the URL has no files or cannot be read.
     """
     if PurePosixPath(url.name).suffix.lower() in SOUND_ENDINGS:
         return _download_one(url, out)

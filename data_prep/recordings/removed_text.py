@@ -1,4 +1,4 @@
-"""What is removed from the texts of recordings because nobody speaks it: counted by kind, with examples."""
+"""Text that is removed from transcripts because nobody speaks it: counted by kind, with examples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONGEST_EXAMPLE = 60
 
 
 class RemovedKind(BaseModel):
-    """How often one kind of text was removed, with its first examples."""
+    """Count of the removals of one kind of text, with the first examples."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -40,8 +40,8 @@ def merge_rolling_cues(parsed: ParsedCues) -> ParsedCues:
 
 
 def _are_rolling(cues: Sequence[Cue], plain: list[list[str]]) -> bool:
-    """Whether most cues repeat a line of the one before, or any do in a file with word times. `plain`: the lines of each cue, without
-    tags."""
+    """Return whether most cues repeat a line of the one before, or any do in a file with word times. `plain`: the lines of each cue,
+    without tags."""
     repeating = sum(bool({*before} & {*now} - {""}) for before, now in pairwise(plain))
     return repeating > len(cues) // 2 or (repeating > 0 and any(WORD_TIME.search(cue.text) for cue in cues))
 

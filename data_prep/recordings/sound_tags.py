@@ -34,7 +34,7 @@ TAG = re.compile(
     + r"|(?<![\w_])(?P<lines>_{1,2})(?P<underlined>[^\s_\[({](?:[^_\n\[\](){}]{0,98}[^\s_\])}])?)(?P=lines)(?![\w_])"
 )
 UNCERTAIN = re.compile(r"\(\(([^()]{0,200})\)\)")
-"""What transcribers of telephone calls could not understand, or were not sure of."""
+"""Mark of words that transcribers of telephone calls could not understand, or were not sure of."""
 TIME = re.compile(rf"{speaker_labels.TIME}(?:\s*(?:-{{1,2}}>|[-–])\s*{speaker_labels.TIME})?")
 LOST_WORDS = re.compile(
     r"inaudib|unintelligib|unclear|indiscernib|undecipherab|illegible|undeutlich|ininteligív|неразб|нерозбір|"
@@ -101,7 +101,7 @@ class Tag(NamedTuple):
 
 @dataclass(frozen=True)
 class TagDecision:
-    """Which of the ambiguous tags of a file are removed."""
+    """Decision on which ambiguous tags of a file are removed."""
 
     removed: frozenset[tuple[str, str]]
 
@@ -120,19 +120,20 @@ def find_tags(line: str) -> list[Tag]:
 
 
 def decide_tags(lines: Iterable[str]) -> TagDecision:
-    """The tags that are removed wherever they are in the file, because some are where only a remark can be."""
+    """Return the tags that are removed everywhere in the file, because some of them are at places where only a remark can be."""
     clear: Counter[tuple[str, str]] = Counter()
     for line in lines:
         for tag in find_tags(line):
             if tag.kind == "round" and _is_remark(line, tag):
                 clear[tag.key] += 1
             elif tag.kind == "stars" and _stands_alone(line, tag) and not PUNCTUATION.search(tag.content):
-                clear[tag.key] += 1 + (tag.start == 0 and tag.stop == len(line.strip()))  # a whole text, or twice
+                clear[tag.key] += 1 + (tag.start == 0 and tag.stop == len(line.strip()))  # it is a whole text, or occurs twice
     return TagDecision(frozenset(key for key, count in clear.items() if key[0] == "round" or count > 1))
 
 
 def classify(line: str, tag: Tag, decision: TagDecision) -> str:
-    """What a tag is: one of `SOUND`, `NOT_UNDERSTOOD`, `TIMESTAMP`, `STRESS`, `BRACKETS` and `KEPT`. The words stay in the last three."""
+    """Return the kind of a tag: one of `SOUND`, `NOT_UNDERSTOOD`, `TIMESTAMP`, `STRESS`, `BRACKETS` and `KEPT`. The words stay in the last
+    three."""
     if tag.kind in ("square", "round"):
         if TIME.fullmatch(tag.content):
             return TIMESTAMP
@@ -150,7 +151,7 @@ def classify(line: str, tag: Tag, decision: TagDecision) -> str:
 
 
 def names_sound(content: str) -> bool:
-    """Whether a short text names a known sound or mood."""
+    """Return whether a short text names a known sound or mood."""
     words = re.findall(r"[\w']+", content.casefold())
     if any(one in content for one in OTHER_SCRIPTS):
         return len(content) <= 12 or len(words) <= MOST_WORDS
@@ -158,7 +159,7 @@ def names_sound(content: str) -> bool:
 
 
 def _is_remark(line: str, tag: Tag) -> bool:
-    """Whether a round bracket stands between sentences, and holds a few words that are no sentence."""
+    """Return whether a round bracket stands between sentences, and holds a few words that are no sentence."""
     words = tag.content.split()
     letters = [letter for letter in tag.content if letter.isalpha()]
     if not words or len(words) > MOST_WORDS or PUNCTUATION.search(tag.content) or (len(letters) < 2 and "".join(letters).isascii()):
@@ -168,8 +169,8 @@ def _is_remark(line: str, tag: Tag) -> bool:
 
 
 def _is_word_of_sentence(line: str, tag: Tag) -> bool:
-    """Whether a bracket holds one word without a capital letter in the middle of a sentence, or a part of a word: `your [old] house`,
-    `walk[ed]`. An editor added what may be spoken."""
+    """Return whether a bracket holds one word without a capital letter in the middle of a sentence, or a part of a word: `your [old]
+    house`, `walk[ed]`. An editor added what may be spoken."""
     before, after = line[max(0, tag.start - NEAR) : tag.start], line[tag.stop : tag.stop + NEAR]
     if len(tag.content) == 1 and tag.content.isalpha() and after[:1].islower():  # `[I]t was`
         return True
@@ -180,7 +181,7 @@ def _is_word_of_sentence(line: str, tag: Tag) -> bool:
 
 
 def _stands_alone(line: str, tag: Tag) -> bool:
-    """Whether a tag is between two sentences, or at an end of the line."""
+    """Return whether a tag is between two sentences, or at an end of the line."""
     before, after = line[max(0, tag.start - NEAR) : tag.start].rstrip(), line[tag.stop : tag.stop + NEAR].lstrip("\"'“”«»¿¡-–— ")
     is_end = not after or not (after[0].islower() or after[0] in ".,。、")
     return is_end and (not before or before[-1] in SENTENCE_END)

@@ -1,6 +1,6 @@
 """Names of speakers before their words: `[SPEAKER_00]: …`, `ANNA: …`, `(speaker 0) …`, `田中：…`, `Anna「…」`.
 
-`Speaker 0` is a label wherever it is. A name before a colon may as well be spoken (`Dr. Who: the film`), so the repetition in the file
+`Speaker 0` is always a label. A name before a colon may as well be spoken (`Dr. Who: the film`), so the repetition in the file
 decides: capital letters twice, another name in a fifth of the texts, and at least three times.
 """
 
@@ -58,19 +58,20 @@ HEADINGS = frozenset(
 MOST_WORDS = 4
 LEAST_REPEATS = 3
 FEW_LABELS, MOST_NAMES = 4, 0.75
-"""Labels from which more different names than this share of them are no speakers: these speak several times."""
+"""With at least `FEW_LABELS` labels, names are not speakers if the share of different ones is larger than `MOST_NAMES`: a speaker speaks
+several times."""
 LEAST_SHARE, DENSE_SHARE = 0.2, 0.5
-"""Share of the texts that begin with names, from which these are labels: where each is repeated, and where some are not."""
+"""Minimum share of texts beginning with names for these to be labels: if each is repeated, and if some are not."""
 
 
 class Label(NamedTuple):
-    """What may be the label of a line."""
+    """A possible label of a line."""
 
     form: str
     """`generic`, `bracket_colon`, `bracket`, `colon`, `lower` or `quote`."""
     name: str
     rest: str
-    """The line after it."""
+    """Rest of the line after it."""
 
     @property
     def key(self) -> str:
@@ -83,19 +84,19 @@ class Label(NamedTuple):
 
 @dataclass(frozen=True)
 class LabelDecision:
-    """Which names are labels of speakers in a file."""
+    """Decision on which names are labels of speakers in a file."""
 
     accepted: frozenset[tuple[str, str]]
     """(form, key)."""
     kept: tuple[str, ...]
-    """For the user: names before a colon that stay in the text, with their number."""
+    """Names before a colon that stay in the text, with their number, for the user."""
 
     def is_label(self, label: Label) -> bool:
         return label.form == "generic" or (label.form, label.key) in self.accepted
 
 
 def find_label(line: str) -> Label | None:
-    """What may be the label at the start of a line."""
+    """Return the possible label at the start of a line."""
     if found := GENERIC_LINE.match(line) or MACHINE_LINE.match(line):
         return Label("generic", found[1], found[2])
     if found := BRACKETED.match(line):
@@ -115,8 +116,8 @@ def find_label(line: str) -> Label | None:
 def decide_labels(
     labels: Iterable[Label], texts: int, sounds: frozenset[str] = frozenset(), certain: frozenset[tuple[str, str]] = frozenset()
 ) -> LabelDecision:
-    """Which of the possible labels of a file's lines are labels. `texts`: number of its texts; `sounds`: keys that are known as sounds;
-    `certain`: (form, key) of labels that another sign confirms."""
+    """Return which of the possible labels of a file's lines are labels. `texts`: number of its texts; `sounds`: keys that are known as
+    sounds; `certain`: (form, key) of labels that another sign confirms."""
     labels = list(labels)
     counts = Counter((one.form, one.key) for one in labels if one.form != "generic" and one.key not in sounds)
     shown = {(one.form, one.key): one for one in labels}
@@ -157,7 +158,7 @@ def list_speakers(names: Iterable[str]) -> list[str]:
 
 
 def _is_name(text: str) -> bool:
-    """Whether a text may be a name: few words, each with a capital letter, in a script without capital letters, or a particle."""
+    """Return whether a text may be a name: few words, each with a capital letter, in a script without capital letters, or a particle."""
     words = text.split()
     if not 0 < len(words) <= MOST_WORDS or text.strip().endswith(","):
         return False

@@ -1,6 +1,6 @@
 """Subtitles with styles, read by pysubs2: Advanced SubStation (.ass, .ssa) and TTML (.ttml, .dfxp).
 
-pysubs2 leaves out what it does not know without a word, so the cues that it finds are compared with those that are in the file.
+pysubs2 silently drops what it does not know, so the cues that it finds are compared with those that are in the file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FIELDS = {
     ".ass": ["layer", "start", "end", "style", "name", "marginl", "marginr", "marginv", "effect", "text"],
     ".ssa": ["marked", "start", "end", "style", "name", "marginl", "marginr", "marginv", "effect", "text"],
 }
-"""Order of the fields of an event that pysubs2 assumes; `actor` is another name of `name`."""
+"""Order of the fields of an event, as pysubs2 assumes it; `actor` is another name of `name`."""
 EVENT = re.compile(r"(Dialogue|Comment):\s*([^,]*),([^,]*),([^,]*),(.*)")
 EVENT_TIME = re.compile(r"\s*-?\d{1,2}:\d{1,2}:\d{1,2}(?:[.,]\d{1,3})?\s*")
 DECLARATION = re.compile(r"<!\s*(?:DOCTYPE|ENTITY)", re.IGNORECASE)
@@ -99,7 +99,7 @@ def _read_events(content: str, path: Path, form: str) -> list[SSAEvent]:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about styles, which are not used
+            warnings.simplefilter("ignore")  # warnings about styles, which are not used
             return pysubs2.SSAFile.from_string(content, format_=form).events
     except ParseError as error:
         raise UserError(f"{path}:{error.position[0]}: not XML ({strict_json.one_line(error)}); save it again, or give a .srt") from None

@@ -1,8 +1,8 @@
 """Parsers for subtitles (SubRip .srt, WebVTT .vtt, YouTube .sbv) and label tracks (Audacity and HTK; .lab, .txt).
 
-WebVTT as in https://www.w3.org/TR/webvtt1/, text and times only; regions, styles and positions are ignored. SubRip has no specification, so
-whatever players accept is read. pysubs2 reads less: it takes times without milliseconds, and notes of WebVTT, for the text of the cue
-before, drops the sign of negative times, and does not know the line of a cue.
+WebVTT is read by https://www.w3.org/TR/webvtt1/, text and times only; regions, styles and positions are ignored. SubRip has no
+specification, so whatever players accept is read. pysubs2 reads less: it takes times without milliseconds, and notes of WebVTT, for the
+text of the cue before, drops the sign of negative times, and does not know the line of a cue.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CLOCK = r"-?\s?(?:\d{1,4}\s?:\s?){1,2}\d{1,2}(?:\s?[.,]\s?\d{1,9}|:\d{3})?"
 ARROW = r"(?:-{1,3}|[–—])\s?(?:>|&gt;)|[→⟶]"
 TIMES = re.compile(rf"\s*({CLOCK})\s*(?:{ARROW})\s*({CLOCK})(?:\s+(.*))?")
 SETTINGS = re.compile(r"(?:[A-Za-z]+\d?:\S+\s*)*")
-"""What may follow the times: `align:start position:0%`, `X1:0 X2:10`. Anything else is the text, which some programs write there."""
+"""Settings that may follow the times: `align:start position:0%`, `X1:0 X2:10`. Anything else is text, which some programs write there."""
 SBV_TIMES = re.compile(r"\s*(\d{1,2}:\d{2}:\d{2}\.\d{3}),(\d{1,2}:\d{2}:\d{2}\.\d{3})\s*")
 BROKEN_TIMES = re.compile(rf"\s*\S*\d\s?[:;.]\s?\S*\s*(?:{ARROW})|\s*(?:{ARROW})\s*\S*\d:\d|.*\d:\d\d\S*\s*(?:{ARROW})\s*\S*\d")
 """A line that was meant as the times of a cue."""
@@ -74,12 +74,12 @@ def parse_subtitles(text: str, path: Path) -> ParsedCues:
 
 
 def is_subtitle_text(text: str) -> bool:
-    """Whether a text without the ending of subtitles holds cues: a line begins with two times and an arrow between them."""
+    """Return whether a text without the ending of subtitles holds cues: a line begins with two times and an arrow between them."""
     return any(TIMES.fullmatch(_clean_line(line)) for line in text.split("\n") if ">" in line or "→" in line)
 
 
 def is_label_track(text: str) -> bool:
-    """Whether the first line has two times before its text, which plain text never has."""
+    """Return whether the first line has two times before its text, which plain text never has."""
     first = next((line for line in text.split("\n") if line.strip()), "")
     htk = HTK_LABEL.fullmatch(first)
     return bool(LABEL.fullmatch(first) or (htk and int(htk[2]) >= HTK_SHORTEST))
@@ -139,7 +139,8 @@ def _read_number(lines: list[str], times: int, before: int) -> int:
 
 
 def _find_stop(lines: list[str], times: int, following: int, number: int, web: bool) -> int:
-    """Where the text of a cue ends: before the number or the name of the next cue, which is in the line before the next times."""
+    """Return the line at which the text of a cue ends: before the number or the name of the next cue, which is in the line before the next
+    times."""
     last = following - 1
     while last > times and not lines[last].strip() and not web:
         last -= 1

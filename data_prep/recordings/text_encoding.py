@@ -20,7 +20,7 @@ MOST_ACCENTED = 0.35
 """Maximum share of letters outside ASCII in text that is taken for Western European. French, with the most accents among these languages,
 has 4 %; other alphabets and Chinese, read byte by byte, have more than half."""
 WINDOWS_ONLY = re.compile(rb"[\x80-\x9f]")
-"""Control characters in Latin-1; quotation marks, dashes and the euro sign in Windows-1252."""
+"""Bytes that are control characters in Latin-1, and quotation marks, dashes and the euro sign in Windows-1252."""
 
 
 LARGEST = 2**28
@@ -28,11 +28,11 @@ LARGEST = 2**28
 
 
 class DecodedText(NamedTuple):
-    """Text with normal line breaks, and what the user has to know about how it was read."""
+    """Text with normal line breaks, and a note for the user on how it was read."""
 
     text: str
     note: str
-    """Empty for Unicode."""
+    """Note on the encoding; empty for Unicode."""
 
 
 def read_text(path: Path) -> DecodedText:

@@ -1,8 +1,8 @@
 """TextGrid files of Praat: the intervals of one tier.
 
-As Praat, the parser reads the numbers and quoted texts of a file and ignores the words around them, so the long and the short form are one
-(https://www.fon.hum.uva.nl/praat/manual/TextGrid_file_formats.html). praatio is not used: it drops the last interval of a short file that
-lacks a final line break, drops the sign of times, and fails at `1e-05`, which Praat writes.
+Like Praat, the parser reads the numbers and quoted texts of a file and ignores the words around them, so the long and the short form are
+one (https://www.fon.hum.uva.nl/praat/manual/TextGrid_file_formats.html). praatio is not used: it drops the last interval of a short file
+that lacks a final line break, drops the sign of times, and fails at `1e-05`, which Praat writes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cues as a file has them, before anything is removed from their texts."""
+"""Cues of a file, before anything is removed from their texts."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class ParsedCues(NamedTuple):
     skipped: tuple[str, ...] = ()
     """Place and problem of each cue that cannot be used."""
     words: bool = False
-    """Whether each cue is one word with its time."""
+    """True if each cue is one word with its time."""
     notes: tuple[str, ...] = ()
-    """How the file was read, where it could be read in several ways."""
+    """Notes on how the file was read, where it could be read in several ways."""
 
 
 def require_mostly_usable(skipped: list[str], total: int, name: str) -> list[str]:

@@ -36,7 +36,7 @@ class TimedTranscript(NamedTuple):
 
     utterances: tuple[TimedUtterance, ...]
     words: bool
-    """Whether they are single words."""
+    """True if the utterances are single words."""
     speaker: str | None
     """Name of the speaker, if labels give one."""
     notes: tuple[str, ...]
@@ -124,7 +124,8 @@ def refuse_several_speakers(speakers: list[str], name: str, place: str = "") -> 
 
 
 def _make_utterances(used: list[tuple[Cue, str]]) -> tuple[tuple[TimedUtterance, ...], int]:
-    """(utterances, number of those without a duration). Such a one lasts as long as its letters take, or until the next cue begins."""
+    """(utterances, number of those without a duration). An utterance without one lasts as long as its letters take, or until the next cue
+    begins."""
     found, instant = [], 0
     starts = [cue.start for cue, _ in used]
     for at, (cue, text) in enumerate(used):

@@ -13,9 +13,9 @@ from overtone.finetune.storage import strict_json
 EXPECTED = "expected [{start, end, text}, …] in seconds, or the JSON of Whisper, whisperX, whisper.cpp or a transformers pipeline"
 MILLISECONDS = 1000
 MOST_SECONDS_PER_LETTER = 2.0
-"""Of the usual cue; whole numbers that make it longer are milliseconds."""
+"""Maximum seconds per letter of the usual cue; whole numbers that make it longer are milliseconds."""
 LONGEST = 1e9
-"""Seconds or milliseconds; no recording is longer."""
+"""Largest time in seconds or milliseconds; no recording is longer."""
 
 
 def parse_json(content: str, name: str) -> ParsedCues:
@@ -56,7 +56,7 @@ def parse_json(content: str, name: str) -> ParsedCues:
 
 
 def _are_milliseconds(cues: list[Cue]) -> bool:
-    """Whether the times, read as seconds, are whole and far too long for the texts."""
+    """Return whether the times, read as seconds, are whole and far too long for the texts."""
     whole = all(cue.start.is_integer() and cue.end.is_integer() for cue in cues)
     return bool(cues) and whole and median((cue.end - cue.start) / len(cue.text) for cue in cues) > MOST_SECONDS_PER_LETTER
 
@@ -78,7 +78,7 @@ def parse_tsv(content: str, name: str) -> ParsedCues:
 
 
 def _find_problem(entry: Any) -> str:
-    """What is wrong with an entry, from its index on; empty if it can be used."""
+    """Return the problem of an entry, as a text that follows its index; empty if it can be used."""
     if not isinstance(entry, dict):
         return f": expected an object, found {type(entry).__name__}"
     if not isinstance(entry.get("text"), str):

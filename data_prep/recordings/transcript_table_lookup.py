@@ -1,4 +1,4 @@
-"""Tables that hold the texts of many recordings: which files in a folder are such tables, and which line belongs to a recording."""
+"""Finds the tables in a folder that hold the texts of many recordings, and the line of each recording."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TranscriptTables:
     matched: dict[Path, list[tuple[MetadataLine, str]]] = field(default_factory=dict)
     """Recording → (line, rule by which its name was found)."""
     recordings: RecordingNames | None = None
-    """Those under the folder."""
+    """Names of the recordings under the folder."""
 
     def match(self, recordings: RecordingNames) -> None:
         """Assign each line to the recordings under the folder that its name fits best; `find_lines` finds them then."""

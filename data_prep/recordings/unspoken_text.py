@@ -1,4 +1,4 @@
-"""What nobody speaks in the texts of recordings: one rule for subtitles, JSON, labels, plain texts and tables.
+"""Removes from the texts of recordings what nobody speaks, by one rule for subtitles, JSON, labels, plain texts and tables.
 
 Markup, entities, songs, sound tags, timestamps, dashes of dialogues, emoji and the names of speakers are left out of the text. Everything
 that is removed is counted with examples. Names of speakers are read: `StrippedText.speakers`.
@@ -33,7 +33,7 @@ FORMAT_TAG = re.compile(
     rf"</?(?:{FORMATTING})(?:[\s.][^<>]*)?/?>|<\d[\d:.,]*>|\{{\\[^{{}}]*\}}|\{{[YyFfSsCcPpHh]:[^{{}}]*\}}", re.IGNORECASE
 )
 BRACKET_FORMAT = re.compile(r"\[/?(?:i|b|u|s|color|font|size)(?:=[^\[\]]*)?\]|\{/?(?:i|b|u|s)\}", re.IGNORECASE)
-"""Formatting as in forums: `[i]…[/i]`, `{i}…{/i}`. It is such only in a text with an end tag."""
+"""Formatting as in forums: `[i]…[/i]`, `{i}…{/i}`. It counts as formatting only in a text with an end tag."""
 BREAK_MARK = re.compile(r"\\[Nnh]")
 """Breaks and special spaces of styled subtitles, which converters leave in SubRip, and of texts that a program escaped twice."""
 CREDIT = re.compile(
@@ -42,7 +42,7 @@ CREDIT = re.compile(
     r"|редактор субтитров|字幕\s?(?:by|提供|制作|製作)).*|.*\b(?:opensubtitles|amara\.org|addic7ed|subscene|podnapisi)\b.*",
     re.IGNORECASE | re.DOTALL,
 )
-"""`Subtitles by Anna`: who made them, at the beginning or the end of many files."""
+"""`Subtitles by Anna`: a credit, at the beginning or the end of many files."""
 MOST_WORDS_OF_CREDIT = 14
 WORD_TAG = re.compile(r"<(/?)([a-zA-Z][\w-]{0,30})/?>")
 """`<laugh>`, `<unk>`: a tag that is no formatting; it is read as `[laugh]`."""
@@ -51,7 +51,7 @@ NOTES = "♩♪♫♬🎵🎶¶"
 SUNG = re.compile(rf"[{NOTES}][^{NOTES}]*[{NOTES}]?|^\s*#\s[^#]*\s#\s*$")
 ARROWS = re.compile(r">>+[ \t]*")
 TURN = re.compile(r"\[SPEAKER_TURN\]")
-"""What whisper.cpp writes for a change of the speaker."""
+"""Mark that whisper.cpp writes for a change of the speaker."""
 LEADING_DASH = re.compile(r"\s*(?:[-−‐](?!\d)|[–—•])[-–—]*\s*(?=[\w\"'“«¿¡\[(（「{*♪>…])")
 INNER_DASH = re.compile(r"(?<=[.?!…\"”])\s+[-–—]\s*(?=[A-ZÀ-ÞА-ЯЁ¿¡\"“])")
 PICTURES = re.compile("[\U0001f000-\U0001faff\u2600-\u26ff\u2700-\u27bf\u2b00-\u2bff\ufe0f\u200d\u20e3\U000e0020-\U000e007f]+")
@@ -60,14 +60,14 @@ INNER_LABEL = re.compile(
     rf"(?<=[\da-zß-ÿа-яё)\"”][.?!…])\s+(?=[\[(]?(?i:{speaker_labels.GENERIC.pattern})[\])]?\s?:|\[[^\W\d_][^\[\]\n]{{0,38}}\]:|"
     r"[A-ZÀ-ÞА-ЯЁ][A-ZÀ-ÞА-ЯЁ'. ]{1,30}:\s)"
 )
-"""Where another speaker begins inside a line."""
+"""Label of another speaker inside a line."""
 LEADING_TIMES = re.compile(rf"(?:[\[(]\s*{sound_tags.TIME.pattern}\s*[\])]\s*)+")
 CLOCK = re.compile(r"(?:\d{1,2}:)?\d{1,2}:\d{2}(?:[.,]\d{1,3})?(?:\s*[-–:]?\s+|\t)(?=\S)")
 LEAST_CLOCKS, CLOCK_SHARE = 3, 0.5
 MASKED = re.compile(r"[^\W\d_]\*{2,}[^\W\d_]|(?<!\S)[^\W\d_]{1,3}\*{2,}(?![\w*])|(?<=\S )\*{3,}(?![\w*])")
 """`f***`, `what the ****`: a word that the text does not show."""
 HOLE = "\ue000"
-"""Where something was removed; no text contains it after `remove_invisible`, since it is replaced there."""
+"""Placeholder of removed text. No text contains it after `remove_invisible`, which replaces it."""
 HOLES = re.compile(rf" ?{HOLE}[ {HOLE}]*")
 BEFORE_PUNCTUATION = re.compile(rf"{HOLE}(?=[,.;:!?…、。，！？)\]])")
 
@@ -82,7 +82,7 @@ class StrippedText(NamedTuple):
     changes: int = 0
     """Marks of a change of the speaker, without a name."""
     is_incomplete: bool = False
-    """Whether a mark says that somebody spoke words that are not in the text."""
+    """True if a mark says that somebody spoke words that are not in the text."""
 
 
 class _Line(NamedTuple):
@@ -101,7 +101,7 @@ class _Line(NamedTuple):
 def read_spoken_texts(texts: Sequence[str], removed: RemovedText, by_line: bool = False) -> tuple[list[StrippedText], list[str]]:
     """(the spoken part of each text of a file, what was decided about ambiguous ones). `removed` counts what was left out.
 
-    `by_line`: whether each line of a text may be an utterance, so that names of speakers are counted against lines.
+    `by_line`: each line of a text may be an utterance, so names of speakers are counted per line.
     """
     read = [[_read_line(line, removed) for line in _split_lines(text, removed)] for text in texts]
     lines = [line for text in read for line in text]
@@ -252,7 +252,7 @@ def _join_lines(lines: list[StrippedText], dashes: int) -> StrippedText:
 
 
 def _describe_decisions(named: LabelDecision, clocked: int, kept: Counter[str]) -> list[str]:
-    """What stays in the texts although it looks like something that nobody speaks."""
+    """Return notes on words that stay in the texts although they look unspoken."""
     found = []
     if named.kept:
         more = ", …" * (len(named.kept) > 3)

@@ -1,21 +1,17 @@
 """Find and read the user's transcripts: files beside the recordings, tables of many recordings, and trees of texts.
 
-For `talk.wav`, the first of these files that exists is used:
-  talk.transcript.json (or talk.json)   [{"start": 0.4, "end": 3.1, "text": "…"}, …], approximate times in seconds; or the JSON of Whisper,
-                                        whisperX, whisper.cpp or a transformers pipeline
-  talk.srt, talk.vtt, talk.sbv          subtitles, also as talk.en.srt; rolling captions are read once
-  talk.ass, talk.ssa, talk.ttml, .dfxp  subtitles of other programs
-  talk.tsv                              Whisper's TSV output: start and end in milliseconds, text
-  talk.TextGrid                         intervals of Praat
-  talk.lab, talk.txt                    the text of a short recording: one clip; or a label track of Audacity or HTK
-  metadata.csv, metadata_val.csv        lines `talk|text`, `talk|text|normalised text` (the normalised text is used) or `talk|speaker|text`,
-                                        as in LJSpeech
-  any .csv, .tsv, .jsonl                with named columns for the file and its text (`named_column_tables`); Common Voice, AudioFolder
-  any .list, .trans.txt                 of GPT-SoVITS and LibriSpeech (`transcript_list_parsers`)
-  txt/SPEAKER/talk.txt                  in a tree beside that of the recordings, as in VCTK (`parallel_transcript_folders`)
-What nobody speaks is left out of every text, and counted (`unspoken_text`). A table is looked up in the folder of the recording, then in
-the folders above it up to the one that was given; and above a folder that is named `wavs`, `wav`, `clips` or `audio`. `recording_names` has
-the rules by which a name finds its recording, also that of a file (`talk.mp3.srt`).
+For `talk.wav`, the first of these files that exists is used: talk.transcript.json (or talk.json)   [{"start": 0.4, "end": 3.1, "text":
+"…"}, …], approximate times in seconds; or the JSON of Whisper, whisperX, whisper.cpp or a transformers pipeline talk.srt, talk.vtt,
+talk.sbv          subtitles, also as talk.en.srt; rolling captions are read once talk.ass, talk.ssa, talk.ttml, .dfxp  subtitles of other
+programs talk.tsv                              Whisper's TSV output: start and end in milliseconds, text talk.TextGrid intervals of Praat
+talk.lab, talk.txt                    the text of a short recording: one clip; or a label track of Audacity or HTK metadata.csv,
+metadata_val.csv        lines `talk|text`, `talk|text|normalised text` (the normalised text is used) or `talk|speaker|text`, as in LJSpeech
+any .csv, .tsv, .jsonl                with named columns for the file and its text (`named_column_tables`); Common Voice, AudioFolder any
+.list, .trans.txt                 of GPT-SoVITS and LibriSpeech (`transcript_list_parsers`) txt/SPEAKER/talk.txt in a tree beside that of
+the recordings, as in VCTK (`parallel_transcript_folders`) Unspoken text is left out of every transcript, and counted (`unspoken_text`). A
+table is looked up in the folder of the recording, then in the folders above it up to the one that was given; and above a folder that is
+named `wavs`, `wav`, `clips` or `audio`. `recording_names` has the rules by which names, also of files (`talk.mp3.srt`), are matched to
+recordings.
 """
 
 from __future__ import annotations
@@ -77,7 +73,7 @@ IN_A_LANGUAGE = re.compile(r"(.+?)\.((?:[a-z]{2,3}|[A-Z]{2})(?:[-_][A-Za-z0-9]+)
 ORIGINAL = "-orig"
 """End of the language tag of YouTube's captions in the language of the recording."""
 DESCRIPTION = ".info.json"
-"""What yt-dlp writes about a recording beside it."""
+"""Extension of the description that yt-dlp writes beside a recording."""
 ABOVE = ("wavs", "wav", "clips", "audio")
 """Folders whose tables are in the parent folder: those of LJSpeech, Piper and Common Voice."""
 DOCUMENT = re.compile(r"\s*(?:\{\\rtf|<\?xml|<!doctype|<html|<head|<body|%PDF-|\{\s*\"|\[\s*\{)", re.IGNORECASE)
@@ -97,9 +93,9 @@ class UserTranscript(BaseModel):
     language: str | None = None
     """Language or locale as a table names it, for example `de` or `pt-BR`."""
     words: bool = False
-    """Whether the utterances are single words, whose ends are no better places to cut than other pauses."""
+    """True if the utterances are single words, whose ends are no better places to cut than other pauses."""
     note: str = ""
-    """Which parts of the file are ignored."""
+    """Note on the parts of the file that are ignored."""
 
     def list_texts(self) -> list[str]:
         """The texts of the utterances, or the one text."""
@@ -128,18 +124,18 @@ class FoundTranscripts:
     near_misses: list[Path]
     """Files that look like transcripts of recordings without one."""
     removed: dict[str, RemovedKind]
-    """What was left out of the texts because nobody speaks it."""
+    """Text that was removed because nobody speaks it."""
 
 
 @dataclass(frozen=True)
 class _WholeText:
-    """The text of a whole recording, as its file has it."""
+    """The unchanged text of a whole recording."""
 
     place: str
     """File, or file and line."""
     text: str
     table: Path | None = None
-    """The table with its line; None: a file of its own. What is repeated in a table, or in all files, may be a label."""
+    """The table with its line; None: a file of its own. A beginning that is repeated in a table, or in all files, may be a label."""
     speaker: str | None = None
     language: str | None = None
     note: str = ""
@@ -169,7 +165,7 @@ class _Folder:
         return lines[:1] + [line for line in lines[1:] if line.text != lines[0].text]
 
     def is_exact(self, recording: Path, line: MetadataLine) -> bool:
-        """Whether a line of a table names a recording as its file is named."""
+        """Return whether a line of a table names a recording as its file is named."""
         return any(one is line and rule in TRIVIAL for tables in self.tables for one, rule in tables.matched.get(recording, ()))
 
     def list_without_own(self) -> list[Path]:
@@ -233,7 +229,7 @@ def _scan_folder(folder: Path, recordings: list[Path], root: Path | None, known:
         if path.suffix.lower() in NEAR_MISSES:
             near.append(path)
         elif path.name == ORIGIN and not names.find(path.stem):
-            continue  # of a dataset whose rows were written here
+            continue  # a dataset whose rows were written here
         elif (suffix := _find_suffix(path)) and (
             (matches := _find_named_recordings(path, suffix, names)) or not named_column_tables.is_column_table(path)
         ):

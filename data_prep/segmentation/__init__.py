@@ -1,1 +1,1 @@
-"""Voice activity detection, and where a recording is cut into clips."""
+"""Voice activity detection, and segmentation of recordings into clips."""

@@ -1,4 +1,4 @@
-"""Who speaks on which channel of a recording whose channels have sounds of their own, by speech detection on each of them.
+"""Finds who speaks on which channel of a recording whose channels have sounds of their own, by speech detection on each.
 
 `channel_selection` finds such channels by their levels. A channel whose own sound is speech has a person of its own; two of them are two
 people, and their mean would be one voice made of two. A channel whose own sound is not speech has noise.
@@ -70,8 +70,8 @@ def examine_channels(track: Track, load: LoadChannel, find_speech: FindSpeech) -
 
 
 def settle_channels(track: Track, load: LoadChannel, find_speech: FindSpeech) -> tuple[Track, str]:
-    """(track, problem): of a track with channels `apart`, the one to use, or that two people are on two channels. The problem is empty if
-    there is none."""
+    """Return (track, problem) for a track with channels `apart`: the track to use, and the problem if two people are on two channels, else
+    an empty text."""
     count = len(track.weights)
     if not track.apart or count > MOST_CHANNELS:
         return track, ""
@@ -95,7 +95,7 @@ def settle_channels(track: Track, load: LoadChannel, find_speech: FindSpeech) ->
 
 
 def repeats_others(found: ChannelSpeech, index: int) -> bool:
-    """Whether a channel after the first has speech, and none of its own."""
+    """Return whether a channel after the first has speech, and none of its own."""
     return index > 0 and bool(found.speech[:, index].any()) and measure_own_speech(found, index) < OWN_SECONDS
 
 

@@ -36,7 +36,7 @@ WRONG_CLIP_PENALTY = 1e5
 SENTENCE_BONUS, CLAUSE_BONUS, UTTERANCE_BONUS = 0.5, 0.2, 10.0
 SENTENCE_ENDS, CLAUSE_ENDS = tuple(".?!。？！…؟۔।॥።։"), tuple(",;:，；：、،؛")
 CLOSING_MARKS = "\"'”’»)]」』）】 "
-"""What may follow the mark at the end of a sentence."""
+"""Characters that may follow the mark at the end of a sentence."""
 
 
 class WhisperScores(BaseModel):
@@ -138,14 +138,14 @@ def choose_pieces(
     """
     edges = [_choose_edge(cut, audio) for cut in cuts]
     broken = _find_broken_sentences(cuts, units, lengths, bonus)
-    penalty = _rate_duration(lengths.longest, lengths)  # so a sentence as long as a clip may be is better whole
+    penalty = _rate_duration(lengths.longest, lengths)  # so a sentence of the maximum clip length is better whole
     best: list[tuple[float, int]] = [(0.0, 0)]
     for right in range(1, len(cuts)):
         costs = []
         for left in range(right - 1, -1, -1):
             seconds = Region(edges[left].start, edges[right].stop).seconds
             if seconds > 2 * lengths.longest and left < right - 1:
-                break  # it would be rejected, and so would all longer ones
+                break  # this piece would be rejected, and so would all longer ones
             cost = best[left][0] + _compute_cost(cuts[left : right + 1], seconds, units, lengths, bonus) + penalty * broken[right]
             crossed = bisect_left(voice_changes, edges[right].stop) - bisect_right(voice_changes, edges[left].start)
             costs.append((cost + WRONG_CLIP_PENALTY * max(0, crossed), left))
@@ -197,8 +197,8 @@ def _drop_out_of_order(cuts: list[CutPoint]) -> list[CutPoint]:
 
 
 def _find_broken_sentences(cuts: list[CutPoint], units: list[TextUnit], lengths: Lengths, bonus: Callable[[TextUnit], float]) -> list[bool]:
-    """For each cut, whether it is inside a sentence that is short enough for a clip. What begins after a long pause or failed text counts
-    as a sentence too, since no good clip reaches over these; text without a mark at its end does not."""
+    """For each cut, whether it is inside a sentence that is short enough for a clip. Text after a long pause or failed text counts as a
+    sentence too, since no good clip reaches over these; text without a mark at its end does not."""
     marked = {index for index, unit in enumerate(units, start=1) if bonus(unit) >= SENTENCE_BONUS}
     failed = [index for index, unit in enumerate(units) if unit.error is not None]
     paused = (cut.unit for cut in cuts if cut.gap.seconds > LONG_PAUSE_SECONDS)
@@ -232,7 +232,7 @@ def _compute_cost(
 
 
 def _rate_duration(seconds: float, lengths: Lengths) -> float:
-    """Cost of the duration of a clip: 0 at the target, 1 at twice as much."""
+    """Return the cost of the duration of a clip: 0 at the target, 1 at twice the target."""
     return ((seconds - lengths.target) / lengths.target) ** 2
 
 
@@ -246,7 +246,7 @@ def _trace_path(best: list[tuple[float, int]]) -> list[tuple[int, int]]:
 
 
 class _Edge(NamedTuple):
-    """Where the clip before a cut ends, and where the one after it starts."""
+    """End of the clip before a cut, and start of the clip after it."""
 
     stop: int
     start: int
@@ -254,7 +254,7 @@ class _Edge(NamedTuple):
 
 def _choose_edge(cut: CutPoint, audio: Audio) -> _Edge:
     """The end where the sound has faded into the pause: a model also learns the silence after it, and then generates it. Otherwise the end
-    is at the quietest 10 ms of the second half of the tail, and the start at those of the second half of the lead. Neither is past the
+    is at the quietest 10 ms of the second half of the tail, and the start at those of the second half of the lead. Neither lies beyond the
     middle of the pause."""
     gap, lead = cut.gap, int(LEAD_SECONDS * MASTER_RATE)
     earliest = gap.middle if gap.start else gap.start

@@ -57,14 +57,14 @@ def _list_pauses(regions: list[Region], length: int) -> list[Region]:
 
 
 def _choose_edge(start: int, target: int, pauses: list[Region], free: list[Region]) -> int | None:
-    """Where the part from `start` ends, preferably in one of the `free` pauses; None: nowhere before the recording does."""
+    """Return the position at which the part from `start` ends, preferably in one of the `free` pauses; None: it ends with the recording."""
     earliest, latest = start + target // 2, start + target * 3 // 2
     pause = _choose_pause(free, earliest, latest) or _choose_pause(pauses, earliest, latest) or _find_pause_after(pauses, latest)
     return None if pause is None else pause.middle - pause.middle % STEP
 
 
 def is_divided(length: int, seconds: float) -> bool:
-    """Whether a recording of `length` samples is divided into parts of about `seconds`."""
+    """Return whether a recording of `length` samples is divided into parts of about `seconds`."""
     return length > UNDIVIDED * seconds * MASTER_RATE
 
 
@@ -89,7 +89,7 @@ def _find_pause_after(pauses: list[Region], latest: int) -> Region | None:
 
 
 def _is_covered(pause: Region, utterances: list[Region]) -> bool:
-    """Whether the middle of the pause is inside one of the `utterances`, sorted by start; they may overlap their neighbours."""
+    """Return whether the middle of the pause is inside one of the `utterances`, sorted by start; they may overlap their neighbours."""
     after = bisect_left(utterances, pause.middle, key=lambda one: one.start)
     return any(one.stop > pause.middle for one in utterances[max(0, after - OVERLAPPING) : after])
 

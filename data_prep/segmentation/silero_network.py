@@ -27,14 +27,14 @@ TOLERANCE = 1e-4
 """Largest accepted difference of a probability between the two forms; 1.2e-6 is measured on two minutes of speech with silero-vad 6.2.3."""
 CHECKED_FRAMES = 32
 PREFIX = "_model."
-"""Of the weights for 16 kHz; those for 8 kHz have another."""
+"""Prefix of the weights for 16 kHz; those for 8 kHz have another."""
 
 
 class SileroNetwork(nn.Module):
     """Speech probability of each frame. Layers: a Fourier transform as a convolution, four convolutions, an LSTM, a linear output."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
-        """`weights`: of the wheel's TorchScript model. Raises KeyError or RuntimeError if they have other names or shapes."""
+        """`weights`: those of the wheel's TorchScript model. Raises KeyError or RuntimeError if they have other names or shapes."""
         super().__init__()
         self.basis = nn.Buffer(weights["stft.forward_basis_buffer"])  # [2 · (SPECTRUM / 2 + 1), 1, SPECTRUM]
         channels = [SPECTRUM // 2 + 1, 128, 64, 64, STATE]
@@ -73,7 +73,7 @@ def compute_probabilities(network: SileroNetwork, samples: Tensor, report: Calla
 
 
 class ProbabilityScan:
-    """The speech probabilities of a recording whose samples arrive bit by bit: block after block, as if all of them had been there."""
+    """The speech probabilities of a recording whose samples arrive gradually, computed block by block with the same result as at once."""
 
     def __init__(self, network: SileroNetwork) -> None:
         self._network = network
@@ -84,8 +84,8 @@ class ProbabilityScan:
 
     @torch.inference_mode()
     def advance(self, samples: Tensor, is_complete: bool) -> bool:
-        """Compute the next block of `samples` [n], all that there are so far; False if it is not there in full. `is_complete`: there
-        will be no more, so the last block may be shorter, and its last frame is padded with zeros."""
+        """Compute the next block of `samples` [n], all samples received so far; returns False if the block is incomplete. `is_complete`:
+        there will be no more, so the last block may be shorter, and its last frame is padded with zeros."""
         start = self.frames * FRAME
         if start >= len(samples) or (start + BLOCK * FRAME > len(samples) and not is_complete):
             return False
@@ -95,7 +95,7 @@ class ProbabilityScan:
         return True
 
     def get_probabilities(self) -> Tensor:
-        """[frames] so far."""
+        """Return the probabilities [frames] so far."""
         self._found = [torch.cat(self._found)]
         return self._found[0]
 

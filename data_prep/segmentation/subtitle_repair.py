@@ -32,25 +32,27 @@ RATES = np.round(np.arange(-0.045, 0.0451, 0.0025), 4)
 """Clocks that are compared, as a change of the rate; 25 frames per second read as 24 are 0.0417. What is between them blurs a window by
 less than 0.05 s, and is measured afterwards from the offsets of the windows."""
 CLEAR_SHARE = 0.6
-"""Share of windows with an anchor that decides for the recording's own clock without comparing others."""
+"""Share of windows with an anchor from which the recording's own clock is used without comparing others."""
 RATE_WINDOWS = 24
 """Windows that decide between clocks."""
 PEAK, PEAK_MARGIN = 0.55, 0.15
 """Correlation of an anchor, and by how much every other offset more than a second away is lower."""
 NEAR_SECONDS, NEAR_DRIFT = 0.35, 0.002
-"""How far the offset of an anchor may be from that of the anchor before it in a segment, and per second between them."""
+"""Maximum distance in seconds between the offset of an anchor and that of the anchor before it in a segment, and its increase per second
+between them."""
 HIT_SECONDS = (0.08, 0.25)
-"""How near to a start of speech a cue starts that fits: three times the median error in its segment, within these."""
+"""Maximum distance in seconds between a fitting cue and a start of speech: three times the median error in its segment, within these
+limits."""
 EXACT_SHARE = 0.75
-"""Share of cues that end where speech ends, from which on this is expected of all."""
+"""Share of cues that end where speech ends, from which all have to."""
 MISS = -1.5
-"""What a cue that does not fit counts at a break, where one that fits counts 1: chance makes three in ten fit."""
+"""Score at a break of a cue that does not fit; one that fits has 1. By chance three in ten fit."""
 OVERLAP = MASTER_RATE // 5
 """Samples by which a cue may begin before the end of the segment before its own."""
 OTHER_END_CUES = 8
-"""Cues that are left out at one end of a transcript that otherwise fits, from which on they are not just inexact."""
+"""Number of cues left out at one end of a transcript that otherwise fits, from which they are not just inexact."""
 UNSURE_CUES = 2
-"""Cues beside others that are left out which are left out although they fit: they may do so by chance, or the break is inside of one."""
+"""Number of fitting cues that are left out next to others left out: they may fit by chance, or the break is inside one."""
 
 
 class TimingSegment(BaseModel):
@@ -59,13 +61,13 @@ class TimingSegment(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     start: float
-    """Seconds in the recording, of the first cue."""
+    """Time of the first cue in the recording, in seconds."""
     stop: float
     cues: int
     offset: float
     """Seconds by which the first cue was late (negative: early)."""
     drift_ppm: float
-    """How much faster the clock of the transcript runs, in millionths."""
+    """Excess speed of the transcript's clock, in millionths."""
 
 
 class TimingRepair(BaseModel):
@@ -80,7 +82,7 @@ class TimingRepair(BaseModel):
     unproven: list[Region] = []
     """Speech between segments, and beside cues that are left out; no clip with it is to be trusted."""
     has_other_ends: bool = False
-    """Whether the first or last cues clearly do not fit the segment that all others fit."""
+    """True if the first or last cues clearly do not fit the segment that all others fit."""
 
 
 class _Anchor(NamedTuple):
@@ -90,12 +92,12 @@ class _Anchor(NamedTuple):
     time: float
     """Seconds of the middle of the window, by the transcript."""
     place: float
-    """The same in the recording."""
+    """Seconds of that middle in the recording."""
     correlation: float
 
 
 class _Line(NamedTuple):
-    """Place in the recording of each time of the transcript, for the cues of a segment that anchors cover."""
+    """Maps times of the transcript to the recording, for the cues of a segment that anchors cover."""
 
     rate: float
     shift: float
@@ -133,7 +135,7 @@ def repair_times(units: Sequence[TextUnit], regions: Sequence[Region]) -> Timing
 
 
 def describe_repair(repair: TimingRepair) -> str:
-    """What was repaired, with numbers."""
+    """Return a description of the repair, with numbers."""
     parts = [
         f"from {segment.start:.1f} s on {abs(segment.offset):.2f} s {'late' if segment.offset > 0 else 'early'}, its clock "
         f"{abs(segment.drift_ppm):.0f} ppm {'fast' if segment.drift_ppm > 0 else 'slow'} ({segment.cues} cues)"

@@ -1,4 +1,4 @@
-"""Whether the times of a transcript belong to its recording: cues begin where speech begins, or all of them at one constant offset.
+"""Checks whether the times of a transcript belong to its recording: cues begin where speech begins, or all of them at one constant offset.
 
 Needs no model of any language: it correlates two trains of impulses, the starts of the cues and the starts of speech after pauses. Texts of
 another recording correlate at no offset; a file that is late correlates at its delay.
@@ -30,7 +30,7 @@ FARTHEST_SECONDS = 10.0
 EXACT_SECONDS = 0.3
 """Offsets that need no repair: they select the same pauses."""
 LEAST_CUES = 5
-"""Of four cues, one wrong transcript in ten would be trusted even if one right one in ten were not."""
+"""Minimum cues that are checked: with four, one wrong transcript in ten would pass even if one right transcript in ten failed."""
 FEW_CUES = 12
 """A transcript with fewer cues has to fit better, and a delay of it is not measured."""
 BLOCK_CUES = 24
@@ -41,15 +41,15 @@ also with times wrong by ± 0.25 s or without gaps between cues, correlate by 0.
 or more, those of other recordings by 0.33 or less. On the other half one in fifty of the latter is trusted; with times wrong by ± 0.5 s one
 right file in ten is not."""
 FEW_CORRELATION = 0.6
-"""What fewer than twelve cues need instead of `GOOD_CORRELATION`. Chosen on 300 recordings of the same half: of transcripts of other
-recordings 1.7 % (five cues), 2.0 % (six) or 0.7 % (eight) are trusted; right ones, also without gaps between cues, in all but 1 %, with
-times wrong by ± 0.25 s in all but 7 % (five cues), 5 % (six) or 2 % (eight)."""
+"""Minimum correlation of fewer than twelve cues, instead of `GOOD_CORRELATION`. Chosen on 300 recordings of the same half: of transcripts
+of other recordings 1.7 % (five cues), 2.0 % (six) or 0.7 % (eight) are trusted; right ones, also without gaps between cues, in all but 1 %,
+with times wrong by ± 0.25 s in all but 7 % (five cues), 5 % (six) or 2 % (eight)."""
 LEAST_SPOKEN = 0.2
 """Share of a cue's time in which somebody has to speak."""
 LEAST_COMPARED = MASTER_RATE // 10
 """Samples around the middle of a cue that count as its time at least: one without a duration counts as spoken if it is within speech."""
 CLEAR_MARGIN = 0.15
-"""By how much the correlation at an offset has to exceed that without one to be a delay."""
+"""Minimum margin by which the correlation at an offset exceeds that without one for it to be a delay."""
 
 
 class TranscriptTiming(NamedTuple):
@@ -61,9 +61,9 @@ class TranscriptTiming(NamedTuple):
     offset: float
     """Seconds by which the cues are late (negative: early)."""
     correlation: float
-    """At the best offset, −1 to 1."""
+    """Correlation at the best offset, −1 to 1."""
     deviations: float
-    """How far this is above the mean over other offsets, in their standard deviations."""
+    """Distance of the correlation from the mean over other offsets, in their standard deviations."""
 
     @property
     def least_correlation(self) -> float:
@@ -102,7 +102,7 @@ def check_timing(units: list[TextUnit], regions: list[Region]) -> list[Transcrip
 
 
 def find_unspoken(units: list[TextUnit], regions: list[Region]) -> list[TextUnit]:
-    """The cues in whose time nobody speaks. `regions`: speech, in order. Only for cues whose times fit the speech."""
+    """The cues in whose time nobody speaks. `regions`: speech, in order. Use it only for cues whose times fit the speech."""
     return [unit for unit in units if _measure_spoken_share(unit, regions) < LEAST_SPOKEN]
 
 
@@ -139,7 +139,7 @@ def _correlate_starts(units: list[TextUnit], regions: list[Region]) -> NDArray[n
     cues = make_train([unit.start / MASTER_RATE for unit in units], begin, end)
     reach, size = round(FARTHEST_SECONDS * FRAMES_PER_SECOND), len(cues)
     inner = slice(reach, size - reach)
-    shifts = range(-reach, reach + 1)  # one after the other: all of them together would take 70 MB per minute
+    shifts = range(-reach, reach + 1)  # one offset after the other: all of them together would take 70 MB per minute
     return np.array([_correlate(cues[inner], speech[reach + shift : size - reach + shift]) for shift in shifts])
 
 

@@ -29,7 +29,8 @@ MOST_REGIONS = 500
 """Regions considered for one window; 28 s contain fewer, even of the shortest."""
 WINDOW_AIR_SECONDS = 0.15
 MIN_SILENCE_MS, MIN_SPEECH_MS, PAD_MS = 150, 100, 30
-"""Measured: 30 ms of padding loses 0.1 % of true speech; 150 ms of minimum silence leaves a gap of at least 90 ms."""
+"""Minimum silence, minimum speech and padding in milliseconds. Measured: 30 ms of padding loses 0.1 % of true speech; 150 ms of minimum
+silence leaves a gap of at least 90 ms."""
 
 
 class Region(NamedTuple):
@@ -97,7 +98,7 @@ def find_speech(
 
 
 class SpeechScan:
-    """Speech detection in a recording whose samples at 16 kHz arrive bit by bit; its regions are those of the whole recording."""
+    """Speech detection in a recording whose samples at 16 kHz arrive gradually; its regions are those of the whole recording."""
 
     def __init__(self, network: SileroNetwork) -> None:
         from overtone.data_prep.segmentation import silero_network
@@ -106,7 +107,8 @@ class SpeechScan:
         self._probabilities = silero_network.ProbabilityScan(network)
 
     def advance(self, samples: Samples, is_complete: bool, report: Callable[[int], None] = lambda _done: None) -> bool:
-        """Process `samples` [n], all that there are so far, in whole blocks, to the end if they are complete. Whether there was a block."""
+        """Process `samples` [n], all samples received so far, in whole blocks, or to the end if they are complete; returns whether a block
+        was processed."""
         import torch
 
         before = self._probabilities.frames
@@ -117,9 +119,9 @@ class SpeechScan:
         return self._probabilities.frames > before
 
     def find_regions(self, start: int, length: int, samples: int | None = None) -> list[Region]:
-        """Regions from `start` on, which is 0 or in the middle of a pause, on the border of two frames; of a recording of `length` samples
-        at `MASTER_RATE`. `samples`: those at 16 kHz if all were processed; None: there may be more, so the last region is omitted, which
-        may be longer with them."""
+        """Return the regions from `start` on, which is 0 or in the middle of a pause, on the border of two frames, of a recording of
+        `length` samples at `MASTER_RATE`. `samples`: those at 16 kHz if all were processed; None: there may be more, so the last region is
+        omitted, which may be longer with them."""
         import torch
 
         first = convert_position(start, MASTER_RATE, SPEECH_RATE) // self._frame
@@ -149,7 +151,7 @@ def _find_regions(samples: Any, model: Any, length: int) -> list[Region]:
 
 @contextlib.contextmanager
 def _use_one_thread() -> Iterator[None]:
-    """For so small a network more threads only wait for each other, a hundred times longer on a busy machine."""
+    """Use one thread: with so small a network more threads only wait for each other, a hundred times longer on a busy machine."""
     import torch
 
     with restore_thread_count():
@@ -165,7 +167,7 @@ class _ReplayedProbabilities:
         self._probabilities = probabilities
 
     def reset_states(self) -> None:
-        """Called before the first frame."""
+        """Do nothing; silero-vad calls this before the first frame."""
         self._next = iter(self._probabilities)
 
     def __call__(self, _frame: Any, _rate: int) -> Any:

@@ -1,1 +1,1 @@
-"""Voices: speaker encoders that need no base model, vectors of short windows of a recording, and which of them are one person."""
+"""Voices: speaker encoders that need no base model, vectors of short windows of a recording, and their grouping by person."""

@@ -34,7 +34,7 @@ def find_installed_encoder() -> ResemblyzerEncoder | None:
 
 
 def has_xvector_head(option: str, name: str) -> bool:
-    """Whether the model's config names an architecture with an x-vector head. Raises `UserError` if the model is not found."""
+    """Return whether the model's config names an architecture with an x-vector head. Raises `UserError` if the model is not found."""
     folder = resolve_model(option, name, [CONFIG])
     if not (folder / CONFIG).is_file():
         return False

@@ -30,16 +30,17 @@ INSTALL = "pip install --no-deps resemblyzer==0.1.4"
 """The command that installs the weights. Without `--no-deps`, pip would compile webrtcvad, which only the package's own code needs."""
 WEIGHTS = "resemblyzer/pretrained.pt"
 SIZE, LAYERS, BANDS = 256, 3, 40
-"""Of the vector and the LSTM's state; of the LSTM; of the mel spectrogram."""
+"""Size of the vector and the LSTM's state; layers of the LSTM; bands of the mel spectrogram."""
 FRAME, HOP = SPEECH_RATE * 25 // 1000, SPEECH_RATE * 10 // 1000
 WINDOW = 160
 """Frames of a window: 1.6 s."""
 WINDOW_STEP = round(SPEECH_RATE / 1.3 / HOP)
 """Frames between two windows: 1.3 windows per second."""
 LEAST_COVERAGE = 0.75
-"""The last window is dropped if the clip covers less of it."""
+"""Minimum share of the last window that the clip must cover; otherwise that window is dropped."""
 LEAST_RMS = 10 ** (-30 / 20)
-"""Quieter clips are amplified to this level; the spectrogram is not logarithmic, so the encoder depends on the volume."""
+"""Minimum RMS of a clip. Quieter ones are amplified to this level; the spectrogram is not logarithmic, so the encoder depends on the
+volume."""
 PAUSE_FRAMES = 10
 """Longest silence that is kept, in frames of 20 ms: a window of silence has a vector of no speaker."""
 SHORTEST_SECONDS = 0.6

@@ -1,4 +1,4 @@
-"""Where the voice changes in a recording, and which voices a clip holds."""
+"""Finds where the voice changes in a recording, and which voices a clip holds."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def find_voice_changes(windows: VoiceWindows, regions: Sequence[Region], most_vo
 
 
 def label_windows(recordings: Mapping[str, VoiceWindows], count: VoiceCount | None = None) -> dict[str, NDArray[np.int64]]:
-    """Name of a recording → [n] voice of each of its windows; voices are numbered over all recordings, 0 speaks longest. `count`: of the
-    voices, if it is known."""
+    """Name of a recording → [n] voice of each of its windows; voices are numbered over all recordings, 0 speaks longest. `count`: the
+    number of voices, if it is known."""
     filled = {name: windows for name, windows in recordings.items() if len(windows.spans)}
     if filled:
         vectors = np.concatenate([windows.vectors for windows in filled.values()])

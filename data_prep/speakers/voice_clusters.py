@@ -1,4 +1,4 @@
-"""How many voices a set of windows holds, and which window holds which.
+"""Groups a set of windows by voice, and finds how many voices there are.
 
 The windows are divided in two as long as the two halves are two voices; the order and the number of windows decide nothing else, so the
 result is deterministic.
@@ -22,7 +22,7 @@ MOST_SIMILAR = 0.85
 """Mean cosine between two voices, as a multiple of that within them. Measured on the same windows: halves of one voice have at least 0.88,
 the two voices at most 0.62."""
 FEWEST_WINDOWS = 6
-"""Of a voice: fewer windows are too few to tell a voice from a cough."""
+"""Minimum windows of a voice: with fewer, it could be a cough."""
 LEAST_SECONDS = 1.4
 """Shorter windows decide nothing about the voices and get the most similar one: vectors of single words resemble each other more than
 those of their speaker. With windows from 1.0 s on, the Italian voice was two or three in 4 of 8 conversations with the English one: the
@@ -36,7 +36,7 @@ Vectors = NDArray[np.float32]
 
 
 class VoiceCount(NamedTuple):
-    """How many voices there may be."""
+    """Limits on the number of voices."""
 
     least: int = 1
     most: int = MOST_VOICES
@@ -48,7 +48,7 @@ class _Split(NamedTuple):
     is_two_voices: bool
     separation: float
     halves: NDArray[np.bool_]
-    """[n] which half each window is in."""
+    """[n] half that each window is in."""
 
 
 def find_voices(
@@ -57,7 +57,7 @@ def find_voices(
     """[n] number of the voice of each window; voice 0 speaks longest.
 
     `vectors`: [n, H], of length 1; `lengths`: [n] seconds of each window; `new_speech`: [n] of them in no earlier window (None: all).
-    `count`: of the voices, if it is known; fewer than its least are found only if the windows do not suffice.
+    `count`: the number of voices, if it is known; fewer than its least are found only if the windows do not suffice.
     """
     fitted = vectors[lengths >= LEAST_SECONDS]
     if len(fitted) < 2 * FEWEST_WINDOWS:
@@ -71,7 +71,7 @@ def find_voices(
 
 
 def smooth_labels(labels: NDArray[np.int64], together: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The labels, with a window that differs from both of its neighbours in the same speech taking theirs.
+    """The labels, where a window that differs from both neighbours in the same speech takes their label.
 
     `together`: [n - 1], whether a window and the next one are in the same stretch of speech.
     """
@@ -97,7 +97,8 @@ def _divide(vectors: NDArray[np.float64], count: VoiceCount) -> list[NDArray[np.
 
 
 def _join(groups: list[NDArray[np.float64]], least: int) -> list[NDArray[np.float64]]:
-    """The groups, with those joined that are one voice: a division can separate windows of one voice together with those of others."""
+    """Return the groups after joining those that are one voice: a division can separate windows of one voice together with those of
+    others."""
     while len(groups) > least:
         pairs = itertools.combinations(range(len(groups)), 2)
         similar = [(separation, one, other) for one, other in pairs if (separation := _measure_one_voice(groups[one], groups[other])) > 0]
@@ -109,7 +110,7 @@ def _join(groups: list[NDArray[np.float64]], least: int) -> list[NDArray[np.floa
 
 
 def _measure_one_voice(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    """Ashman's D between two groups if they are one voice; 0 if they are two."""
+    """Return Ashman's D between two groups if they are one voice; 0 if they are two."""
     separation, similarity = measure_separation(one, other)
     return 0.0 if _are_two_voices(separation, similarity) else separation
 

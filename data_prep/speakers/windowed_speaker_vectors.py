@@ -1,4 +1,4 @@
-"""Speaker vectors of short windows of a recording: what shows where the voice changes, which a vector of a whole clip does not."""
+"""Speaker vectors of short windows of a recording, which show where the voice changes; a vector of a whole clip does not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from overtone.data_prep.segmentation.vad import Region
 from overtone.finetune.errors import UserError
 
 WINDOW_SECONDS = 1.6
-"""Of one vector: the length that GE2E encoders are trained on. Shorter speech between two pauses is one shorter window."""
+"""Duration of the window of one vector: the length that GE2E encoders are trained on. Shorter speech between two pauses is one shorter
+window."""
 HOP_SECONDS = 0.75
 
 
@@ -106,6 +107,6 @@ def list_windows(region: Region) -> list[tuple[int, int]]:
 def _convert_rate(samples: Samples, rate: int, wanted: int) -> Samples:
     if rate == wanted:
         return samples
-    import soxr  # of the extra `speech`; `overtone export-dataset` imports this module without it
+    import soxr  # part of the extra `speech`; `overtone export-dataset` imports this module without it
 
     return np.asarray(soxr.resample(samples, rate, wanted, quality="VHQ"), np.float32)

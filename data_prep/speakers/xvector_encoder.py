@@ -80,7 +80,7 @@ def open_xvector_encoder(option: str, name: str) -> XVectorEncoder:
 
 
 def load_speaker_model(folder: Path) -> tuple[Any, Any]:
-    """(feature extractor, model with an x-vector head) from a folder. Raises `UserError`, and the errors of transformers."""
+    """(feature extractor, model with an x-vector head) from a folder. Raises `UserError` and the errors of transformers."""
     from transformers import AutoConfig, AutoFeatureExtractor, AutoModelForAudioXVector
     from transformers.models.auto.modeling_auto import MODEL_FOR_AUDIO_XVECTOR_MAPPING, MODEL_FOR_AUDIO_XVECTOR_MAPPING_NAMES
 

@@ -1,6 +1,6 @@
 """The demo Whisper of the data package (`whisper-demo-en`): works offline, and knows only the demo's grammar.
 
-It transcribes any English with words of that grammar, so it is used only if requested by name, its rows are marked, and its
+It transcribes any English speech with words of that grammar, so it is used only if requested by name, its rows are marked, and its
 low-confidence texts are rejected earlier than those of a regular Whisper. `workshop/demo_models` trains it.
 """
 
@@ -20,9 +20,9 @@ from overtone.finetune.storage import demo_models, files, input_files
 
 NAME = "whisper-demo-en"
 WEIGHTS, ABOUT = "weights.safetensors", "about.json"
-"""Files in its archive, next to the model card. fp16; the rows of unused tokens are identical and compress well."""
+"""Files in its archive, next to the model card. The weights are fp16; the rows of unused tokens are identical and compress well."""
 ORIGIN = "a small recognizer that we trained on the voices of the demo"
-"""What a reader of its word error rates must know: a recognizer of other training has higher ones (workshop/lab_book/demos.md)."""
+"""Caveat about its word error rates: a recognizer with other training has higher ones (workshop/lab_book/demos.md)."""
 RETRY_BELOW = -0.05
 """Mean log-probability below which the evaluation of speech transcribes a clip again: about one in four clips of the demo's trained voice,
 and one in forty of its recordings. Chosen by the WER of 120 sentences that the demo does not report (workshop/lab_book/demos.md)."""
@@ -36,7 +36,7 @@ class DemoWhisperDescription(BaseModel):
     dims: dict[str, int]
     """Model dimensions of openai-whisper."""
     scope: str
-    """Text for users: what the model can do and what it is not for."""
+    """Text for users on what the model can do and what it is not for."""
     least_sure: float
     """Mean log-probability below which a text is probably hallucinated."""
     longest_window: float
@@ -46,7 +46,7 @@ class DemoWhisperDescription(BaseModel):
 
 
 def is_demo_name(name: str) -> bool:
-    """Whether the `--whisper` name selects this model."""
+    """Return whether the `--whisper` name selects this model."""
     return name == NAME
 
 

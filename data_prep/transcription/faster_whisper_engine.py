@@ -38,14 +38,14 @@ BEAMS = 5
 
 
 def is_faster_whisper(name: str, option: str = WHISPER_OPTION) -> bool:
-    """Whether a model name selects this engine: `faster-whisper:NAME_OR_FOLDER`. Raises `UserError` if the package is missing."""
+    """Return whether a model name selects this engine: `faster-whisper:NAME_OR_FOLDER`. Raises `UserError` if the package is missing."""
     if name.startswith(PREFIX) and find_spec("faster_whisper") is None:
         raise UserError(f"{option} {name}: faster-whisper is not installed; install it with: pip install 'overtone[faster-whisper]'")
     return name.startswith(PREFIX)
 
 
 def is_model(model: Any) -> bool:
-    """Whether `model` was created by `load_model`."""
+    """Return whether `model` was created by `load_model`."""
     return type(model).__module__.startswith("faster_whisper.")
 
 
@@ -74,7 +74,7 @@ def load_model(name: str, device: str, option: str = WHISPER_OPTION) -> Any:
     folder = fetch_weights(name, option).parent
     kind, _, number = device.partition(":")  # torch's `cuda:1`
     require_readable(folder, f"{option} {name}")
-    threads = torch.get_num_threads()  # workers share the cores through torch's thread count
+    threads = torch.get_num_threads()  # workers divide the cores by torch's thread count
     try:
         return WhisperModel(str(folder), device=kind, device_index=int(number or 0), cpu_threads=threads)
     except Exception as error:  # an invalid file

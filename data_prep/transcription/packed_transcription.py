@@ -16,12 +16,12 @@ from overtone.data_prep.segmentation.clip_segmentation import TextUnit
 from overtone.data_prep.segmentation.vad import Region
 
 BATCH = 16
-"""Packs per decoder batch; decoding then takes a third of the time of one by one."""
+"""Packs per decoder batch; decoding then takes a third of the time of single packs."""
 PACK_SECONDS = 29.0
 PAUSE_KEPT_SECONDS = 0.4
-"""Kept on each side of a removed pause, so that the words around it do not run together."""
+"""Pause kept on each side of a removed one, so that the words around it do not run together."""
 TOKENS_PER_SECOND, TOKENS_AT_LEAST = 10, 10
-"""Token limit; twice what fast English needs."""
+"""Token limit, which is twice what fast English needs."""
 LOOKS_UNSURE, LOOKS_EMPTY = -1.0, 0.6
 """Thresholds of openai-whisper on the mean log-probability and the no-speech probability."""
 OPENING, CLOSING = "\"'“¿([{-", "\"'.。,，!！?？:：”)]}、"
@@ -60,7 +60,7 @@ def compute_token_limit(seconds: float, most: int) -> int:
 
 
 def is_silence(no_speech_prob: float, avg_logprob: float) -> bool:
-    """Whether Whisper found no speech: high no-speech probability and low confidence in the text."""
+    """Return whether Whisper found no speech: high no-speech probability and low confidence in the text."""
     return no_speech_prob > LOOKS_EMPTY and avg_logprob < LOOKS_UNSURE
 
 
@@ -119,7 +119,7 @@ def _transcribe_halving(batch: list[Pack], transcribe: Callable[[list[Pack]], li
     """Split a failing batch in half: smaller batches may fit into memory, and a bad pack fails alone."""
     try:
         return transcribe(batch)
-    except Exception as error:  # engines fail in many ways; other audio must not be lost
+    except Exception as error:  # engines fail in many ways; the other audio must not be lost
         if len(batch) == 1:
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             return [TextUnit(text="", start=stretch.start, stop=stretch.stop, error=reason) for stretch in batch[0]]

@@ -1,6 +1,6 @@
 """Whisper models in the format of transformers, from a folder or the hub, as weights of openai-whisper: only the names of layers differ.
 
-Fine-tuned Whisper models are published in this format. `pytorch_model.bin` is not read: a model needs safetensors.
+Fine-tuned Whisper models are published in this format. `pytorch_model.bin` is not read; a model needs safetensors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ CLASSES = {
 KIND = Kind("a Whisper model of transformers", frozenset({"whisper"}), classes=CLASSES)
 GENERATION = "generation_config.json"
 WEIGHTS = ("model.safetensors", "model-*.safetensors")
-"""Not `model.fp32-*.safetensors` and those of `checkpoint-*/`, which some repositories have beside them."""
+"""Patterns of the weights files. They do not match `model.fp32-*.safetensors` and files in `checkpoint-*/`, which some repositories also
+have."""
 PATTERNS = (CONFIG, GENERATION, *WEIGHTS)
 NAMES = (
     (r"^model\.", ""),
@@ -59,7 +60,7 @@ VOCABULARIES = (51864, 51865, 51866)
 
 
 def is_transformers_whisper(name: str) -> bool:
-    """Whether a model name is a folder, or a name on the hub."""
+    """Return whether a model name is a folder, or a name on the hub."""
     return not name.startswith(PREFIX) and (Path(name).is_dir() or is_hub_name(name))
 
 

@@ -45,8 +45,8 @@ WORD_TOLERANCE = 0.4
 
 
 def digest_weights(name: str, option: str = WHISPER_OPTION) -> str:
-    """SHA-256 of the weights called `name` (a published name, a path to a .pt file, or a hub name), without loading them. Only those of a
-    hub name are downloaded for it."""
+    """SHA-256 of the weights called `name` (a published name, a path to a .pt file, or a hub name), without loading them. Only the weights
+    of a hub name are downloaded for this."""
     import whisper
 
     if demo_whisper.is_demo_name(name):
@@ -157,7 +157,7 @@ def transcribe_recording(
     report: Callable[[float], None] = lambda _done: None,
 ) -> list[TextUnit]:
     """Words in order, with the scores of their pack. `audio` at 16 kHz; `language`: full name, or None to detect it; `longest`: maximum
-    seconds of a pack, and `report`: gets the seconds that are finished (`packed_transcription.transcribe_windows`).
+    seconds of a pack, `report` receives the seconds that are finished (`packed_transcription.transcribe_windows`).
 
     A window that Whisper fails on becomes a unit without text and with the error.
     """
@@ -169,7 +169,7 @@ def transcribe_recording(
 
 
 def is_multilingual(model: Any) -> bool:
-    """Whether a Whisper model of either engine is multilingual."""
+    """Return whether a Whisper model of either engine is multilingual."""
     return bool(getattr(model, "model", model).is_multilingual)  # faster-whisper has the attribute one level deeper
 
 
