@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from transformers import AttentionInterface, Cache, DynamicCache
 
-from overtone.recipes.speech.decoding.cached_decoder_layers import KeyValueCache, write_slots
+from overtone.recipes.speech.decoding.cached_decoder_layers import KeyValueCache, attend_in_groups, write_slots
 from overtone.recipes.speech.decoding.ragged_kv_cache import RowSlots
 
 ONE_POSITION = "one_position_of_rows"
@@ -24,9 +23,9 @@ ONE_POSITION = "one_position_of_rows"
 def attend_one_position(
     _: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, scaling: float | None = None, **__: Any
 ) -> tuple[Tensor, None]:
-    """Attention of one position of each row, as transformers' `sdpa` with a mask, but without its copies of keys and values for each group
-    of heads, which would take longer than the rest of the attention. query [rows, heads, 1, head] → [rows, 1, heads, head]."""
-    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=True)
+    """Attention of one position of each row, as transformers' `sdpa` with a mask, but without its copies of keys and values for each head,
+    which would take longer than the rest of the attention. query [rows, heads, 1, head] → [rows, 1, heads, head]."""
+    attended = attend_in_groups(query, key, value, attention_mask, scaling)
     return attended.transpose(1, 2).contiguous(), None
 
 

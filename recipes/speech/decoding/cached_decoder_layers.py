@@ -121,8 +121,23 @@ class CachedDecoderLayers:
         keys, values = (
             write_slots(store, window.slots, new)[:, :, : window.size] for store, new in zip(keys_and_values, (k, v), strict=True)
         )
-        attended = F.scaled_dot_product_attention(q, keys, values, attn_mask=window.mask, enable_gqa=True)
+        attended = attend_in_groups(q, keys, values, window.mask)
         return F.linear(attended.transpose(1, 2).reshape(batch, steps, -1), layer.out)
+
+
+def attend_in_groups(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None = None) -> Tensor:
+    """Attention of query [B, heads, S, head] to key and value [B, groups, size, head], each of which several heads share.
+
+    Returns [B, heads, S, head]. `mask`: [B, 1, S, size] bool. With a mask, torch's kernels for CUDA do not take shared heads
+    (`enable_gqa`): torch would compute in fp32, with a copy of keys and values for each head. So the heads of a group become positions.
+    """
+    if mask is None:
+        return F.scaled_dot_product_attention(query, key, value, scale=scale, enable_gqa=True)
+    batch, heads, steps, head = query.shape
+    groups = key.shape[1]
+    together = query.reshape(batch, groups, heads // groups * steps, head)
+    masks = mask if steps == 1 else mask.repeat(1, 1, heads // groups, 1)
+    return F.scaled_dot_product_attention(together, key, value, attn_mask=masks, scale=scale).reshape(batch, heads, steps, head)
 
 
 def write_slots(store: Tensor, slots: Tensor, new: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -11,7 +12,13 @@ from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaModel, Qwen3Config, Qwen3Model
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.speech.decoding.cached_decoder_layers import AttentionWindow, CachedDecoderLayers, RMSNorm, check_supported
+from overtone.recipes.speech.decoding.cached_decoder_layers import (
+    AttentionWindow,
+    CachedDecoderLayers,
+    RMSNorm,
+    attend_in_groups,
+    check_supported,
+)
 
 SIZES = {"hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": 2, "intermediate_size": 64, "num_hidden_layers": 2}
 LLAMA3 = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8}
@@ -51,6 +58,24 @@ def window(table: torch.Tensor, start: int, end: int) -> AttentionWindow:
     slots = torch.arange(start, end)
     cosine, sine = table[start:end].unbind(1)
     return AttentionWindow(slots, end, (torch.arange(end) <= slots[:, None])[None, None], (cosine, sine))
+
+
+@pytest.mark.parametrize(("steps", "shared"), [(1, True), (1, False), (5, True), (5, False)])
+def test_heads_that_share_keys_attend_as_with_a_copy_for_each(steps: int, shared: bool) -> None:
+    """Under a mask without torch's own way for shared heads, which on CUDA is slow and takes memory."""
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(3, 6, steps, 8, generator=generator)
+    key, value = (torch.randn(3, 2, 11, 8, generator=generator) for _ in range(2))
+    masks = torch.rand(1 if shared else 3, 1, steps, 11, generator=generator) < 0.5
+    masks[..., 0] = True
+    each = masks.expand(3, 6, steps, 11)
+    for mask, scale in ((masks, None), (masks, 0.3), (None, None)):
+        scores = query @ key.repeat_interleave(3, 1).mT * (scale or 8**-0.5)
+        weights = (scores if mask is None else scores.masked_fill(~each, -torch.inf)).softmax(-1)
+        with mock.patch.object(F, "scaled_dot_product_attention", wraps=F.scaled_dot_product_attention) as kernel:
+            found = attend_in_groups(query, key, value, mask, scale)
+        torch.testing.assert_close(found, weights @ value.repeat_interleave(3, 1))
+        assert kernel.call_args.kwargs.get("enable_gqa", False) == (mask is None)
 
 
 def test_the_norm_for_cpus_equals_rms_norm() -> None:
