@@ -181,7 +181,8 @@ def _add_text_options(options: argparse.ArgumentParser) -> None:
     text.add_argument(
         "--whisper",
         metavar="NAME",
-        help="Whisper model: tiny … large-v3, a .pt file, a hub name, faster-whisper:NAME, or whisper-demo-en",
+        help="Whisper model: tiny … large-v3 (on a CPU by faster-whisper, if that is installed), a .pt file, a hub name, "
+        "faster-whisper:NAME, or whisper-demo-en",
     )
     text.add_argument("--transcripts", action="store_true", help=f"use the transcripts next to the recordings: {FORMS}")
     who = options.add_mutually_exclusive_group()
@@ -280,7 +281,10 @@ def prepare_voice(options: VoiceOptions) -> PreparedVoice | None:
 
 def _prepare_dataset(options: VoiceOptions, stop: StopSignal, hands: WorkerOptions) -> PreparedVoice | None:
     started = time.monotonic()
+    options, engine = _choose_engine(options)
+    print_notices(engine)
     tasks, checks, notices, removed = _list_tasks(options)
+    notices = [*engine, *notices]
     job = _make_job(options, checks)
     least_sure = (job.whisper_settings or {}).get("least_sure")
     rules, decisions = make_presets(least_sure)[options.preset], review_decisions.read_decisions(job.out)
@@ -459,6 +463,21 @@ def _choose_check(options: VoiceOptions) -> tuple[ChosenChecks, list[Notice]]:
         return requested, []
     note = f"{name} checks whether each text is what is spoken (slower; --align {NO_MODEL} omits it)"
     return checks, [Notice(text=note, is_warning=False)]
+
+
+def _choose_engine(options: VoiceOptions) -> tuple[VoiceOptions, list[Notice]]:
+    """The options with the engine of a published Whisper in its name, and a note that names it. Under Ray, openai-whisper: each worker has
+    packages of its own."""
+    if options.whisper is None or options.flags.engine != "local":
+        return options, []
+    name = faster_whisper_engine.choose_engine(options.whisper, choose_device(options.flags.device))
+    if name == options.whisper:
+        return options, []
+    note = (
+        f"{WHISPER_OPTION} {options.whisper}: faster-whisper, which is installed, transcribes with the same weights in less time than "
+        f"openai-whisper ({WHISPER_OPTION} /path/to/{options.whisper}.pt uses that)"
+    )
+    return replace(options, whisper=name), [Notice(text=note, is_warning=False)]
 
 
 def _describe_unchecked_words(options: VoiceOptions, checks: ChosenChecks, recordings: Sequence[PreparedRecording]) -> list[Notice]:

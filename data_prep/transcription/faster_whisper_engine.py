@@ -23,6 +23,7 @@ from overtone.data_prep.transcription.packed_transcription import Pack
 from overtone.data_prep.transcription.whisper_languages import WHISPER_OPTION
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files, input_files
+from overtone.finetune.storage.folder_handles import cache_home
 
 FORM = 2
 """Version of the text units, part of the cache key: increase it when the code gives other results for the same settings."""
@@ -42,6 +43,25 @@ def is_faster_whisper(name: str, option: str = WHISPER_OPTION) -> bool:
     if name.startswith(PREFIX) and find_spec("faster_whisper") is None:
         raise UserError(f"{option} {name}: faster-whisper is not installed; install it with: pip install 'overtone[faster-whisper]'")
     return name.startswith(PREFIX)
+
+
+def choose_engine(name: str, device: str) -> str:
+    """`name` with `PREFIX` if it is a published Whisper that this engine transcribes in less time: the package is installed, and the device
+    is a CPU. Weights that are on this machine for openai-whisper only are not downloaded again."""
+    import whisper
+
+    if device != "cpu" or name not in whisper._MODELS or find_spec("faster_whisper") is None:
+        return name
+    from faster_whisper import available_models, download_model
+
+    if name not in available_models():
+        return name
+    if (cache_home() / "whisper" / f"{name}.pt").is_file():
+        try:
+            download_model(name, local_files_only=True)
+        except Exception:  # the hub client fails in many ways
+            return name
+    return PREFIX + name
 
 
 def is_model(model: Any) -> bool:

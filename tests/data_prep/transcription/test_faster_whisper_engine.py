@@ -161,6 +161,48 @@ def test_each_pack_has_the_language_that_is_detected_in_it(speaking, talk, monke
 
 
 @needs_faster_whisper
+def test_published_models_are_transcribed_by_this_engine_on_a_cpu(monkeypatch, tmp_path) -> None:
+    import faster_whisper
+
+    choose = faster_whisper_engine.choose_engine
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert (choose("small", "cpu"), choose("large-v3", "cpu")) == ("faster-whisper:small", "faster-whisper:large-v3")
+    assert choose("small", "cuda") == "small"
+    for other in ("faster-whisper:small", "whisper-demo-en", "owner/model", str(tmp_path / "small.pt")):
+        assert choose(other, "cpu") == other
+    (tmp_path / "whisper").mkdir()
+    (tmp_path / "whisper" / "small.pt").touch()
+    monkeypatch.setattr(faster_whisper, "download_model", lambda name, local_files_only: name)
+    assert choose("small", "cpu") == "faster-whisper:small"
+
+    def fail(name: str, local_files_only: bool) -> str:
+        raise FileNotFoundError(name)
+
+    monkeypatch.setattr(faster_whisper, "download_model", fail)
+    assert choose("small", "cpu") == "small", "the weights of openai-whisper are there"
+    monkeypatch.setattr(faster_whisper_engine, "find_spec", lambda name: None)
+    assert choose("base", "cpu") == "base"
+
+
+@needs_faster_whisper
+def test_voice_names_the_engine_of_a_published_model(folder, one_sentence, tmp_path, monkeypatch, capsys) -> None:
+    import faster_whisper
+
+    monkeypatch.setattr(
+        faster_whisper_engine, "choose_engine", lambda name, device: f"faster-whisper:{folder}" if name == "small" else name
+    )
+    (tmp_path / "in").mkdir()
+    soundfile.write(tmp_path / "in" / "take.wav", one_sentence.samples, one_sentence.rate)
+    given = [str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--whisper", "small", "--workers", "0", "--device", "cpu"]
+    assert voice.main([*given, "--language", "en", "--val-share", "0"]) == 0
+    note = "--whisper small: faster-whisper, which is installed, transcribes with the same weights"
+    assert note in capsys.readouterr().err
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert any(note in one["text"] for one in summary["notices"])
+    assert summary["settings"]["text"]["faster-whisper"] == faster_whisper.__version__
+
+
+@needs_faster_whisper
 def test_voice_accepts_a_faster_whisper_model(folder, one_sentence, tmp_path) -> None:
     (tmp_path / "in").mkdir()
     soundfile.write(tmp_path / "in" / "take.wav", one_sentence.samples, one_sentence.rate)
