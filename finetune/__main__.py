@@ -1,4 +1,4 @@
-"""Command line of training and of trained models (`python -m finetune VERB …` or `finetune VERB …`): imports only the module of the given
+"""Command line for training and for trained models (`python -m finetune VERB …` or `finetune VERB …`): imports only the module of the given
 verb. `overtone` has these verbs too."""
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ OTHER_NAMES = {
     **dict.fromkeys(("prepare", "prep", "preprocess"), "`overtone voice`, `overtone text` or `overtone images`"),
     **{verb: f"`overtone {verb}`" for verb in ("voice", "codes", "text", "images", "report", "review", "check-dataset", "export-dataset")},
 }
-"""What other tools call a verb → the verb that does it here."""
+"""Name of a verb in other tools → the verb that does the same here."""
 
 
 def main(argv: list[str]) -> int:

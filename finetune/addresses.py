@@ -6,7 +6,7 @@ import re
 from typing import TypeGuard
 
 HIDDEN = "***"
-"""Stands for what is hidden."""
+"""Replacement of hidden text."""
 URL = re.compile(r"[a-z][a-z0-9+.-]*://.+", re.DOTALL | re.IGNORECASE)
 LINK = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*:/{1,2})(?P<place>.*?)(?P<query>\?.*|\#[^?]*=.*)?", re.DOTALL | re.IGNORECASE)
 """One link of a chain such as `zip://a.jsonl::https://host/b.zip?signature`. One slash: as `Path` prints it."""
@@ -15,7 +15,7 @@ QUOTED = re.compile(r"\b[a-z][a-z0-9+.-]*:/{1,2}[^\s/'\"<>`][^\s'\"<>`]*", re.IG
 PARAMETER = re.compile(r"(?i)([?&](?:[\w-]*(?:signature|credential|token|secret|password|key)|sig)=)[^\s&'\"<>`]+")
 """A secret in an address without its beginning, as clients quote it in their errors."""
 CHAIN = re.compile(r"::(?=[a-z][a-z0-9+.-]*:[/:])", re.IGNORECASE)
-"""Between two links; the colons of an IPv6 host are no chain."""
+"""Separator between two links; the colons of an IPv6 host are none."""
 LOCAL = frozenset({"file", "local"})
 """Schemes whose addresses are paths, in which `?` and `@` are letters."""
 WITHOUT_USERS = frozenset({"hf", "github", "abfs", "abfss", "wasb", "wasbs"})
@@ -29,7 +29,7 @@ class RemoteAddress(str):
     """
 
     with_secrets: str
-    """As it was given; only for the request itself."""
+    """The address as it was given; only for the request itself."""
 
     def __new__(cls, text: str) -> RemoteAddress:
         given = text.with_secrets if isinstance(text, RemoteAddress) else text
@@ -42,7 +42,7 @@ class RemoteAddress(str):
 
     @property
     def lacks_secrets(self) -> bool:
-        """Whether it was read from a place where secrets are not saved."""
+        """True if it was read from a place that stores no secrets."""
         return HIDDEN in self.with_secrets
 
     @property
@@ -89,7 +89,7 @@ def is_url(place: object) -> TypeGuard[str]:
 
 
 def looks_like_url(place: object) -> bool:
-    """Whether a path or text begins as a URL, also with a single slash, as `Path` writes it."""
+    """Return whether a path or text begins as a URL, also with a single slash, as `Path` writes it."""
     return re.match(r"[a-z][a-z0-9+.-]+:/", str(place), re.IGNORECASE) is not None
 
 

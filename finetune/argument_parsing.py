@@ -19,7 +19,8 @@ CHOICE = re.compile(r"argument (?P<name>.*?): invalid choice: '(?P<given>.*)' \(
 
 
 def parse_arguments(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
-    """What `parser` finds in `argv`. Raises `UserError` for what it does not accept: for an unknown flag or choice with the nearest one."""
+    """Return what `parser` finds in `argv`. Raises `UserError` for what it does not accept: for an unknown flag or choice with the nearest
+    one."""
     name_paths(argv)
     known = re.findall(r"--\w[\w-]*", parser.format_usage())
     for token in argv:

@@ -56,12 +56,12 @@ def launch_command(config_file: object, launcher: Sequence[object], arguments: S
 
 
 def training_script() -> list[str]:
-    """What accelerate starts: train.py of a clone by its path, the module of an installed copy."""
+    """Return what accelerate starts: train.py of a clone by its path, the module of an installed copy."""
     return ["-m", "overtone.finetune.train"] if is_installed() else [str(shorten_path(PACKAGE / "train.py"))]
 
 
 def is_installed() -> bool:
-    """Whether the package was installed from a wheel: a clone has `overtone/` beside `finetune/`."""
+    """Return whether the package was installed from a wheel: a clone has `overtone/` beside `finetune/`."""
     return not (PACKAGE.parent / "overtone").is_dir()
 
 
@@ -95,7 +95,7 @@ def find_own_arguments() -> list[str] | None:
 
 
 def _find_arguments(words: Sequence[str]) -> list[str] | None:
-    """What follows the training's script, module or verb in a command line; None if it starts no training."""
+    """Return what follows the training's script, module or verb in a command line; None if it starts no training."""
     if not words or not Path(words[0]).name.startswith("python"):
         return None
     rest = list(itertools.dropwhile(lambda word: word in INTERPRETER_FLAGS, words[1:]))

@@ -204,7 +204,7 @@ class Data(Section):
     sequence_length: int | None = Field(default=None, ge=2)
     """Longest sample, in positions. Default: `train.micro_tokens`."""
     too_long: Literal["error", "drop", "truncate"] = "error"
-    """What to do with longer samples: fail before training, drop them, or truncate them. The number is logged before step 1."""
+    """Handling of longer samples: fail before training, drop them, or truncate them. The number is logged before step 1."""
 
     def training_files(self) -> tuple[Path | RemoteAddress, ...]:
         """`train`, or the files of `mix`."""
@@ -262,7 +262,7 @@ class Train(Section):
     """Positions per optimizer step, over all ranks. It determines gradient accumulation, so a config means the same on 1 GPU and on 8.
     `auto`: the positions of all epochs divided by 100 updates, from 4 samples to `largest_batch_tokens`; a resumed run keeps its number."""
     largest_batch_tokens: int = Field(default=16384, ge=1)
-    """Most positions per optimizer step that `global_batch_tokens: auto` chooses; larger data get more updates instead."""
+    """Maximum positions per optimizer step that `global_batch_tokens: auto` chooses; larger data get more updates instead."""
     micro_tokens: int = Field(default=4096, ge=1)
     """Largest micro-batch in positions, including padding. It limits the memory of activations."""
     precision: Literal["bf16", "fp32"] = "bf16"
@@ -287,7 +287,7 @@ class Train(Section):
 
 class Parallel(Section):
     strategy: Literal["auto", "ddp", "zero1", "zero2", "fsdp", "hsdp"] = "auto"
-    """How weights, gradients and AdamW state are sharded over N ranks. Bytes per parameter, persistent and then temporary (w: 2 in bf16, 4
+    """Sharding of weights, gradients and AdamW state over N ranks. Bytes per parameter, persistent and then temporary (w: 2 in bf16, 4
     in fp32): `ddp` 16, and 2 for a bf16 copy · `zero1` 16/N, and w for gathered weights and 4 for full gradients · `zero2` 16/N, and w for
     gathered weights · `fsdp` (ZeRO-3) 16/N, and the root and two units (blocks, large embeddings) · `hsdp` 16/(N/replicate), and the same
     as `fsdp` · `auto`: `fsdp` or `ddp`, as set in the launch file."""
@@ -317,7 +317,7 @@ class Checkpoint(Section):
     grace_seconds: float = Field(default=25.0, gt=0)
     """Seconds after a signal in which the last save must finish; otherwise it is not started. accelerate kills the processes after 30."""
     on_failure: Literal["stop", "continue"] = "stop"
-    """What to do if a save fails on disk: stop the run, or log the failure and retry at the next save point."""
+    """Action if a save fails on disk: stop the run, or log the failure and retry at the next save point."""
     copy_to: Url | None = None
     """URL (s3://bucket/runs/me) to copy each checkpoint to while training continues; not shared with other runs. A run without a local
     checkpoint resumes from the newest valid copy."""
@@ -328,7 +328,7 @@ class Eval(Section):
     """Optimizer steps between two evaluations on `data.val`; the last step always runs one. `auto`: 10 in a run, at most 200 steps
     apart."""
     at_start: bool = False
-    """Whether a fresh run evaluates before its first step, so that the log and `loss.png` begin with the loss of the base."""
+    """True if a fresh run evaluates before its first step, so that the log and `loss.png` begin with the loss of the base."""
 
 
 class Sample(Section):

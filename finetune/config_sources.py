@@ -33,7 +33,7 @@ class ConfigSource:
     origins: dict[str, str]
     """Dotted key → its place, as `file:line` or the flag."""
     overlay: bool = False
-    """Whether it is a section of a file that applies only under a condition."""
+    """True if it is a section of a file that applies only under a condition."""
 
 
 @dataclass

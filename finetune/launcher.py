@@ -28,7 +28,7 @@ DEEPSPEED = "DEEPSPEED"
 
 @dataclass(frozen=True)
 class Launch:
-    """What --launch and the flags beside it say."""
+    """Settings of --launch and the flags beside it."""
 
     file: Path
     settings: dict[str, Any]
@@ -38,12 +38,12 @@ class Launch:
 
     @property
     def is_single(self) -> bool:
-        """Whether the file describes one process."""
+        """True if the file describes one process."""
         return str(self.settings.get("distributed_type")) == "NO"
 
     @property
     def starts_processes(self) -> bool:
-        """Whether a launcher is needed: not for one process on the first GPU."""
+        """True if a launcher is needed: not for one process on the first GPU."""
         plain = self.settings.get("gpu_ids") in (None, "all") and not self.settings.get("use_cpu")
         return bool(self.flags) or not self.is_single or not plain
 

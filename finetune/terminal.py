@@ -1,4 +1,4 @@
-"""What the package prints. Texts quote file names, data, answers of models and addresses: here, in one place, control characters are
+"""Printing of the package. Texts quote file names, data, answers of models and addresses: here, in one place, control characters are
 escaped and secrets are hidden."""
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def announce_torch(then: str) -> None:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a stream is a terminal. False for an object that notebooks and test runners put in place of a standard stream."""
+    """Return whether a stream is a terminal. False for an object that notebooks and test runners put in place of a standard stream."""
     check = getattr(stream, "isatty", None)
     return check is not None and bool(check())
 

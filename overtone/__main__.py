@@ -20,7 +20,7 @@ OTHER_NAMES = {
     word: ", or ".join(names[word] for names in (_OF_DATASETS, finetune.OTHER_NAMES) if word in names)
     for word in (*_OF_DATASETS, *finetune.OTHER_NAMES)
 }
-"""What other tools call a verb → the verb here; both if it is one of datasets and another one of runs."""
+"""Name of a verb in other tools → the verb here; both if it is one of datasets and another one of runs."""
 
 
 def main(argv: list[str]) -> int:

@@ -26,7 +26,7 @@ class VoiceEvaluation:
     verdicts: tuple[str, ...]
     """Sentences: whether the training helped, with 95 % intervals."""
     notes: tuple[str, ...]
-    """What was not measured, and why."""
+    """Notes on what was not measured, and why."""
     record: dict[str, Any] = field(repr=False)
     """The content of `evaluation.json`, with every clip."""
     report: str = field(repr=False)

@@ -91,12 +91,12 @@ class VoiceModel:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """What `language` may be; empty if the model takes none."""
+        """Values of `language`; empty if the model takes none."""
         return self._voice.languages
 
     @property
     def can_clone(self) -> bool:
-        """Whether it speaks with the voice of a `reference`."""
+        """True if it speaks with the voice of a `reference`."""
         return self._voice.can_clone
 
     @property

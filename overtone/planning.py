@@ -11,10 +11,10 @@ from overtone.training import list_files
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """What a training run will take, and what would stop it. `print(plan)` prints the whole report."""
+    """Plan of a training run: what it will take, and what would stop it. `print(plan)` prints the whole report."""
 
     problems: tuple[str, ...]
-    """What to fix before training, each with how; empty if the run can start."""
+    """Problems to fix before training, each with the fix; empty if the run can start."""
     steps: int | None
     """Optimizer steps; None without data, unless `train.steps` is set."""
     seconds: float | None
@@ -22,11 +22,11 @@ class TrainingPlan:
     memory: float | None
     """Estimated peak memory of one GPU in GiB; None without an estimate."""
     fits: bool | None
-    """Whether that is less than the GPU has; None without an estimate."""
+    """True if that is less than the GPU has; None without an estimate."""
     largest_micro_batch: int | None
     """The largest `train.micro_tokens` that fits; None if none does, or without an estimate."""
     strategy: str | None
-    """How the model is sharded over the GPUs; None without an estimate."""
+    """Sharding of the model over the GPUs; None without an estimate."""
     command: str | None
     """The command that trains like this in a terminal, on all GPUs of the plan; None without an estimate."""
     report: str

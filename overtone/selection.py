@@ -27,7 +27,7 @@ class CheckpointSelection:
     strength: float
     """As for `overtone.export`."""
     reason: str
-    """Why it was selected, in one sentence."""
+    """The reason for the selection, in one sentence."""
     record: Path
     """All figures: `selection.json`."""
     page: Path | None

@@ -26,7 +26,7 @@ class TrainingRun:
     state: str
     """`finished`, `stopped`, `failed`, `refused`, `running` or `no record`."""
     reason: str
-    """Why it ended, if not after its last step."""
+    """The reason why it ended, if not after its last step."""
     step: int
     """The last optimizer step."""
     total: int | None

@@ -52,7 +52,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class GenerationEngine:
-    """Where to generate; the fields are the options of `add_engine_options`."""
+    """Place of the generation; the fields are the options of `add_engine_options`."""
 
     engine: Literal["local", "ray"] = "local"
     workers: int | None = None

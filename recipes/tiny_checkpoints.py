@@ -1,4 +1,5 @@
-"""What the builders of small random checkpoints share: tokenizers, weights, a folder that is written as a whole, and the command line."""
+"""Common parts of the builders of small random checkpoints: tokenizers, weights, a folder that is written as a whole, and the command
+line."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def is_part(kind: str, inner: str) -> bool:
-    """Whether the config of a model type contains one of the type `inner`, as gemma3's contains that of its vision model."""
+    """Return whether the config of a model type contains one of the type `inner`, as gemma3's contains that of its vision model."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     parts = getattr(CONFIG_MAPPING[kind], "sub_configs", {}).values()
@@ -40,7 +40,8 @@ def read_config(base: Path, kind: Kind) -> Any:
 
 
 def build_on_meta(make: Callable[[], Any], base: Path) -> Any:
-    """What `make` makes of the config of `base`, with parameters on the meta device and real buffers. Raises `UserError` if it fails."""
+    """Return what `make` makes of the config of `base`, with parameters on the meta device and real buffers. Raises `UserError` if it
+    fails."""
     from accelerate import init_empty_weights
 
     from overtone.finetune.storage.construction_limits import LargeOnMeta, limit_construction

@@ -1,4 +1,4 @@
-"""What an installed transformers 4 lacks for recipes whose home is transformers 5."""
+"""Checks for what an installed transformers 4 lacks, for recipes whose home is transformers 5."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ENVIRONMENT = "python3.11 -m venv .venv-chat && .venv-chat/bin/pip install -c co
 
 
 def is_old(installed: str) -> bool:
-    """Whether a version is one of transformers 4."""
+    """Return whether a version is one of transformers 4."""
     return int(installed.partition(".")[0]) < 5
 
 

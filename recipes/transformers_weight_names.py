@@ -44,7 +44,8 @@ def find_layouts(whole: Any, base: Path) -> dict[str, TensorLayout]:
 def convert_layouts(
     stored: Mapping[str, TensorLayout], transforms: Sequence[Any], own: Mapping[str, Tensor], whole: Any, base: Path
 ) -> dict[str, TensorLayout]:
-    """What `transforms` of transformers make of the tensors in files, in the order in which it loads them: names of `own` → layouts."""
+    """Return what `transforms` of transformers make of the tensors in files, in the order in which it loads them: names of `own` →
+    layouts."""
     from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
 
     renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
@@ -74,7 +75,7 @@ def convert_layouts(
 
 
 def explain_conversion(name: str, converter: Any, base: Path, error: Exception) -> str:
-    """Why a parameter cannot be composed of the tensors of `base`, and what to do."""
+    """Return why a parameter cannot be composed of the tensors of `base`, and what to do."""
     parts = ", ".join(pattern.replace("\\.", ".") for pattern in converter.source_patterns)
     if isinstance(error, NotImplementedError | AttributeError | TypeError):
         steps = ", ".join(type(each).__name__ for each in converter.operations)

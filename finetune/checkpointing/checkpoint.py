@@ -45,7 +45,7 @@ LIMITS = {
     errno.EMFILE: ", but the process must not open more files; raise the limit (ulimit -n)",
     errno.EDQUOT: ", but your quota is used up",
 }
-"""What to say of disk errors that free space does not explain."""
+"""Explanations of disk errors that free space does not explain."""
 
 
 def training_tensors(model: nn.Module, optimizer: torch.optim.AdamW, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -276,7 +276,7 @@ def read_metric(folder: Path, best_by: BestBy) -> dict[int, float]:
 
 
 def is_sample_due(path: Path, settings: str | None) -> bool:
-    """Whether a checkpoint was saved to be measured by samples with these settings. False if its state cannot be read."""
+    """Return whether a checkpoint was saved to be measured by samples with these settings. False if its state cannot be read."""
     state = _read_state_or_none(path)
     return state is not None and state["sample_due"] and state["sampling"] == settings
 
@@ -307,8 +307,8 @@ def find_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
 
 
 def is_other_base(was: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether the content of two bases differs. Of one commit on the hub, a file of weights that only one of them has is no difference: a
-    commit never changes, but another program may have downloaded weights that are not loaded into the same cache."""
+    """Return whether the content of two bases differs. Of one commit on the hub, a file of weights that only one of them has is no
+    difference: a commit never changes, but another program may have downloaded weights that are not loaded into the same cache."""
     files_was, files_now = was["files"], now["files"]
     if was["revision"] == now["revision"] and COMMIT.fullmatch(was["revision"] or ""):
         weights = {name for name in files_was.keys() ^ files_now.keys() if name.endswith(".safetensors") and "/" not in name}
@@ -350,7 +350,7 @@ def describe_difference(key: str, was: Any, now: Any) -> str:
 
 
 def describe_experts(adapted: list[dict[str, Any]]) -> str:
-    """How many parameters of experts have adapters, and the first of them."""
+    """Return how many parameters of experts have adapters, and the first of them."""
     return f"{len(adapted)} ({adapted[0]['name']}, …)" if adapted else "none"
 
 
@@ -404,7 +404,7 @@ def format_error(path: Path, found: Any) -> UserError:
 
 
 def find_problem(path: Path) -> str | None:
-    """Why a checkpoint must not be used, or None if every file matches the manifest and is valid."""
+    """Return why a checkpoint must not be used, or None if every file matches the manifest and is valid."""
     try:
         content = unseal(input_files.read_bytes(path / "manifest.json"))
         if content.get("format") != FORMAT:

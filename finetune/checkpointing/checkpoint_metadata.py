@@ -35,7 +35,7 @@ class SourceDigest(JsonPart):
 
     name: str
     share: Annotated[str, AfterValidator(_check_share)]
-    """Of the samples, as a fraction."""
+    """Share of the samples, as a fraction."""
     digest: str
     rows: Count
     positions: Count
@@ -103,7 +103,7 @@ class State(JsonPart):
     experts: list[AdaptedParameter] = Field(default_factory=list)
     """Experts that are one parameter and have an adapter, in the model's order."""
     base_distance: bool
-    """Whether `train.base_distance` is set."""
+    """True if `train.base_distance` is set."""
     buffers: list[str]
     place: PlaceState
     optimizer_steps: Steps
@@ -127,7 +127,7 @@ class State(JsonPart):
     sampling: str | None
     """Digest of everything that the metrics of samples depend on besides the weights, if `checkpoint.best_by` is one of them."""
     sample_due: bool
-    """Whether samples of this step are measured with these settings."""
+    """True if samples of this step are measured with these settings."""
 
 
 class FileDigest(JsonPart):

@@ -69,7 +69,7 @@ def _writes(tensor: Tensor, number: int, rank: int, size: int) -> bool:
 
 
 def is_finite(value: Tensor) -> bool:
-    """Whether a tensor contains no NaN or Inf; needs no temporary memory."""
+    """Return whether a tensor contains no NaN or Inf; needs no temporary memory."""
     if not value.is_floating_point() or not value.numel():
         return True
     low, high = torch.aminmax(value)  # a NaN anywhere makes both NaN

@@ -54,7 +54,7 @@ class Copies:
         self._newest: str | None = None
         """Name of the checkpoint that was committed last."""
         self._due = False
-        """Whether its upload has not started yet."""
+        """True if its upload has not started yet."""
         self._running: _Copy | None = None
         self._problem: str | None = None
         """Error of the last upload."""
@@ -155,7 +155,8 @@ def list_copies(url: RemoteAddress) -> dict[str, dict[str, RemoteFile]]:
 
 
 def has_complete_copy(committed: Path, url: RemoteAddress) -> bool:
-    """Whether a complete remote copy of this checkpoint exists. Raises `UserError` if another run has a checkpoint of that name there."""
+    """Return whether a complete remote copy of this checkpoint exists. Raises `UserError` if another run has a checkpoint of that name
+    there."""
     target = url.child(committed.name)
     if MANIFEST not in remote.list_files(target):
         return False

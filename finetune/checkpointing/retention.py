@@ -1,4 +1,4 @@
-"""Which checkpoints are kept: the best one by a metric of evaluations or samples, and some that are spread over the whole run."""
+"""Chooses the checkpoints to keep: the best one by a metric of evaluations or samples, and some that are spread over the whole run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SPREAD = 8
 """Largest number of checkpoints that `checkpoint.keep: spread` keeps besides the two newest and the best; at least half as many, if the run
 saves often enough."""
 NEWEST_OF_SPREAD = 2
-"""As with the smallest `checkpoint.keep`: if the newest is damaged, little is lost."""
+"""Number of newest checkpoints that `spread` keeps, as with the smallest `checkpoint.keep`: if the newest is damaged, little is lost."""
 Keep = int | Literal["spread"]
 
 
@@ -30,7 +30,7 @@ class BestBy(NamedTuple):
 
     @property
     def is_sampled(self) -> bool:
-        """Whether it is a metric of the answers to `sample.prompts`, which are measured beside the run, after the step."""
+        """True if it is a metric of the answers to `sample.prompts`, which are measured beside the run, after the step."""
         return self.metric.startswith(SAMPLED)
 
     def describe(self) -> str:
@@ -48,15 +48,16 @@ class BestBy(NamedTuple):
 
 
 def describe_keep(keep: Keep) -> str:
-    """What `checkpoint.keep` keeps besides the best."""
+    """Return what `checkpoint.keep` keeps besides the best."""
     if keep == "spread":
         return f"the newest {NEWEST_OF_SPREAD} and up to {SPREAD} over the whole run"
     return f"the newest {keep}"
 
 
 def is_comparable(state: Mapping[str, Any], with_state: Mapping[str, Any], best_by: BestBy) -> bool:
-    """Whether the metric of two checkpoints is on the same validation rows, or of samples with the same settings: `add_measurements` has
-    added no others. A checkpoint of a launch without validation rows is comparable with all: such a launch must not delete the best one."""
+    """Return whether the metric of two checkpoints is on the same validation rows, or of samples with the same settings: `add_measurements`
+    has added no others. A checkpoint of a launch without validation rows is comparable with all: such a launch must not delete the best
+    one."""
     digests = (state["validation"], with_state["validation"])
     return best_by.is_sampled or None in digests or digests[0] == digests[1]
 

@@ -1,4 +1,4 @@
-"""What was measured of the samples of a checkpoint, in `samples/step-…/measurements.json` of the run, beside the clips.
+"""Measurements of the samples of a checkpoint, in `samples/step-…/measurements.json` of the run, beside the clips.
 
 A sampling process measures a checkpoint some steps after it was committed, and a committed checkpoint is never changed, so the result has a
 file of its own. These files alone decide: a resumed run reads them, and measures only the checkpoints that have none.
@@ -34,11 +34,11 @@ class SampleMeasurement(JsonPart):
     metrics: dict[str, float] = Field(default_factory=dict)
     """By name, without `sample/`. Empty if the measurement failed."""
     problem: str | None = None
-    """Why it failed. It is not repeated: the checkpoint counts as one without a value."""
+    """The reason why the measurement failed. It is not repeated: the checkpoint counts as one without a value."""
 
 
 class Standing(NamedTuple):
-    """What the measurements so far say."""
+    """Result of the measurements so far."""
 
     best: int | None
     """Step with the best value."""
@@ -47,7 +47,7 @@ class Standing(NamedTuple):
     stale: int
     """Number of measured samples since then."""
     ended: bool
-    """Whether `train.patience` is used up."""
+    """True if `train.patience` is used up."""
 
 
 def folder_of_step(run_dir: Path, step: int) -> Path:
@@ -99,8 +99,8 @@ def _add_measurement(state: dict[str, Any], found: SampleMeasurement | None) -> 
 
 
 def assess_measurements(measured: Iterable[SampleMeasurement], best_by: BestBy, patience: int | None) -> Standing:
-    """Go through the measurements in the order of their steps, up to the one that uses up the patience: what was measured later, because
-    training had already gone on, does not count. So the result does not depend on how long a measurement took.
+    """Go through the measurements in the order of their steps, up to the one that uses up the patience: later ones, made because training
+    had already continued, do not count. So the result does not depend on how long a measurement took.
 
     A sample without the metric is no improvement; one that could not be measured is not counted at all.
     """

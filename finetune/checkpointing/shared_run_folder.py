@@ -1,4 +1,4 @@
-"""Whether all machines see the run's folder, checked before any weights are read."""
+"""Checks that all machines see the run's folder, before any weights are read."""
 
 from __future__ import annotations
 

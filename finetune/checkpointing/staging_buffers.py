@@ -151,7 +151,7 @@ def count_bytes(parts: Mapping[str, TensorShard]) -> int:
 
 
 def on_gpu(parts: Mapping[str, TensorShard]) -> bool:
-    """Whether any part has to be copied from a GPU."""
+    """Return whether any part has to be copied from a GPU."""
     return any(part.value.is_cuda for part in parts.values())
 
 

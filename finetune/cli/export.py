@@ -105,7 +105,7 @@ def run(argv: list[str]) -> int:
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What is exported, and how; the fields are the flags of the verb."""
+    """Options of an export; the fields are the flags of the verb."""
 
     form: str | None = None
     step: int | None = None

@@ -51,7 +51,7 @@ class ModelArguments:
     rest: list[str]
     """Arguments for the recipe."""
     strength: float | None = None
-    """As of `overtone export`, for runs and checkpoints."""
+    """Factor of the update, as in `overtone export`, for runs and checkpoints."""
 
 
 def parse_model_arguments(verb: str, about: str | None, argv: list[str]) -> ModelArguments | None:

@@ -92,7 +92,7 @@ def find_folders(places: Sequence[Path], depth: int = DEPTH) -> Iterator[Path]:
 
 
 def summarize_export(folder: Path) -> ExportSummary:
-    """What an export's card says. A value that is not a text counts as empty."""
+    """Return what an export's card says. A value that is not a text counts as empty."""
     from overtone.finetune.monitoring.run_records import read_json
     from overtone.finetune.monitoring.run_summary import count_bytes
 

@@ -56,7 +56,7 @@ class PlanOptions:
 
     cluster: Cluster
     write: Path | None
-    """Where to write a launch file; None: nowhere."""
+    """Path of the launch file to write; None: none is written."""
 
 
 def main(argv: list[str]) -> int:
@@ -118,20 +118,20 @@ def print_estimate(config: Config, recipe: Recipe, requested: PlanOptions, argum
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a plan says of a run."""
+    """Estimate of a run."""
 
     problems: tuple[str, ...]
-    """What would stop it, each with what to do."""
+    """Problems that would stop it, each with the next action."""
     prospect: RunPlan | None
     """Memory and time of each parallel layout; None if they cannot be estimated."""
     largest: int
     """Largest micro-batch that fits, in positions; 0 if none does, and without an estimate."""
     obstacle: str
-    """Why not; empty with an estimate."""
+    """The reason why there is no estimate; empty with one."""
     seen: DataPreview | str | None
     """As `look_at_data` returns it."""
     sizes: RunSizes | None
-    """What follows from the data; None without data."""
+    """Sizes that follow from the data; None without data."""
 
     def format_command(self, words: list[str], launch_file: Path | None = None) -> str | None:
         """The command that trains with the chosen layout; None without an estimate. `words`: the arguments of the training."""

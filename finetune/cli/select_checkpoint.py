@@ -79,5 +79,5 @@ def select_by_evaluation(run_dir: Path, recipe: str, rest: list[str]) -> int:
 
 
 def explain_unused_option(recipe: str) -> str:
-    """Why an option of a selection by generated output has no use."""
+    """Return why an option of a selection by generated output has no use."""
     return f"the recipe {recipe} generates nothing for `select`; its checkpoints are compared by their evaluations"

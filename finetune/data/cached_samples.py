@@ -74,7 +74,7 @@ class Rows:
     cut: int = 0
     """Number of truncated rows."""
     unused: dict[str, int] = field(default_factory=dict)
-    """What of rows is not used → number of rows that have it."""
+    """Unused part of rows → number of rows that have it."""
 
     @property
     def lengths(self) -> Ids:

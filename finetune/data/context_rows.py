@@ -44,7 +44,7 @@ class EarlierRows:
     path: Path
     limits: ContextLimits
     series: dict[str, list[EarlierRow]]
-    """Of each series, in order of their ends."""
+    """Rows of each series, in order of their ends."""
     _samples: dict[int, Sample] = field(default_factory=dict, repr=False)
 
     @classmethod

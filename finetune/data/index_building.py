@@ -53,15 +53,15 @@ class Measured(NamedTuple):
     positions: int
     """After truncation."""
     left_out: str | None = None
-    """Why the row is dropped; None if it is not."""
+    """The reason why the row is dropped; None if it is not."""
     cut: bool = False
-    """Whether the row is truncated."""
+    """True if the row is truncated."""
     sample: bytes = b""
     """Record for the sample cache, before truncation."""
     files: tuple[str, ...] = ()
     """State of the files that the row names, from `referenced_file_changes.describe_files`."""
     unused: tuple[str, ...] = ()
-    """What of the row is not used, from `Recipe.list_unused`."""
+    """Unused parts of the row, from `Recipe.list_unused`."""
 
 
 Measure = Callable[[dict[str, Any]], Measured]
@@ -128,7 +128,7 @@ def discard_other_indexes(cache: Path, paths: Iterable[Path]) -> None:
 
 
 def _explain_staleness(place: Path, of: dict[str, Any], times: dict[str, Any], path: Path) -> str | None:
-    """Why an index cannot be reused for this content and key; None if it can."""
+    """Return why an index cannot be reused for this content and key; None if it can."""
     try:
         head, begins = read_head(place)
         if head.get("format") != FORMAT:
@@ -157,7 +157,7 @@ def _explain_staleness(place: Path, of: dict[str, Any], times: dict[str, Any], p
 
 
 def _find_changed_file(place: Path, head: dict[str, Any], folder: Path) -> str | None:
-    """Which file that a row names is not as it was when the rows were read; None if all are."""
+    """Return which file that a row names is not as it was when the rows were read; None if all are."""
     try:
         listed = input_files.read_bytes(files_path(place), LARGEST_LIST) if files_path(place).exists() else b""
         if hashlib.sha256(listed).hexdigest() != head.get("files"):
@@ -168,7 +168,7 @@ def _find_changed_file(place: Path, head: dict[str, Any], folder: Path) -> str |
 
 
 def _is_whole(samples: Path, size: int, digest: str) -> bool:
-    """Whether a sample cache is intact. A large one is checked by size only, since each sample has a checksum, too."""
+    """Return whether a sample cache is intact. A large one is checked by size only, since each sample has a checksum, too."""
     if not samples.is_file() or samples.stat().st_size != size:
         return False
     return size > DIGESTED_BYTES or files.digest(samples) == digest
@@ -199,7 +199,7 @@ class Scanned(NamedTuple):
     """Index entries and samples of a block's rows."""
 
     raw: bytes
-    """As in the block."""
+    """Lines of the block."""
     entries: bytes
     """int64 [rows, COLUMNS]; offsets of samples are relative to the first one of this block."""
     samples: bytes
@@ -209,7 +209,7 @@ class Scanned(NamedTuple):
     files: bytes
     """State of the files that these rows name, one line each."""
     unused: Counter[str]
-    """What is not used → number of rows that have it."""
+    """Unused part → number of rows that have it."""
 
 
 ScanAll = Callable[[Iterable[Block]], Iterator[Scanned]]

@@ -32,7 +32,7 @@ from overtone.finetune.worker_start import start_worker
 WORTH_BYTES = 2**23
 """Minimum size of the data file per process: tokenizing it takes seconds, as does importing torch in a new process."""
 SECONDS_TO_END = 1.0
-"""How long a process may take to end after its pipe broke; one that lives on is not at fault."""
+"""Seconds that a process may take to end after its pipe broke; one that is still running then is not at fault."""
 MOST = 32
 """Maximum number of processes; the one that collects the results cannot keep more of them busy."""
 

@@ -39,7 +39,7 @@ class MixedLengths:
     parts: tuple[Ids, ...]
     """Lengths of each source's rows, in positions."""
     shares: tuple[Fraction, ...]
-    """Of the samples; their sum is 1."""
+    """Shares of the samples; their sum is 1."""
     keys: tuple[int, ...]
     """A number for each source, which determines the order of its rows."""
 
@@ -71,7 +71,7 @@ class MixedLengths:
         return max(int(part.max()) for part in self.parts)
 
     def count(self, source: int, samples: int) -> int:
-        """How many of the first `samples` samples of a run are from this source."""
+        """Return how many of the first `samples` samples of a run are from this source."""
         share = self.shares[source]
         return (2 * samples * share.numerator + share.denominator) // (2 * share.denominator)
 
@@ -146,7 +146,7 @@ class MixedRows:
         return source.sample(own)
 
     def identify(self) -> list[dict[str, Any]]:
-        """What a checkpoint records of each source."""
+        """Return what a checkpoint records of each source."""
         return [
             {"name": name, "share": str(share), "digest": rows.digest, "rows": len(rows), "positions": int(rows.lengths.sum())}
             for name, (rows, share) in zip(self.names, self._shared(), strict=True)

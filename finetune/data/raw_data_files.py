@@ -33,7 +33,8 @@ SHOWN_KEYS = 12
 
 
 def explain_raw_data(key: str, path: Path, verb: str | None, row_keys: Sequence[frozenset[str]]) -> str | None:
-    """Why `path` cannot be trained on, and the command that makes training data of it; None if it looks like a file of training rows.
+    """Return why `path` cannot be trained on, and the command that makes training data of it; None if it looks like a file of training
+    rows.
 
     `key`: of the config. `verb`: of `data_prep` for the recipe's raw data. `row_keys`: a training row has all keys of one of these sets.
     Raises `UserError` if the file cannot be read.
@@ -68,13 +69,13 @@ def _suggest_command(path: Path, verb: str | None) -> str:
 
 
 def _holds_texts(path: Path) -> bool:
-    """Whether an archive can be an exported chat of WhatsApp."""
+    """Return whether an archive can be an exported chat of WhatsApp."""
     with zipfile.ZipFile(path) as archive:
         return any(name.lower().endswith(".txt") for name in archive.namelist())
 
 
 def _recognize_file(path: Path, row_keys: Sequence[frozenset[str]]) -> str | None:
-    """What the file is; None for rows with the keys of one of the sets, and for what reading the rows explains better."""
+    """Return what the file is; None for rows with the keys of one of the sets, and for what reading the rows explains better."""
     try:
         with input_files.open_file(path) as file:
             head = file.read(HEAD_BYTES)

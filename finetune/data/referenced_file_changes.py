@@ -27,8 +27,8 @@ def describe_files(names: Iterable[str], folder: Path) -> list[str]:
 
 
 def find_change(lines: Iterable[str], folder: Path) -> str | None:
-    """What has happened to the first changed file since `describe_files` has written these lines; None if all are as they were. Raises
-    `ValueError` for an invalid line."""
+    """Return what has happened to the first changed file since `describe_files` has written these lines; None if all are as they were.
+    Raises `ValueError` for an invalid line."""
     for line in lines:
         match strict_json.loads(line):
             case [str(name), int(size), int(modified)]:

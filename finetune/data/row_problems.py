@@ -10,13 +10,13 @@ from typing import NamedTuple
 from overtone.finetune.errors import format_count
 
 SHOWN_PROBLEMS = 10
-"""Most causes, and most line numbers of one cause, in a message."""
+"""Maximum number of causes, and of line numbers of one cause, in a message."""
 VALUES = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
 """Parts of a message that differ between rows with the same cause: numbers, and what is quoted from the row."""
 
 
 class RowProblem(NamedTuple):
-    """What is wrong with one row."""
+    """A problem of one row."""
 
     line: int
     """From 1."""

@@ -24,7 +24,7 @@ EVALUATIONS = 10
 SAVES = 5
 """Checkpoints of a run under `checkpoint.every: auto`, without adapters: one is 12 bytes per trained parameter."""
 LONGEST_INTERVAL = 200
-"""Most steps between two evaluations or checkpoints under `auto`: what a machine that fails may cost."""
+"""Maximum steps between two evaluations or checkpoints under `auto`: the work that a failing machine may cost."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ def settle_sizes(
 def choose_order(config: Config, rows: int, positions: int, started: Order | None = None) -> Order:
     """The order of samples, with the step size that `auto` stands for. Arguments as of `settle_sizes`.
 
-    A step ends with the micro-batch that reaches `Order.global_batch_tokens`, and micro-batches are not quite full. So k micro-batches of
-    a k-th of the step are asked for, and the step ends between the last two: k - ½ of them are enough.
+    A step ends with the micro-batch that reaches `Order.global_batch_tokens`, and micro-batches are not quite full. So k micro-batches of a
+    k-th of the step are requested, and the step ends between the last two: k - ½ of them are enough.
     """
     train, order = config.train, Order.of(config)
     if train.global_batch_tokens != AUTO:

@@ -63,7 +63,7 @@ class Bucket:
     missing: int
     """Number of gradients that are not complete yet in this backward pass."""
     holds_sums: bool = False
-    """Whether it contains gradients of earlier micro-batches of this step."""
+    """True if it contains gradients of earlier micro-batches of this step."""
     reached: set[int] = field(default_factory=set)
     """Numbers of the weights that have had a gradient in this step, on this rank."""
 
@@ -105,7 +105,7 @@ class Replica:
     def __init__(self, model: nn.Module, units: Iterable[nn.Module], mesh: DeviceMesh, compute: torch.dtype) -> None:
         """`units`: submodules whose floating-point inputs are cast to the compute type, as those of the model are."""
         self.last = True
-        """Whether the next backward is the last of its step."""
+        """True if the next backward is the last of its step."""
         self._slots, self._group, self._compute = replicate_parameters(model, mesh), mesh.get_group("replicate"), compute
         self.weights: list[ReplicaWeight] = []
         """Empty before the first forward, since the DTensors are allocated after the model is built."""

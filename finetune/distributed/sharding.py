@@ -123,7 +123,7 @@ def shard(
 
 
 def is_replicated(strategy: Strategy, config: Config) -> bool:
-    """Whether finetune/distributed/ddp_replication.py is used instead of `fully_shard`.
+    """Return whether finetune/distributed/ddp_replication.py is used instead of `fully_shard`.
 
     Not with offloading: `fully_shard` moves offloaded weights to the GPU unit by unit.
     """
@@ -160,12 +160,12 @@ def _size(module: nn.Module) -> int:
 
 
 def _is_called(layer: nn.Module) -> bool:
-    """Whether a layer has a forward. A list of parameters has none, so hooks could not gather it."""
+    """Return whether a layer has a forward. A list of parameters has none, so hooks could not gather it."""
     return type(layer).forward is not nn.Module.forward
 
 
 def is_tied(layer: nn.Module, model: nn.Module) -> bool:
-    """Whether a layer shares a parameter with another module of the model."""
+    """Return whether a layer shares a parameter with another module of the model."""
     own = {id(parameter) for parameter in layer.parameters()}
     return any(id(parameter) in own for module in model.modules() if module is not layer for parameter in module._parameters.values())
 

@@ -21,8 +21,8 @@ from overtone.finetune.config import Config
 from overtone.finetune.errors import UserError
 
 Cut = Literal["outputs", "inputs", "heads"]
-"""How the ranks of a group share a module: they split a linear layer's outputs or its inputs; or each of them has a whole norm, and applies
-it to its own attention heads."""
+"""Way in which the ranks of a group share a module: they split a linear layer's outputs or its inputs; or each of them has a whole norm,
+and applies it to its own attention heads."""
 Plan = Mapping[str, Cut]
 """Path of a module in the block → its cut. A norm that is applied to each head has to be in it: otherwise each rank keeps the gradient of
 its own heads alone, and the copies of the norm drift apart without an error."""
@@ -124,7 +124,8 @@ PLACEMENTS: dict[type[ParallelStyle], tuple[Placement, Placement]] = {
     RowwiseParallel: (Replicate(), Shard(1)),
     SequenceParallel: (Replicate(), Replicate()),
 }
-"""Of a vector and of a matrix in a group. The bias of a layer that is split by inputs is added once, after the sum, so it is whole."""
+"""Placements of a vector and of a matrix in a group. The bias of a layer that is split by inputs is added once, after the sum, so it is
+whole."""
 
 
 def blocks_of(model: nn.Module, blocks: tuple[type[nn.Module], ...]) -> Iterator[nn.Module]:

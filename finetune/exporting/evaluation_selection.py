@@ -23,7 +23,7 @@ class EvaluatedCheckpoints:
     values: Mapping[int, float]
     """Value of the metric by step."""
     notes: list[str]
-    """Which checkpoints were not considered, and why."""
+    """Notes on the checkpoints that were not considered, and why."""
 
     def render_report(self) -> str:
         """The values, the notes and the reason, for a terminal."""

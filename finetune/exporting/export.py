@@ -151,8 +151,8 @@ def export(
 
 
 def describe_origin(chosen: Path, state: dict[str, Any], form: str, strength: float) -> dict[str, Any]:
-    """What the export's card says of the checkpoint `chosen`: only the last parts of its path, since a published model must not reveal
-    folders of this machine."""
+    """Return what the export's card says of the checkpoint `chosen`: only the last parts of its path, since a published model must not
+    reveal folders of this machine."""
     origin = {"recipe": state["recipe"], "format": form, "step": state["step"], "checkpoint": "/".join(chosen.parts[-3:])}
     return origin if strength == 1 else {**origin, "strength": strength}
 

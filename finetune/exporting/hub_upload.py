@@ -48,7 +48,7 @@ def push(folder: Path, name: str, private: bool) -> str:
 
 
 def explain_failure(error: Exception, name: str, endpoint: str) -> str:
-    """Why the upload failed, and what to do."""
+    """Return why the upload failed, and what to do."""
     response: Any = getattr(error, "response", None)
     status = getattr(response, "status_code", None)
     if status == 401:

@@ -134,7 +134,7 @@ def base_metadata(state: dict[str, Any]) -> dict[str, str]:
 
 
 def is_on_hub(state: dict[str, Any]) -> bool:
-    """Whether the base came from the hub: only then its commit was recorded. A folder may have been moved since the training."""
+    """Return whether the base came from the hub: only then its commit was recorded. A folder may have been moved since the training."""
     source, revision = state["base"]["source"], state["base"]["revision"]
     return source.count("/") == 1 and COMMIT.fullmatch(revision or "") is not None and not Path(source).is_dir()
 
@@ -177,6 +177,6 @@ def _hide_folders(value: Any) -> Any:
 
 
 def format_settings(settings: dict[str, Any]) -> str:
-    """As YAML."""
+    """Return settings as YAML."""
     text: str = yaml.safe_dump(settings, sort_keys=False)
     return text.strip()

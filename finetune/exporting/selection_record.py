@@ -31,7 +31,7 @@ class SelectedCheckpoint(JsonPart):
 
     step: Steps
     strength: Annotated[float, Field(ge=0, le=LARGEST_STRENGTH)]
-    """As of `overtone export`."""
+    """Factor of the update, as in `overtone export`."""
     manifest: str
     """SHA-256 of the checkpoint's manifest.json: another run in the same folder may reach the same step."""
     reason: Annotated[str, AfterValidator(_check_printable), Field(max_length=2000)]

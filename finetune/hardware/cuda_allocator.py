@@ -44,7 +44,8 @@ def load_driver() -> Any | None:
 
 
 def has_virtual_memory(library: Any) -> bool:
-    """Whether there is a visible GPU, and all of them support virtual memory management. Initializes the driver, but no GPU context."""
+    """Return whether there is a visible GPU, and all of them support virtual memory management. Initializes the driver, but no GPU
+    context."""
     count, device, supported = ctypes.c_int(0), ctypes.c_int(0), ctypes.c_int(0)
     if library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(count)):
         return False

@@ -1,4 +1,4 @@
-"""Applies rules to the keys of a foreign file: what a rule is given, and for each key where it went."""
+"""Applies rules to the keys of a foreign file: the input of a rule, and the outcome of each key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class KeyOutcome:
-    """Where a key went."""
+    """The outcome of a key."""
 
     kind: Kind
     text: str

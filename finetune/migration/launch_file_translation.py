@@ -22,7 +22,7 @@ NAMED = "deepspeed_config.deepspeed_config_file"
 
 @dataclass(frozen=True)
 class TrainingSizes:
-    """What a file does not say: sizes that turn its numbers into those of the config."""
+    """Sizes that a file lacks, and that convert its numbers into those of the config."""
 
     processes: int | None = None
     sequence_length: int | None = None
@@ -45,7 +45,7 @@ class Translation:
         return [line for line in self.lines if line.outcome.kind == kind]
 
     def count(self) -> str:
-        """How many keys had which outcome, as a phrase."""
+        """Return how many keys had which outcome, as a phrase."""
         return ", ".join(f"{len(self.list_lines(kind))} {kind}" for kind in KINDS)
 
 

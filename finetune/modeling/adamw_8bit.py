@@ -85,7 +85,7 @@ def code_maps(device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def can_store_in_8_bits(parameter: Tensor) -> bool:
-    """Whether the moments of a parameter, or of a shard with complete rows, are stored in 8 bits. Does not consider embeddings."""
+    """Return whether the moments of a parameter, or of a shard with complete rows, are stored in 8 bits. Does not consider embeddings."""
     return parameter.dim() > 1 and count_columns(parameter) >= BLOCK
 
 

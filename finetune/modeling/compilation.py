@@ -38,7 +38,7 @@ SPEED = GPUS["h100-80gb"].speed * EFFICIENCY * 1e12
 
 @dataclass(frozen=True)
 class Compilation:
-    """Whether blocks are compiled."""
+    """Decision whether blocks are compiled."""
 
     on: bool
     remark: str = ""
@@ -46,8 +46,8 @@ class Compilation:
 
 
 def decide_compilation(config: Config, loaded: Loaded, world: World, positions: int) -> Compilation:
-    """Whether to compile blocks in a run on so many positions on this machine. `loaded`: the model before sharding, with frozen parameters
-    marked."""
+    """Return whether to compile blocks in a run on so many positions on this machine. `loaded`: the model before sharding, with frozen
+    parameters marked."""
     wanted = config.train.compile
     if wanted is not True and (wanted is False or world.device.type != "cuda"):
         return Compilation(False)
@@ -63,7 +63,7 @@ def decide_compilation(config: Config, loaded: Loaded, world: World, positions: 
 
 
 def find_obstacle(config: Config, loaded: Loaded) -> str | None:
-    """Why `auto` does not compile blocks, however long the run is; None if it may."""
+    """Return why `auto` does not compile blocks, however long the run is; None if it may."""
     if config.parallel.tensor > 1:
         return "torch.compile fails with tensor parallelism (parallel.tensor)"
     if config.model.quantization:

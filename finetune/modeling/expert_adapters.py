@@ -29,7 +29,7 @@ class AdaptedExperts(NamedTuple):
 
     name: str
     transposed: bool
-    """Whether its axes are [E, in, out]; otherwise [E, out, in]. It is what peft assumes: for a class that does not declare its layout, A
+    """True if its axes are [E, in, out]; otherwise [E, out, in]. It is what peft assumes: for a class that does not declare its layout, A
     may belong to the outputs and B to the inputs, which is as good an update."""
 
     @property
@@ -105,7 +105,7 @@ def inject(model: nn.Module, lora: Lora, names: Sequence[str]) -> None:
 
 
 def is_transposed(module: nn.Module) -> bool:
-    """Whether peft takes the axes of a module's weights for [E, in, out]."""
+    """Return whether peft takes the axes of a module's weights for [E, in, out]."""
     return bool(getattr(module, "is_transposed", False))
 
 
@@ -128,7 +128,7 @@ def _take_weights(module: nn.Module, _: Any, __: Any) -> None:
 
 
 def has_adapter(module: nn.Module, own: str) -> bool:
-    """Whether a parameter of a module of `find_experts` has an adapter."""
+    """Return whether a parameter of a module of `find_experts` has an adapter."""
     return hasattr(module, SCALE) and own in module.lora_A  # type: ignore[operator]
 
 

@@ -98,15 +98,16 @@ def describe_reach(model: nn.Module) -> str | None:
 
 
 def _is_stack(name: str, parameter: Tensor) -> bool:
-    """Whether a parameter stands for the weights of several linear layers: [layers, in, out], or two dimensions of them in one (DBRX)."""
+    """Return whether a parameter stands for the weights of several linear layers: [layers, in, out], or two dimensions of them in one
+    (DBRX)."""
     if name.endswith("bias") or not parameter.is_floating_point():  # packed weights of a quantized layer
         return False
     return (parameter.dim() == 3 and min(parameter.shape[1:]) > 1) or (parameter.dim() == 2 and "experts." in name)
 
 
 def takes_adapter(module: nn.Module) -> bool:
-    """Whether an adapter can be added to a module: to a linear layer, but not to a class of transformers that returns something else than
-    one tensor (the router of Llama 4 returns scores and logits)."""
+    """Return whether an adapter can be added to a module: to a linear layer, but not to a class of transformers that returns something else
+    than one tensor (the router of Llama 4 returns scores and logits)."""
     if not isinstance(module, nn.Linear):
         return False
     if not type(module).__module__.startswith("transformers.") or type(module).forward is nn.Linear.forward:
@@ -195,7 +196,7 @@ def layer_of(name: str) -> str:
 
 
 def is_of_layer(name: str) -> bool:
-    """Whether an adapter's parameter belongs to a linear layer, as opposed to experts that are one parameter."""
+    """Return whether an adapter's parameter belongs to a linear layer, as opposed to experts that are one parameter."""
     return name.endswith((DOWN, UP, LENGTHS))
 
 
@@ -205,7 +206,7 @@ def peft_name(name: str) -> str:
 
 
 def is_magnitude(name: str) -> bool:
-    """Whether a parameter is DoRA's magnitude vector m, which is initialized from the base's weight, unlike A and B."""
+    """Return whether a parameter is DoRA's magnitude vector m, which is initialized from the base's weight, unlike A and B."""
     return name.endswith(LENGTHS)
 
 

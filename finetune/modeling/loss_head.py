@@ -184,7 +184,7 @@ def _allocate_gradients(wanted: tuple[bool, ...], hidden: Tensor, weight: Tensor
 
 @cache
 def kernel_works(device: torch.device) -> bool:
-    """Whether Triton can build and run the kernel on this device, tried once; reported on standard error where it cannot."""
+    """Return whether Triton can build and run the kernel on this device, tried once; reported on standard error where it cannot."""
     try:
         from overtone.finetune.modeling import cross_entropy_kernel
 

@@ -58,7 +58,8 @@ class Muon(torch.optim.AdamW):
         super().step()  # updates the parameters that still have a gradient
 
     def _update(self, group: dict[str, Any]) -> None:
-        """As torch.optim.Muon with `adjust_lr_fn="match_rms_adamw"`, to the last bit where a matrix is whole on each rank."""
+        """Update a group as torch.optim.Muon with `adjust_lr_fn="match_rms_adamw"` does, to the last bit where a matrix is whole on each
+        rank."""
         matrices = [(whole, own) for whole, own in zip(group["of"], group["params"], strict=True) if own.grad is not None]
         waiting = iter(sorted(matrices, key=lambda pair: -pair[0].numel()))  # so that those of a window take about the same time
         ranks = max((count_ranks(whole) for whole, _ in matrices), default=1)
@@ -80,7 +81,7 @@ class Muon(torch.optim.AdamW):
 
 
 def empty_state(part: Tensor) -> dict[str, Tensor]:
-    """Of a matrix that was never updated, by torch.optim.Muon's name."""
+    """Return the state of a matrix that was never updated, by torch.optim.Muon's name."""
     return {"momentum_buffer": torch.zeros_like(part, requires_grad=False)}
 
 

@@ -41,9 +41,9 @@ class StoredTensor:
     """A tensor of the base, and the file's tensors that have its values."""
 
     name: str
-    """Of the values in the file."""
+    """Name of the values in the file."""
     shape: tuple[int, ...]
-    """As the model needs it."""
+    """Shape that the model needs."""
     dtype: str
     """Type of the dequantized values in an export, as safetensors files name it."""
     form: StoredForm | None = None

@@ -1,4 +1,4 @@
-"""Which parameters a run trains: the recipe's, or LoRA's adapters; and in both cases those that the base lacks."""
+"""Chooses the parameters that a run trains: the recipe's, or LoRA's adapters; and in both cases those that the base lacks."""
 
 from __future__ import annotations
 

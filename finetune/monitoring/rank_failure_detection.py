@@ -43,7 +43,7 @@ MISSING_SECONDS = 7.0
 PATIENCE_SECONDS = 3.0
 """Time for a rank to end by itself after another one has failed: it may be reporting the same failure."""
 LOOK_SECONDS = 2.0
-"""How long to search for a dead process on this machine that may explain a failed collective or a signal."""
+"""Seconds of the search for a dead process on this machine that may explain a failed collective or a signal."""
 SIGNS_SECONDS = 2.0
 """Seconds between two status records of a rank."""
 BROKEN = re.compile(r"(?i)connection|peer|socket|nccl|gloo|timed? ?out|store")
@@ -53,7 +53,7 @@ CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL")
 
 @dataclass(frozen=True)
 class RunFailure:
-    """What ended the run, as reported by the rank that noticed it first."""
+    """The failure that ended the run, as reported by the rank that noticed it first."""
 
     message: str
     rank: int | None = None
@@ -61,11 +61,11 @@ class RunFailure:
     signal: str | None = None
     """Signal that ended that rank's process."""
     reason: str = "failed"
-    """In a word or two."""
+    """The reason in a word or two."""
     reported: bool = False
-    """Whether that rank reported the failure itself."""
+    """True if that rank reported the failure itself."""
     refused: bool = False
-    """Whether it is a `UserError`: a wrong config, missing data."""
+    """True if it is a `UserError`: a wrong config, missing data."""
 
 
 class Heartbeat:
@@ -126,8 +126,8 @@ class Heartbeat:
         # Otherwise the thread keeps running: it ends the process if the exception does not, for example because a disk hangs.
 
     def _is_consequence(self, error: BaseException, failure: RunFailure) -> bool:
-        """Whether `error` is that of a collective, and only follows from the run's first `failure`: a traceback would hide that one. A rank
-        that was paused and continues finds that the others have left, for example."""
+        """Return True if `error` is a collective's and only follows from the run's first `failure`, whose message a traceback would hide.
+        A rank that was paused and continues finds that the others have left, for example."""
         own = failure.reported and failure.rank == self._world.rank
         return self._store is not None and not own and isinstance(error, RuntimeError) and BROKEN.search(str(error)) is not None
 
@@ -183,7 +183,7 @@ class Heartbeat:
         self._end_now(failure, failure.message if own else f"rank {self._world.rank} was ended by {name}: {failure.message}", 128 + number)
 
     def _count_looking_seconds(self) -> float:
-        """How long to search for the rank whose death broke a collective: its connections close before its process has ended, and on
+        """Return how long to search for the rank whose death broke a collective: its connections close before its process has ended, and on
         another machine only its missing heartbeat shows it."""
         near = self._peers is None or self._peers.all_near
         return LOOK_SECONDS if near else MISSING_SECONDS + 3 * BEAT_SECONDS
@@ -255,7 +255,7 @@ class Heartbeat:
             self._record_signs(folder)
 
     def _all_fail(self, store: Store) -> bool:
-        """Whether all ranks end with the same user error."""
+        """Return whether all ranks end with the same user error."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         with contextlib.suppress(RuntimeError):  # the process that hosted the store has ended
             failed = store.add("failed", 1)

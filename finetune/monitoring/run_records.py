@@ -29,7 +29,7 @@ LARGEST_JSON = 2**26
 
 
 def is_finished(reason: str) -> bool:
-    """Whether a run that ended for this reason has nothing left to do."""
+    """Return whether a run that ended for this reason has nothing left to do."""
     return reason == FINISHED or reason.startswith(FINISHED_EARLY)
 
 
@@ -97,7 +97,7 @@ def _parse_event(line: bytes) -> dict[str, Any] | None:
 
 
 def is_step(value: Any) -> bool:
-    """Whether a value is a number of optimizer steps."""
+    """Return whether a value is a number of optimizer steps."""
     return type(value) is int and 0 <= value <= LAST_STEP
 
 

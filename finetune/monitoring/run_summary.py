@@ -44,15 +44,15 @@ class RunSummary:
     state: str
     """`running`, `finished`, `stopped`, `refused`, `failed`, or `no record`."""
     reason: str
-    """What `exit.json` says about a run that stopped or failed; or that a process was killed."""
+    """Reason in `exit.json` for a run that stopped or failed; or a note that a process was killed."""
     step: int
     """The last optimizer step that was logged."""
     total: int | None
     """Optimizer steps of the whole run."""
     best_metric: str
-    """What the newest checkpoint calls the best by `checkpoint.best_by`: the name of a metric of the evaluations, or of samples."""
+    """Metric of `checkpoint.best_by` in the newest checkpoint: the name of a metric of the evaluations, or of samples."""
     best_highest: bool
-    """Whether its highest value is the best."""
+    """True if the highest value of the metric is the best."""
     best_value: float | None
     """Its best value in the log."""
     best_step: int | None
@@ -61,7 +61,7 @@ class RunSummary:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is that of a run: it has a log or checkpoints."""
+    """Return whether a folder is that of a run: it has a log or checkpoints."""
     return (folder / LOG).is_file() or (folder / CHECKPOINTS).is_dir()
 
 
@@ -101,7 +101,7 @@ def find_state(folder: Path) -> tuple[str, str]:
 
 
 def is_alive(status: RankStatus) -> bool:
-    """Whether the process of a status record probably still runs."""
+    """Return whether the process of a status record probably still runs."""
     if status.host != platform.node() or status.boot != rank_status_records.boot_id():
         return abs(time.time() - status.time) < SILENT_SECONDS
     try:

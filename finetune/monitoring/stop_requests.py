@@ -163,7 +163,8 @@ def agree_to_stop(world: World, requests: StopRequests, grace_seconds: float) ->
 
 
 def find_save_obstacle(world: World, stop: AgreedStop, seconds: float) -> str | None:
-    """Why a save that takes `seconds` must not start: on some rank it would not finish before the launcher kills it. None if it may start.
+    """Return why a save that takes `seconds` must not start: on some rank it would not finish before the launcher kills it. None if it may
+    start.
 
     Collective: call on every rank.
     """

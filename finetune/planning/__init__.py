@@ -1,1 +1,1 @@
-"""What a run needs before it starts: memory, a parallelism strategy, time, a launch file. Imports no live training."""
+"""Estimates of a run before it starts: memory, a parallelism strategy, time, a launch file. Imports no live training."""

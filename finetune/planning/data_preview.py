@@ -37,7 +37,7 @@ class DataPreview:
     positions: float
     """Positions of all rows of an epoch, extrapolated."""
     lengths: tuple[int, ...]
-    """Of the rows that were read, in positions."""
+    """Lengths of the rows that were read, in positions."""
     problems: tuple[str, ...]
     """Problems of rows, with file and line."""
     shares: tuple[str, ...] = ()

@@ -74,7 +74,7 @@ class Outline:
     late: int = 0
     """Trained elements of the root whose gradient is computed last: embeddings."""
     with_base: bool = False
-    """Whether a frozen copy of the base, in the compute type, is sharded beside the model (`train.base_distance`)."""
+    """True if a frozen copy of the base, in the compute type, is sharded beside the model (`train.base_distance`)."""
 
     @property
     def weights(self) -> tuple[ParameterOutline, ...]:
@@ -105,7 +105,7 @@ class Arrangement:
     tensor: int = 1
     """Tensor-parallel ranks."""
     offload: bool = False
-    """Whether weights, gradients and optimizer state are in host memory."""
+    """True if weights, gradients and optimizer state are in host memory."""
 
     @property
     def shards(self) -> int:
@@ -114,7 +114,7 @@ class Arrangement:
 
     @property
     def gathers_all(self) -> bool:
-        """Whether all parameters stay gathered during the step."""
+        """True if all parameters stay gathered during the step."""
         return self.strategy in ("ddp", "zero1", "zero2")
 
     @property

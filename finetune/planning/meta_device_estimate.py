@@ -46,7 +46,7 @@ class RunEstimate:
     unit: str = POSITIONS
     """`Recipe.unit`."""
     remarks: tuple[str, ...] = ()
-    """How the base is stored, what the adapters reach, and `Loaded.remarks`; training prints them at its start."""
+    """Remarks on how the base is stored and what the adapters reach, and `Loaded.remarks`; training prints them at its start."""
 
 
 def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
@@ -110,7 +110,7 @@ def has_weights(base: Path) -> bool:
 
 
 def find_refusal(config: Config, size: int, check: Callable[[Config], None]) -> str | None:
-    """Why this model cannot use `size` tensor-parallel ranks, with the message of training; None if it can."""
+    """Return why this model cannot use `size` tensor-parallel ranks, with the message of training; None if it can."""
     if config.train.compile is True:
         return "train.compile does not work with tensor parallelism"
     try:

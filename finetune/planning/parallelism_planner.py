@@ -39,9 +39,9 @@ EQUAL_RATIO = 1.03
 HOP = 10e-6
 """Latency of one hop of a ring collective, in seconds. With hundreds of ranks it dominates, however little is sent."""
 SEARCHED = 16
-"""How many times the configured micro-batch the search for the largest one goes up to: a trace takes time in proportion to its samples."""
+"""Largest micro-batch of the search, as a multiple of the configured one: a trace takes time in proportion to its samples."""
 TRACES = 6
-"""Most traces of that search."""
+"""Maximum number of traces of that search."""
 CLOSE = 0.02
 """The search ends when the largest micro-batch is known to this fraction."""
 SHORTEST = 64
@@ -221,7 +221,7 @@ def estimate_tensor_traffic(work: Work, cluster: Cluster, arrangement: Arrangeme
 
 
 def explain_rejection(verdict: LayoutEstimate, best: LayoutEstimate) -> str:
-    """Why a layout was not chosen: it does not fit, or it is slower."""
+    """Return why a layout was not chosen: it does not fit, or it is slower."""
     needed = verdict.memory.total / GIB
     if not verdict.fits:
         lasting = verdict.memory.lasting / GIB
@@ -286,6 +286,6 @@ def largest_micro_batch(work: Work, verdict: LayoutEstimate, trace: Callable[[in
 
 
 def find_zero(one: tuple[int, float], other: tuple[int, float], most: int) -> int:
-    """Where the line through two points (x, y) is 0, rounded down; `most` if it does not rise."""
+    """Return where the line through two points (x, y) is 0, rounded down; `most` if it does not rise."""
     slope = (other[1] - one[1]) / (other[0] - one[0]) if other[0] != one[0] else 0.0
     return int(one[0] - one[1] / slope) if slope > 0 else most

@@ -38,7 +38,7 @@ class RunPlan:
     verdicts: tuple[LayoutEstimate, ...]
     """The chosen one first: the one that the config sets, or the best."""
     configured: bool
-    """Whether the config sets the strategy."""
+    """True if the config sets the strategy."""
 
     @property
     def best(self) -> LayoutEstimate:
@@ -132,7 +132,7 @@ def error_messages(check: Callable[[], Any]) -> Iterator[str]:
 
 
 def advise_on_memory(prospect: RunPlan) -> str:
-    """What to change when the run does not fit into memory."""
+    """Return what to change when the run does not fit into memory."""
     memory, config = prospect.best.memory, prospect.foreseen.config
     if memory.lasting + memory.passing > prospect.best.budget:
         adapters = "" if config.model.lora else " set --model.lora '{rank: 16}' (frozen weights take 2 bytes a parameter), or"

@@ -41,14 +41,14 @@ def count_room(each: Mapping[str, float]) -> int:
 
 
 def has_resource(resource: str) -> bool:
-    """Whether any machine of the cluster has `resource`, such as GPU."""
+    """Return whether any machine of the cluster has `resource`, such as GPU."""
     import ray
 
     return bool(ray.cluster_resources().get(resource, 0.0))
 
 
 def choose_worker_resources(gpu: bool | None) -> dict[str, float]:
-    """What each worker takes: a GPU, or a CPU. `gpu` None: a GPU if the cluster has any."""
+    """Return what each worker takes: a GPU, or a CPU. `gpu` None: a GPU if the cluster has any."""
     return {"GPU": 1.0} if (has_resource("GPU") if gpu is None else gpu) else {"CPU": 1.0}
 
 

@@ -28,7 +28,8 @@ class TrialJudge:
             self._decided[result.trial, result.step] = result.stop
 
     def report(self, trial: int, step: int, value: float, last: bool) -> str | None:
-        """Why the trial is to stop at this step; None: it continues. A value that a resumed trial reports again gets the same answer.
+        """Return why the trial is to stop at this step; None: it continues. A value that a resumed trial reports again gets the same
+        answer.
 
         `last`: the trial ends at this step anyway; its value counts for the others.
         """

@@ -10,7 +10,7 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files
 
 RELEASE_SECONDS = 60.0
-"""How long the previous worker, which Ray has ended, may take to release the lock of the run's folder."""
+"""Seconds that the previous worker, which Ray has ended, may take to release the lock of the run's folder."""
 
 
 def await_release(run_dir: Path) -> None:

@@ -27,25 +27,25 @@ from overtone.finetune.tuning.study_record import FINAL, EarlyStopping, Result, 
 from overtone.finetune.tuning.trial_metric import TrialMetric, read_curve, summarize_curve
 
 SHOWN_CHARACTERS = 300
-"""Of a trial's message on the console; the record and the page have all of it."""
+"""Characters of a trial's message on the console; the record and the page have all of it."""
 POLL_SECONDS = 0.5
-"""How long the driver waits for a trial before it looks for reported values and for requests to stop."""
+"""Seconds that the driver waits for a trial before it looks for reported values and for requests to stop."""
 
 
 @dataclass(frozen=True)
 class TrialSettings:
-    """How the trials of a study run."""
+    """Settings of the trials of a study."""
 
     folder: Path
-    """Of the study."""
+    """Folder of the study."""
     metric: TrialMetric
     early_stopping: EarlyStopping | None
     each: dict[str, float]
     """Resources of one trial: `GPU` or `CPU`."""
     at_once: int
-    """Most trials at a time."""
+    """Maximum number of trials at a time."""
     failures: int
-    """How often a trial, or a preparation of data, is started again after the death of its worker."""
+    """Number of times that a trial, or a preparation of data, is started again after the death of its worker."""
 
 
 def prepare_shared_data(
@@ -92,7 +92,7 @@ def prepare_shared_data(
 
 
 def _read_preparation(reference: Any) -> TrialOutcome | None:
-    """How the trial ends whose data was prepared; None if the data is ready. Raises Ray's error if the worker died."""
+    """Return how the trial ends whose data was prepared; None if the data is ready. Raises Ray's error if the worker died."""
     import ray
 
     try:

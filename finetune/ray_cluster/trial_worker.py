@@ -1,4 +1,4 @@
-"""One trial of a study on a Ray worker: an ordinary run in its own folder, which reports the study's metric and stops if it is told to."""
+"""One trial of a study on a Ray worker: an ordinary run in its own folder, which reports the study's metric and stops on request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Report = Callable[[int, float, bool], str | None]
 
 
 class TrialOutcome(TypedDict):
-    """How a launch of a trial ended."""
+    """The end of a launch of a trial."""
 
     status: Status
     message: str
@@ -69,7 +69,7 @@ def ask_judge(judge: Any, number: int, step: int, value: float, last: bool) -> s
 
 
 def describe_outcome(reason: str, stop: str | None) -> TrialOutcome:
-    """How a run ended that gave this reason; `stop`: the decision of early stopping."""
+    """Return how a run ended that gave this reason; `stop`: the decision of early stopping."""
     if is_finished(reason):
         return {"status": "finished", "message": reason}
     if stop is not None and stop in reason:
@@ -86,7 +86,7 @@ class TrialReports:
         self._total: int | None = None
 
     def get_stop(self) -> str | None:
-        """Why to stop; None: continue. Called between two steps."""
+        """Return why to stop; None: continue. Called between two steps."""
         return self._stop
 
     def handle_event(self, kind: str, step: int, facts: dict[str, Any]) -> None:

@@ -17,12 +17,12 @@ USE_GPU: dict[str, bool | None] = {"auto": None, "true": True, "false": False}
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """Which cluster, and what of it, from the command line."""
+    """The cluster and the resources to use, from the command line."""
 
     storage: Path
     """The folder that all machines share."""
     gpu: bool | None
-    """Whether workers take a GPU; None: if the cluster has any."""
+    """True if workers take a GPU; None: if the cluster has any."""
     address: str | None
     failures: int
 
@@ -38,7 +38,7 @@ class ClusterOptions:
 
 
 def parse_choice(flag: str, value: str, meanings: dict[str, bool | None]) -> bool | None:
-    """What a value of a flag means. Raises `UserError` for another value."""
+    """Return the meaning of a flag's value. Raises `UserError` for another value."""
     if value not in meanings:
         raise UserError(f"--{flag} {value}: expected {', '.join(meanings)}")
     return meanings[value]

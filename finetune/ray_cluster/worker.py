@@ -63,7 +63,7 @@ class Reports:
         self._numbers: dict[int, dict[str, Any]] = {}
         """By step: a checkpoint may be committed some steps after the one that it holds."""
         self.reason = ""
-        """Why training ended."""
+        """The reason why training ended."""
 
     def at(self, step: float) -> dict[str, Any]:
         """The last metrics of training and evaluation that were logged up to `step`."""

@@ -2,8 +2,8 @@
 
 - `contract.py`: `Recipe`, what a recipe must give; `samples.py`, `loaded_model.py` and `export_plan.py`: what its functions take and return
 - `recipe_state.py`: what it stores with a checkpoint
-- `inference.py`: what a recipe can do with an exported model
-- `planning.py`: what `plan` asks
+- `inference.py`: uses of an exported model
+- `planning.py`: what `plan` needs
 - `discovery.py`: how a recipe is found by its name or folder
 """
 

@@ -83,7 +83,7 @@ class Recipe(Generic[OptionsT, StateT]):
     prepare: Callable[[Config[OptionsT]], None] = _prepare_nothing
     """Called once per launch, on one process, before `load`: caches under `run.dir` what is derived from data and base."""
     base_distance: BaseDistance | None = None
-    """How to compare the model with its base. Absent: `train.base_distance` is refused."""
+    """Comparison of the model with its base. Absent: `train.base_distance` is refused."""
     pack: Callable[[list[Sample]], Batch] | None = None
     """`collate` for `data.packing`: samples end to end in one row, none attending to another. Absent: the recipe cannot pack."""
     pad: Callable[[Batch, int], Batch] | None = None
@@ -101,7 +101,7 @@ class Recipe(Generic[OptionsT, StateT]):
     report: Callable[[dict[str, float]], dict[str, float]] = _keep_means
     """The means of a step or an evaluation, with derived metrics for the log (a perplexity from a mean log-likelihood)."""
     unit: str = POSITIONS
-    """What `length` counts, in the plural, for the console: tokens, frames, images."""
+    """Unit of `length`, in the plural, for the console: tokens, frames, images."""
     show: Callable[[Sample, Any], str] | None = None
     """(sample, processor) → text for a terminal in which what is supervised stands out, for `overtone plan --show-batch`."""
     base_folders: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""How a recipe is found by its name or folder, and what is imported of it: all of it, or only what needs no torch."""
+"""Finds a recipe by its name or folder, and imports all of it, or only the modules that need no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How trained tensors become the folder that a stock package loads."""
+"""Plan that turns trained tensors into the folder that a stock package loads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _keep_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Conversion:
-    """How the folder that an `ExportPlan` describes becomes the files of another program's format."""
+    """Conversion of the folder that an `ExportPlan` describes to the files of another program's format."""
 
     choose_type: Callable[[str | None], str]
     """Value of --quantize, None without the flag → the type of the numbers. Raises `UserError` for a type that cannot be written."""
@@ -38,7 +38,7 @@ class Conversion:
 
 @dataclass(frozen=True)
 class ExportPlan:
-    """How a recipe turns trained tensors into the folder that a stock package loads."""
+    """Plan by which trained tensors become the folder that a stock package loads."""
 
     translate_name: Callable[[str], str] = _keep_name
     """Name of a tensor of the base, and name of a parameter that it lacks (`Loaded.added`) → its name in the exported weights. `keep` and
@@ -46,7 +46,7 @@ class ExportPlan:
     layouts: Mapping[str, TensorLayout] = field(default_factory=dict)
     """`Loaded.layouts`: by them the exported weights have the tensors of the base again."""
     keep: Callable[[str], bool] = _keep_every_tensor
-    """Which of the tensors the exported weights hold."""
+    """Returns whether the exported weights hold a tensor."""
     edit: dict[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
     """Last change to a tensor, in fp32, by name; the shape stays."""
     files: dict[str, bytes] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class ExportPlan:
     """Keys of peft's adapter_config.json that say which class loads the base of an adapter: `task_type`, or `auto_mapping` with
     `base_model_class` and `parent_library` for a class for which peft has no task. Absent: `AutoPeftModel` cannot load the adapter."""
     adapter_files: tuple[str, ...] = ()
-    """Those of `files` and `copy` that an export of the adapter alone contains, too: tokenizer and chat template."""
+    """Files of `files` and `copy` that an export of the adapter alone contains, too: tokenizer and chat template."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Keys in the header of that card, in the hub's form: library_name, pipeline_tag, tags."""
     conversion: Conversion | None = None

@@ -1,4 +1,4 @@
-"""What a recipe can do with an exported model, and how answers to prompts are measured during training."""
+"""Uses of an exported model that a recipe offers, and measurement of answers to prompts during training."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ class Answer:
 
 @dataclass(frozen=True)
 class PreparedMetrics:
-    """What measuring the answers to `sample.prompts` needs. Everything in it can be written as JSON."""
+    """Names and settings for measuring the answers to `sample.prompts`. Everything in it can be written as JSON."""
 
     names: tuple[str, ...]
-    """Of the metrics, the means of `Answer.numbers` included."""
+    """Names of the metrics, the means of `Answer.numbers` included."""
     settings: dict[str, Any]
     """All that the metrics depend on besides prompts and weights: models with their digests, sampling, seed, reference clips. Recorded with
     every measurement; measurements with other settings are not compared."""
     local: dict[str, Any] = field(default_factory=dict)
-    """Where on this machine the models and files are."""
+    """Paths of the models and files on this machine."""
     bytes: int = 0
     """Size of the weights that `measure` loads."""
 
 
 class MeasuredAnswers(NamedTuple):
-    """What `SampleMetrics.measure` found."""
+    """Result of `SampleMetrics.measure`."""
 
     metrics: dict[str, float]
     """By name, over all answers."""
@@ -55,14 +55,14 @@ class SampleMetrics:
 
     prepare: Callable[[Config], PreparedMetrics | None]
     """Called once per launch, on one process, after `Recipe.prepare` and before training: find and check what measuring needs. Raises
-    `UserError` if something is missing. None: the config asks for no measurement."""
+    `UserError` if something is missing. None: the config requests no measurement."""
     measure: Callable[[Path, list[str], list[Answer], PreparedMetrics], MeasuredAnswers]
     """(exported folder, prompts, answers, what `prepare` returned) → metrics. Called in the process that has generated the answers."""
 
 
 @dataclass(frozen=True)
 class Inference:
-    """What a recipe can do with an exported model."""
+    """Uses of an exported model that a recipe offers."""
 
     generate: Callable[[Path, list[str]], int]
     """(exported folder, remaining arguments) → exit code, for `overtone generate`."""

@@ -28,7 +28,7 @@ def _accept_every_name(_: str) -> bool:
 
 @dataclass(frozen=True)
 class BaseDistance:
-    """How predictions are compared with those of the frozen base, for `train.base_distance`.
+    """Comparison of predictions with those of the frozen base, for `train.base_distance`.
 
     With the base's states in `batch.tensors[BASE_STATES]`, `Recipe.loss` passes them to the `LossHead` (finetune/modeling/loss_head.py) as
     its third argument, and returns the third sum as the term `BASE_DISTANCE`; the training sets its weight.
@@ -57,7 +57,8 @@ class Loaded:
     """Folder whose *.safetensors hold the parameters under the model's own names or as `layouts` say (a superset is fine), except the
     `added` ones."""
     trainable: Callable[[str], bool] = _accept_every_name
-    """Which parameter names full fine-tuning trains, besides the `added` ones; the others stay frozen and out of the checkpoints."""
+    """Returns whether full fine-tuning trains a parameter, by its name, besides the `added` ones; the others stay frozen and out of the
+    checkpoints."""
     added: Mapping[str, Callable[[Generator, Size], Tensor]] = field(default_factory=dict)
     """Parameters that the base lacks, or whose values in it are replaced (a head for other classes): name → function that returns the
     initial value [shape] from a CPU generator, which `run.seed` and the name determine. They are always trained, beside adapters too."""
@@ -73,7 +74,8 @@ class Loaded:
     """For `parallel.tensor`: `module.ClassName` of a block → path of each module that its ranks share → how (`Cut` in
     finetune/distributed/tensor_parallel.py). A model with another block cannot be trained with `parallel.tensor`."""
     varies: str | None = None
-    """Why blocks would be recompiled again and again, so that `train.compile: auto` does not compile them; None: they would not."""
+    """The reason why blocks would be recompiled again and again, so that `train.compile: auto` does not compile them; None: they would
+    not."""
     libraries: tuple[str, ...] = ()
     """Distributions whose version affects what `read` returns, such as an image decoder, besides those of `sample_cache_key.LIBRARIES`."""
     remarks: tuple[str, ...] = ()

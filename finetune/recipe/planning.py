@@ -1,4 +1,4 @@
-"""What `plan` and docs/models.md ask of a recipe: a model's shape without its weights, and the released models that it trains."""
+"""Inputs that `plan` and docs/models.md need from a recipe: a model's shape without its weights, and the released models that it trains."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from overtone.finetune.recipe.samples import Batch
 
 @dataclass(frozen=True)
 class Sketch:
-    """What `overtone plan` needs of a base: its config.json, and neither weights nor data."""
+    """A base as `overtone plan` needs it: made from its config.json, without weights or data."""
 
     loaded: Loaded
     """As `load` makes it, without a processor."""
     batch: Callable[[int, int], Batch]
     """(samples, positions of each) → a micro-batch, packed if the config says so, that is learned at every position it can be."""
     processor: Callable[[], Any]
-    """What `read` needs, by the base's small files alone; raises `UserError` if one is missing or does not fit the model."""
+    """Makes the processor that `read` needs from the base's small files alone; raises `UserError` if one is missing or does not fit the
+    model."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,13 @@ class ReleasedModel:
     name: str
     """On the hub, with its owner: Qwen/Qwen3-8B."""
     licence: str
-    """As its model card on the hub names it: apache-2.0."""
+    """Licence as its model card on the hub names it: apache-2.0."""
     languages: str
-    """As its makers list them, short enough for a table: English; 10 languages."""
+    """Languages as its makers list them, short enough for a table: English; 10 languages."""
     config: Mapping[str, Any]
     """Its config.json, at least the keys that determine the shapes."""
     streaming: bool = False
-    """Whether its inference here returns the beginning of an answer before the end is generated."""
+    """True if its inference here returns the beginning of an answer before the end is generated."""
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Other JSON files of its folder that `sketch` reads, by path."""
     overrides: tuple[tuple[str, str], ...] = ()

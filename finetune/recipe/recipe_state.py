@@ -13,8 +13,8 @@ from overtone.finetune.storage.json_schema import JsonPart, parse_model
 
 
 class RecipeState(JsonPart):
-    """What a recipe stores with each checkpoint (`recipe_state` in state.json): what its export needs, and what must not change within a
-    run.
+    """State that a recipe stores with each checkpoint (`recipe_state` in state.json): what its export needs, and what must not change
+    within a run.
 
     A recipe declares its keys in a subclass, `Recipe.State`. This class has none.
     """

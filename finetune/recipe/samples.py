@@ -1,4 +1,4 @@
-"""What a recipe makes of rows: samples, micro-batches, the sums of a loss, and earlier rows as context."""
+"""Results that a recipe makes from rows: samples, micro-batches, the sums of a loss, and earlier rows as context."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Sample = dict[str, "Tensor"]
 
 @dataclass(frozen=True)
 class DataPreparation:
-    """How training data for a recipe is made."""
+    """Preparation of training data for a recipe."""
 
     advice: str = "It has one JSON object in each line; the recipe's `read` defines the keys."
     """Sentences and commands for the error of a run without data."""
@@ -46,16 +46,16 @@ class Batch:
     """One micro-batch as the recipe collated it."""
 
     tensors: dict[str, Tensor]
-    """What the model's forward takes; the first dimension is the sample, or of row numbers, which count through all samples, themselves."""
+    """Inputs of the model's forward; the first dimension is the sample, or of row numbers, which count through all samples, themselves."""
     targets: dict[str, int]
     """For each term of the loss, the number of its targets here. Known before the forward, because the global count divides the loss."""
     lengths: tuple[int, ...] = ()
-    """Of the samples that are packed into one row, or of each row. They stay on the host, where a loop over them does not wait for the
+    """Lengths of the samples packed into one row, or of each row. They stay on the host, where a loop over them does not wait for the
     device."""
 
 
 class RowPlace(NamedTuple):
-    """Where a row is in a series of rows."""
+    """Place of a row in a series of rows."""
 
     series: str
     """Rows of the same series can be context of each other: the name of a recording, of a book, of a conversation."""
@@ -66,12 +66,12 @@ class RowPlace(NamedTuple):
 
 
 class ContextLimits(NamedTuple):
-    """How much context a sample has."""
+    """Limits on the context of a sample."""
 
     rows: int
-    """Most earlier rows of a sample; 0 for none."""
+    """Maximum number of earlier rows of a sample; 0 for none."""
     duration: float
-    """Most that these last together, in the unit of `RowPlace`."""
+    """Maximum duration of these together, in the unit of `RowPlace`."""
 
 
 @dataclass(frozen=True)

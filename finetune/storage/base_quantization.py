@@ -1,6 +1,6 @@
-"""How a model folder stores its weights: as plain numbers, in a form that `overtone.finetune.modeling.stored_tensors` dequantizes, or in
-another
-one, which is refused by name. Decided by config.json, the files beside it, and the tensors' names and types. Imports no torch."""
+"""Storage form of the weights of a model folder: as plain numbers, in a form that `overtone.finetune.modeling.stored_tensors` dequantizes,
+or in another one, which is refused by name. Decided by config.json, the files beside it, and the tensors' names and types. Imports no
+torch."""
 
 from __future__ import annotations
 

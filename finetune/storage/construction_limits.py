@@ -42,7 +42,7 @@ PLACING = frozenset({"device", "generator", "out", "pin_memory"})
 
 @dataclass(frozen=True)
 class ConstructionLimits:
-    """What may be created in total."""
+    """Limits on what may be created in total."""
 
     bytes: int
     tensors: int
@@ -95,7 +95,7 @@ class _CreationCounter(TorchFunctionMode):
 
 
 LARGE_ELEMENTS = 2**24
-"""Of parameters alone: tables and masks are smaller, or have values."""
+"""Elements of a large tensor. Only parameters have as many: tables and masks are smaller, or have values."""
 
 
 class LargeOnMeta(TorchFunctionMode):

@@ -71,7 +71,7 @@ def names() -> list[str]:
 
 
 def is_demo_model(name: str) -> bool:
-    """Whether `name` is a demo model, installed or not."""
+    """Return whether `name` is a demo model, installed or not."""
     return name in names()
 
 
@@ -109,7 +109,7 @@ def _warn(name: str) -> None:
 
 
 def belongs_to_archive(path: Path) -> bool:
-    """Whether a file is one of those that describe a demo model's archive, and no part of the model."""
+    """Return whether a file is one of those that describe a demo model's archive, and no part of the model."""
     return path.name in (FIGURES, BUILT_ON) and path.parent.parent == cache()
 
 

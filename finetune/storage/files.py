@@ -440,7 +440,8 @@ def free_bytes(folder: Path) -> int:
 
 
 def has_inodes(folder: Path) -> bool:
-    """Whether the disk of `folder`, which need not exist, can hold one more file; True for a file system that does not count files."""
+    """Return whether the disk of `folder`, which need not exist, can hold one more file; True for a file system that does not count
+    files."""
     found = os.statvfs(_nearest_existing(folder))
     return found.f_files == 0 or found.f_favail > 0
 

@@ -148,7 +148,8 @@ def _with_path(error: OSError, path: Path) -> OSError:
 
 
 def _count_accepted(path: Path) -> int:
-    """How many parts of an absolute path may be links: those it shares with a path that the user named, or with a folder of the system.
+    """Return how many parts of an absolute path may be links: those it shares with a path that the user named, or with a folder of the
+    system.
 
     The first use of a link that only the user named is reported on stderr.
     """

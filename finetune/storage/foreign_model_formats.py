@@ -14,7 +14,7 @@ ORIGINS = ("general.base_model.0.repo_url", "general.source.repo_url", "general.
 
 
 def explain_foreign_model(place: Path) -> str | None:
-    """Why a file or folder is no model, and what to do; None for anything but a GGUF or an adapter."""
+    """Return why a file or folder is no model, and what to do; None for anything but a GGUF or an adapter."""
     if place.is_file():
         return _explain_gguf(place) if is_gguf(place) else None
     if (place / ADAPTER).is_file():

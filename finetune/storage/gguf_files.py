@@ -46,7 +46,7 @@ class GgufTensor(NamedTuple):
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """What stands before the tensors' data."""
+    """The header before the tensors' data."""
 
     metadata: dict[str, Any]
     tensors: tuple[GgufTensor, ...]
@@ -59,7 +59,7 @@ class GgufHeader:
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a file begins as a GGUF does. A file that cannot be read is none."""
+    """Return whether a file begins as a GGUF does. A file that cannot be read is none."""
     try:
         with input_files.open_file(path) as file:
             return file.read(len(MAGIC)) == MAGIC

@@ -28,7 +28,7 @@ SPECIAL = {
     stat.S_IFSOCK: "a socket",
 }
 PIPES = "/dev/"
-"""Where a shell puts the pipes of `<(…)`, and where standard input is."""
+"""Folder of the pipes that a shell makes for `<(…)`, and of standard input."""
 
 
 class UnusableFileError(OSError, UserError):

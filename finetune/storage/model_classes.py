@@ -50,7 +50,7 @@ def list_image_processors(types: Collection[str]) -> frozenset[str]:
 
 
 def is_known_tokenizer(name: str) -> bool:
-    """Whether transformers has a class of this name. It refuses others, or reads tokenizer.json without them (version 5)."""
+    """Return whether transformers has a class of this name. It refuses others, or reads tokenizer.json without them (version 5)."""
     import transformers
     from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 

@@ -109,13 +109,13 @@ def find_dataset_card(option: str, dataset: str) -> Path | None:
 
 
 def is_hub_name(model: str) -> bool:
-    """Whether `model` has the form owner/model and is no path: it does not exist, and neither does a folder `owner`."""
+    """Return whether `model` has the form owner/model and is no path: it does not exist, and neither does a folder `owner`."""
     owner = model.partition("/")[0]
     return HUB_NAME.fullmatch(model) is not None and owner not in OWN_FOLDERS and not Path(owner).is_dir()
 
 
 def _explain_path(model: str) -> str:
-    """Why a name of the form owner/model is taken as a path, and what to do; empty for other names."""
+    """Return why a name of the form owner/model is taken as a path, and what to do; empty for other names."""
     owner = model.partition("/")[0]
     if HUB_NAME.fullmatch(model) is None:
         return ""
@@ -125,7 +125,7 @@ def _explain_path(model: str) -> str:
 
 
 def _explain_failure(error: Exception, model: str, revision: str | None, page: str = "") -> str:
-    """Why a download failed, and what to do."""
+    """Return why a download failed, and what to do."""
     from huggingface_hub import constants, errors
 
     if isinstance(error, errors.GatedRepoError):

@@ -226,7 +226,7 @@ def _without_code(value: Any, path: Path, at: str, dropped: list[str], is_text: 
 
 
 def _leads_elsewhere(key: str, value: Any, path: Path, is_text: bool, nested: bool) -> bool:
-    """Whether a key makes a library run code, or open anything but the files of the clean copy."""
+    """Return whether a key makes a library run code, or open anything but the files of the clean copy."""
     if key in CODE_KEYS or key in REDIRECTING_KEYS or KERNEL_KEYS.fullmatch(key):
         return True
     if nested and key in path_settings.NAMES_OF_ITSELF:  # there it names another model to load

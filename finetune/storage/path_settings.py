@@ -1,4 +1,4 @@
-"""Which values of a model's settings files a library could open as a file or a folder outside of the model. They reach no library.
+"""Finds the values of a model's settings files that a library could open as a file or a folder outside of the model. They reach no library.
 
 The keys of tokenizer_config.json and special_tokens_map.json become arguments of the tokenizer's class, and any of them may be a file for
 some class: `vocab_file`, `emoji_file`, `source_spm`, the `model_file` inside `sp_model_kwargs`, or all of `init_inputs`. So text is kept
@@ -46,7 +46,7 @@ ADDRESS = re.compile(r"(?!re:)[A-Za-z][\w.+-]*:")
 
 
 def could_be_path(name: str, key: str, value: Any) -> bool:
-    """Whether the value of a key in the settings file `name`, at any depth, must not reach a library.
+    """Return whether the value of a key in the settings file `name`, at any depth, must not reach a library.
 
     Objects inside of the value are examined with their own keys, but in a tokenizer's settings also as a part of it. Raises `UserError` for
     a word whose meaning cannot be decided.
@@ -67,17 +67,17 @@ def could_be_path(name: str, key: str, value: Any) -> bool:
 
 
 def holds_text(name: str, key: str) -> bool:
-    """Whether everything below a key of a settings file is text, which no library opens."""
+    """Return whether everything below a key of a settings file is text, which no library opens."""
     return (TEXT_KEYS if name in TOKENIZER_SETTINGS else TEXTS).fullmatch(key) is not None and not is_file_key(name, key)
 
 
 def is_file_key(name: str, key: str) -> bool:
-    """Whether a key of a tokenizer's settings is one of files."""
+    """Return whether a key of a tokenizer's settings is one of files."""
     return name in TOKENIZER_SETTINGS and FILE_KEYS.fullmatch(key) is not None
 
 
 def has_form_of_path(text: str) -> bool:
-    """Whether text is not a single word: an absolute or a relative path, a path at home, an address."""
+    """Return whether text is not a single word: an absolute or a relative path, a path at home, an address."""
     return "/" in text or "\0" in text or text in (".", "..") or text.startswith("~") or ADDRESS.match(text) is not None
 
 

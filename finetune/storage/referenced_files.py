@@ -30,7 +30,7 @@ def find_file(root: Path, relative: str) -> Path:
 
 
 def is_renamed(root: Path, relative: str, found: Path) -> bool:
-    """Whether `find_file` found a file whose name differs."""
+    """Return whether `find_file` found a file whose name differs."""
     return found != files.resolve_under(root, relative)
 
 

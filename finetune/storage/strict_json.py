@@ -83,7 +83,7 @@ def first_line(error: Exception) -> str:
 
 
 def is_deep(value: Any) -> bool:
-    """Whether a value is nested deeper than `DEEPEST`. Not recursive."""
+    """Return whether a value is nested deeper than `DEEPEST`. Not recursive."""
     level = [value]
     for _ in range(DEEPEST + 1):
         holders = [each for each in level if type(each) in (dict, list)]

@@ -14,7 +14,7 @@ from overtone import __version__
 from overtone.finetune.storage import input_files
 
 SEARCHED_BYTES = 1 << 18
-"""At each end of a file."""
+"""Bytes that are searched at each end of a file."""
 KIND, SOURCE_TYPE = "synthetic speech", "trainedAlgorithmicMedia"
 MARKS = (SOURCE_TYPE, KIND, "AI-generated", "AI generated")
 """The first is IPTC's digital source type, in XMP and in C2PA (https://cv.iptc.org/newscodes/digitalsourcetype/)."""
@@ -27,7 +27,7 @@ LONGEST_MODEL = 100
 
 @dataclass(frozen=True)
 class SyntheticMark:
-    """What the tags of a file say."""
+    """The mark in the tags of a file."""
 
     model: str = ""
     """Name of the model; empty: unknown."""

@@ -29,9 +29,9 @@ class Box:
     begin: tuple[int, ...]
     sizes: tuple[int, ...]
     name: str
-    """Of the other tensor."""
+    """Name of the other tensor."""
     origin: tuple[int, ...]
-    """Where the box begins in the other tensor."""
+    """Position at which the box begins in the other tensor."""
     axes: tuple[int | None, ...]
     """For each axis of the box, the axis of the other tensor; None: one index long, and the other tensor lacks the axis. Axes of the other
     tensor that are not listed are one index long in its box."""
@@ -100,7 +100,7 @@ class TensorLayout:
         return {piece.name for piece in self.pieces}
 
     def is_same(self, name: str) -> bool:
-        """Whether this is the tensor `name` as a whole, unchanged."""
+        """Return whether this is the tensor `name` as a whole, unchanged."""
         return self.pieces == TensorLayout.of(name, self.shape).pieces
 
     def cut(self, slices: tuple[slice, ...] | None) -> Iterator[Box]:

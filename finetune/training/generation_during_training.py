@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from overtone.finetune.monitoring.stop_requests import StopRequests
 
 NAME = "sample"
-"""Of temporary folders in a run's cache."""
+"""Name of temporary folders in a run's cache."""
 SECONDS_BETWEEN_LOOKS = 0.1
 GIB = 2**30
 CONTEXT = GIB
@@ -55,7 +55,7 @@ RESERVE = 0.1
 
 
 def is_configured(config: Config) -> bool:
-    """Whether the config's `sample` section holds anything."""
+    """Return whether the config's `sample` section holds anything."""
     sample = config.sample
     return sample.every is not None or bool(sample.prompts) or sample.asr is not None or sample.speaker_model is not None
 
@@ -102,7 +102,7 @@ def measure_gpu(device: torch.device, environ: Mapping[str, str]) -> GpuMemory:
 
 
 def has_room(gpu: GpuMemory, needed: int) -> bool:
-    """Whether `needed` bytes leave enough free for training."""
+    """Return whether `needed` bytes leave enough free for training."""
     return gpu.free - needed >= RESERVE * gpu.total
 
 
@@ -196,8 +196,9 @@ class Sampler:
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
     def assess(self) -> tuple[int, int, float | None, bool]:
-        """What the measurements so far say: number of checkpoints that are still to be measured, number of measured samples since the best
-        one, its value, and whether `train.patience` is used up. Raises `UserError` if `checkpoint.best_by` is not among the metrics."""
+        """Return the state of the measurements: number of checkpoints that are still to be measured, number of measured samples since
+        the best one, its value, and whether `train.patience` is used up. Raises `UserError` if `checkpoint.best_by` is not among the
+        metrics."""
         best_by = BestBy.parse(self._config.checkpoint.best_by)
         standing = assess_measurements(self._measured.values(), best_by, self._config.train.patience)
         found = dict.fromkeys(name for one in self._measured.values() for name in one.metrics)

@@ -40,7 +40,7 @@ class Progress:
     step: int = 0
     place: Place = field(default_factory=Place)
     validation_loss: float | None = None
-    """Of an evaluation at this very step: a loss of other weights must not decide which checkpoint is the best."""
+    """Loss of an evaluation at this very step: a loss of other weights must not decide which checkpoint is the best."""
     skipped: int = 0
     """Updates that were not applied, because loss or gradient was not finite, or a spike."""
     recent: Recent = ()
@@ -142,12 +142,12 @@ def save_when_due(
 
 
 def save_due(config: Config, step: int) -> bool:
-    """Whether `step` is a save point. Each step of `sample.every` is one too: answers are sampled from a checkpoint of that step."""
+    """Return whether `step` is a save point. Each step of `sample.every` is one too: answers are sampled from a checkpoint of that step."""
     return any(step % every == 0 for every in (require_number(config.checkpoint.every), config.sample.every) if every)
 
 
 def is_sample_due(training: Training, step: int) -> bool:
-    """Whether the prompts of `sample` are answered with the checkpoint of this step."""
+    """Return whether the prompts of `sample` are answered with the checkpoint of this step."""
     every = training.config.sample.every
     return every is not None and step > 0 and (step % every == 0 or step == training.total)
 
@@ -175,7 +175,7 @@ def take_step(
 
 
 def evaluation_due(training: Training, progress: Progress) -> bool:
-    """Whether these weights are still to be evaluated. An evaluation that a stop interrupted is due again in the next launch."""
+    """Return whether these weights are still to be evaluated. An evaluation that a stop interrupted is due again in the next launch."""
     if training.val is None or progress.validation_loss is not None:
         return False
     if progress.step == 0:

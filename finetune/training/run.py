@@ -52,13 +52,13 @@ STOPPING_NAMES = frozenset(number.name for number in (signal.SIGINT, *ENDING_SIG
 
 @dataclass
 class Ending:
-    """Why training ended, as `exit.json` records it."""
+    """The reason why training ended, as `exit.json` records it."""
 
     step: int
-    """Where the run started, until it ends in good order."""
+    """Step at which the run started, until it ends in good order."""
     reason: str = "failed"
     failure: RunFailure = field(default_factory=lambda: RunFailure(""))
-    """What failed first, on any rank."""
+    """The first failure on any rank."""
 
 
 @contextmanager
@@ -289,7 +289,7 @@ def record_failed_start(run_dir: Path, claim: FolderClaim, failure: RunFailure) 
 
 
 def write_exit_record(run_dir: Path, step: int, reason: str, failure: RunFailure) -> None:
-    """Why the run ended, in exit.json: the launcher turns every exit code into 1.
+    """Return why the run ended, in exit.json: the launcher turns every exit code into 1.
 
     If several ranks report a failure, the first record is kept. A run that ends in good order replaces any record, which is then from
     another launch. If the disk refuses the record, a warning is printed, and the run ends as it would have.

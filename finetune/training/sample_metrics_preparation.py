@@ -1,4 +1,4 @@
-"""How the answers to `sample.prompts` are measured: checked and digested before training, the same on every rank."""
+"""Plan for measuring the answers to `sample.prompts`: checked and digested before training, the same on every rank."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class SamplePlan:
     digest: str | None = None
     """SHA-256 of all that the metrics depend on besides the weights; None without samples."""
     prepared: PreparedMetrics | None = None
-    """What the recipe's metrics need; None: there are only the means of `Answer.numbers`, or nothing is measured."""
+    """Inputs of the recipe's metrics; None: there are only the means of `Answer.numbers`, or nothing is measured."""
     decides: bool = False
-    """Whether `checkpoint.best_by` is a metric of samples. Then every due checkpoint is measured, and kept until that is done."""
+    """True if `checkpoint.best_by` is a metric of samples. Then every due checkpoint is measured, and kept until that is done."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -43,7 +43,7 @@ from overtone.finetune.training.step import Training
 
 
 class FolderClaim(NamedTuple):
-    """What a launch found in its run's folder when it locked it."""
+    """State of the run's folder when a launch locked it."""
 
     killed: str | None
     """Account of the launch before this one, if that left no exit record."""
@@ -242,7 +242,7 @@ def claim_folder(run_dir: Path, trackers: Sequence[str]) -> FolderClaim:
 
 
 def identify_run(config: Config, order: Order, rows: Rows | MixedRows, base_files: dict[str, str], loaded: Loaded) -> dict[str, Any]:
-    """What must be equal for a launch to resume a checkpoint; it is part of the checkpoint's state.json."""
+    """Return what must be equal for a launch to resume a checkpoint; it is part of the checkpoint's state.json."""
     revision = commit_of(loaded.base) or config.model.revision
     # As an absolute path, since an export or an evaluation may be started in another folder.
     folder = Path(str(config.model.source))

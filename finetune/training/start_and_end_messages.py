@@ -1,4 +1,4 @@
-"""What a run prints before its first step (model, data, steps, memory, folder, how to stop and resume) and after its last."""
+"""Messages that a run prints before its first step (model, data, steps, memory, folder, how to stop and resume) and after its last."""
 
 from __future__ import annotations
 

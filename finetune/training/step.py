@@ -47,7 +47,7 @@ class Training:
     base: nn.Module | None = None
     """The frozen copy of the base that `train.base_distance` needs without adapters."""
     sampling: SamplePlan = field(default_factory=SamplePlan)
-    """How answers to `sample.prompts` are measured."""
+    """Plan for measuring answers to `sample.prompts`."""
     metrics: dict[str, None] = field(default_factory=dict)
     """Names of what the recipe measures besides the loss, in order; filled by the first step or evaluation. Shown on the console."""
 

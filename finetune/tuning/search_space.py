@@ -130,7 +130,7 @@ def _make_dimension(key: str, value: Any, place: str) -> Dimension:
 
 
 def _find_problem(distribution: str, given: Any) -> str | None:
-    """Why these are not the values of the distribution; None if they are."""
+    """Return why these are not the values of the distribution; None if they are."""
     if not isinstance(given, list) or not given:
         return "not a list of values"
     if distribution in LISTS:

@@ -33,7 +33,7 @@ MOST_TRIALS = 10**4
 
 @dataclass(frozen=True)
 class StudyOptions:
-    """What a study is, from the command line."""
+    """Options of a study, from the command line."""
 
     space: Path
     samples: int | None
@@ -46,17 +46,17 @@ class StudyOptions:
     reduction: float
     storage: Path
     at_once: int | None = None
-    """Most trials at a time; None: as many as the cluster has room for."""
+    """Maximum number of trials at a time; None: as many as the cluster has room for."""
 
 
 class TrialOrder(TypedDict):
-    """What a worker needs to train a trial, or to prepare its data."""
+    """Order to a worker to train a trial, or to prepare its data."""
 
     number: int
     folder: str
     """Working directory."""
     arguments: list[str]
-    """Of the training, without run.dir."""
+    """Arguments of the training, without run.dir."""
     run_dir: str
     prepared: str
     """Run folder whose cache other trials share; empty: none."""
@@ -71,11 +71,11 @@ class StudyPlan:
     definition: StudyDefinition
     metric: TrialMetric
     trials: list[TrialRecord]
-    """Of an earlier launch and of this one."""
+    """Trials of earlier launches and of this one."""
     configs: dict[int, Config]
     """Number of a trial → its config, with the run.dir of the command line."""
     arguments: list[str]
-    """Of the training of every trial."""
+    """Arguments of the training of every trial."""
 
     def save(self, trials: Sequence[TrialRecord]) -> None:
         """Record the state of the trials."""

@@ -34,17 +34,17 @@ class EarlyStopping(Section):
 
 
 class StudyDefinition(Section):
-    """What must stay the same for a study to be resumed."""
+    """Settings that must stay the same for a study to be resumed."""
 
     recipe: str
     arguments: list[str]
-    """Of the training, without the recipe, run.dir and the space."""
+    """Arguments of the training, without the recipe, run.dir and the space."""
     space: dict[str, dict[str, list[Any]]]
     """Key → distribution → its values."""
     metric: str
     """Name in log.jsonl, and min or max."""
     seed: int
-    """Of the draws."""
+    """Seed of the draws."""
     early_stopping: EarlyStopping | None
 
 
@@ -59,17 +59,17 @@ class TrialRecord(Section):
     status: Status = "waiting"
     """`diverged`: its loss was not finite, or a spike. `stopped`: by a person or a time budget; the same command resumes it."""
     message: str = ""
-    """Why it ended."""
+    """The reason why it ended."""
     step: int = 0
     """The last optimizer step that was logged."""
     value: float | None = None
-    """Of the study's metric: the best of the evaluations, or the mean over the last steps."""
+    """Value of the study's metric: the best of the evaluations, or the mean over the last steps."""
     value_step: int | None = None
     """Step of the best evaluation."""
     launches: int = 0
-    """How often it was started."""
+    """Number of times that it was started."""
     seconds: float = 0.0
-    """Of all its launches."""
+    """Seconds of all its launches."""
 
     @property
     def name(self) -> str:
@@ -134,7 +134,7 @@ class Result(Section):
     step: int = Field(ge=0)
     value: float
     stop: str | None = None
-    """Why the trial is stopped here; None: it continues."""
+    """The reason why the trial is stopped here; None: it continues."""
 
 
 def read_results(folder: Path) -> Iterator[Result]:

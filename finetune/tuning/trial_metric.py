@@ -34,7 +34,7 @@ class TrialMetric:
 
     @property
     def best_by(self) -> str | None:
-        """As a value of `checkpoint.best_by`; None for a metric that the evaluations do not measure."""
+        """The metric as a value of `checkpoint.best_by`; None for a metric that the evaluations do not measure."""
         return self.text.removeprefix(VALIDATION) if self.name.startswith(VALIDATION) else None
 
     def order(self, value: float | None) -> float:
@@ -87,7 +87,7 @@ class TrialCurve:
     step: int
     """The last optimizer step that was logged."""
     averaged: bool
-    """Whether it is a metric of the steps."""
+    """True if it is a metric of the steps."""
     names: tuple[str, ...]
     """All metrics that the log holds."""
 
@@ -110,7 +110,8 @@ def read_curve(run_dir: Path, metric: TrialMetric) -> TrialCurve:
 
 
 def summarize_curve(curve: TrialCurve, metric: TrialMetric) -> tuple[float | None, int | None]:
-    """(value, its step): the best of the evaluations, the first of equal ones; of a metric of the steps the mean over the last of them."""
+    """Return the best evaluation as (value, step), where the earlier of equal ones wins; for a metric of the steps the mean over the last
+    of them."""
     if not curve.points:
         return None, None
     if curve.averaged:
@@ -126,7 +127,7 @@ def rank_trials(trials: Iterable[TrialRecord], metric: TrialMetric) -> list[Tria
 
 
 def explain_missing_metric(metric: TrialMetric, curves: Iterable[TrialCurve]) -> str:
-    """Why no trial of a study is the best."""
+    """Return why no trial of a study is the best."""
     names = [*dict.fromkeys(name for curve in curves for name in curve.names)]
     if metric.name in names:
         return f"every trial with a value of {metric.name} has diverged; try smaller values of train.lr"

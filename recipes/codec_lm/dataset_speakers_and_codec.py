@@ -54,7 +54,7 @@ def describe_format(codes: CodeFormat) -> str:
 
 
 def make_recipe_state(config: Config[Options], family: Family, speakers: dict[str, SpeakerClips], codec_digest: str) -> CodecLmState:
-    """What the export and its model card need. A resumed run must have the same state."""
+    """Return what the export and its model card need. A resumed run must have the same state."""
     voices = [
         SpeakerOfLanguage(
             name=name,

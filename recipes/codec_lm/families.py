@@ -35,7 +35,7 @@ class Family(JsonPart):
     before_text: list[str]
     """Tokens before the text. The text itself is tokenized as the tokenizer does by default, with its beginning-of-text token."""
     voice_prefix: str
-    """What is written before the text, with {speaker}."""
+    """Text written before the prompt's text, with {speaker}."""
     after_text: list[str]
     """Tokens after the text. The prompt of generation ends with them."""
     code_token: str
@@ -60,7 +60,7 @@ class Family(JsonPart):
 
     @property
     def code_format(self) -> CodeFormat:
-        """What the stored codes of a dataset must look like."""
+        """Format that the stored codes of a dataset must have."""
         return CodeFormat(self.sample_rate, self.samples_per_frame, len(self.slots), self.codebook_size)
 
     @property

@@ -11,13 +11,13 @@ class Options(LanguageOptions):
     """Options that only this recipe has."""
 
     supervise: Literal["speech", "everything"] = "speech"
-    """Which tokens are learned: the codes and the end of speech, so that the loss is that of what is generated; or every token, the text
+    """Tokens that are learned: the codes and the end of speech, so that the loss is that of what is generated; or every token, the text
     too, as Orpheus' authors do."""
     speaker: str | None = None
     """Speaker of rows without a speaker."""
     family: str | None = None
-    """How the model speaks: a row of the table in `recipes/codec_lm/families.py`, such as Orpheus. Default: what an export says, or the row
-    whose tokens the base's tokenizer has."""
+    """Prompt and codec format of the model: a row of the table in `recipes/codec_lm/families.py`, such as Orpheus. Default: what an export
+    says, or the row whose tokens the base's tokenizer has."""
     codec: str | None = None
     """Hub name or folder of the codec that the dataset was encoded with; an export contains it. Default: the base's own, or the one that
     the model's authors used."""

@@ -39,7 +39,7 @@ class SpeechTokenIds:
     """Id of code 0 of slot 0; the codes of all slots follow each other."""
     codebook_size: int
     slots: tuple[int, ...]
-    """As in `Family`."""
+    """Codebook of each slot, as in `Family`."""
     end_of_speech: int
     after_speech: tuple[int, ...]
 

@@ -1,4 +1,4 @@
-"""What the codec_lm recipe passes to `overtone generate`, evaluation and serving. Must not import torch: `--help` reads this module."""
+"""Registers the codec_lm recipe for `overtone generate`, evaluation and serving. Must not import torch: `--help` reads this module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .inference.synthesizer import TokenSynthesizer
 
 CODEC_FOLDER = "speech_codec"
-"""Of an export, as of `overtone.data_prep.audio_codecs.snac_codec`, which is slow to import."""
+"""Codec folder of an export, as in `overtone.data_prep.audio_codecs.snac_codec`, which is slow to import."""
 
 
 @dataclass(frozen=True)

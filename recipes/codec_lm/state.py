@@ -1,4 +1,4 @@
-"""What a run of codec_lm stores with each checkpoint: family and codec, the speakers, the data and the base."""
+"""State that a run of codec_lm stores with each checkpoint: family and codec, the speakers, the data and the base."""
 
 from __future__ import annotations
 

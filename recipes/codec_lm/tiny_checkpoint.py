@@ -27,7 +27,7 @@ from .families import ORPHEUS
 
 BEGIN, END_OF_TEXT = "<|begin_of_text|>", "<|eot_id|>"
 CODES = 16
-"""Of a codebook. With the released 4096, nearly all time would go into the output head."""
+"""Codes of a codebook. With the released 4096, nearly all time would go into the output head."""
 FAMILY = ORPHEUS.model_copy(update={"codebook_size": CODES})
 SPECIAL = (BEGIN, END_OF_TEXT, *(f"<custom_token_{number}>" for number in range(FAMILY.first_number + len(FAMILY.slots) * CODES)))
 SNAC_CONFIG: dict[str, Any] = {
@@ -125,7 +125,7 @@ def make_weights(config: dict[str, Any], seed: int) -> bytes:
 
 
 def make_codec_weights(seed: int) -> bytes:
-    """Of `speech_codec/`. Raises `UserError` if the package snac is missing."""
+    """Return the weights file of `speech_codec/`. Raises `UserError` if the package snac is missing."""
     make_snac = import_snac()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""How tokens are sampled: by the settings of a request, else by those of the model's folder, else as the family's authors do.
+"""Sampling settings of tokens: the settings of a request, else those of the model's folder, else those of the family's authors.
 
 Must not import torch: `--help` reads this module.
 """

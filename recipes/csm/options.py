@@ -23,12 +23,13 @@ class Options(Section):
     model's authors used 1/16 without a loss of quality, but had far more speech than one voice has. End frames are always trained.
     Evaluations are exact: they compute all frames."""
     context_turns: int = Field(default=0, ge=0)
-    """Most earlier clips of the same recording, of any speaker, that stand before a clip as turns of a conversation. Clips have 0 to this
-    many in turn, so that the model also speaks without context. Rows need `source`, `start` and `end`, as from `overtone voice`."""
+    """Maximum number of earlier clips of the same recording, of any speaker, that stand before a clip as turns of a conversation. Clips
+    have 0 to this many in turn, so that the model also speaks without context. Rows need `source`, `start` and `end`, as from `overtone
+    voice`."""
     context_seconds: float = Field(default=30.0, gt=0, allow_inf_nan=False)
     """Longest speech of these clips together; the oldest are left out beyond it. A second takes 12.5 positions."""
     context_loss: Literal["last", "all"] = "last"
-    """Which turns the loss is computed for: the clip alone, so that each clip is trained once in an epoch, or the clips before it too."""
+    """Turns that the loss is computed for: the clip alone, so that each clip is trained once in an epoch, or the clips before it too."""
     speaker: str | None = None
     """Speaker of rows without a speaker."""
 

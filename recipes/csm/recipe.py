@@ -66,7 +66,7 @@ def make_loaded(config: Config[Options]) -> tuple[Loaded, CsmTokens]:
 
 
 def adapts_head(config: Config[Options]) -> bool:
-    """Whether the head of codebook 0 gets a LoRA adapter."""
+    """Return whether the head of codebook 0 gets a LoRA adapter."""
     pattern = config.model.lora.targets if config.model.lora else None
     return pattern is not None and bool(match_names(pattern, [HEAD]))
 
@@ -134,7 +134,7 @@ def prepare(config: Config[Options]) -> None:
 
 
 def export(base: Path, state: CsmState, _: dict[str, Tensor], __: str) -> ExportPlan:
-    """How the trained tensors become a folder for transformers. There are no buffers, and there is one format."""
+    """Return how the trained tensors become a folder for transformers. There are no buffers, and there is one format."""
     return export_plan.plan_export(base, state)
 
 

@@ -1,4 +1,4 @@
-"""What the csm recipe passes to `overtone generate`, evaluation and serving. Must not import torch: `--help` reads this module."""
+"""Registers the csm recipe for `overtone generate`, evaluation and serving. Must not import torch: `--help` reads this module."""
 
 from __future__ import annotations
 

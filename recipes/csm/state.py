@@ -1,4 +1,5 @@
-"""What a run of csm stores with each checkpoint: the speakers, each with its number in the prompt, the data, the base, and the context."""
+"""State that a run of csm stores with each checkpoint: the speakers, each with its number in the prompt, the data, the base, and the
+context."""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ class CsmSpeaker(TrainedSpeaker):
 
 
 class NumberedSpeaker(JsonPart):
-    """What another training needs of a speaker."""
+    """A speaker, as another training reads it."""
 
     name: str
     id: Annotated[int, Field(ge=0)]
 
 
 class NumberedVoices(JsonPart):
-    """What another training needs of the voices.json of its base."""
+    """The voices.json of a base, as another training reads it."""
 
     speakers: list[NumberedSpeaker]
 

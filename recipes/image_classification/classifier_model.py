@@ -71,8 +71,8 @@ class ImageClassifier(nn.Module):
         return logits.float()
 
     def train(self, mode: bool = True) -> ImageClassifier:
-        """As in nn.Module, but batch normalization keeps the statistics of the base: those of a micro-batch would make the loss depend on
-        how a step is divided, and small batches have useless ones."""
+        """Set the mode as nn.Module does, but batch normalization keeps the statistics of the base: those of a micro-batch would make the
+        loss depend on how a step is divided, and small batches have useless ones."""
         super().train(mode)
         self.whole.training = mode
         for module in self.modules():

@@ -43,7 +43,7 @@ RATIOS = (3 / 4, 4 / 3)
 
 @dataclass(frozen=True)
 class ImageProcessing:
-    """What `read` and `augment` need."""
+    """Settings that `read` and `augment` need."""
 
     processor: Any
     """Image processor of transformers."""

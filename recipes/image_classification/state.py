@@ -1,4 +1,4 @@
-"""What a run of image_classification stores with each checkpoint: the labels."""
+"""State that a run of image_classification stores with each checkpoint: the labels."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from overtone.recipes.language.shrunk_config import ShrunkConfig, shrink
 from overtone.recipes.transformers_meta_models import without_initialization
 
 MOST_PARAMETERS = 3 * 10**7
-"""Of a shrunk model: 0.25 GB in fp64."""
+"""Maximum parameters of a shrunk model: 0.25 GB in fp64."""
 BOUND = 1e-4
 """Largest difference of states, relative to their root mean square, that counts as rounding. Some layers compute in fp32 in an fp64 model
 (norms, softmax), which makes 1e-6 at most; another mask or another rotary table makes 1e-2 and more with weights of this size."""
@@ -39,14 +39,14 @@ IN_FP32 = 10
 
 @dataclass(frozen=True)
 class ArchitectureCheck:
-    """What is wrong with an architecture; None where nothing is."""
+    """Problems of an architecture; None where there is none."""
 
     unchecked: str | None = None
-    """Why nothing could be checked."""
+    """The reason why nothing could be checked."""
     loss: str | None = None
-    """How the loss of a sample differs from that of the stock model."""
+    """Difference between the loss of a sample and that of the stock model."""
     together: str | None = None
-    """How samples differ in a packed row, or padded side by side, from each alone."""
+    """Difference between samples in a packed row, or padded side by side, and each alone."""
 
 
 _known: dict[str, ArchitectureCheck] = {}

@@ -47,7 +47,7 @@ class UnprovenError(Exception):
 
 
 def has_generation_blocks(template: str) -> bool:
-    """Whether the template marks the assistant's text with `{% generation %}`."""
+    """Return whether the template marks the assistant's text with `{% generation %}`."""
     return OPENING.search(COMMENT.sub("", template)) is not None
 
 
@@ -180,6 +180,6 @@ def _describe_missing_end(text: str) -> str:
 
 
 def _describe_difference(one: str, other: str) -> str:
-    """What two texts have at the first place where they differ."""
+    """Return what two texts have at the first place where they differ."""
     place = next((place for place, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), min(len(one), len(other)))
     return f"{one[place:][:30]!r} where the chat has {other[place:][:30]!r}"

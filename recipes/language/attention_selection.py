@@ -99,14 +99,15 @@ def check_available(requested: str, model_config: Any) -> None:
 
 
 def has_flash_attn() -> bool:
-    """Whether the package flash-attn can run here."""
+    """Return whether the package flash-attn can run here."""
     from transformers.utils import is_flash_attn_2_available
 
     return torch.cuda.is_available() and bool(is_flash_attn_2_available())
 
 
 def find_sdpa_obstacle(model_config: Any) -> str | None:
-    """Why sdpa cannot compute this model's attention; None if it can. transformers 4 silently ignores a soft cap (Gemma 2) with sdpa."""
+    """Return why sdpa cannot compute this model's attention; None if it can. transformers 4 silently ignores a soft cap (Gemma 2) with
+    sdpa."""
     kind, cap = model_class(model_config), getattr(model_config.get_text_config(), "attn_logit_softcapping", None)
     if cap is not None:
         return f"sdpa ignores this model's attn_logit_softcapping: {cap}"
@@ -119,7 +120,7 @@ def find_chunk(model_config: Any) -> int | None:
 
 
 def find_varlen_obstacle(model_config: Any) -> str | None:
-    """Why samples cannot be computed separately; None if they can."""
+    """Return why samples cannot be computed separately; None if they can."""
     kind = model_class(model_config)
     if not kind._supports_attention_backend:
         return f"{kind.__name__} supports only its own attention implementations"
@@ -127,12 +128,12 @@ def find_varlen_obstacle(model_config: Any) -> str | None:
 
 
 def has_kernel(config: Config, model_config: Any) -> bool:
-    """Whether torch's varlen kernel can train this model here."""
+    """Return whether torch's varlen kernel can train this model here."""
     return config.train.precision == "bf16" and varlen_attention.has_kernel(model_config.get_text_config())
 
 
 def explain_recompilation(name: str, config: Config, model_config: Any) -> str | None:
-    """Why blocks with this attention would be recompiled again and again; None if they would not."""
+    """Return why blocks with this attention would be recompiled again and again; None if they would not."""
     if any(getattr(model_config.get_text_config(), key, None) for key in EXPERT_COUNTS):
         return "the number of positions of each expert differs from batch to batch"
     if config.data.packing and name == varlen_attention.LOOP:

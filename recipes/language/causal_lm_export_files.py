@@ -1,4 +1,4 @@
-"""What is the same in the exports of every causal language model: the files that are copied from the base, and the names of weights."""
+"""Common parts of the exports of all causal language models: the files that are copied from the base, and the names of weights."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StoredWeights(NamedTuple):
 
 
 def find_stored_weights(base: Path) -> StoredWeights:
-    """How the parameters of a base are stored. Raises `UserError` for one that the installed transformers stores in another form."""
+    """Return how the parameters of a base are stored. Raises `UserError` for one that the installed transformers stores in another form."""
     whole = build_stock(base)
     layouts = find_layouts(whole, base)
     if not whole.config.get_text_config().tie_word_embeddings:

@@ -29,7 +29,7 @@ class Chat:
     template: str
     """Jinja in the dialect of transformers."""
     as_parts: bool = False
-    """Whether the template is given content as a list with one part."""
+    """True if the template is given content as a list with one part."""
 
     @property
     def assistant_indices(self) -> list[int]:
@@ -74,13 +74,13 @@ def make_chat(messages: list[Message], tools: list[Any] | None, tokenizer: Any) 
 
 
 def _reads_parts_only(tokenizer: Any, template: str) -> bool:
-    """Whether the template renders content as a list of parts and not as text, like those of some models that also read images."""
+    """Return whether the template renders content as a list of parts and not as text, like those of some models that also read images."""
     return not _renders_probe(tokenizer, template, False) and _renders_probe(tokenizer, template, True)
 
 
 @lru_cache(maxsize=256)
 def _renders_probe(tokenizer: Any, template: str, as_parts: bool, *before: str) -> bool:
-    """Whether the template renders the content of a question and its answer, and of messages with the roles `before` before them."""
+    """Return whether the template renders the content of a question and its answer, and of messages with the roles `before` before them."""
     probe = [{"role": role, "content": f"mark of {role}"} for role in (*before, "user", "assistant")]
     try:
         text = Chat(probe, None, tokenizer, template, as_parts).render()

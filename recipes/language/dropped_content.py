@@ -37,7 +37,7 @@ class Part(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """What a template drops."""
+    """Content that a template drops."""
 
     option: str
     """The value of `options.allow_dropped` that accepts it: a field, or the role of a message whose content it is."""
@@ -46,7 +46,7 @@ class Dropped(NamedTuple):
 
 
 def find_dropped(chat: Chat, text: str, learns: bool) -> list[Dropped]:
-    """What the template drops of a chat, of which `text` was rendered.
+    """Return what the template drops of a chat, of which `text` was rendered.
 
     `learns`: in training, thoughts may only be missing in earlier turns, and only if a chat that ends with them shows them. In a prompt,
     they may always be missing.
@@ -68,7 +68,7 @@ def _describe(part: Part, role: str) -> Dropped:
 
 
 def _renders_thoughts(chat: Chat, parts: Sequence[Part], message: int) -> bool:
-    """Whether the thoughts of a message are rendered in the chat that ends with it."""
+    """Return whether the thoughts of a message are rendered in the chat that ends with it."""
     thoughts = [part for part in parts if part[:2] == (message, "thoughts")]
     try:
         return not find_missing(thoughts, chat.messages, chat.render(message + 1))

@@ -1,4 +1,5 @@
-"""How a model of transformers changes its logits after the output head: a factor (Cohere, Granite, Falcon-H1), a soft cap (Gemma).
+"""Changes that a model of transformers makes to its logits after the output head: a factor (Cohere, Granite, Falcon-H1), a soft cap
+(Gemma).
 
 It is measured on the model's own forward, since each architecture has its own name for it.
 """
@@ -45,8 +46,8 @@ class _DecoderOutput(tuple[Tensor]):
 
 
 def measure_shaping(whole: Any, decoder_path: str, head_path: str) -> Shaping:
-    """What the model's own forward does to its logits. Raises `UserError` unless it passes the decoder's states to the head unchanged, and
-    changes the logits by a factor and a soft cap at most.
+    """Return what the model's own forward does to its logits. Raises `UserError` unless it passes the decoder's states to the head
+    unchanged, and changes the logits by a factor and a soft cap at most.
 
     For one call, the decoder and the head are replaced by stand-ins, so no weights are needed.
     """

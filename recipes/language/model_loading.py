@@ -87,7 +87,7 @@ def build_checked(
 
 
 def explain_problem(found: ArchitectureCheck, packing: bool, attention: str) -> str | None:
-    """What to tell the user about an architecture; None if it is right."""
+    """Return what to tell the user about an architecture; None if it is right."""
     if found.loss is not None:
         return f"llm_sft cannot train this model, because its loss would not be that of transformers ({found.loss}; attention: {attention})"
     if found.together is None:

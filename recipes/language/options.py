@@ -14,7 +14,7 @@ Droppable = Literal[
 
 
 class LanguageOptions(Section):
-    """Of every recipe for causal language models."""
+    """Options of every recipe for causal language models."""
 
     attention: Literal["auto", "varlen", "sdpa", "eager", "flex_attention", "flash_attention_2"] = "auto"
     """`varlen` computes the samples of a packed row separately: with torch's kernel on a GPU in bf16, otherwise in a loop over the samples.
@@ -26,14 +26,14 @@ class LanguageOptions(Section):
 
 
 class ChatOptions(LanguageOptions):
-    """Of recipes that train on chats."""
+    """Options of recipes that train on chats."""
 
     supervise: Literal["assistant", "last", "everything"] = "assistant"
-    """Which tokens of a chat are learned: every turn of the assistant, only its last turn, or every token."""
+    """Tokens of a chat that are learned: every turn of the assistant, only its last turn, or every token."""
     chat_template: FilePath | None = None
     """Jinja file with a chat template that replaces the tokenizer's own, in training and in the export."""
     allow_dropped: Annotated[
         tuple[Droppable, ...], Field(strict=False), BeforeValidator(list_of_one, json_schema_input_type=Droppable | tuple[Droppable, ...])
     ] = ()
-    """What the chat template may drop: content by its role (system), fields by their name (tools), `thoughts` in content before </think>.
-    A row of which it drops anything else is an error."""
+    """Content that the chat template may drop: content by its role (system), fields by their name (tools), `thoughts` in content before
+    </think>. A row of which it drops anything else is an error."""

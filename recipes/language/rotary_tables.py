@@ -32,7 +32,8 @@ class SampleTables(nn.Module):
         activation checkpointing calls blocks again, in the backward pass."""
 
     def forward(self, states: Tensor, position_ids: Tensor, *given: Any, **named: Any) -> Any:
-        """As the embedding: hidden states, of which only type and device matter, and positions [1 or B, S] → tables [1 or B, S, D]."""
+        """Compute the tables like the embedding: hidden states, of which only type and device matter, and positions [1 or B, S] → tables [1
+        or B, S, D]."""
 
         def make(positions: Tensor) -> Any:
             with restored(self.rotary):

@@ -61,7 +61,8 @@ def _tokenize_text(row: dict[str, Any], tokenizer: Any, supervise: str) -> tuple
 
 
 def list_unused(row: dict[str, Any], tokenizer: Any, allow_dropped: Sequence[str]) -> list[str]:
-    """What of a row is not used, for counts: keys of messages that the chat template does not name, and what it may drop and does."""
+    """Return what of a row is not used, for counts: keys of messages that the chat template does not name, and what it may drop and
+    does."""
     if is_plain_text(row):
         return []
     messages, _ = read_messages(row)

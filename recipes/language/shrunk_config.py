@@ -19,7 +19,7 @@ WIDTHS = re.compile(
 )
 NO_WIDTHS = re.compile(r"head_dim|d_head|layers|experts|_act|prob|dropout|window")
 FREE_WIDTHS = re.compile(r"intermediate|ffn|inner|d_ff")
-"""Of these, any multiple of 8 fits the others."""
+"""Names of widths for which any multiple of 8 fits the other sizes."""
 HEADS = ("head", "heads", "heads_kv", "head_kv")
 EXPERTS = re.compile(r"^(num_experts|num_local_experts|n_routed_experts|moe_num_experts|num_routed_experts)$")
 CHOSEN_EXPERTS = re.compile(r"experts_per_tok|moe_(top)?k$|top_?k_experts|moe_topk")
@@ -70,7 +70,7 @@ def _configs(config: Any) -> list[Any]:
 
 
 def _count_layers(decoder: nn.Module, blocks: tuple[type[nn.Module], ...]) -> tuple[int, int]:
-    """How many layers the model has, and how many of the first ones contain each kind of layer."""
+    """Return how many layers the model has, and how many of the first ones contain each kind of layer."""
     stacks = [
         module for module in decoder.modules() if isinstance(module, nn.ModuleList) and any(isinstance(each, blocks) for each in module)
     ]

@@ -18,7 +18,7 @@ from pathlib import Path
 SECONDS = 10.0
 """Published templates take milliseconds."""
 BYTES = 2 * 2**30
-"""How much the memory of the process may grow meanwhile."""
+"""Maximum growth of the process's memory meanwhile, in bytes."""
 LOOK_SECONDS = 0.1
 LONGEST_TEXT = 2**26
 """Characters of a rendered chat: more than any model reads."""
@@ -42,9 +42,9 @@ class _TooLargeError(RenderLimitError):
 class _Rendering:
     began: float
     memory: int
-    """Of the process, in bytes, at the beginning."""
+    """Memory of the process at the beginning, in bytes."""
     ended: bool = False
-    """Whether the exception was raised in its thread."""
+    """True if the exception was raised in its thread."""
 
 
 @dataclass

@@ -36,7 +36,7 @@ MASKED = ("sdpa", "eager", "flex_attention")
 
 @dataclass(frozen=True)
 class Spans:
-    """Which positions attend to which: to the earlier ones of the same sample, at most the last `window` of them."""
+    """Positions that each position attends to: the earlier ones of the same sample, at most the last `window` of them."""
 
     lengths: tuple[int, ...]
     """Lengths of the samples in the row. Empty for a row of fixed shape, whose samples only the kernel can separate, by `bounds`."""
@@ -180,8 +180,8 @@ def _divide(lengths: tuple[int, ...], chunk: int | None, device: torch.device) -
 def rule_matches(
     rule: Callable[..., Tensor], size: int | None, length: int, chunked: bool = False, device: torch.device | None = None
 ) -> bool:
-    """Whether by a mask rule of transformers, positions attend to the earlier ones, within the window or the chunk of this size if there is
-    one. The rule is checked at the first and the last position that each position attends to, and at the ones next to them."""
+    """Return whether by a mask rule of transformers, positions attend to the earlier ones, within the window or the chunk of this size if
+    there is one. The rule is checked at the first and the last position that each position attends to, and at the ones next to them."""
     zero, here = torch.zeros(1, 1, dtype=torch.int64, device=device), torch.arange(length, device=device)
 
     def attends(positions: Tensor, others: Tensor) -> Tensor:
@@ -251,7 +251,7 @@ def check_options(options: dict[str, Any]) -> None:
 
 
 def has_kernel(config: Any) -> bool:
-    """Whether torch's varlen kernel can compute the attention of a model with this config in bf16, here: on a CUDA GPU of compute
+    """Return whether torch's varlen kernel can compute the attention of a model with this config in bf16, here: on a CUDA GPU of compute
     capability 8.0 or more, with heads of one size up to 256 for queries, keys and values, and without dropout."""
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0):
         return False

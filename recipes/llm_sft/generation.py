@@ -59,7 +59,7 @@ class Decoding:
     """Settings of generation."""
 
     tokens: int = 512
-    """Most tokens of an answer."""
+    """Maximum tokens of an answer."""
     temperature: float = 0.0
     """0: always take the most likely token."""
     top_p: float = 1.0

@@ -31,7 +31,7 @@ def render_sample(sample: Sample, processor: Any) -> str:
 
 
 def choose_marks() -> tuple[str, str]:
-    """What is written before and after supervised text: colour codes on a terminal, otherwise brackets."""
+    """Return what is written before and after supervised text: colour codes on a terminal, otherwise brackets."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not is_terminal(sys.stdout)
     return BRACKETS if plain else COLOUR
 

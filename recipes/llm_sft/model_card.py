@@ -65,7 +65,7 @@ def render_card(state: dict[str, Any], config: str, inherited: dict[str, Any], c
 
 
 def describe_use(chats: bool) -> str:
-    """How transformers loads the export."""
+    """Return how transformers loads the export."""
     return f"""```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 

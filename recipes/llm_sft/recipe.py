@@ -32,7 +32,7 @@ from .verbs import INFERENCE
 
 @dataclass(frozen=True)
 class ChatProcessor:
-    """What `read` and `render_sample` need."""
+    """Processor that `read` and `render_sample` need."""
 
     tokenizer: Any
     supervise: str
@@ -93,7 +93,7 @@ def read(row: dict[str, Any], processor: Any, _: Path) -> Sample:
 
 
 def list_unused_parts(row: dict[str, Any], processor: Any) -> list[str]:
-    """What of the row is not used, for counts."""
+    """Return what of the row is not used, for counts."""
     return list_unused(row, processor.tokenizer, processor.allow_dropped)
 
 

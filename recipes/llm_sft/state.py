@@ -1,4 +1,4 @@
-"""What a run of llm_sft stores with each checkpoint: which tokens are learned, and the chat template."""
+"""State that a run of llm_sft stores with each checkpoint: the tokens that are learned, and the chat template."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class AccessPolicy:
     token: str | None = field(repr=False)
     """None: all programs on this machine are admitted."""
     local: bool
-    """Whether the server listens on a loopback address only."""
+    """True if the server listens on a loopback address only."""
     proxies: TrustedProxies = NO_PROXIES
     """Proxies that name the clients of their requests."""
 

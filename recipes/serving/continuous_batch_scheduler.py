@@ -63,7 +63,7 @@ class _Job(Generic[Request, Piece]):
     news: asyncio.Queue[StepProgress[Piece] | Exception] = field(default_factory=asyncio.Queue)
     slot: int | None = None
     is_open: bool = True
-    """Whether the request waits or is generated."""
+    """True if the request waits or is generated."""
 
     def deliver(self, one: StepProgress[Piece] | Exception) -> None:
         """Pass news on to the event loop, from the thread."""
@@ -100,7 +100,7 @@ class BatchScheduler(Generic[Request, Piece]):
         """`room`: maximum number of waiting requests of each model, besides those in its batch."""
         self.room, self.figures = room, {name: LoadFigures() for name in batches}
         self.draining = False
-        """Whether new requests are refused, while accepted ones are completed."""
+        """True if new requests are refused, while accepted ones are completed."""
         self._lanes: dict[str, _Lane[Request, Piece]] = {name: _Lane(batch) for name, batch in batches.items()}
         self._accepted = dict.fromkeys(batches, 0)
         self._closing = False

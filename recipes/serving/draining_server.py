@@ -65,7 +65,7 @@ class DrainingServer(uvicorn.Server):
 
 
 class DrainableQueue(Protocol):
-    """What the status of a server needs of its queue."""
+    """The part of a queue that the server's status needs."""
 
     @property
     def draining(self) -> bool: ...
@@ -78,7 +78,7 @@ class DrainableQueue(Protocol):
 
 
 class RenderedMetrics(Protocol):
-    """What the status of a server needs of its metrics."""
+    """The part of the metrics that the server's status needs."""
 
     def render(self, pending: int, room: int) -> str:
         """The text of `GET /metrics`."""

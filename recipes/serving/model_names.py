@@ -28,7 +28,7 @@ def name_models(folders: Mapping[str, Path]) -> dict[str, Path]:
 
 
 def list_typed_names(folders: Mapping[str, Path]) -> dict[str, str]:
-    """What was typed for each model → its short name."""
+    """Return what was typed for each model → its short name."""
     return {typed: display_name(folder) for typed, folder in folders.items()}
 
 

@@ -21,7 +21,7 @@ MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LATENCY_BOUNDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Upper bounds of a histogram's buckets in seconds."""
 OUTCOMES = ("completed", "cancelled", "failed", "deadline", "queue_full", "shutting_down")
-"""How a request can end. `cancelled`: the client disconnected. The last two never reached the model."""
+"""Outcomes of a request. `cancelled`: the client disconnected. The last two never reached the model."""
 OUTCOME_OF_ERROR = {ServerClosedError: "shutting_down", QueueFullError: "queue_full", DeadlineError: "deadline"}
 
 
@@ -62,9 +62,9 @@ class ServerMetrics(Generic[ModelMetrics]):
     """Calls of `api_path` whose response is not complete."""
 
     prefix: ClassVar[str]
-    """Of the families' names: `speech` or `chat`."""
+    """Prefix of the families' names: `speech` or `chat`."""
     first_part: ClassVar[str]
-    """Of a result: `audio` or `text`."""
+    """Kind of the first part of a result: `audio` or `text`."""
     api_path: ClassVar[str]
 
     def list_result_families(self) -> list[list[str]]:

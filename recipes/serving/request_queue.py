@@ -37,7 +37,7 @@ class RequestQueue(Generic[Request, Piece, ModelMetrics]):
 
     @property
     def slots(self) -> int:
-        """How many requests all models generate at once."""
+        """Number of requests that all models generate at once."""
         return self._scheduler.count_slots()
 
     @property
@@ -47,7 +47,7 @@ class RequestQueue(Generic[Request, Piece, ModelMetrics]):
 
     @property
     def draining(self) -> bool:
-        """Whether new requests are refused, while accepted ones are completed."""
+        """True if new requests are refused, while accepted ones are completed."""
         return self._scheduler.draining
 
     async def generate(self, model: str, request: Request, client: str) -> AsyncGenerator[StepProgress[Piece], None]:

@@ -12,19 +12,19 @@ Piece = TypeVar("Piece")
 PieceOut = TypeVar("PieceOut", covariant=True)
 
 STOP, LENGTH = "stop", "length"
-"""Why a request is over: its natural end, or a limit. The names are OpenAI's."""
+"""Reasons for the end of a request: its natural end, or a limit. The names are OpenAI's."""
 
 
 @dataclass(frozen=True)
 class StepProgress(Generic[PieceOut]):
-    """What a step did for one request."""
+    """Result of a step for one request."""
 
     piece: PieceOut | None = None
     """The next part of the result, if there is one already."""
     over: str | None = None
     """`STOP` or `LENGTH` after the last piece; the request has then left the batch."""
     failure: Exception | None = None
-    """Why this request alone cannot be continued; it has then left the batch."""
+    """The error because of which this request alone cannot be continued; it has then left the batch."""
 
 
 class RunningBatch(Protocol[RequestIn, PieceOut]):

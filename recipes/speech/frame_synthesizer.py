@@ -1,4 +1,4 @@
-"""How every model that generates frames of codes speaks: one text or several at once, whole or as a stream.
+"""Synthesis with any model that generates frames of codes: one text or several at once, whole or as a stream.
 
 Must not import torch: `overtone generate --help` imports modules that import this one.
 """

@@ -67,11 +67,11 @@ class Voice(Protocol):
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """What `SpeechRequest.language` may name; empty if the model takes no language."""
+        """Languages that `SpeechRequest.language` may name; empty if the model takes no language."""
 
     @property
     def can_clone(self) -> bool:
-        """Whether `SpeechRequest.reference` is supported."""
+        """True if `SpeechRequest.reference` is supported."""
 
     @property
     def rate(self) -> int:
@@ -135,7 +135,7 @@ class VoiceFolder(Protocol):
 
     @property
     def can_clone(self) -> bool:
-        """Whether `SpeechRequest.reference` is supported."""
+        """True if `SpeechRequest.reference` is supported."""
 
     @property
     def first_speaker(self) -> str | None:
@@ -158,7 +158,7 @@ def list_speaker_names(state: dict[str, Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class SpeechRecipe:
-    """What a speech recipe passes to evaluation and serving."""
+    """Functions that a speech recipe passes to evaluation and serving."""
 
     name: str
     """Name of the recipe, or path of its folder; used to export its checkpoints."""

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def compute_weighted_sums(model: nn.Module, batch: Batch) -> dict[str, Term]:
-    """What the model returns for the batch's tensors, fp32 sums over its targets by name, each with its weight in `model.weights`; 0 for a
-    metric."""
+    """Return what the model returns for the batch's tensors, fp32 sums over its targets by name, each with its weight in `model.weights`; 0
+    for a metric."""
     sums: dict[str, Tensor] = model(batch.tensors)
     weights: dict[str, float] = model.weights  # type: ignore[assignment]
     return {name: Term(value, weights[name]) for name, value in sums.items()}

@@ -177,7 +177,7 @@ class PassageJoiner:
         return ready
 
     def end_passage(self) -> np.ndarray:
-        """What was held back of the passage, faded out, and the pause before the next; empty after the last one."""
+        """Return what was held back of the passage, faded out, and the pause before the next; empty after the last one."""
         if self._left == 0:
             return np.zeros(0, np.float32)
         self._left -= 1

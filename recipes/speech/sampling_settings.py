@@ -84,7 +84,7 @@ def extend_sampling(sampling: SpeechSampling, kind: type[Extended]) -> Extended:
 
 
 def is_valid(name: str, value: Any) -> bool:
-    """Whether a setting can have this value."""
+    """Return whether a setting can have this value."""
     (check,) = (check for end, check in VALID.items() if name.endswith(end))
     try:
         return check(value)

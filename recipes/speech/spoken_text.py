@@ -1,4 +1,4 @@
-"""What of a text is spoken: emoji, markup and invisible characters are dropped and counted, and a text of nothing else is refused.
+"""The spoken part of a text: emoji, markup and invisible characters are dropped and counted, and a text of nothing else is refused.
 
 Must not import torch: `overtone generate --help` imports modules that import this one.
 """
@@ -58,7 +58,7 @@ class SpokenText:
     """Kind → how often it was dropped."""
 
     def describe_removed(self) -> str:
-        """What was dropped, as in `2 emoji, 1 markup`; empty if nothing was."""
+        """Return what was dropped, as in `2 emoji, 1 markup`; empty if nothing was."""
         return ", ".join(f"{count} {kind if count > 1 else kind.removesuffix('s')}" for kind, count in sorted(self.removed.items()))
 
 
@@ -95,7 +95,7 @@ def _drop(pattern: regex.Pattern[str], text: str, before: int) -> tuple[str, int
 
 
 def has_speech(text: str) -> bool:
-    """Whether a text has anything to speak: a letter, a digit, a currency or another sign with a name."""
+    """Return whether a text has anything to speak: a letter, a digit, a currency or another sign with a name."""
     return any(unicodedata.category(each)[0] in "LN" or unicodedata.category(each) == "Sc" or each in ALSO_SPOKEN for each in text)
 
 
@@ -109,7 +109,7 @@ def prepare_request(request: SpeechRequest, name: str) -> tuple[SpeechRequest, S
 
 
 def describe_total(texts: list[SpokenText]) -> str:
-    """What was dropped from all of the texts, as in `4 emoji from 3 texts`; empty if nothing was."""
+    """Return what was dropped from all of the texts, as in `4 emoji from 3 texts`; empty if nothing was."""
     changed = [each for each in texts if each.removed]
     total = sum((each.removed for each in changed), Counter[str]())
     return f"{SpokenText('', total).describe_removed()} from {format_count(len(changed), 'text')}" if changed else ""

@@ -13,7 +13,7 @@ from overtone.recipes.speech.interface import SpeechRequest
 
 ROW_KEYS = ("text", "speaker", "language")
 SHOWN_PROBLEMS = 10
-"""Most problems listed in one error message."""
+"""Maximum number of problems listed in one error message."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ class PreparedText:
     """With the text that is spoken."""
     passages: list[SpeechRequest]
     cleaned: SpokenText
-    """What of the given text is not spoken."""
+    """The cleaned text, with what of the given text is not spoken."""
 
 
 def prepare_text(model: Voice | VoiceFolder, request: SpeechRequest, max_seconds: float, name: str) -> PreparedText:

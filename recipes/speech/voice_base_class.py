@@ -1,4 +1,4 @@
-"""What the loaded models of all speech recipes have in common: what `overtone.recipes.speech.interface.Voice` says of an exported
+"""Common base of the loaded models of all speech recipes: the part of `overtone.recipes.speech.interface.Voice` that describes an exported
 folder."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LoadedVoice:
 
     @property
     def samples_by_default(self) -> bool:
-        """Whether requests without sampling settings are sampled."""
+        """True if requests without sampling settings are sampled."""
         return bool(self._defaults["do_sample"])
 
     @property

@@ -63,7 +63,7 @@ def make_loaded(config: Config[Options], base: Path, model_config: dict[str, Any
 
 
 def has_adapter(config: Config[Options], name: str) -> bool:
-    """Whether the layer `name` gets a LoRA adapter."""
+    """Return whether the layer `name` gets a LoRA adapter."""
     pattern = config.model.lora.targets if config.model.lora else None
     return pattern is not None and bool(match_names(pattern, [name]))
 
@@ -134,7 +134,7 @@ def prepare(config: Config[Options]) -> None:
 
 
 def export(base: Path, state: VoiceCloneState, buffers: dict[str, Tensor], kind: str) -> ExportPlan:
-    """How the trained tensors become a folder for the stock package."""
+    """Return how the trained tensors become a folder for the stock package."""
     return export_plan.plan_export(base, state, buffers, kind)
 
 

@@ -1,4 +1,5 @@
-"""What a run of voice_clone stores with each checkpoint: the speakers, each with its row of the codec embedding, the data and the base."""
+"""State that a run of voice_clone stores with each checkpoint: the speakers, each with its row of the codec embedding, the data and the
+base."""
 
 from __future__ import annotations
 

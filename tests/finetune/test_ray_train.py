@@ -40,7 +40,7 @@ def test_the_defaults_of_ray_s_flags() -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ([], r"--num-workers None: expected a number, as 8, or a range, as 2:8"),
+        ([], r"--num-workers None: expected a number \(8\) or a range \(2:8\)"),
         (["--num-workers", "0"], "--num-workers 0: expected a number"),
         (["--num-workers", "8:2"], "--num-workers 8:2: expected a number"),
         (["--num-workers", "2:"], "--num-workers 2:: expected a number"),

@@ -29,11 +29,11 @@ PIECES = 32
 CLOCKS = {"wall": time.perf_counter, "processor": time.thread_time}
 
 Seconds = dict[str, float]
-"""Of one call, by each clock."""
+"""Seconds of one call, by each clock."""
 
 
 def measure(joined: World, folder: Path, mebibytes: int) -> dict[str, Any]:
-    """Of each act, seconds of each round by each clock, the slowest rank's. Collective: call on every rank."""
+    """Return the seconds of each round of each act, by each clock, of the slowest rank. Collective: call on every rank."""
     state = {f"piece{number}": torch.ones(mebibytes * 2**20 // 4 // PIECES) for number in range(PIECES)}
     rounds: dict[str, list[Seconds]] = {"first copy": [], "first save": [], "copy": [], "save": [], "torch.save": []}
     own = rank_shards.select_own_parts(state, joined.rank, joined.size)
@@ -78,7 +78,7 @@ def time_on_all_ranks(joined: World, act: Callable[[], object]) -> Seconds:
 
 
 def time_call(act: Callable[[], object]) -> Seconds:
-    """Of one call: on the wall, and on a processor for the thread that trains."""
+    """Return the seconds of one call: on the wall, and on a processor for the thread that trains."""
     began = {name: clock() for name, clock in CLOCKS.items()}
     act()
     return {name: clock() - began[name] for name, clock in CLOCKS.items()}

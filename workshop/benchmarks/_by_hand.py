@@ -27,7 +27,7 @@ from overtone.recipes.voice_clone.recipe import RECIPE
 Step = Callable[[], float]
 """An optimizer step; returns its loss."""
 Sums = Callable[[nn.Module, dict[str, Tensor]], Mapping[str, Tensor]]
-"""Of a model and a batch's tensors, summed over its targets."""
+"""Function from a model and a batch's tensors to sums over its targets."""
 
 
 def load_filled_model(config: Config, device: torch.device) -> nn.Module:
@@ -92,7 +92,7 @@ def accelerate_step(whole: nn.Module, config: Config, batch: Batch) -> Step:
 
 
 def terms_of(model: Any) -> dict[str, float]:
-    """What is learned, with its weight. A loop by hand has no base to compare with."""
+    """Return what is learned, with its weight. A loop by hand has no base to compare with."""
     return {name: weight for name, weight in model.weights.items() if weight and name != BASE_DISTANCE}
 
 

@@ -66,7 +66,7 @@ def measure(joined: World, config: Config) -> dict[str, Any]:
 
 
 def lasting_bytes(optimizer: torch.optim.Optimizer) -> list[int]:
-    """Of this rank when the optimizer has updated: trained weights, reduced gradients, all of the optimizer's state."""
+    """Return the bytes of this rank after the optimizer's update: trained weights, reduced gradients, all of the optimizer's state."""
     weights = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state = [value for of_one in optimizer.state.values() for value in of_one.values()]
     return [local_bytes(weights), local_bytes(weight.grad for weight in weights), local_bytes(state)]
@@ -78,7 +78,7 @@ def local_bytes(tensors: Iterable[Tensor | None]) -> int:
 
 
 def parameter_groups(model: nn.Module) -> list[FSDPParamGroup]:
-    """What is gathered and reduced together: the root's, then each block's. None under `ddp`."""
+    """Return what is gathered and reduced together: the root's, then each block's. None under `ddp`."""
     sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
     return [group_of(module) for module in sharded]
 

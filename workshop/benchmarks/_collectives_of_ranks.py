@@ -36,7 +36,7 @@ from tests.causal_lm.recipe import RECIPE
 from workshop.benchmarks.strategy_bytes import config_of
 
 PASSES = {"all-gather": 1, "reduce-scatter": 1, "all-reduce": 2}
-"""How often a ring passes the whole of a tensor around, less one rank's share of it."""
+"""Number of times that a ring passes a tensor around, less one rank's share of it."""
 KINDS = {
     "c10d::_allgather_base_": "all-gather",
     "c10d::_reduce_scatter_base_": "reduce-scatter",
@@ -54,7 +54,7 @@ class Sent:
     kind: str
     ranks: int
     elements: int
-    """Of the whole tensor, which each rank has before or after."""
+    """Elements of the whole tensor, which each rank has before or after."""
     width: int
     """Bytes of an element."""
 
@@ -83,7 +83,7 @@ class Collectives(TorchDispatchMode):
 
 
 def _group(args: Any) -> dist.ProcessGroup:
-    """Of an operation's arguments, the group: the last one that is a name, or the first one that is an object of torch's own."""
+    """Return the group among an operation's arguments: the last one that is a name, or the first one that is an object of torch's own."""
     if names := [each for each in args if isinstance(each, str)]:
         return _resolve_process_group(names[-1])
     return dist.ProcessGroup.unbox(next(each for each in args if isinstance(each, torch.ScriptObject)))

@@ -19,7 +19,7 @@ from overtone.finetune.recipe import find_recipe, load_recipe
 from workshop.benchmarks import _watched
 
 IMPORTED = (lora_adapters, checkpoint, loading, quantization, rank_shards)
-"""What `export` imports on its way, besides the recipe, so that it stands before the measure begins."""
+"""Modules that `export` imports on its way, besides the recipe, so that they are loaded before the measurement begins."""
 
 
 def main() -> None:

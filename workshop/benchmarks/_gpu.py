@@ -1,4 +1,4 @@
-"""What the parts of gpu.py share: models of released shapes with random weights, a clock, and the circumstances of a figure."""
+"""Common parts of gpu.py: models of released shapes with random weights, a clock, and the circumstances of a figure."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ QWEN3: dict[str, Any] = {
     "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28, "num_attention_heads": 16,
     "num_key_value_heads": 8, "head_dim": 128, "rope_theta": 1000000.0, "max_position_embeddings": 40960, "initializer_range": 0.02,
 }  # fmt: skip
-"""Of Qwen3-1.7B: its `config.json` on the hub."""
+"""Shape of Qwen3-1.7B: its `config.json` on the hub."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is computed: on a GPU what the tables are about, or as little as runs through every line."""
+    """Amount of work: on a GPU what the tables show, or the least that runs through every line."""
 
     chat: dict[str, Any]
-    """What the chat model's shape has of its own."""
+    """Keys of the chat model's shape."""
     voice: ModelSize
     sequence: int
     """Longest chat, in positions."""
@@ -46,14 +46,14 @@ class Scale:
     chats: int
     clips: int
     frames: int
-    """Of a clip, at most."""
+    """Maximum frames of a clip."""
     rounds: int
     product: int
     """Rows and columns of the matrices whose product is the ceiling."""
 
 
 FULL = Scale(QWEN3, RELEASED["0.6B"], 4096, 8192, 24, 32, 125, 5, 8192)
-"""What fits a GPU of 80 GB by the plan's count, the other model of a comparison included."""
+"""Scale that fits a GPU of 80 GB by the plan's count, the other model of a comparison included."""
 SMALLEST = Scale({}, SMALL["nano"], 64, 128, 4, 4, 12, 1, 64)
 
 
@@ -86,7 +86,7 @@ def seconds_of(act: Callable[[], object], rounds: int, warm_up: int = 2) -> floa
 
 
 def circumstances(dry: bool) -> dict[str, str]:
-    """What figures must have in common to stand in one table."""
+    """Return what figures must have in common to stand in one table."""
     found = {"torch": f"torch {version('torch')}", "transformers": f"transformers {version('transformers')}"}
     return {"card": f"{card()}{', at the smallest sizes' if dry else ''}", **found}
 

@@ -30,7 +30,7 @@ from workshop.benchmarks._gpu import Bench, one_line
 from workshop.benchmarks._gpu_figures import Cells, Figure, Part, Table
 
 HEADS, SHARED, CHANNELS = 16, 8, 128
-"""Of attention in Qwen3-1.7B: queries, keys and values."""
+"""Heads of attention in Qwen3-1.7B: queries, keys and values, and their channels."""
 GIB = 2**30
 SPEECH = demo_models.data_folder() / "sample" / "rms" / "workshop.wav"
 DEMO_BASE = "qwen3-tts-demo-base"
@@ -221,7 +221,7 @@ def launches(bench: Bench) -> list[Cells]:
 
 
 def synchronizations(kind: str, bench: Bench) -> list[Cells]:
-    """What waits for the device in the third step of a tiny run of several micro-batches, by torch's own account."""
+    """Return what waits for the device in the third step of a tiny run of several micro-batches, by torch's own account."""
     recipe = load_recipe(find_recipe(kind))
     config = (tiny_chat if kind == "llm_sft" else tiny_voice)(bench)
     training, progress = setup.build(config, recipe, bench.joined())

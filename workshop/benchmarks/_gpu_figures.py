@@ -29,7 +29,7 @@ from workshop.benchmarks._table import NOT_YET
 PARTS = ("facts", "smoke", "recipes", "chat", "voice", "speech", "saving")
 """Each is a module `_gpu_NAME` with a `PART`."""
 MINUTES = 9.0
-"""Of a part, at most."""
+"""Maximum minutes of a part."""
 PATIENCE, PATIENCE_DRY = 3.0, 30.0
 """A figure is stopped after so many times the seconds that it is expected to take on an H100."""
 START = 20.0
@@ -43,7 +43,7 @@ Cells = Sequence[object]
 
 @dataclass(frozen=True)
 class Figure:
-    """What is measured, and fails, by itself."""
+    """A figure, which is measured, and may fail, by itself."""
 
     name: str
     seconds: float
@@ -51,7 +51,7 @@ class Figure:
     measure: Callable[[Bench], Sequence[Cells]]
     """Rows of the table."""
     dry: bool = True
-    """Whether a dry run measures it."""
+    """True if a dry run measures it."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Found:
-    """What became of a figure."""
+    """Result of a figure."""
 
     figure: str
     rows: list[list[str]]
@@ -261,12 +261,12 @@ def failure(found: Found, table: Table) -> list[str]:
 
 
 def about(found: Found) -> str:
-    """Where a figure comes from."""
+    """Return where a figure comes from."""
     return "On " + ", ".join(found.circumstances.values()) + "."
 
 
 def main() -> None:
-    """Of the process that measures."""
+    """Run the process that measures."""
     name, work, descriptor, sizes, *names = sys.argv[1:]
     part, bench = part_named(name), Bench(Path(work), dry=sizes == "dry")
     with os.fdopen(int(descriptor), "w", encoding="utf-8") as events:

@@ -82,7 +82,7 @@ def save_beside_a_step(training: Training, turns: list[RankBatch], saver: checkp
 
 
 def resume_and_export(bench: Bench) -> list[Cells]:
-    """Of one checkpoint."""
+    """Measure the resume and the export of one checkpoint."""
     training, _ = chat_training(bench)
     saver = saver_of(bench, training)
     loop.save(training, Progress(1), saver)
@@ -166,7 +166,7 @@ def exported(bench: Bench, training: Training) -> list[list[str]]:
 
 
 def whole_state(training: Training) -> dict[str, Tensor]:
-    """As one would keep it by hand: tensors by name."""
+    """Return the state as one would keep it by hand: tensors by name."""
     tensors = checkpoint.training_tensors(training.model, training.optimizer, training.loaded.buffers)
     return {name: local_shard(tensor) for name, tensor in tensors.items()}
 

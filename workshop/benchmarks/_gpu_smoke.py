@@ -32,7 +32,7 @@ STEPS = 4
 LAUNCH = ("-m", "accelerate.commands.accelerate_cli", "launch", "--config_file", str(ROOT / "configs" / "one_gpu.yaml"))
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "1")
 ERROR = re.compile(r"^(?:\[rank\d+\]:\s*)?((?:error: |[\w.]*(?:Error|Exception)\b).*)", re.MULTILINE)
-"""What a command of ours, or Python, says when it fails."""
+"""Message of one of our commands, or of Python, when it fails."""
 WITH_A_GPU = (
     "tests/recipes/language/test_varlen_attention.py",
     "tests/finetune/modeling/test_loss_head.py",
@@ -41,7 +41,7 @@ WITH_A_GPU = (
 )
 """Tests that are skipped, in part, where there is no GPU, or that use one if there is."""
 WIDTHS = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
-"""Of the chat model: every matrix has a multiple of 64 inputs, which QLoRA needs."""
+"""Widths of the chat model: every matrix has a multiple of 64 inputs, which QLoRA needs."""
 TEXT = "She counted the boats."
 
 
@@ -91,7 +91,7 @@ def first_error(text: str) -> str | None:
 
 
 def settings(bench: Bench, kind: str, run: Path, keys: Keys) -> dict[str, str]:
-    """Of a small run that trains `STEPS` steps and saves after two."""
+    """Return the settings of a small run that trains `STEPS` steps and saves after two."""
     sizes: Keys = {"train.micro_tokens": 128, "train.global_batch_tokens": 256}
     if kind == "llm_sft":
         model = bench.folder / "smoke-chat"
@@ -204,7 +204,7 @@ def ask_a_server(model: Path, path: str, body: Mapping[str, object], *flags: obj
 
 
 def free_port() -> int:
-    """Of this machine, at this moment."""
+    """Return a port that is free on this machine at this moment."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port: int = listening.getsockname()[1]
         return port

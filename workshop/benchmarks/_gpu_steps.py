@@ -47,7 +47,7 @@ class Version:
     whole_logits: bool = False
     """Logits of all positions at once, as the models' own forward makes them, in place of the loss head's chunks."""
     keys: dict[str, str] = field(default_factory=dict)
-    """Of the config."""
+    """Keys of the config."""
 
     def but(self, name: str, keys: dict[str, str]) -> Version:
         """The next version: this one with some keys changed."""
@@ -196,7 +196,8 @@ def voice_step(training: Training, _: Version, __: Scale) -> tuple[list[RankBatc
 
 
 def flops_of_voice(model: Any, lengths: Any, frames: int) -> float:
-    """Of clips of these positions with so many frames in all. Of a share of the frames the predictor learns from, only these count."""
+    """Return the operations of clips of these positions with so many frames in all. Of a share of the frames the predictor learns from,
+    only these count."""
     talker, predictor = model.talker, model.talker.code_predictor
     by_talker = multiplied(talker.model.layers, talker.text_projection, talker.codec_head)
     by_predictor = multiplied(predictor.model.layers, predictor.small_to_mtp_projection)

@@ -1,4 +1,4 @@
-"""What others do in the place of `LossHead`."""
+"""Alternatives of other programs to `LossHead`."""
 
 from __future__ import annotations
 

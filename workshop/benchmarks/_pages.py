@@ -87,7 +87,7 @@ def results() -> list[Path]:
 
 
 def question(result: Path) -> str:
-    """What a benchmark measures: the first line of its file's docstring."""
+    """Return what a benchmark measures: the first line of its file's docstring."""
     text = ast.get_docstring(ast.parse((HERE / f"{result.stem}.py").read_text(encoding="utf-8"))) or ""
     return text.splitlines()[0]
 
@@ -105,7 +105,7 @@ def models_page() -> str:
 
 
 def sweep_section() -> str:
-    """What `tests/model_sweep` found for each architecture, with each version of transformers."""
+    """Return what `tests/model_sweep` found for each architecture, with each version of transformers."""
     files_of = {path.stem.rpartition("_")[2]: path for path in sorted((HERE / "results").glob("model_sweep_*.json"))}
     tables = {version: json.loads(path.read_text(encoding="utf-8")) for version, path in files_of.items()}
     names = list(dict.fromkeys(name for table in tables.values() for name in table))

@@ -39,7 +39,7 @@ INSTALL = "apt-get install asterisk-core-sounds-{en,es,fr,it,ru}{,-g722} flite"
 
 
 def is_missing() -> bool:
-    """Whether one of the packages is not installed."""
+    """Return whether one of the packages is not installed."""
     return not all((SOUNDS / folder).is_dir() for folder in FOLDERS.values()) or shutil.which("flite") is None
 
 

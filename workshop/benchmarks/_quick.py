@@ -1,4 +1,5 @@
-"""Whether every benchmark still runs: each with --quick, in a process of its own. Lists those that failed, and those that cannot run here.
+"""Checks that every benchmark still runs: each with --quick, in a process of its own. Lists those that failed, and those that cannot run
+here.
 
 usage: python workshop/benchmarks/_quick.py [NAME …]        exit code 1 if one has failed
 """
@@ -28,14 +29,14 @@ SHOWN = 25
 
 
 class Outcome(NamedTuple):
-    """What became of one benchmark."""
+    """Result of one benchmark."""
 
     name: str
     kind: str
     """passed, skipped or failed."""
     seconds: float
     detail: str
-    """Why it was skipped, or the end of what it printed."""
+    """The reason why it was skipped, or the end of its output."""
 
 
 def main(words: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""Whether the claims still hold: runs the benchmarks whose ratios are steady, and compares them with the committed tables.
+"""Checks whether the claims still hold: runs the benchmarks whose ratios are steady, and compares them with the committed tables.
 
 make bench-check     # fails where a ratio has become worse by more than a quarter
 """
@@ -22,7 +22,7 @@ WATCHED = {
 }
 """Ratios of processor time, of bytes or of counts in one process. What waits for a disk or for other ranks is too unsteady to judge."""
 ALLOWED = 1.25
-"""How many times worse a ratio may be than the committed one."""
+"""Factor by which a ratio may be worse than the committed one."""
 GRAIN = 0.02
 """Ratios in hundredths, as small as 0.01, jump by whole ones."""
 

@@ -1,4 +1,5 @@
-"""What one would write by hand: load a whole state dict and the optimizer's with torch.load, train one step; or, the first time, save them.
+"""Resume as one would write it by hand: load a whole state dict and the optimizer's with torch.load, train one step; or, the first time,
+save them.
 
 usage: _resuming_by_hand.py FOLDER; prints one line of JSON
 """

@@ -63,7 +63,7 @@ class TrialKind:
 
 
 def recipe_argument(recipe: str) -> str:
-    """What --recipe gets."""
+    """Return what --recipe gets."""
     return str(victims.ROOT / "tests" / "byte_model") if recipe == "byte_model" else recipe
 
 
@@ -315,7 +315,7 @@ def corrupt_model(model: Path, chance: random.Random) -> None:
 
 
 def _is_json(data: bytes) -> bool:
-    """Whether an earlier change has left it readable."""
+    """Return whether an earlier change has left it readable."""
     try:
         json.loads(data)
     except (ValueError, RecursionError):
@@ -468,7 +468,7 @@ def _open_voice(recipe: str, folder: Path) -> Any:
 # --- kills
 
 KILLS = 4
-"""Of one run, at most; a trial is a run."""
+"""Maximum kills of one run; a trial is a run."""
 KILLED_STEPS = 12
 
 
@@ -511,7 +511,7 @@ KINDS = {
 
 
 def count_weight(kind: str, outcome: str) -> int:
-    """What a trial counts for: a run that is killed, for its kills; damage that changed nothing, for none."""
+    """Return what a trial counts for: a run that is killed, for its kills; damage that changed nothing, for none."""
     return int(outcome.split()[2]) if kind == "kills" else int(outcome != "undamaged")
 
 

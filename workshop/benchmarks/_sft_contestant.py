@@ -28,7 +28,7 @@ from overtone.recipes.llm_sft.recipe import RECIPE, ChatProcessor, read
 from workshop.benchmarks.order import anonymous_kib
 
 ROWS, POSITIONS = 8, 2048
-"""Of a padded batch at most, and of a packed one."""
+"""Maximum rows of a padded batch, and positions of a packed one."""
 WARM_UP = 2
 """Steps before the first that counts."""
 RATE = 1e-4
@@ -58,7 +58,7 @@ def ours(folder: Path, packing: bool) -> Iterator[Step]:
 
 
 def bare(folder: Path) -> Iterator[Step]:
-    """What one would write by hand: the stock model's own loss on batches padded to their longest, as many positions as ours."""
+    """Return what one would write by hand: the stock model's own loss on batches padded to their longest, as many positions as ours."""
     from transformers import AutoModelForCausalLM
 
     model: Any = AutoModelForCausalLM.from_pretrained(folder / "base", dtype=torch.float32)

@@ -17,7 +17,7 @@ from overtone.finetune.storage import files, strict_json
 
 @dataclass
 class TrialCount:
-    """What became of the trials of one kind with one subject."""
+    """Results of the trials of one kind with one subject."""
 
     seeds: list[tuple[int, int]] = field(default_factory=list)
     """Ranges that were tried: first and last."""
@@ -26,7 +26,7 @@ class TrialCount:
     failures: dict[int, str] = field(default_factory=dict)
     """Seed → what went wrong the last time."""
     weight: int = 0
-    """What was done in all of them, where a trial does several things, such as kills."""
+    """Number of actions in all of them, where a trial does several, such as kills."""
 
     @property
     def trials(self) -> int:

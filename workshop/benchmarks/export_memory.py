@@ -109,7 +109,7 @@ def merge(folder: Path) -> dict[str, Any]:
 
 
 def run_script(script: str, source: Path, target: Path, *more: object) -> dict[str, Any]:
-    """What the script reports of its work, whose result is removed again."""
+    """Return what the script reports of its work, whose result is removed again."""
     printed = start(sys.executable, ROOT / "workshop" / "benchmarks" / script, source, target, *more)
     files.discard(target)
     found: dict[str, Any] = json.loads(printed.splitlines()[-1])

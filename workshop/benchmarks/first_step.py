@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENTS = {"demo-llm": ".venv-chat", "demo": ".venv"}
 """Target of make → the environment that it installs."""
 ENDS = {"preparation": "$ accelerate launch", "launch to first step": "step 1/"}
-"""Of the stages of a demo: how the line begins that ends it."""
+"""Stage of a demo → beginning of the line that ends it."""
 COLUMNS = ("target", "stage", "seconds", "of all")
 NOTE = (
     "By the clock, once. The environment comes from pip: torch's CUDA build is several GB, so the network decides; here it is the CPU "

@@ -22,9 +22,9 @@ from workshop.benchmarks import _ranks, _table, _timing
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "tests" / "causal_lm"
 POSITIONS = 2048
-"""Of a micro-batch, whatever the length of its sequences."""
+"""Positions of a micro-batch, whatever the length of its sequences."""
 MICROS = 4
-"""Of a step on all ranks together."""
+"""Micro-batches of a step on all ranks together."""
 LENGTHS = [128, 256, 512, 1024, 2048]
 SIZES = [10**3, 10**4, 10**5, 10**6]
 COLUMNS = ("what grows", "to", "measured", "figure", "of the first")

@@ -1,4 +1,4 @@
-"""How much the data loader, on another thread of the same interpreter, slows the training thread down.
+"""Measures how much the data loader, on another thread of the same interpreter, slows the training thread down.
 
 The training thread of a GPU run issues operations, each of which takes the interpreter for a few microseconds; what the loader's thread
 does in Python takes it away. Beside the loader, which reads cached samples, is the same loader with samples that it tokenizes.
@@ -80,7 +80,7 @@ class Measured:
 
 
 class Tokenizing(Loader):
-    """As the loader was before samples were cached."""
+    """The loader as it was before samples were cached."""
 
     def __init__(self, found: cached_samples.Rows, recipe: Recipe, processor: Any) -> None:
         super().__init__(found, recipe, rank=0, size=1)

@@ -1,4 +1,4 @@
-"""What works for each released model of every recipe, and the memory of a GPU that it needs, as `overtone plan` says it.
+"""Table of what works for each released model of every recipe, and of the GPU memory that it needs by `overtone plan`.
 
 Nothing here ran on a GPU. The models are built from their published shapes; all settings are the recipe's.
 """

@@ -59,7 +59,7 @@ def make(path: Path, size: int) -> Path:
 
 
 def measure_opening(path: Path) -> list[object]:
-    """What stands in the table behind the number of rows."""
+    """Return what stands in the table behind the number of rows."""
     gc.collect()
     before, began = anonymous_kib(), time.perf_counter()
     index_building.build_index(path, path.parent, "key", refuse_to_measure)

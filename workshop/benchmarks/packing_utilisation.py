@@ -1,4 +1,4 @@
-"""How full packed rows are: best fit within windows, compared with first fit in order and with padding."""
+"""Measures how full packed rows are: best fit within windows, compared with first fit in order and with padding."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def computed(lengths: Ids, positions: int, window: int, packing: bool) -> int:
 
 
 def first_fit(lengths: Ids, capacity: int) -> int:
-    """How many rows it fills."""
+    """Return how many rows it fills."""
     rooms = np.full(len(lengths), capacity)
     for length in lengths:
         rooms[np.argmax(rooms >= length)] -= length

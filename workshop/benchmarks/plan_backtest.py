@@ -76,7 +76,7 @@ class Published:
     gigabytes: float
     source: str
     rank: int | None = None
-    """Of LoRA on queries and values; None: all is trained."""
+    """Rank of LoRA on queries and values; None: all is trained."""
     frozen: float = 2
     """Bytes of a frozen parameter."""
     state: int = PURE
@@ -84,7 +84,7 @@ class Published:
     """Under FSDP."""
     recomputing: Recomputing = "none"
     logits: bool = True
-    """Whether full logits are made, with an fp32 copy."""
+    """True if full logits are made, with an fp32 copy."""
 
     @property
     def name(self) -> str:
@@ -165,7 +165,7 @@ def build_model(row: Published) -> CausalModel:
 
 
 def keep_inputs(model: nn.Module) -> None:
-    """Of the products in 4 bits, which are all inside of blocks."""
+    """Keep the inputs of the products in 4 bits, which are all inside of blocks."""
     for layer in (layer for block in blocks_of(model, find_block_classes(model)) for layer in block.modules()):
         if isinstance(layer, nn.Linear) and not layer.weight.requires_grad:
             layer.register_forward_pre_hook(lambda _, given: (Kept.apply(given[0]),))

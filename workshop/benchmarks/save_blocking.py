@@ -1,4 +1,5 @@
-"""How long an asynchronous save blocks training, compared with a copy of the same state in memory and with torch.save of all of it."""
+"""Measures how long an asynchronous save blocks training, compared with a copy of the same state in memory and with torch.save of all of
+it."""
 
 from __future__ import annotations
 

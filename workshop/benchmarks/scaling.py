@@ -76,7 +76,7 @@ class Case:
 
     model: Model
     grows: bool
-    """Whether each GPU has a micro-batch of the full size, however many there are."""
+    """True if each GPU has a micro-batch of the full size, however many there are."""
     gpus: int
     fabric: float
     verdicts: tuple[LayoutEstimate, ...]

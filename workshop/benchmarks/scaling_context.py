@@ -88,7 +88,7 @@ def ring_hides_from(shape: dict[str, int], gigabytes: float) -> int:
 
 
 def used(model: Model, gpus: int, tensor: int, sequence: int = 131072) -> str:
-    """How many of the GPUs have a sequence in a step."""
+    """Return how many of the GPUs have a sequence in a step."""
     return f"{min(gpus, model.batch // sequence * tensor):,}"
 
 

@@ -64,17 +64,18 @@ SIZES = {
 
 
 def encoder_flops(of: Whisper) -> float:
-    """Of a window: 12 d² weights a block and position, attention over all positions."""
+    """Return the operations of a window: 12 d² weights a block and position, attention over all positions."""
     return of.encoder * FRAMES * (24 * of.width**2 + 4 * FRAMES * of.width)
 
 
 def cross_flops(of: Whisper) -> float:
-    """Of a window: keys and values of the audio, once for each decoder block."""
+    """Return the operations of a window: keys and values of the audio, once for each decoder block."""
     return of.decoder * FRAMES * 4 * of.width**2
 
 
 def step_flops(of: Whisper) -> float:
-    """Of a token: 14 d² weights a block (8 of the MLP, 4 of self-attention, 2 of cross-attention), attention to the audio, logits."""
+    """Return the operations of a token: 14 d² weights a block (8 of the MLP, 4 of self-attention, 2 of cross-attention), attention to the
+    audio, logits."""
     return of.decoder * (28 * of.width**2 + 4 * FRAMES * of.width) + 2 * of.width * VOCABULARY
 
 

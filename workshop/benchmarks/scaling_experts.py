@@ -40,7 +40,7 @@ class ExpertLayer:
     active: int
     """Experts of a position."""
     width: int
-    """Of an expert, which has three matrices of hidden × width."""
+    """Width of an expert, which has three matrices of hidden × width."""
     shared: int
     """Parameters that every position uses: attention, and shared experts."""
 

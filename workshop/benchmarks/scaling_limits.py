@@ -18,7 +18,7 @@ from workshop.benchmarks import _table
 from workshop.benchmarks.scaling import COUNTS, FABRICS, WAYS, Case, cases, cluster_of, waits, work_of
 
 MOST = 0.2
-"""Of a step, spent waiting: positions cost at most a quarter more than without."""
+"""Maximum share of a step spent waiting: positions cost at most a quarter more than without."""
 HIDDEN_AT = 64
 """GPUs for which the micro-batch is given that hides what `fsdp` sends."""
 COLUMNS = ("model", "a step's positions", "between machines, GB/s", *WAYS, f"micro-batch that hides fsdp on {HIDDEN_AT} GPUs")

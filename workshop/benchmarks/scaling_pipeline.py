@@ -52,7 +52,7 @@ class PipelinedStep:
 
     stages: int
     layout: LayoutEstimate
-    """Of one stage."""
+    """Layout of one stage."""
     seconds: float
     bubble: float
     """Seconds of `seconds`."""

@@ -72,7 +72,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured."""
+    """Sizes of the measurement."""
 
     each: int
     """Requests of each client."""
@@ -82,7 +82,7 @@ class Sizes:
     answer: int
     speech: tuple[tuple[str, ModelSize], ...]
     widths: tuple[int, ...]
-    """Of the chat models."""
+    """Widths of the chat models."""
 
 
 FULL = Sizes(2, 3, 25, 32, 48, (("nano", SMALL["nano"]), ("quarter", QUARTER)), (256, 512))

@@ -44,7 +44,7 @@ SAVE_EVERY, EVALUATE_EVERY, SAMPLE_EVERY = 25, 100, 400
 
 @dataclass
 class Observation:
-    """What a group of processes had at one moment."""
+    """Resources of a group of processes at one moment."""
 
     seconds: float
     """Since the start."""
@@ -198,7 +198,7 @@ def size_of(path: Path) -> int:
 
 
 def is_short_lived(process: psutil.Process, ranks: list[psutil.Process]) -> bool:
-    """Whether a process is a child of a rank, as those that generate samples are."""
+    """Return whether a process is a child of a rank, as those that generate samples are."""
     return process.parent() in ranks
 
 

@@ -46,7 +46,7 @@ GUESTS = {
 }
 """The speaker, and a guest with a fifth of the turns."""
 PROMPTS, SENTENCES = 150, 40
-"""Of each person, and of each voice of flite."""
+"""Prompts of each person, and sentences of each voice of flite."""
 SHORTEST, LONGEST = 0.6, 12.0
 SILENCE, PAUSE = RATE * 15 // 100, MASTER_RATE * 3 // 10
 """Samples before and after a prompt, in which speech detection finds its ends; between prompts of a conversation."""

@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def processor_seconds(arguments: list[str], folder: str) -> float:
-    """Of a fresh interpreter that runs somewhere else than in the repository."""
+    """Return the processor seconds of a fresh interpreter that runs outside of the repository."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([sys.executable, *arguments], cwd=folder, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

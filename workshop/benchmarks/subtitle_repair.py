@@ -196,7 +196,7 @@ def time_cues(transcript: UserTranscript, regions: list[Region], length: int, fo
 
 
 def is_trusted(unit: TextUnit, found: TimedText) -> bool:
-    """Whether a clip of this cue would not be rejected for its time."""
+    """Return whether a clip of this cue would not be rejected for its time."""
     middle = (unit.start + unit.stop) // 2
     timing = min(found.timings, key=lambda one: max(one.start - middle, middle - one.stop, 0))
     return timing.is_trusted and not any(unit.start < region.middle < unit.stop for region in found.repair.unproven)

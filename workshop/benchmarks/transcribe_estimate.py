@@ -84,12 +84,12 @@ class Kernels(TorchDispatchMode):
 
 @dataclass(frozen=True)
 class Measured:
-    """Of the sample's speech."""
+    """Measures of the sample's speech."""
 
     tokens: float
-    """Of a pack."""
+    """Tokens of a pack."""
     seconds: float
-    """Of the recording, for each pack."""
+    """Seconds of the recording, for each pack."""
     host: float
     """Processor seconds for each pack."""
 
@@ -195,7 +195,7 @@ def counted(act: Callable[[], Any]) -> tuple[int, Any]:
 
 
 def measure(minutes: float) -> Measured:
-    """What one process does on the CPU with the sample's speech, with 128 bands and a model whose matrices are small."""
+    """Return what one process does on the CPU with the sample's speech, with 128 bands and a model whose matrices are small."""
     detector = vad.load_vad()
     master = transcribe_speed.recording(minutes, transcribe_speed.PAUSES["0.2 to 0.4 s"])
     sound = transcribe_speed.make_whisper(master)

@@ -37,7 +37,7 @@ RECORDINGS = ("rms/railway.ogg", "rms/workshop.wav", "slt/harbour.flac", "slt/ki
 SIZES = {"demo": (3, 2, 128, 2), "tiny": (4, 4, 384, 6), "small": (12, 12, 768, 12), "large-v3": (32, 32, 1280, 20)}
 """Layers of encoder and decoder, width, heads: one that can be trained on a CPU, and openai-whisper's own. The largest is for a GPU."""
 MINUTES = {"demo": 10.0, "tiny": 3.0, "small": 1.5}
-"""Of a recording: long ones fill batches of 16, and small takes minutes of processor time for each of sound."""
+"""Minutes of a recording: long ones fill batches of 16, and small takes minutes of processor time for each of sound."""
 PAUSES = {"0.2 to 0.4 s": (0.2, 0.4), "1 to 8 s": (1.0, 8.0)}
 SPOKEN_TOKENS = 3.5
 """Tokens in a second of speech: about what English has."""
@@ -89,7 +89,7 @@ def recording(minutes: float, pauses: tuple[float, float]) -> Audio:
 
 
 def make_speech(path: Path, detector: Any) -> list[Samples]:
-    """What the detector hears in a file, without the pauses."""
+    """Return what the detector hears in a file, without the pauses."""
     (master,) = load_track(path, probe_recording(path), MASTER_RATE)
     return [master.samples[region.start : region.stop] for region in vad.find_speech(detector, make_whisper(master), len(master.samples))]
 
@@ -181,7 +181,7 @@ def ours(model: Whisper, detector: Any, master: Audio, sound: Audio) -> None:
 
 
 def processor_seconds(act: Callable[[], None]) -> float:
-    """Of this process, so that what others take of the machine in between is not counted."""
+    """Return the processor seconds of this process, so that other work on the machine is not counted."""
     began = time.process_time()
     act()
     return time.process_time() - began

@@ -55,22 +55,22 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Way:
-    """How one optimizer step's clips are trained on."""
+    """A way to train on one optimizer step's clips."""
 
     turns: list[RankBatch]
     share: float = 1.0
-    """Of the frames, for codebooks 1 to 15."""
+    """Share of the frames, for codebooks 1 to 15."""
     by_hand: Literal["no", "at once", "frame by frame"] = "no"
     """If so, how the code predictor is called."""
 
     def calls(self) -> int:
-        """Of the code predictor, forward."""
+        """Return the forward calls of the code predictor."""
         return (
             sum(int(turn.batch.tensors["frame_mask"].sum()) for turn in self.turns) if self.by_hand == "frame by frame" else len(self.turns)
         )
 
     def positions(self) -> int:
-        """Of the talker, padding included."""
+        """Return the positions of the talker, padding included."""
         return sum(turn.batch.tensors["valid"].numel() for turn in self.turns)
 
 

@@ -1,1 +1,1 @@
-"""How the demo models are made: a corpus of synthetic voices, and training on it."""
+"""Makes the demo models: a corpus of synthetic voices, and training on it."""

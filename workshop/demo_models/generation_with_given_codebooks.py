@@ -53,7 +53,7 @@ class GivenCodes(DecodingSession):
         self.first.copy_(self.given.index_select(0, count)[0, :, 0])
 
     def run_frame(self, size: int) -> None:
-        """As in the base class, with the given codes of the frame."""
+        """Run a frame as the base class does, with the given codes of the frame."""
         others = self.given.index_select(0, self.frame)[0, :, 1:]
         # A row that has ended has no codes; the tables have no row for the end.
         others = others.clamp(max=self.decoder.ids.codebook_size - 1)

@@ -24,7 +24,7 @@ from overtone.recipes.speech.decoding.token_sampling import CodeSampler, draw_ra
 from ..sequence_layout import SpeechTokenIds
 
 MODEL_TYPES = ("llama", "qwen3")
-"""Those whose layers `CachedDecoderLayers` computes, without factors on embeddings or logits."""
+"""Model types whose layers `CachedDecoderLayers` computes, without factors on embeddings or logits."""
 
 
 class SpeechTokenDecoder:
@@ -41,13 +41,13 @@ class SpeechTokenDecoder:
         self.table: Tensor = model.get_input_embeddings().weight
         self.head: Tensor = model.get_output_embeddings().weight
         self.heads, self.tables = self._split_by_slot(self.head), self._split_by_slot(self.table)
-        """Of each slot, the rows of its codes; slot 0 also has end of speech, as the last."""
+        """Rows of each slot's codes; slot 0 also has end of speech, as the last."""
         self.token_ids = self._split_by_slot(torch.arange(len(self.head), device=self.head.device))
-        """Of each slot: choice → token id."""
+        """Choice → token id, for each slot."""
         self.slot_of_codebook: list[int] = np.argsort(ids.slots).tolist()
 
     def _split_by_slot(self, rows: Tensor) -> list[Tensor]:
-        """Of a tensor with one row a token; views, except for slot 0."""
+        """Split a tensor with one row per token by slot; returns views, except for slot 0."""
         first, *others = rows[self.ids.codes.start : self.ids.codes.stop].split(self.ids.codebook_size)
         return [torch.cat([first, rows[self.ids.end_of_speech][None]]), *others]
 

@@ -1,4 +1,4 @@
-"""How codes are sampled, under the names of the stock class: plain for the backbone, which predicts codebook 0, and with the prefix
+"""Sampling settings of codes, under the names of the stock class: plain for the backbone, which predicts codebook 0, and with the prefix
 `depth_decoder_` for the depth decoder, which predicts the others."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from overtone.recipes.speech.sampling_settings import SamplingScheme
 SHAPES = ("temperature", "top_k", "top_p")
 PREFIX = "depth_decoder_"
 DEFAULTS: dict[str, Any] = {"do_sample": False, "temperature": 1.0, "top_k": 50, "top_p": 1.0}
-"""Of transformers' `GenerationConfig`. The released model's generation_config.json samples at temperature 0.9."""
+"""Defaults of transformers' `GenerationConfig`. The released model's generation_config.json samples at temperature 0.9."""
 SCHEME = SamplingScheme(
     stock={**DEFAULTS, **{PREFIX + name: value for name, value in DEFAULTS.items()}},
     shaped_by={"do_sample": SHAPES, f"{PREFIX}do_sample": tuple(PREFIX + name for name in SHAPES)},

@@ -38,8 +38,8 @@ def prepare_speakers(config: Config[Options], base: Path, tokens: CsmTokens) -> 
 
 
 def measure_context(config: Config[Options]) -> CsmContext:
-    """How many clips of `data.train` have earlier clips before them, for the log and the model card. Raises `UserError` with file and line
-    for clips without a place in a recording, and if no clip has any."""
+    """Return how many clips of `data.train` have earlier clips before them, for the log and the model card. Raises `UserError` with file
+    and line for clips without a place in a recording, and if no clip has any."""
     turns, seconds = Counter[int](), 0.0
 
     def add_row(earlier: EarlierRows, row: dict[str, Any]) -> None:
@@ -96,7 +96,7 @@ def read_known_numbers(base: Path) -> dict[str, int]:
 def make_recipe_state(
     config: Config[Options], found: dict[str, SpeakerClips], numbers: dict[str, int], context: CsmContext | None
 ) -> CsmState:
-    """What the export and its model card need. A resumed run must have the same state. Speakers of the base come last, without
+    """Return what the export and its model card need. A resumed run must have the same state. Speakers of the base come last, without
     clips: the model still knows them, and another training must not give their numbers to others."""
     voices = []
     for name, number in sorted(numbers.items(), key=lambda each: (each[0] not in found, each[0])):

@@ -31,7 +31,7 @@ RELEASED: dict[str, Any] = {
     },
     "codec_config": {"model_type": CODEC_TYPE},
 }
-"""What the config of sesame/csm-1b sets; all else has the defaults of transformers' config classes.
+"""Settings in the config of sesame/csm-1b; all else has the defaults of transformers' config classes.
 
 Source: `src/transformers/models/csm/convert_csm.py` in transformers' repository, which made the released folder and says there why these
 numbers equal those of `models.py` in SesameAILabs/csm.

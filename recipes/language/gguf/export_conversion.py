@@ -25,13 +25,13 @@ FORMATS = (GGUF, OLLAMA, ADAPTER)
 NUMBER_TYPES = {GGUF: ("f16", "bf16", "q8_0"), OLLAMA: ("f16", "bf16", "q8_0"), ADAPTER: ("f32", "f16", "bf16", "q8_0")}
 """Format → values of --quantize, the default first."""
 RAW = ".raw.gguf"
-"""What the converter writes."""
+"""Name of the file that the converter writes."""
 ADAPTER_CONFIG = "adapter_config.json"
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """What a file is compared with."""
+    """The model that a file is compared with."""
 
     base: Path
     """Folder of the base."""
@@ -172,7 +172,7 @@ def refuse_differences(name: str, differences: list[str]) -> None:
 
 
 def count_elements(folder: Path) -> int:
-    """How many numbers the safetensors files of a folder have."""
+    """Return how many numbers the safetensors files of a folder have."""
     total = 0
     for path in sorted(folder.glob("*.safetensors")):
         with open_weights(path) as file:

@@ -56,7 +56,7 @@ def quote_plainly(text: str) -> str:
 
 
 def list_parameters(generation: dict[str, Any]) -> dict[str, float]:
-    """How transformers would sample with a generation_config.json, as parameters of Ollama, whose defaults are others."""
+    """Return how transformers would sample with a generation_config.json, as parameters of Ollama, whose defaults are others."""
     penalty = {"repeat_penalty": generation.get("repetition_penalty") or 1.0}
     if not generation.get("do_sample"):
         return {"temperature": 0.0, **penalty}

@@ -1,4 +1,5 @@
-"""How llama.cpp divides a text before it merges bytes, for each pre-tokenizer that an export may name; compares it with the trained one.
+"""Patterns by which llama.cpp divides a text before it merges bytes, for each pre-tokenizer that an export may name, compared with the
+trained one.
 
 The converter chooses the name (`tokenizer.ggml.pre`) by a hash of one tokenized text. Here the trained tokenizer's division of other texts
 is compared with that of llama.cpp's patterns for the name (src/llama-vocab.cpp, class llm_tokenizer_bpe).
@@ -26,14 +27,14 @@ GPT4O = (
 
 
 class PreTokenizer(NamedTuple):
-    """How llama.cpp treats a name."""
+    """A pre-tokenizer as llama.cpp implements it."""
 
     patterns: tuple[str, ...]
     """Each divides the pieces of the one before: its matches, and the text between them, are the next pieces."""
     ignores_merges: bool = False
-    """Whether a piece that is a token is that token, whatever the merges say."""
+    """True if a piece that is a token is that token, whatever the merges say."""
     splits_marks: bool = False
-    """Whether llama.cpp divides words at combining marks, as in Hindi and Thai, where the published tokenizer does not."""
+    """True if llama.cpp divides words at combining marks, as in Hindi and Thai, where the published tokenizer does not."""
 
 
 PRE_TOKENIZERS = {
@@ -67,7 +68,7 @@ MARKED = "हिन्दी ไทย"
 
 
 def find_difference(name: object, tokenizer: Any) -> str | None:
-    """What in the pre-tokenizer `name` of a file differs from a byte-level tokenizer of transformers; None if nothing does."""
+    """Return what in the pre-tokenizer `name` of a file differs from a byte-level tokenizer of transformers; None if nothing does."""
     known = PRE_TOKENIZERS.get(name) if isinstance(name, str) else None
     if known is None:
         return f"the pre-tokenizer {name!r}, which was not compared with llama.cpp's (known: {', '.join(PRE_TOKENIZERS)})"

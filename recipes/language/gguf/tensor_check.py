@@ -20,7 +20,7 @@ EXPONENTS = {"F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80), "F32": ("<u4", 0x7
 
 
 def find_problems(path: Path, header: GgufHeader, number_type: str, elements: int) -> Iterator[str]:
-    """What is wrong with the tensors of a file. `elements`: how many numbers the exported weights have."""
+    """Return what is wrong with the tensors of a file. `elements`: how many numbers the exported weights have."""
     found = sum(tensor.elements for tensor in header.tensors if tensor.name not in DERIVED)
     if found != elements:
         yield f"it has {found:,} numbers, where the exported weights have {elements:,}"
@@ -34,7 +34,7 @@ def find_problems(path: Path, header: GgufHeader, number_type: str, elements: in
 
 
 def count_unquantized(header: GgufHeader) -> int:
-    """Of a q8_0 file, the tensors that stay in f16, because their rows are not divisible by a block."""
+    """Return the number of tensors of a q8_0 file that stay in f16, because their rows are not divisible by a block."""
     return sum(TENSOR_TYPES[tensor.type][0] == "F16" for tensor in header.tensors)
 
 
@@ -62,7 +62,7 @@ def count_bytes(tensor: GgufTensor) -> int:
 
 
 def is_finite(block: bytes, kind: str) -> bool:
-    """Whether the numbers in whole blocks of a tensor's data are finite; of q8_0, the scales."""
+    """Return whether the numbers in whole blocks of a tensor's data are finite; of q8_0, the scales."""
     if kind == "Q8_0":
         block, kind = np.frombuffer(block, np.uint8).reshape(-1, 34)[:, :2].tobytes(), "F16"
     stored, exponent = EXPONENTS[kind]

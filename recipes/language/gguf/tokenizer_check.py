@@ -73,7 +73,7 @@ class TrainedTokenizer:
 
     @cached_property
     def begins(self) -> bool:
-        """Whether llama.cpp is to add the beginning-of-text token before a text: if the tokenizer adds it, and a chat has it too.
+        """True if llama.cpp is to add the beginning-of-text token before a text: if the tokenizer adds it, and a chat has it too.
 
         Where llama.cpp adds it, it removes it from what the chat template writes; where it does not, it reads it there.
         """
@@ -85,7 +85,7 @@ class TrainedTokenizer:
 
     @cached_property
     def adds_space(self) -> bool:
-        """Whether a space comes before text that follows a special token."""
+        """True if a space comes before text that follows a special token."""
         special = next((token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special), "")
         ids = self.tokenizer(f"{special}a", add_special_tokens=False)["input_ids"]
         return str(self.tokenizer.convert_ids_to_tokens(ids[-1] if len(ids) < 3 else ids[1])).startswith(SPACE)
@@ -129,7 +129,7 @@ def compute_scores(trained: TrainedTokenizer, count: int) -> list[float]:
 
 
 def find_differences(trained: TrainedTokenizer, header: GgufHeader) -> list[str]:
-    """What in a file differs from the trained tokenizer."""
+    """Return what in a file differs from the trained tokenizer."""
     metadata = header.metadata
     if metadata.get(f"{KEY}model") != trained.kind:
         return [f"the vocabulary is of the kind {metadata.get(f'{KEY}model')!r}, where the trained one is {trained.kind!r}"]
@@ -145,7 +145,7 @@ def find_differences(trained: TrainedTokenizer, header: GgufHeader) -> list[str]
 
 
 def splits_marks(header: GgufHeader) -> bool:
-    """Whether llama.cpp gives words with combining marks other tokens than the trained ones."""
+    """Return whether llama.cpp gives words with combining marks other tokens than the trained ones."""
     known = pre_tokenizer_patterns.PRE_TOKENIZERS.get(header.metadata.get(f"{KEY}pre", ""))
     return known is not None and known.splits_marks
 

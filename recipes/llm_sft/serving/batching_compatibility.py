@@ -26,13 +26,13 @@ FOLLOWING = (2, 5, 1)
 
 
 def find_obstacle(model: Any) -> str | None:
-    """Why requests cannot share a batch of this model; None if they can."""
+    """Return why requests cannot share a batch of this model; None if they can."""
     config = model.config.get_text_config()
     return find_config_obstacle(config) or find_difference(model)
 
 
 def find_config_obstacle(config: Any) -> str | None:
-    """What the config of a model says against a batch whose rows are independent."""
+    """Return what the config of a model says against a batch whose rows are independent."""
     if any(getattr(config, key, None) for key in EXPERT_COUNTS):
         return "its experts compute the tokens of all requests together, so an answer would depend on the others"
     if variable := find_rope_types(config) & LENGTH_DEPENDENT_ROPE:
@@ -84,5 +84,5 @@ def find_difference(model: Any) -> str | None:
 
 
 def is_near(found: Tensor, expected: Tensor, tolerance: float) -> bool:
-    """Whether scores [V] are equal up to this share of the largest one."""
+    """Return whether scores [V] are equal up to this share of the largest one."""
     return bool((found - expected).abs().max() <= tolerance * expected.abs().max())

@@ -22,7 +22,7 @@ class AnswerRequest:
     sampler: CodeSampler
     seed: int
     limit: int
-    """Most tokens of the answer; the model has positions for them."""
+    """Maximum tokens of the answer; the model has positions for them."""
     stops: tuple[str, ...] = ()
     """The answer ends before the first of these texts."""
 

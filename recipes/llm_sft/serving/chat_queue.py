@@ -29,9 +29,9 @@ class ServedModel:
     created: int
     """Unix time of the export."""
     context: int
-    """Most tokens of a prompt and its answer together."""
+    """Maximum tokens of a prompt and its answer together."""
     longest: int
-    """Most tokens of an answer."""
+    """Maximum tokens of an answer."""
 
 
 class ChatQueue(RequestQueue[AnswerRequest, AnswerPiece, ChatModelMetrics]):
@@ -62,7 +62,7 @@ class ChatQueue(RequestQueue[AnswerRequest, AnswerPiece, ChatModelMetrics]):
 
 
 def find_batching_obstacle(loaded: LoadedModel, slots: int) -> str | None:
-    """Why this model answers one request at a time; None if requests join a running batch."""
+    """Return why this model answers one request at a time; None if requests join a running batch."""
     return "--batch 1" if slots == 1 else find_obstacle(loaded.model)
 
 

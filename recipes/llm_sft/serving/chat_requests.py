@@ -28,7 +28,7 @@ MOST_STOPS, LONGEST_STOP = 4, 256
 
 
 class StreamOptions(BaseModel):
-    """How an answer is streamed."""
+    """Options of a streamed answer."""
 
     model_config = ConfigDict(extra="forbid")
     include_usage: bool = False

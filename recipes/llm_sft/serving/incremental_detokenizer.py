@@ -22,7 +22,7 @@ class AnswerText:
         self._held = ""
         """Text that may be the beginning of a stop string."""
         self.stopped = False
-        """Whether a stop string was found. The text before it is complete."""
+        """True if a stop string was found. The text before it is complete."""
 
     @property
     def tokens(self) -> int:

@@ -61,7 +61,7 @@ class StockRowCache(RowSlots):
         self._sliding: int | None = getattr(config, "sliding_window", None)
         layer_types = getattr(config, "layer_types", None)
         self._by_type = layer_types is not None and "sliding_attention" in layer_types
-        """Whether the layers differ: the stock model then takes a mask for each type."""
+        """True if the layers differ: the stock model then takes a mask for each type."""
         if layer_types is not None and not self._by_type:
             self._sliding = None
         one_token = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
@@ -84,7 +84,7 @@ class StockRowCache(RowSlots):
         self._window.store = store
 
     def read_prompt(self, row: int, prompt: Tensor) -> Tensor:
-        """As of `RowSlots`, for token ids [S]: the scores [1, V] after the last one."""
+        """Read a prompt of token ids [S], as `RowSlots` does; returns the scores [1, V] after the last one."""
         count = len(prompt)
         scores, layers = self._read(prompt[None])
         for layer, stored in zip(layers, self._window.store, strict=True):

@@ -42,7 +42,7 @@ Options = TypeVar("Options", SpeechRequest, SpeechSampling)
 
 @dataclass(frozen=True)
 class GenerateCommand:
-    """What a speech recipe adds to the command."""
+    """Options and functions that a speech recipe adds to the command."""
 
     speech: SpeechRecipe
     scheme: SamplingScheme

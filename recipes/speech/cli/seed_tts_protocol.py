@@ -64,7 +64,7 @@ class ProtocolPlan:
 
     recipe: SpeechRecipe
     prompts: list[Prompt]
-    """Those to speak."""
+    """Prompts to speak."""
     total: int
     """Number of utterances in the prompts file."""
     systems: list[System]
@@ -113,7 +113,7 @@ def find_speaking_systems(recipe: SpeechRecipe, model: Path, args: argparse.Name
 
 
 def can_clone(recipe: SpeechRecipe, system: System) -> bool:
-    """Whether a system clones the prompts. A checkpoint speaks by name, as its export does by default."""
+    """Return whether a system clones the prompts. A checkpoint speaks by name, as its export does by default."""
     return system.step is None and recipe.inspect(system.folder).can_clone
 
 

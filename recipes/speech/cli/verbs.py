@@ -42,7 +42,7 @@ class SpeechVerbs:
         return samples_during_training.speak_prompts(self.load_command().speech, folder, prompts)
 
     def prepare_metrics(self, config: Config) -> PreparedMetrics | None:
-        """What measuring those clips needs."""
+        """Return what measuring those clips needs."""
         from overtone.recipes.speech.selection import sample_measurement_during_training
 
         return sample_measurement_during_training.prepare(config)

@@ -190,7 +190,7 @@ def find_rope_type(config: Any) -> str:
 
 
 def has_sections(rotary: Any) -> bool:
-    """Whether these rotary positions take three streams of positions."""
+    """Return whether these rotary positions take three streams of positions."""
     return bool((rotary.config.rope_scaling or {}).get("mrope_section"))
 
 

@@ -23,14 +23,14 @@ Cache = TypeVar("Cache", bound=RowSlots)
 
 @dataclass(frozen=True)
 class RowFrame:
-    """What a step generated for one row."""
+    """Frame that a step generated for one row."""
 
     codes: Tensor | None
     """[codebooks] int64 on the CPU; None: this step only found the end of speech."""
     over: bool
-    """Whether this was the last frame."""
+    """True if this was the last frame."""
     ended: bool
-    """Whether the speech has reached its end; False with `over`: cut off at the limit."""
+    """True if the speech has reached its end; False with `over`: cut off at the limit."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class FrameBatch(ABC, Generic[Cache]):
     """
 
     uses_graphs: ClassVar[bool] = True
-    """Whether a frame can be captured as a CUDA graph."""
+    """True if a frame can be captured as a CUDA graph."""
 
     @torch.inference_mode()
     def __init__(self, cache: Cache, requests: int, codebooks: int, positions: int = 1) -> None:
@@ -79,7 +79,8 @@ class FrameBatch(ABC, Generic[Cache]):
     @property
     @abstractmethod
     def plan(self) -> object:
-        """What decides, apart from the window, which operations a frame has. A captured frame is only replayed for the same plan."""
+        """Value that determines, apart from the window, which operations a frame has. A captured frame is only replayed for the same
+        plan."""
 
     @abstractmethod
     def find_ends(self, codes: Tensor) -> Tensor:

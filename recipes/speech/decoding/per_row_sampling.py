@@ -41,12 +41,12 @@ class RowSampling:
             any(sampler.top_p < 1 for sampler in sampled),
             any(sampler.repetition_penalty != 1.0 for sampler in self._samplers),
         )
-        """Which operations are needed: some row samples, the largest top-k, some row has top-p, some row has a repetition penalty. They
+        """Operations that are needed: some row samples, the largest top-k, some row has top-p, some row has a repetition penalty. They
         change nothing in the rows that do not need them."""
 
     @property
     def penalizes(self) -> bool:
-        """Whether some row has a repetition penalty."""
+        """True if some row has a repetition penalty."""
         return self.plan[3]
 
     def choose(self, scores: Tensor, random: Tensor) -> Tensor:

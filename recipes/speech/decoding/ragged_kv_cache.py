@@ -111,7 +111,7 @@ class RowCache(RowSlots):
         self._store, self._rotary = store, rotary
 
     def read_prompt(self, row: int, prompt: Tensor) -> Tensor:
-        """As of `RowSlots`, for a prompt [S, H]: the states [S, H] of its positions."""
+        """Read a prompt [S, H], as `RowSlots` does; returns the states [S, H] of its positions."""
         count = len(prompt)
         for keys, values in self._store:  # of the request before: masked values still count as 0 · value, and 0 · NaN is NaN
             keys[row].zero_()

@@ -28,7 +28,7 @@ class CodeChooser(Protocol):
 
 @dataclass(frozen=True)
 class CodeSampler:
-    """How one code is chosen."""
+    """Sampler of one code."""
 
     greedy: bool
     temperature: float = 1.0
@@ -62,7 +62,7 @@ class CodeSampler:
 
 @dataclass(frozen=True)
 class FrameSampler:
-    """How the codes of a frame are chosen."""
+    """Sampler of the codes of a frame."""
 
     first: CodeSampler
     """Codebook 0, predicted by the backbone."""

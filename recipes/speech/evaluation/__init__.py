@@ -1,1 +1,1 @@
-"""How good a voice is: intelligibility (WER), speaker similarity, audio measures, and the results page."""
+"""Evaluation of a voice: intelligibility (WER), speaker similarity, audio measures, and the results page."""

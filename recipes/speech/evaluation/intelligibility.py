@@ -71,11 +71,11 @@ class Transcription:
 
     text: str
     problem: str = ""
-    """Why the recogniser failed; the text is then unusable."""
+    """The reason why the recogniser failed; the text is then unusable."""
     log_probability: float = -np.inf
     """Mean over the tokens, of the window where it is lowest; -inf without a word."""
     again: bool = False
-    """Whether it is the most probable of several, since the first one was unsure."""
+    """True if it is the most probable of several, since the first one was unsure."""
 
 
 def count_errors(expected: str, transcript: str, language: str) -> ErrorCounts | None:
@@ -154,7 +154,7 @@ def describe_recognizer(name: str) -> str:
 
 
 def describe_retry(name: str) -> dict[str, Any]:
-    """What affects transcripts besides the weights of the Whisper with that name: empty unless it transcribes unsure clips again."""
+    """Return what affects transcripts besides the weights of the Whisper with that name: empty unless it transcribes unsure clips again."""
     return {"retry_below": demo_whisper.RETRY_BELOW, "retry_pauses": RETRY_PAUSES} if demo_whisper.is_demo_name(name) else {}
 
 

@@ -41,7 +41,7 @@ class ScoredClip:
     similarities: Mapping[str, float | None] = field(default_factory=dict)
     """By encoder; None for a clip without a speaker vector."""
     transcribed_again: bool = False
-    """Whether the first transcript was unsure (`intelligibility.Recognizer.retry_below`)."""
+    """True if the first transcript was unsure (`intelligibility.Recognizer.retry_below`)."""
 
 
 @dataclass(frozen=True)

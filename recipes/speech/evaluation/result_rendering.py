@@ -66,8 +66,8 @@ def build_model_index(evaluation: Evaluation, data: str) -> list[dict[str, Any]]
 
 
 def verdicts(evaluation: Evaluation) -> list[str]:
-    """Whether training improved the voice: a summary, and a sentence for each metric that is not always zero. Of several checkpoints, the
-    last."""
+    """Return whether training improved the voice: a summary, and a sentence for each metric that is not always zero. Of several
+    checkpoints, the last."""
     rows = compare_with_base(evaluation)
     if not rows and not any(system.way == "cloned" for system in evaluation.systems):
         return ["Whether training helped is unknown: there is no base to compare with. Give it with --base FOLDER."]

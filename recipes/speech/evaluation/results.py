@@ -26,7 +26,7 @@ class Evaluation:
     strangers: Mapping[str, float]
     """By encoder: mean similarity of real clips to other speakers; empty if the data has one speaker."""
     notes: Sequence[str]
-    """What was not measured, and why."""
+    """Notes on what was not measured, and why."""
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property

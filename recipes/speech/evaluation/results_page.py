@@ -47,7 +47,7 @@ class ClipCard:
     picture: str
     """Data URI; empty if the clip is empty."""
     missing: str
-    """Why there is no player."""
+    """The reason why there is no player."""
     transcript: str | None
     words: Sequence[AlignedWord]
     """The transcript beside the text, word by word; empty without a transcript."""

@@ -107,7 +107,7 @@ class SpeakerClipVectors:
     clips: Mapping[str, Mapping[Path, Vector]]
     """Speaker → clip → vector [H]."""
     standardized: bool
-    """Whether vectors are standardized over all real clips first, which statistics of the audio need and trained encoders do not."""
+    """True if vectors are standardized over all real clips first, which statistics of the audio need and trained encoders do not."""
 
     @cached_property
     def _scale(self) -> tuple[Vector, Vector]:

@@ -53,7 +53,7 @@ class System:
 
     @property
     def title(self) -> str:
-        """What the page calls it."""
+        """Title of the system on the page."""
         if self.step is not None:
             weaker = "" if self.strength == 1 else f", strength {self.strength:g}"
             return f"Trained voice at step {self.step}{weaker}"
@@ -91,7 +91,7 @@ def find_systems(recipe: SpeechRecipe, model: Path, steps: str | None) -> list[S
 
 
 def is_run(model: Path) -> bool:
-    """Whether a folder is a run, or one of its checkpoints."""
+    """Return whether a folder is a run, or one of its checkpoints."""
     return checkpoint.folder_of(model).is_dir() or checkpoint.STEP_FOLDER.fullmatch(model.name) is not None
 
 

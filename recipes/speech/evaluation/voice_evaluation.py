@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """What is evaluated, and how; the fields are the flags of `overtone eval-voice`, whose help describes them."""
+    """Options of an evaluation; the fields are the flags of `overtone eval-voice`, whose help describes them."""
 
     data: Path
     checkpoints: str | None = None
@@ -60,7 +60,7 @@ class EvaluationPlan:
     systems: list[System]
     items: list[Item]
     encoder: SpeakerEncoder | None
-    """Of a base model, to measure similarity; None if there is none."""
+    """Encoder of a base model, to measure similarity; None if there is none."""
     speaker_model: str | None
     """The independent speaker encoder; None: there is none."""
     notes: list[str]

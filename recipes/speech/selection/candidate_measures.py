@@ -31,7 +31,7 @@ MEASURES_FILE = "measures.json"
 
 
 class ClipMeasures(JsonPart):
-    """What was measured of one clip."""
+    """Measures of one clip."""
 
     key: str
     ended: bool
@@ -52,7 +52,7 @@ class CandidateRecord(JsonPart):
     """`measures.json` of a candidate."""
 
     fingerprint: str
-    """Of everything that affects the measures."""
+    """Digest of everything that affects the measures."""
     clips: list[ClipMeasures]
 
 
@@ -76,7 +76,7 @@ class ClipRuler:
     """With one speaker encoder."""
     encoder: SimilarityEncoder
     settings: Mapping[str, Any]
-    """What affects the measures, besides weights and texts."""
+    """Settings that affect the measures, besides weights and texts."""
 
     def measure(self, candidate: VoiceCandidate, takes: Sequence[Take], items: Sequence[Item], folder: Path) -> list[ComparedClip]:
         """Measure all clips of a candidate, and write `measures.json` last."""
@@ -86,7 +86,7 @@ class ClipRuler:
         return self._join(rows, items, folder / candidate.slug)
 
     def restore(self, candidate: VoiceCandidate, items: Sequence[Item], folder: Path) -> list[ComparedClip] | None:
-        """What an earlier selection measured, if it is complete and of the same weights, texts and settings; otherwise None."""
+        """Return what an earlier selection measured, if it is complete and of the same weights, texts and settings; otherwise None."""
         own = folder / candidate.slug
         try:
             record = CandidateRecord.model_validate(validate_json(CandidateRecord, read_object(own / MEASURES_FILE)))
@@ -145,7 +145,7 @@ class ClipRuler:
 
 
 def _clip_path(folder: Path, key: str) -> Path:
-    """Where `systems.speak` writes the clip of an item."""
+    """Return where `systems.speak` writes the clip of an item."""
     return folder / f"{key}.flac"
 
 

@@ -35,7 +35,7 @@ class Interval:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval excludes zero."""
+        """True if the interval excludes zero."""
         return not self.low <= 0 <= self.high
 
 
@@ -50,7 +50,7 @@ class Ranking:
     against_best: Interval
     """Cost minus that of the best candidate."""
     tied: bool
-    """Whether that interval includes zero; the best candidate is, too."""
+    """True if that interval includes zero; the best candidate is, too."""
     dominated_by: str | None
     """A candidate that is clearly better by at least one measure and clearly worse by none, and costs less; None: on the front."""
 
@@ -138,7 +138,8 @@ def compare(one: Array, other: Array, weights: Array, resampled: NDArray[np.int6
 
 
 def dominates(one: Array, other: Array, weights: Array, resampled: NDArray[np.int64]) -> bool:
-    """Whether a candidate is clearly better by at least one measure that counts, and clearly worse by none. Shapes as in `compare`."""
+    """Return whether a candidate is clearly better by at least one measure that counts, and clearly worse by none. Shapes as in
+    `compare`."""
     changes = [compare(one, other, np.where(np.arange(len(weights)) == at, 1.0, 0.0), resampled) for at in np.flatnonzero(weights)]
     clear = [change.value < 0 for change in changes if change.is_clear]
     return bool(clear) and all(clear)

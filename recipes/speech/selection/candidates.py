@@ -32,7 +32,7 @@ class VoiceCandidate:
 
     @property
     def system(self) -> System:
-        """How it speaks."""
+        """The system that speaks with it."""
         return System(self.name, self.checkpoint, "named", self.step, self.strength)
 
 

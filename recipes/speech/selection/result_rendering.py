@@ -64,7 +64,7 @@ class SelectionResult:
 
 
 def explain_choice(decision: SelectionDecision) -> str:
-    """Why this candidate, in one sentence."""
+    """Return why this candidate, in one sentence."""
     by_name = {one.name: one for one in decision.rankings}
     chosen = by_name[decision.chosen]
     cost = f"cost {chosen.cost.value:.3f}"
@@ -96,7 +96,7 @@ def format_estimate(measure: str, found: Interval | None) -> str:
 
 
 def describe_verdict(one: Ranking, decision: SelectionDecision) -> str:
-    """What a candidate is beside the best one."""
+    """Return what a candidate is beside the best one."""
     words = ["lowest cost"] if one.name == decision.best else [f"{'tied' if one.tied else 'worse'}, {one.against_best.value:+.3f}"]
     if one.name != decision.best:
         words[0] += f" ({one.against_best.low:+.3f} to {one.against_best.high:+.3f})"

@@ -43,13 +43,13 @@ from .speech_endings import measure_ending
 
 CER, COST = "cer", "cost"
 NUMBERS = ("seconds", "silence", "ended", "characters_per_second")
-"""Of each clip (`training_samples.make_answer`); their means are metrics too."""
+"""Numbers of each clip (`training_samples.make_answer`); their means are metrics too."""
 OF_TRANSCRIPTS = (WER, CER, COST)
 REFERENCES = 8
-"""Most reference clips of a speaker; they are picked evenly from the speaker's rows."""
+"""Maximum number of reference clips of a speaker; they are picked evenly from the speaker's rows."""
 ASR_KEY, ENCODER_KEY = "sample.asr", "sample.speaker_model"
 SEED = 0
-"""Of the recognizer's temperature, where it decodes a failed window again: a repeated measurement gives the same value."""
+"""Seed of the recognizer's sampling, where it decodes a failed window again: a repeated measurement gives the same value."""
 
 
 @dataclass

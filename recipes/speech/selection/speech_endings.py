@@ -1,4 +1,4 @@
-"""How speech ends: by itself, cut in the middle of a sound, or with a long silence."""
+"""Endings of speech: by itself, cut in the middle of a sound, or with a long silence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SpeechEnding:
     """Level of the last 20 ms relative to the loudest, in dB; 0 for a clip without samples."""
 
     def is_good(self, ended: bool) -> bool:
-        """Whether the speech stopped by itself (`ended`), after a sound had died away, and without a long silence."""
+        """Return whether the speech stopped by itself (`ended`), after a sound had died away, and without a long silence."""
         return ended and self.silence <= LONGEST_SILENCE and self.level <= LOUD_DB
 
 

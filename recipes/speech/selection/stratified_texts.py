@@ -25,7 +25,7 @@ class SpokenTexts:
     kinds: Mapping[str, str]
     """Key of an item → the kind that it was chosen for."""
     notes: list[str]
-    """What was found of each kind, and what was not."""
+    """Notes on the kinds of texts that were found, and on those that were not."""
 
 
 def choose_texts(items: Sequence[Item], most: int) -> SpokenTexts:
@@ -51,7 +51,7 @@ def choose_texts(items: Sequence[Item], most: int) -> SpokenTexts:
 
 
 def describe_texts(kept: Sequence[Item], kinds: Mapping[str, str], available: int) -> list[str]:
-    """What the rule found: the numbers and lengths of each kind, and the kinds that the data lacks."""
+    """Return what the rule found: the numbers and lengths of each kind, and the kinds that the data lacks."""
     parts = []
     for kind in (*KINDS, OTHER):
         lengths = [len(item.text) for item in kept if kinds[item.key] == kind]

@@ -39,7 +39,7 @@ EXPECTED_WEIGHT = f"give MEASURE=NUMBER with one of {', '.join(MEASURES)} and a 
 
 @dataclass(frozen=True)
 class SelectionOptions:
-    """What is compared, and how; the fields are the flags of `overtone select` for a voice, whose help describes them."""
+    """Options of a selection; the fields are the flags of `overtone select` for a voice, whose help describes them."""
 
     data: Path
     asr: str
@@ -68,7 +68,7 @@ class SelectionPlan:
     recordings: list[Item]
     """All rows of the data: the speaker's real clips."""
     encoder: SpeakerEncoder | None
-    """Of the base model; None: the independent one of `speaker_model` measures the similarity."""
+    """Encoder of the base model; None: the independent one of `speaker_model` measures the similarity."""
     notes: list[str]
     speaker_model: str | None
     """The independent speaker encoder; None: `encoder` measures the similarity."""
@@ -243,7 +243,7 @@ def measure_all(plan: SelectionPlan) -> tuple[dict[str, list[ComparedClip]], lis
 
 
 def describe_settings(plan: SelectionPlan) -> dict[str, Any]:
-    """What affects the measures, besides weights and texts."""
+    """Return what affects the measures, besides weights and texts."""
     options = plan.options
     return {
         "asr": options.asr,

@@ -37,7 +37,7 @@ class AudioFormat:
     options: tuple[tuple[str, str], ...] = ()
     """Options of the container."""
     is_written_at_once: bool = False
-    """Whether the whole file is written at its end."""
+    """True if the whole file is written at its end."""
 
 
 FORMATS = {

@@ -46,7 +46,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Preferences:
-    """What the answers show."""
+    """Result of the answers."""
 
     wins: Mapping[str, int]
     """By system."""

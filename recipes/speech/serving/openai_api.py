@@ -99,7 +99,7 @@ class ParsedCall:
     request: SpeechRequest
     encoder: AudioEncoder
     headers: dict[str, str]
-    """Of the response: in how many passages the text is spoken, and what was dropped from it."""
+    """Headers of the response: the number of passages in which the text is spoken, and what was dropped from it."""
 
 
 def add_to(app: FastAPI, speech: SpeechQueue, limits: Limits, clips: Clips) -> None:
@@ -199,7 +199,7 @@ def refuse_unsupported(body: SpeechCall, limits: Limits) -> None:
 
 
 def is_whole(text: str) -> bool:
-    """Whether a text can be written as UTF-8: JSON can hold a lone surrogate, which no tokenizer reads."""
+    """Return whether a text can be written as UTF-8: JSON can hold a lone surrogate, which no tokenizer reads."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 

@@ -60,7 +60,7 @@ class SpeechQueue(RequestQueue[SpokenRequest, np.ndarray, VoiceMetrics]):
 
 
 def can_batch(voice: Voice, slots: int) -> bool:
-    """Whether requests of this voice join a running batch."""
+    """Return whether requests of this voice join a running batch."""
     return slots > 1 and isinstance(voice, BatchingVoice)
 
 

@@ -51,7 +51,7 @@ class SideRequest:
     model: str
     request: SpeechRequest
     removed: str
-    """What was dropped from the text, as of `SpokenText.describe_removed`."""
+    """Description of what was dropped from the text, from `SpokenText.describe_removed`."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Player:
     title: str
     seconds: float
     notes: tuple[str, ...]
-    """What the listener should know: what was dropped from the text, and whether the speech was cut off."""
+    """Notes for the listener: what was dropped from the text, and whether the speech was cut off."""
     sound: str
     """Data URI, like `picture`, so that speech is never written to the disk, and no other client can request it."""
     picture: str
@@ -79,7 +79,7 @@ class Controls:
         return [] if voice is None else [*voice.speakers, *([CLIP] if voice.can_clone else [])]
 
     def only_clones(self, model: str) -> bool:
-        """Whether a model has no speaker by name."""
+        """Return whether a model has no speaker by name."""
         return self.voices(model) == [CLIP]
 
     def choose_sides(self) -> tuple[str, str]:

@@ -60,7 +60,7 @@ class Outcome:
     preparation: Mapping[str, Any]
     """From the summary.json of data_prep."""
     loss: tuple[float, float]
-    """Of the first and of the last step."""
+    """Loss of the first and of the last step."""
 
     def to_json(self) -> dict[str, Any]:
         """The content of summary.json."""

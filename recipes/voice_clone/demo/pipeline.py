@@ -100,7 +100,7 @@ def finish(home: Path, seconds: demo_runner.Seconds) -> int:
 
 
 def list_outputs(home: Path) -> dict[str, Path]:
-    """What the demo produced: description → path."""
+    """Return what the demo produced: description → path."""
     return {
         "new sentences": home / "spoken",
         "the evaluation": home / "evaluation" / "evaluation.html",

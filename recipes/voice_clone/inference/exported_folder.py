@@ -42,7 +42,7 @@ class ExportedModel:
 
     @property
     def is_base(self) -> bool:
-        """Whether it clones from a reference clip."""
+        """True if it clones from a reference clip."""
         return self.config["tts_model_type"] == "base"
 
     @property

@@ -114,7 +114,7 @@ class Synthesizer(FrameVoice):
 
     @property
     def can_clone(self) -> bool:
-        """Whether it clones from a reference clip."""
+        """True if it clones from a reference clip."""
         return self.exported.is_base
 
     @property

@@ -112,7 +112,7 @@ def assign_embedding_rows(shape: dict[str, Any], names: list[str]) -> dict[str, 
 
 
 def make_recipe_state(config: Config[Options], speakers: list[DatasetSpeaker], embedding_rows: dict[str, int]) -> VoiceCloneState:
-    """What the export and its model card need. A resumed run must have the same state."""
+    """Return what the export and its model card need. A resumed run must have the same state."""
     use_language = config.options.language == "row"
     records = [
         SpeakerRecord(

@@ -1,4 +1,4 @@
-"""How codes are sampled: by the settings of a request, else by those of the model, else by those of the stock package.
+"""Sampling settings of codes: those of a request, else those of the model, else those of the stock package.
 
 The talker, which predicts codebook 0, has the plain names; the code predictor, which predicts the other 15, has them with the prefix
 `subtalker_`.

@@ -127,7 +127,7 @@ class SpeechProcessor:
     default_speaker: str | None = None
     """Speaker of rows that name none."""
     use_language: bool = True
-    """Whether a row's language is put into the prefix."""
+    """True if a row's language is put into the prefix."""
 
 
 def read_row(row: dict[str, Any], processor: SpeechProcessor) -> Sample:

@@ -59,7 +59,7 @@ class SpeakerVectors:
 
 
 class CachedVectors(JsonPart):
-    """What the file of the vectors says of them. It is in the same file, so that neither can be newer than the other."""
+    """Description of the vectors in their file. It is in the same file, so that neither can be newer than the other."""
 
     key: str
     """See `compute_cache_key`."""

@@ -22,12 +22,12 @@ ACOUSTIC = 15
 SEMANTIC_AXES = 12
 """Axes in the semantic codebook: the coarse sound of a frame."""
 MAX_ITERATIONS = 20
-"""Of k-means."""
+"""Maximum iterations of k-means."""
 
 
 @dataclass(frozen=True)
 class Codebooks:
-    """How features become codes. All values are exact in fp16."""
+    """Codebooks that turn features into codes. All values are exact in fp16."""
 
     mean: Tensor
     """[features]."""

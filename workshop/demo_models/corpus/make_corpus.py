@@ -49,8 +49,8 @@ FAR_SIZES = (0.8, 0.86, 1.16)
 """Sizes of the new voice. The base is trained on none nearer to 1 and not on the voice itself. Without any of them, the codec, which has
 separate codes for each of its seven voices, would give the base unknown codes for the new voice."""
 MAX_WORDS = (4, 10)
-"""Most random words at a time, in the first clips and in as many further ones. In sentences, the grammar predicts so much that a model can
-do without reading for a long time; here nothing does."""
+"""Maximum random words at a time, in the first clips and in as many further ones. In sentences, the grammar predicts so much that a model
+can do without reading for a long time; here nothing does."""
 ALONE_SPEEDS = (1.0, 1.15, 1.3)
 """Single words are spoken slowly; faster ones are closer to words in a sentence."""
 HELD_OUT_SENTENCES = 100
@@ -66,7 +66,7 @@ class CorpusLine:
     split: Split
     speed: float
     size: float = 1.0
-    """Of the vocal tract; see `closed_form_speaker_encoder.resample_voice`."""
+    """Size of the vocal tract; see `closed_form_speaker_encoder.resample_voice`."""
 
     @property
     def speaker(self) -> str:

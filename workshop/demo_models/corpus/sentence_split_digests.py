@@ -53,7 +53,7 @@ def collect_base_sentences() -> Groups:
 
 
 def is_for_base(line: CorpusLine) -> bool:
-    """Whether the base is trained on a line of the corpus: the known voices, and the new voice at other sizes; nothing that is held
+    """Return whether the base is trained on a line of the corpus: the known voices, and the new voice at other sizes; nothing that is held
     out."""
     return line.split != "held_out" and (line.voice in KNOWN_VOICES or line.size != 1.0)
 

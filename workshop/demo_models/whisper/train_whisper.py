@@ -62,8 +62,8 @@ TIMESTAMPS = 1501
 NEAR_S, GUIDED = 0.5, 0.3
 """Seconds from a token's place within which attention is right, and weight of the guidance loss."""
 PRECISION = torch.bfloat16
-"""Of the activations of the blocks. Convolutions and losses stay in fp32: bf16 convolutions with few channels give wrong results on some
-CPUs."""
+"""Type of the activations of the blocks. Convolutions and losses stay in fp32: bf16 convolutions with few channels give wrong results on
+some CPUs."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ def fail(_: Bench) -> list[Cells]:
 
 
 def answer(bench: Bench) -> list[Cells]:
-    """Whether it is called a second time shows in the folder."""
+    """Return whether it is called a second time shows in the folder."""
     with (bench.folder / "answers").open("a") as file:
         file.write("x")
     return [["answers", 42]]

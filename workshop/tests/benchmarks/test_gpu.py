@@ -1,4 +1,5 @@
-"""What gpu.py would do on a GPU of 80 GB: memory by the plan, time by its own arithmetic; and how it watches, keeps and shows figures."""
+"""Tests of what gpu.py would do on a GPU of 80 GB: memory by the plan, time by its own arithmetic; and of how it watches, keeps and shows
+figures."""
 
 from __future__ import annotations
 
@@ -32,14 +33,14 @@ from workshop.benchmarks._gpu_figures import MINUTES, MODELS, PARTS, Record, Tab
 from workshop.benchmarks._gpu_steps import GIB, Version, chat_versions, voice_versions
 
 ROOM = 76 * GIB
-"""Of an H100 of 80 GB (79.1 GiB), with some left for the context and for what the allocator cannot use."""
+"""Memory of an H100 of 80 GB (79.1 GiB), with some left for the context and for what the allocator cannot use."""
 VERSIONS = [("chat", version) for version in chat_versions()] + [("voice", version) for version in voice_versions()]
 LARGEST = {("chat", "even: one sample a row"), ("voice", "nothing recomputed")}
 
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As the benchmarks make them, in shape only."""
+    """Make the bases as the benchmarks do, in shape only."""
     folder = tmp_path_factory.mktemp("bases")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiny_chat, "make_weights", lambda *_, **__: b"")

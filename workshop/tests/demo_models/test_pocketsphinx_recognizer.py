@@ -45,7 +45,7 @@ def test_the_jsgf_grammar_accepts_every_sentence_of_the_grammar() -> None:
 
 
 def _fits(rules: dict[str, str], sentence: str) -> bool:
-    """Whether a sentence follows the rules; they are not recursive, so one regular expression can contain them."""
+    """Return whether a sentence follows the rules; they are not recursive, so one regular expression can contain them."""
 
     def pattern(rule: str) -> str:
         known = re.sub(r"/[\d.]+/ ", "", rules[rule])

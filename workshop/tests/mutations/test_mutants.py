@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 
 @functools.cache
 def quick_tests(path: str) -> dict[str, bool]:
-    """Of each test in a file, whether it is quick."""
+    """Return whether each test in a file is quick."""
     found = [node for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)]
     return {node.name: not any("slow" in ast.unparse(decorator) for decorator in node.decorator_list) for node in found}
 

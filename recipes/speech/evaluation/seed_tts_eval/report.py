@@ -49,9 +49,9 @@ class ProtocolReport:
     scores: Mapping[str, ProtocolScores]
     """By name of the system."""
     encoders: Sequence[str]
-    """Of the own figures."""
+    """Encoders of our own figures."""
     differences: Sequence[str]
-    """What differs from the protocol; figures are comparable with those of papers if it is empty."""
+    """Differences from the protocol; figures are comparable with those of papers if it is empty."""
     settings: Mapping[str, Any]
     """Recognizer, similarity model, prompts, sampling, seed, versions."""
 

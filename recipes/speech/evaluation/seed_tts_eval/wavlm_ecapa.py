@@ -56,7 +56,7 @@ NAMES = (
 """Part of a name in s3prl's WavLM → the part in transformers."""
 STRIDES = (5, 2, 2, 2, 2, 2, 2)
 LONGEST_DISTANCE = 800
-"""Of the relative positions of all published WavLM models; not in the weights."""
+"""Largest relative position of all published WavLM models; it is not in the weights."""
 CHANNELS, POOLED, SCALE, BOTTLENECK = 512, 1536, 8, 128
 FILTER_WIDTH, ROLLOFF = 6, 0.99
 """Zero crossings on each side, and cutoff relative to the Nyquist frequency, of torchaudio's `Resample`."""

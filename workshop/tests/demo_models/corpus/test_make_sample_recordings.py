@@ -101,7 +101,7 @@ def _transcript(recording: SampleRecording) -> list[dict]:
 
 
 def _misplaced(mono: np.ndarray, rate: int, transcript: list[dict]) -> list[str]:
-    """Where the recording and its times disagree: quiet sentences or edges of sentences, and rests that are not silent."""
+    """Return where the recording and its times disagree: quiet sentences or edges of sentences, and rests that are not silent."""
     spoken = [(round(line["start"] * rate), round(line["end"] * rate)) for line in transcript]
     rests = list(zip([0, *(end for _, end in spoken)], [*(start for start, _ in spoken), len(mono)], strict=True))
     moment = round(0.02 * rate)
