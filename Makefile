@@ -16,7 +16,7 @@ WITHOUT_VOICE := tests/recipes/llm_sft tests/recipes/language tests/recipes/code
     $(wildcard tests/recipes/test_*.py) \
     tests/recipes/csm/model tests/recipes/csm/exporting \
     $(addprefix tests/recipes/csm/test_,context.py options.py recipe.py regeneration.py released_models.py synchronizations.py) \
-    $(addprefix tests/recipes/csm/inference/test_,exported_folder.py frame_decoding.py sampling_settings.py synthesizer.py) \
+    $(addprefix tests/recipes/csm/inference/test_,exported_folder.py decoding.py synthesizer.py) \
     tests/data_prep/audio_codecs/test_mimi_stream_decoder.py tests/data_prep/audio_codecs/test_snac_stream_decoder.py \
     $(addprefix tests/recipes/speech/test_,dataset_row_checks.py dataset_speakers.py training_files.py) \
     $(addprefix tests/recipes/speech/test_,model_card.py voices_json_content.py voices_json_schema.py) tests/recipes/speech/decoding \

@@ -26,7 +26,7 @@ PLANNING = ("finetune/hardware/gpu_specs.py", "finetune/planning/activation_memo
 PLANNED_STEPS = (*PLANNING, "finetune/planning/parallelism_planner.py")
 STEP = ("finetune/training/step.py", "finetune/data/batching.py")
 SAVING = ("finetune/checkpointing/checkpoint.py", "finetune/checkpointing/rank_shards.py", "finetune/checkpointing/staging_buffers.py")
-VOICE = ("recipes/voice_clone/recipe.py", "recipes/voice_clone/model/qwen3_tts_model.py")
+VOICE = ("recipes/voice_clone/recipe.py", "recipes/voice_clone/model/modeling.py")
 WHISPER = ("data_prep/segmentation/vad.py", "data_prep/transcription/packed_transcription.py", "data_prep/transcription/whisper_engine.py")
 MEASURED: dict[str, tuple[str, ...]] = {
     "background_sound": ("data_prep/clips/dnsmos.py", "data_prep/clips/measurements.py", "data_prep/clips/quality_rules.py"),

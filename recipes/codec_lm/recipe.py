@@ -24,11 +24,11 @@ from overtone.recipes.language.tokenizer import check_vocabulary, load_tokenizer
 from overtone.recipes.recipe_state_file import load_state, store_state
 from overtone.recipes.speech.training_files import check_dataset_codec
 
-from . import dataset_speakers_and_codec, sequence_layout
 from .exporting import export_plan
 from .families import choose_family
+from .model import dataset_speakers, sequence_layout
+from .model.sequence_layout import SpeechTextProcessor, find_token_ids
 from .options import Options
-from .sequence_layout import SpeechTextProcessor, find_token_ids
 from .state import CodecLmState
 from .verbs import INFERENCE
 
@@ -69,11 +69,11 @@ def prepare(config: Config[Options]) -> None:
 
     base = resolve_source(config.model.source, config.model.revision)
     family = make_processor(config, base, read_config(base).max_position_embeddings).family
-    codec = dataset_speakers_and_codec.open_run_codec(config.options.codec, base, family)
+    codec = dataset_speakers.open_run_codec(config.options.codec, base, family)
     check_dataset_codec(config, codec)  # before the rows are checked: its message names the codec of the data
-    speakers = dataset_speakers_and_codec.collect_speakers(config, family)
+    speakers = dataset_speakers.collect_speakers(config, family)
     samples_during_training.check_prompts(config.sample.prompts, speakers)
-    store_state(config, dataset_speakers_and_codec.make_recipe_state(config, family, speakers, codec.digest()))
+    store_state(config, dataset_speakers.make_recipe_state(config, family, speakers, codec.digest()))
 
 
 def sketch(config: Config[Options]) -> Sketch:

@@ -9,7 +9,7 @@ from overtone.recipes.speech.cli.generate import GenerateCommand
 from overtone.recipes.speech.interface import SpeechRecipe
 
 from .inference.exported_folder import ExportedSpeechTokens
-from .token_sampling_settings import SCHEME, TokenSampling
+from .model.sampling_settings import SCHEME, TokenSampling
 
 if TYPE_CHECKING:
     from .inference.synthesizer import TokenSynthesizer

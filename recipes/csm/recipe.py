@@ -24,7 +24,7 @@ from overtone.recipes.recipe_state_file import load_state
 from overtone.recipes.speech.multi_term_loss import compute_weighted_sums
 
 from .exporting import export_plan
-from .model import csm_model, dataset_speakers, sequence_layout
+from .model import dataset_speakers, modeling, sequence_layout
 from .model.dataset_speakers import assign_numbers, collect_speakers
 from .model.model_config import read_config
 from .model.sequence_layout import CsmProcessing, CsmTokens, load_tokenizer
@@ -50,7 +50,7 @@ def make_loaded(config: Config[Options]) -> tuple[Loaded, CsmTokens]:
     base = resolve_source(config.model.source, config.model.revision)
     model_config = read_config(base)
     loaded = Loaded(
-        model=csm_model.build_on_meta(
+        model=modeling.build_on_meta(
             model_config,
             base,
             options.depth_weight,
@@ -58,7 +58,7 @@ def make_loaded(config: Config[Options]) -> tuple[Loaded, CsmTokens]:
             chunked_head=config.train.base_distance > 0 and not adapts_head(config),
         ),
         processor=None,
-        blocks=csm_model.BLOCKS,
+        blocks=modeling.BLOCKS,
         base=base,
         trainable=select_trainable(options.trainable),
     )

@@ -9,7 +9,7 @@ from overtone.recipes.speech.cli.generate import GenerateCommand
 from overtone.recipes.speech.interface import SpeechRecipe
 
 from .inference.exported_folder import ExportedCsm
-from .inference.sampling_settings import SCHEME, CsmSampling
+from .model.sampling_settings import SCHEME, CsmSampling
 
 if TYPE_CHECKING:
     from .inference.synthesizer import CsmVoice

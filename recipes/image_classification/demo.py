@@ -23,7 +23,7 @@ from overtone.finetune.storage.text_lines import read_lines
 from overtone.finetune.terminal import print_diagnostic
 from overtone.recipes import demo_runner
 
-from .classifier_model import image_classifier
+from .model.modeling import image_classifier
 
 HERE = Path(__file__).resolve().parent
 BATCH_SIZE = 64
@@ -54,7 +54,7 @@ def make_commands(home: Path, seeds: list[int]) -> dict[str, list[str]]:
         own = ["--model.source", base, "--run.dir", run, "--run.seed", seed]
         training = ["--recipe", "image_classification", "--config", HERE / "debug.yaml", *rows, *own]
         commands |= {
-            f"base {seed}": [python, "-m", "overtone.recipes.image_classification.tiny_checkpoint", str(base), "--seed", str(seed)],
+            f"base {seed}": [python, "-m", "overtone.recipes.image_classification.model.tiny_checkpoint", str(base), "--seed", str(seed)],
             f"train {seed}": demo_runner.training_command("cpu.yaml", [], training),
             f"export {seed}": [python, "-m", "overtone", "export", str(run), "--to", str(home / f"export-{seed}")],
         }

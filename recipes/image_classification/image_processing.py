@@ -1,6 +1,6 @@
 """Images as tensors: the base's own image processor for evaluation, and random crops of a larger copy for training.
 
-The processor resizes and crops; its last two steps, rescaling and normalization, are left to the model (`classifier_model.Normalization`),
+The processor resizes and crops; its last two steps, rescaling and normalization, are left to the model (`modeling.Normalization`),
 so that samples stay in 8 bits. An evaluation therefore sees exactly what `pipeline("image-classification")` will see of the export.
 """
 
@@ -23,8 +23,8 @@ from overtone.finetune.storage.files import resolve_under
 from overtone.finetune.storage.model_security import admit, read_object
 from overtone.finetune.storage.strict_json import one_line
 
-from .classifier_model import Normalization, image_classifier
 from .labels import read_label
+from .model.modeling import Normalization, image_classifier
 from .options import Options
 
 if TYPE_CHECKING:

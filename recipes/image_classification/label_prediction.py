@@ -15,9 +15,9 @@ from overtone.finetune.storage.model_security import admit, require_safetensors,
 from overtone.finetune.terminal import print_line
 from overtone.recipes.transformers_meta_models import explain_loading
 
-from .classifier_model import image_classifier, read_base_labels
 from .cli_arguments import make_generate_parser
 from .image_processing import load_image_processor
+from .model.modeling import image_classifier, read_base_labels
 
 
 def generate(folder: Path, argv: list[str]) -> int:

@@ -22,8 +22,10 @@ from overtone.recipes import transformers_meta_models, transformers_weight_names
 from overtone.recipes.recipe_state_file import load_state, store_state
 from overtone.recipes.transformers_release import describe_old_release
 
-from . import classifier_model, export_plan, image_processing, labels
+from . import image_processing, labels
+from .exporting import export_plan
 from .image_processing import ImageProcessing
+from .model import modeling
 from .options import Options
 from .state import ClassifierState
 from .verbs import INFERENCE
@@ -40,18 +42,18 @@ def make_loaded(config: Config[Options], names: list[str]) -> Loaded:
     base = resolve_source(config.model.source, config.model.revision)
     processor = image_processing.load_image_processor(base)
     size = image_processing.find_input_size(processor, base)
-    known = classifier_model.set_labels(classifier_model.read_config(base), names)
-    whole = classifier_model.build_stock_model(known, base)
-    model = classifier_model.ImageClassifier(whole, image_processing.read_normalization(processor), options.label_smoothing)
+    known = modeling.set_labels(modeling.read_config(base), names)
+    whole = modeling.build_stock_model(known, base)
+    model = modeling.ImageClassifier(whole, image_processing.read_normalization(processor), options.label_smoothing)
     layouts = transformers_weight_names.find_layouts(whole, base)
-    unused = classifier_model.find_unused(model, size, base)
+    unused = modeling.find_unused(model, size, base)
     return Loaded(
         model=model,
         processor=ImageProcessing(processor, size, tuple(names), options),
         blocks=transformers_meta_models.find_blocks(whole),
         base=base,
         trainable=lambda name: name not in unused,
-        added=classifier_model.added_parameters(known, base, options.head),
+        added=modeling.added_parameters(known, base, options.head),
         layouts=layouts,
         buffers=transformers_weight_names.read_buffers(whole, layouts, base),
         state=ClassifierState(labels=names),
@@ -68,7 +70,7 @@ def prepare(config: Config[Options]) -> None:
 def choose_labels(config: Config[Options]) -> list[str]:
     """The labels of the data, or of the base; without data, as in a plan, those of the base."""
     base = resolve_source(config.model.source, config.model.revision)
-    of_base = classifier_model.read_base_labels(classifier_model.read_config(base))
+    of_base = modeling.read_base_labels(modeling.read_config(base))
     return labels.choose_labels(config, of_base) if config.data.training_files() else of_base
 
 

@@ -24,7 +24,8 @@ from overtone.recipes.language.sft_tokenization import check_template, list_unus
 from overtone.recipes.language.tokenizer import check_vocabulary, load_tokenizer, read_template
 from overtone.recipes.transformers_release import describe_old_release
 
-from . import export_plan, loss_mask_preview
+from . import loss_mask_preview
+from .exporting import export_plan
 from .options import Options
 from .state import SftState
 from .verbs import INFERENCE

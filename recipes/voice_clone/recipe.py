@@ -28,7 +28,7 @@ from overtone.recipes.speech.multi_term_loss import compute_weighted_sums
 from .exporting import export_plan
 from .model import sequence_layout, speaker_vectors
 from .model.dataset_speakers import collect_speakers
-from .model.qwen3_tts_model import block_classes, build_on_meta
+from .model.modeling import block_classes, build_on_meta
 from .model.sequence_layout import SpeechProcessor, TokenIds, load_tokenizer
 from .model.speaker_vectors import check_reference_clips, load_speaker_vectors
 from .options import Options

@@ -52,7 +52,7 @@ def fork_groups(work: Callable[..., object], groups: Sequence[tuple[int, tuple[A
 
 def import_voice_clone() -> None:
     """What the recipe imports inside its functions."""
-    import overtone.recipes.voice_clone.model.qwen3_tts_model
+    import overtone.recipes.voice_clone.model.modeling
     import overtone.recipes.voice_clone.model.sequence_layout
     import overtone.recipes.voice_clone.model.speaker_vectors  # noqa: F401
 
@@ -61,8 +61,8 @@ def import_voice_clone() -> None:
 
 def import_csm() -> None:
     """What the recipe imports inside its functions."""
-    import overtone.recipes.csm.model.csm_model
     import overtone.recipes.csm.model.dataset_speakers
+    import overtone.recipes.csm.model.modeling
     import overtone.recipes.csm.model.sequence_layout  # noqa: F401
 
 

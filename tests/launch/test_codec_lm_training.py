@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from overtone.finetune.exporting import export
-from overtone.recipes.codec_lm.sequence_layout import SpeechTextProcessor, find_token_ids
+from overtone.recipes.codec_lm.model.sequence_layout import SpeechTextProcessor, find_token_ids
 from overtone.recipes.language.tokenizer import load_tokenizer
 from tests.launch.launching import launch, series
 from tests.launch.same_steps import RunsOfCases, cases_on_ranks, compare_steps

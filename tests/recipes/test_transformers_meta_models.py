@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForImageClassification
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage.model_security import Kind
 from overtone.recipes import transformers_meta_models
-from overtone.recipes.image_classification import tiny_checkpoint
+from overtone.recipes.image_classification.model import tiny_checkpoint
 
 KIND = Kind("an image classifier", frozenset({"vit", "resnet"}))
 RESNET = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 2], "layer_type": "basic"}

@@ -10,7 +10,7 @@ import transformers
 
 from overtone.finetune.errors import UserError
 from overtone.recipes import transformers_release
-from overtone.recipes.image_classification import classifier_model
+from overtone.recipes.image_classification.model import modeling
 from overtone.recipes.language import causal_model
 from overtone.recipes.transformers_release import ENVIRONMENT, describe_old_release
 
@@ -35,7 +35,7 @@ def test_a_model_that_is_not_known_names_the_release_and_a_newer_one(monkeypatch
     (tmp_path / "config.json").write_text('{"model_type": "brand_new"}')
     for installed, more in (("4.57.3", r" \(transformers 5 knows more; README\.md says how to install it\)"), ("5.23.0", "")):
         monkeypatch.setattr(transformers_release, "version", lambda _, installed=installed: installed)
-        for read, kind in ((causal_model.read_config, "a causal language model"), (classifier_model.read_config, "an image classifier")):
+        for read, kind in ((causal_model.read_config, "a causal language model"), (modeling.read_config, "an image classifier")):
             with pytest.raises(UserError, match=rf"model_type 'brand_new' is not {kind} of transformers {installed}{more}; give"):
                 read(tmp_path)
 

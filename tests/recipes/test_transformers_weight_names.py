@@ -16,7 +16,7 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.modeling import loading
 from overtone.finetune.storage.tensor_layouts import TensorLayout, invert_layouts
 from overtone.recipes import transformers_meta_models
-from overtone.recipes.image_classification import tiny_checkpoint
+from overtone.recipes.image_classification.model import tiny_checkpoint
 from overtone.recipes.transformers_release import is_old
 from overtone.recipes.transformers_weight_names import convert_layouts, find_file_names, find_layouts, find_prefix, read_buffers
 from tests.recipes.language import tiny_models

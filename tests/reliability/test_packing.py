@@ -9,7 +9,8 @@ import pytest
 
 from overtone.finetune.checkpointing import checkpoint
 from overtone.finetune.recipe import find_recipe
-from overtone.recipes.llm_sft import make_toy_chats, tiny_checkpoint
+from overtone.recipes.llm_sft import make_toy_chats
+from overtone.recipes.llm_sft.model import tiny_checkpoint
 from tests.reliability import victims
 
 STEPS, EVERY = 12, 3

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from overtone.finetune.checkpointing import checkpoint
-from overtone.recipes.llm_sft import tiny_checkpoint as tiny_chat
+from overtone.recipes.llm_sft.model import tiny_checkpoint as tiny_chat
 from overtone.recipes.voice_clone.model import tiny_checkpoint
 from tests import loopback
 from tests.finetune import tiny as byte_model

@@ -15,7 +15,7 @@ import pytest
 
 import overtone.data_prep.__main__
 import overtone.finetune.__main__
-from overtone.recipes.llm_sft import tiny_checkpoint
+from overtone.recipes.llm_sft.model import tiny_checkpoint
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("time_limit")

@@ -28,7 +28,8 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.exporting.export_provenance import CARD
 from overtone.recipes.language.causal_model import build_on_meta, read_config
 from overtone.recipes.language.tokenizer import load_tokenizer
-from overtone.recipes.llm_sft import generation, tiny_checkpoint
+from overtone.recipes.llm_sft import generation
+from overtone.recipes.llm_sft.model import tiny_checkpoint
 from overtone.recipes.speech.evaluation.speaker_similarity import load_independent_encoder
 from overtone.recipes.voice_clone.inference import stock_qwen_tts
 from overtone.recipes.voice_clone.inference.exported_folder import ExportedModel

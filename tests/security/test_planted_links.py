@@ -20,7 +20,7 @@ from overtone.finetune.data import index_building
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files, folder_handles
 from overtone.finetune.training import setup
-from overtone.recipes.llm_sft import tiny_checkpoint as tiny_chat
+from overtone.recipes.llm_sft.model import tiny_checkpoint as tiny_chat
 from tests import loopback
 from tests.byte_model.recipe import Options, write_base
 from tests.data_prep.cli.test_images import write_folder

@@ -15,13 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from overtone.finetune.config import Config
 from overtone.finetune.modeling import loading
 from overtone.finetune.recipe import BASE_DISTANCE, Batch
-from overtone.recipes.voice_clone.model import qwen3_tts_model
-from overtone.recipes.voice_clone.model.qwen3_tts_model import (
-    align_first_codebook,
-    frame_embeddings,
-    input_embeddings,
-    states_before_frames,
-)
+from overtone.recipes.voice_clone.model import modeling
+from overtone.recipes.voice_clone.model.modeling import align_first_codebook, frame_embeddings, input_embeddings, states_before_frames
 from overtone.recipes.voice_clone.recipe import RECIPE
 
 Step = Callable[[], float]
@@ -98,7 +93,7 @@ def terms_of(model: Any) -> dict[str, float]:
 
 def stock_heads() -> Any:
     """While open, voice models are built with the package's own heads, which give logits, and with attention that heeds a mask."""
-    return mock.patch.multiple(qwen3_tts_model, replace_output_heads=lambda *_: None, ATTENTION="sdpa")
+    return mock.patch.multiple(modeling, replace_output_heads=lambda *_: None, ATTENTION="sdpa")
 
 
 def stock_sums(model: Any, tensors: dict[str, Tensor], by_frame: bool) -> dict[str, Tensor]:

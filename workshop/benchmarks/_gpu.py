@@ -178,7 +178,7 @@ def voice_base(bench: Bench) -> Path:
 
 def make_chat(folder: Path, scale: Scale) -> None:
     """A Qwen3 with the tiny tokenizer, which knows fewer words than the model, and a few chats, only for the run to have data."""
-    from overtone.recipes.llm_sft import tiny_checkpoint
+    from overtone.recipes.llm_sft.model import tiny_checkpoint
 
     tiny_checkpoint.build(folder / "base")
     shape = json.loads((folder / "base" / "config.json").read_text()) | scale.chat

@@ -21,7 +21,7 @@ from overtone.finetune.monitoring.run_records import read_log
 from overtone.finetune.planning.meta_device_estimate import estimate_run
 from overtone.finetune.recipe import find_recipe, load_recipe
 from overtone.finetune.storage import files
-from overtone.recipes.llm_sft import tiny_checkpoint
+from overtone.recipes.llm_sft.model import tiny_checkpoint
 from overtone.recipes.voice_clone.model.config_factory import SMALL
 from workshop.benchmarks import _gpu, _voice
 from workshop.benchmarks._gpu import ROOT, Bench

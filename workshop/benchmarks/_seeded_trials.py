@@ -87,7 +87,7 @@ def _make_bytes(folder: Path) -> None:
 
 
 def _make_chats(folder: Path) -> None:
-    from overtone.recipes.llm_sft import tiny_checkpoint
+    from overtone.recipes.llm_sft.model import tiny_checkpoint
 
     tiny_checkpoint.build(folder / "base")
     pairs = [("Good day.", "And to you."), ("Who are you?", "I am a machine."), ("What is 2 + 2?", "It is 4."), ("Bye.", "See you.")]
@@ -97,7 +97,7 @@ def _make_chats(folder: Path) -> None:
 
 
 def _make_images(folder: Path) -> None:
-    from overtone.recipes.image_classification import tiny_checkpoint
+    from overtone.recipes.image_classification.model import tiny_checkpoint
     from tests.recipes.image_classification.tiny_images import write_images
 
     tiny_checkpoint.build(folder / "base")
@@ -121,7 +121,7 @@ def _make_csm(folder: Path) -> None:
 
 
 def _make_codec_lm(folder: Path) -> None:
-    from overtone.recipes.codec_lm import tiny_checkpoint
+    from overtone.recipes.codec_lm.model import tiny_checkpoint
     from tests.recipes.codec_lm.tiny_models import make_rows
 
     tiny_checkpoint.build(folder / "base")

@@ -16,11 +16,11 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from overtone.finetune.storage import files
-from overtone.recipes.codec_lm import tiny_checkpoint
 from overtone.recipes.codec_lm.families import ORPHEUS, Family
+from overtone.recipes.codec_lm.inference.decoding import SpeechTokenDecoder, SpeechTokenSession
 from overtone.recipes.codec_lm.inference.exported_folder import ExportedSpeechTokens
-from overtone.recipes.codec_lm.inference.token_decoding import SpeechTokenDecoder, SpeechTokenSession
-from overtone.recipes.codec_lm.sequence_layout import SpeechTokenIds
+from overtone.recipes.codec_lm.model import tiny_checkpoint
+from overtone.recipes.codec_lm.model.sequence_layout import SpeechTokenIds
 from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 from overtone.recipes.speech.interface import SpeechRequest
 from overtone.recipes.tiny_checkpoints import to_safetensors
@@ -30,7 +30,8 @@ COLUMNS = ("model", "codes of a codebook", "texts at once", "frames / s, stock",
 NOTE = (
     "Random weights except that embeddings and head know the place in the frame, so that the stock output is well-formed and they can be "
     "compared; fp32, greedy, tokens alone; processor seconds of one process on one thread of a CPU, medians of runs in turns, {frames} "
-    "frames (7 tokens each) of each text. tiny has the layers of `recipes/codec_lm/tiny_checkpoint.py`; 4096 codes are those of Orpheus."
+    "frames (7 tokens each) of each text. tiny has the layers of `recipes/codec_lm/model/tiny_checkpoint.py`; 4096 codes are those "
+    "of Orpheus."
 )
 
 

@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 from transformers import CsmForConditionalGeneration
 
+from overtone.recipes.csm.inference.decoding import CsmDecoder, CsmSession
 from overtone.recipes.csm.inference.exported_folder import ExportedCsm
-from overtone.recipes.csm.inference.frame_decoding import CsmDecoder, CsmSession
 from overtone.recipes.csm.model import tiny_checkpoint
 from overtone.recipes.speech.decoding.token_sampling import GREEDY
 from workshop.benchmarks._stock_generation import TEXT, Codes, Ways, publish_comparison

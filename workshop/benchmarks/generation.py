@@ -21,9 +21,9 @@ import torch
 from overtone.finetune.storage import files
 from overtone.recipes.speech.decoding.token_sampling import GREEDY
 from overtone.recipes.voice_clone.inference import stock_qwen_tts
+from overtone.recipes.voice_clone.inference.decoding import DecodingSession, TalkerDecoder
 from overtone.recipes.voice_clone.inference.prompt_embeddings import PromptEmbedder, VoiceConditioning
 from overtone.recipes.voice_clone.inference.synthesizer import Request, Synthesizer, open_synthesizer
-from overtone.recipes.voice_clone.inference.talker_decoding import DecodingSession, TalkerDecoder
 from overtone.recipes.voice_clone.model import sequence_layout, tiny_checkpoint
 from overtone.recipes.voice_clone.model.config_factory import FRAME_RATE, RELEASED, make_model_config
 from overtone.recipes.voice_clone.model.sampling_settings import SamplingSettings

@@ -34,7 +34,7 @@ from overtone.finetune.distributed import process_group
 from overtone.finetune.distributed.process_group import World
 from overtone.finetune.recipe import Recipe, Sample
 from overtone.recipes.llm_sft import recipe as chat
-from overtone.recipes.llm_sft import tiny_checkpoint
+from overtone.recipes.llm_sft.model import tiny_checkpoint
 from overtone.recipes.voice_clone import recipe as voice
 from overtone.recipes.voice_clone.model.config_factory import SMALL
 from workshop.benchmarks import _table, _timing, _voice

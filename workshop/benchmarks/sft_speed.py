@@ -68,7 +68,7 @@ def make(folder: Path, rows: int, width: int) -> None:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from overtone.recipes.llm_sft import tiny_checkpoint
+    from overtone.recipes.llm_sft.model import tiny_checkpoint
 
     tiny_checkpoint.build(folder / "base")
     torch.manual_seed(0)

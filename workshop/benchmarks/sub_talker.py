@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from overtone.recipes.voice_clone.model.config_factory import CODEBOOKS, SMALL
-from overtone.recipes.voice_clone.model.qwen3_tts_model import frame_embeddings, run_code_predictor, sum_codebook_losses
+from overtone.recipes.voice_clone.model.modeling import frame_embeddings, run_code_predictor, sum_codebook_losses
 from overtone.recipes.voice_clone.recipe import RECIPE
 from workshop.benchmarks import _table, _timing, _voice
 from workshop.benchmarks._by_hand import check_equal_losses, load_filled_model, stock_heads, stock_others

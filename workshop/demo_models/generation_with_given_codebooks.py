@@ -21,10 +21,10 @@ from overtone.data_prep.audio_codecs import qwen3_tts_codec
 from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
 from overtone.recipes.speech.decoding.token_sampling import GREEDY, CodeSampler, FrameSampler
 from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
+from overtone.recipes.voice_clone.inference.decoding import DecodingSession, TalkerDecoder
 from overtone.recipes.voice_clone.inference.exported_folder import ExportedModel
 from overtone.recipes.voice_clone.inference.prompt_embeddings import PromptEmbeddings
 from overtone.recipes.voice_clone.inference.synthesizer import Synthesizer
-from overtone.recipes.voice_clone.inference.talker_decoding import DecodingSession, TalkerDecoder
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from overtone.recipes.language.causal_lm_export_files import GENERATION, config_
 from overtone.recipes.language.tokenizer import load_tokenizer
 from overtone.recipes.speech.voices_json_schema import VOICES
 
-from ..dataset_speakers_and_codec import open_run_codec
 from ..families import Family
-from ..sequence_layout import find_token_ids
+from ..model.dataset_speakers import open_run_codec
+from ..model.sequence_layout import find_token_ids
 from ..state import CodecLmState, CodecRecord
 from .model_card import write_model_card
 

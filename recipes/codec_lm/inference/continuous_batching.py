@@ -1,4 +1,4 @@
-"""Tokens of speech for requests that join and leave between frames; `token_decoding` has the frame itself."""
+"""Tokens of speech for requests that join and leave between frames; `decoding` has the frame itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from overtone.recipes.speech.decoding.per_row_sampling import RowSampling
 from overtone.recipes.speech.decoding.ragged_kv_cache import RowCache, count_rows
 from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 
-from .token_decoding import SpeechTokenDecoder
+from .decoding import SpeechTokenDecoder
 
 
 class SpeechTokenBatch(FrameBatch[RowCache]):

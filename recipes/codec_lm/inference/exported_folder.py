@@ -15,10 +15,10 @@ from overtone.recipes.speech.interface import SpeechRequest
 from overtone.recipes.speech.voices_json_schema import VOICES, read_voices
 
 from ..families import Family, choose_family
-from ..token_sampling_settings import SCHEME
+from ..model.sampling_settings import SCHEME
 
 if TYPE_CHECKING:
-    from ..sequence_layout import SpeechTextProcessor
+    from ..model.sequence_layout import SpeechTextProcessor
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ExportedSpeechTokens:
         """The tokenizer with the family's tokens."""
         from overtone.recipes.language.tokenizer import load_tokenizer
 
-        from ..sequence_layout import SpeechTextProcessor, find_token_ids
+        from ..model.sequence_layout import SpeechTextProcessor, find_token_ids
 
         tokenizer = load_tokenizer(self.folder, None)
         return SpeechTextProcessor(tokenizer, self.family, find_token_ids(tokenizer, self.family, self.folder), self.positions)
@@ -92,7 +92,7 @@ class ExportedSpeechTokens:
 
     def make_prompt(self, request: SpeechRequest) -> list[int]:
         """The token ids of a request, up to the place where speech begins."""
-        from ..sequence_layout import tokenize_prompt
+        from ..model.sequence_layout import tokenize_prompt
 
         return tokenize_prompt(request.text, self.find_speaker(request), self.processor)
 

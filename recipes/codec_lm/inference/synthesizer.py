@@ -19,11 +19,11 @@ from overtone.recipes.speech.frame_synthesizer import FrameVoice
 from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
 from overtone.recipes.speech.sampling_settings import extend_sampling
 
-from ..dataset_speakers_and_codec import open_run_codec
-from ..token_sampling_settings import TokenSampling, make_sampler, resolve_settings
+from ..model.dataset_speakers import open_run_codec
+from ..model.sampling_settings import TokenSampling, make_sampler, resolve_settings
 from .continuous_batching import SpeechTokenBatch
+from .decoding import SpeechTokenDecoder, SpeechTokenSession
 from .exported_folder import ExportedSpeechTokens
-from .token_decoding import SpeechTokenDecoder, SpeechTokenSession
 
 
 class TokenSynthesizer(FrameVoice):

@@ -12,8 +12,8 @@ from overtone.finetune.storage import files
 from overtone.finetune.storage.model_security import CONFIG, cleaned
 from overtone.recipes.speech.voices_json_schema import VOICES
 
-from ..model.csm_model import COPY
 from ..model.model_config import read_config
+from ..model.modeling import COPY
 from ..state import CsmState
 from .model_card import write_model_card
 

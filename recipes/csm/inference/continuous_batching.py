@@ -1,4 +1,4 @@
-"""Backbone and depth decoder for requests that join and leave between frames; `frame_decoding` has the frame itself."""
+"""Backbone and depth decoder for requests that join and leave between frames; `decoding` has the frame itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from overtone.recipes.speech.decoding.per_row_sampling import RowFrameSampling
 from overtone.recipes.speech.decoding.ragged_kv_cache import RowCache, count_rows
 from overtone.recipes.speech.decoding.token_sampling import FrameSampler
 
-from .frame_decoding import CsmDecoder
+from .decoding import CsmDecoder
 
 
 class CsmBatch(FrameBatch[RowCache]):

@@ -12,7 +12,7 @@ from overtone.finetune.errors import UserError
 from overtone.recipes.speech import request_checks
 from overtone.recipes.speech.interface import SpeechRequest
 
-from .sampling_settings import SCHEME
+from ..model.sampling_settings import SCHEME
 
 if TYPE_CHECKING:
     from ..model.sequence_layout import CsmProcessing

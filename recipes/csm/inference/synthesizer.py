@@ -28,12 +28,12 @@ from overtone.recipes.speech.frame_synthesizer import FrameVoice
 from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
 from overtone.recipes.speech.reference_cache import ReferenceClips
 
-from ..model.csm_model import CsmTrainingModel, build_on_meta
 from ..model.model_config import read_config
+from ..model.modeling import CsmTrainingModel, build_on_meta
+from ..model.sampling_settings import SCHEME
 from .continuous_batching import CsmBatch
+from .decoding import CsmDecoder, CsmSession
 from .exported_folder import LANGUAGE, ExportedCsm, check_language
-from .frame_decoding import CsmDecoder, CsmSession
-from .sampling_settings import SCHEME
 
 
 class CsmVoice(FrameVoice):

@@ -26,8 +26,8 @@ from overtone.recipes.tiny_checkpoints import (
     write_checkpoint,
 )
 
-from .csm_model import COPY
 from .model_config import RELEASED
+from .modeling import COPY
 from .sequence_layout import AUDIO, AUDIO_END
 
 BEGIN, END = "<|begin_of_text|>", "<|end_of_text|>"

@@ -1,4 +1,4 @@
-"""The talker and its code predictor for requests that join and leave between frames; `talker_decoding` has the frame itself."""
+"""The talker and its code predictor for requests that join and leave between frames; `decoding` has the frame itself."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from overtone.recipes.speech.decoding.per_row_sampling import RowFrameSampling
 from overtone.recipes.speech.decoding.ragged_kv_cache import RowCache, count_rows
 from overtone.recipes.speech.decoding.token_sampling import FrameSampler
 
+from .decoding import TalkerDecoder
 from .prompt_embeddings import PromptEmbeddings
-from .talker_decoding import TalkerDecoder
 
 
 class TalkerBatch(FrameBatch[RowCache]):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..model.qwen3_tts_model import frame_embeddings
+from ..model.modeling import frame_embeddings
 from ..model.sequence_layout import ROLE, TokenIds
 
 

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from overtone.recipes.speech.decoding.continuous_batching import FrameBatch
     from overtone.recipes.speech.decoding.frame_loop import DecodedCodes
 
+    from .decoding import DecodingSession
     from .prompt_embeddings import PromptEmbeddings, VoiceConditioning
-    from .talker_decoding import DecodingSession
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class Synthesizer(FrameVoice):
         from overtone.data_prep.audio_codecs.qwen3_tts_stream_decoder import Qwen3TTSStreamDecoder
 
         from . import stock_qwen_tts
+        from .decoding import TalkerDecoder
         from .prompt_embeddings import PromptEmbedder
-        from .talker_decoding import TalkerDecoder
 
         super().__init__(ExportedVoice(exported), exported.speakers, SCHEME.resolve(exported.generation, SpeechSampling()))
         cudnn_sdpa.disable_cudnn()
@@ -133,7 +133,7 @@ class Synthesizer(FrameVoice):
 
     def start_session(self, requests: Sequence[SpeechRequest], sampling: SpeechSampling) -> DecodingSession:
         """Implements `FrameVoice`."""
-        from .talker_decoding import DecodingSession
+        from .decoding import DecodingSession
 
         prompts = [self._embed_prompt(request, self._load_voice(request)) for request in requests]
         settings = extend_sampling(sampling, SamplingSettings)

@@ -27,7 +27,7 @@ from overtone.finetune.terminal import print_diagnostic
 from overtone.recipes.speech.dataset_speakers import visit_speakers
 
 from ..options import Options
-from .qwen3_tts_model import SpeechModel, build_on_meta, compute_head_loss, select_positions
+from .modeling import SpeechModel, build_on_meta, compute_head_loss, select_positions
 from .sequence_layout import SpeechProcessor, TokenIds, collate, load_tokenizer, read_row
 
 CLIPS_PER_STEP = 6

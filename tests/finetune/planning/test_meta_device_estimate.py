@@ -15,8 +15,8 @@ from overtone.finetune.planning.data_preview import preview_data
 from overtone.finetune.planning.meta_device_estimate import estimate_run
 from overtone.finetune.recipe import Recipe, find_recipe, load_recipe
 from overtone.finetune.storage import files
+from overtone.recipes.llm_sft.model.tiny_checkpoint import make_config
 from overtone.recipes.llm_sft.recipe import RECIPE as LLM
-from overtone.recipes.llm_sft.tiny_checkpoint import make_config
 from overtone.recipes.transformers_release import describe_old_release
 from overtone.recipes.voice_clone.model.config_factory import make_released_config
 from overtone.recipes.voice_clone.recipe import RECIPE as VOICE

@@ -17,7 +17,8 @@ from overtone.finetune.storage.construction_limits import EXTRA_BYTES, EXTRA_TEN
 from overtone.recipes.image_classification import label_prediction
 from overtone.recipes.image_classification.recipe import RECIPE
 from overtone.recipes.language.causal_model import build_on_meta
-from overtone.recipes.llm_sft import generation, tiny_checkpoint
+from overtone.recipes.llm_sft import generation
+from overtone.recipes.llm_sft.model import tiny_checkpoint
 from tests.recipes.image_classification import tiny_images
 
 GPT2 = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 96, "n_head": 4, "n_layer": 2, "vocab_size": 2000}

@@ -16,7 +16,8 @@ import overtone.finetune.__main__
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling import loading
 from overtone.finetune.storage.safetensors_opening import open_weights
-from overtone.recipes.llm_sft import generation, tiny_checkpoint
+from overtone.recipes.llm_sft import generation
+from overtone.recipes.llm_sft.model import tiny_checkpoint
 
 SOUND: dict[str, Any] = {
     "a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},

@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.codec_lm.families`: the tokens of each row are those of its authors, and the row follows from the base."""
+"""Tests of `overtone.recipes.codec_lm.families`: the tokens of a row are those of its authors, and the row follows from the base."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from overtone.finetune.errors import UserError
 from overtone.recipes.codec_lm import families
 from overtone.recipes.codec_lm.families import FAMILIES, ORPHEUS, VYVOTTS, choose_family
+from overtone.recipes.codec_lm.model.sequence_layout import SpeechTextProcessor, read_row
 from overtone.recipes.codec_lm.recipe import RECIPE
-from overtone.recipes.codec_lm.sequence_layout import SpeechTextProcessor, read_row
 from overtone.recipes.codec_lm.speech_registration import SPEECH
 from tests.recipes.codec_lm import tiny_models
 

@@ -24,8 +24,8 @@ from overtone.finetune.monitoring.run_records import read_log
 from overtone.finetune.recipe import Batch
 from overtone.finetune.training import setup
 from overtone.recipes.codec_lm.families import VYVOTTS
+from overtone.recipes.codec_lm.model.sequence_layout import SpeechTextProcessor, tokenize_prompt
 from overtone.recipes.codec_lm.recipe import RECIPE, make_processor
-from overtone.recipes.codec_lm.sequence_layout import SpeechTextProcessor, tokenize_prompt
 from overtone.recipes.language import collation
 from overtone.recipes.language.causal_model import build_on_meta
 from tests.recipes.codec_lm import tiny_models

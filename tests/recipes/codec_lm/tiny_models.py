@@ -23,10 +23,10 @@ from overtone.finetune.distributed.process_group import join, leave
 from overtone.finetune.monitoring import run_logger, stop_requests
 from overtone.finetune.training import setup
 from overtone.finetune.training.loop import fit
-from overtone.recipes.codec_lm import tiny_checkpoint
 from overtone.recipes.codec_lm.families import Family
+from overtone.recipes.codec_lm.model import tiny_checkpoint
+from overtone.recipes.codec_lm.model.tiny_checkpoint import BEGIN, END_OF_TEXT, make_tokenizer
 from overtone.recipes.codec_lm.recipe import RECIPE
-from overtone.recipes.codec_lm.tiny_checkpoint import BEGIN, END_OF_TEXT, make_tokenizer
 
 SIZE = tiny_checkpoint.CODES
 FAMILY: Family = tiny_checkpoint.FAMILY.model_copy(update={"samples_per_frame": 64})

@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import BASE_DISTANCE, BASE_STATES
-from overtone.recipes.csm.inference.frame_decoding import CsmDecoder, CsmSession
-from overtone.recipes.csm.inference.sampling_settings import SCHEME
+from overtone.recipes.csm.inference.decoding import CsmDecoder, CsmSession
+from overtone.recipes.csm.model.sampling_settings import SCHEME
 from overtone.recipes.csm.options import Options
 from overtone.recipes.csm.recipe import RECIPE, describe_context
 from overtone.recipes.speech.decoding.token_sampling import make_frame_sampler

@@ -1,4 +1,4 @@
-"""The released model has the config whose parameters `test_csm_model.py` counts."""
+"""The released model has the config whose parameters `test_modeling.py` counts."""
 
 from __future__ import annotations
 

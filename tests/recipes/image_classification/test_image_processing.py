@@ -12,8 +12,9 @@ from transformers import MobileViTImageProcessor, ViTImageProcessor
 from overtone.finetune.data import sample_serialization
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files
-from overtone.recipes.image_classification import image_processing, tiny_checkpoint
+from overtone.recipes.image_classification import image_processing
 from overtone.recipes.image_classification.image_processing import ImageProcessing, augment, read_image
+from overtone.recipes.image_classification.model import tiny_checkpoint
 from overtone.recipes.image_classification.options import Options
 from tests.recipes.image_classification.tiny_images import draw_image, write_images
 

@@ -12,7 +12,7 @@ from PIL import Image
 from overtone.finetune.config import Config, resolve
 from overtone.finetune.distributed.process_group import join, leave
 from overtone.finetune.training.run import train
-from overtone.recipes.image_classification import tiny_checkpoint
+from overtone.recipes.image_classification.model import tiny_checkpoint
 from overtone.recipes.image_classification.options import Options
 from overtone.recipes.image_classification.recipe import RECIPE
 from tests.finetune.tiny import let_go

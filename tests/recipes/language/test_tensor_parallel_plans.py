@@ -12,7 +12,8 @@ from overtone.finetune.config import resolve
 from overtone.finetune.distributed import tensor_parallel
 from overtone.recipes.language.model_loading import load_for_training
 from overtone.recipes.language.tensor_parallel_plans import PLANS
-from overtone.recipes.llm_sft import recipe, tiny_checkpoint
+from overtone.recipes.llm_sft import recipe
+from overtone.recipes.llm_sft.model import tiny_checkpoint
 
 
 @pytest.mark.parametrize("name", PLANS)

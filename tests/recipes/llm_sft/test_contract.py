@@ -32,8 +32,9 @@ from overtone.finetune.training.step import Training
 from overtone.recipes.language import collation, sft_tokenization, varlen_attention
 from overtone.recipes.language.assistant_spans import TurnSpan
 from overtone.recipes.language.collation import IGNORE
-from overtone.recipes.llm_sft import make_toy_chats, tiny_checkpoint
+from overtone.recipes.llm_sft import make_toy_chats
 from overtone.recipes.llm_sft.demo import split_turns
+from overtone.recipes.llm_sft.model import tiny_checkpoint
 from overtone.recipes.llm_sft.recipe import RECIPE
 from tests.recipes.forced_generation import ForcedTokens
 from tests.recipes.llm_sft import tiny_runs

@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from overtone.finetune.exporting import export
-from overtone.recipes.llm_sft import demo, make_toy_chats, tiny_checkpoint
+from overtone.recipes.llm_sft import demo, make_toy_chats
+from overtone.recipes.llm_sft.model import tiny_checkpoint
 from tests.launch.launching import ROOT
 from tests.recipes.llm_sft import tiny_runs
 

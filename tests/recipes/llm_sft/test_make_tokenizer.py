@@ -9,7 +9,8 @@ from transformers import AutoTokenizer
 
 from overtone.finetune.errors import UserError
 from overtone.recipes.language.sft_tokenization import check_template
-from overtone.recipes.llm_sft import make_tokenizer, make_toy_chats, tiny_checkpoint
+from overtone.recipes.llm_sft import make_tokenizer, make_toy_chats
+from overtone.recipes.llm_sft.model import tiny_checkpoint
 
 
 def test_the_command_makes_the_files_in_the_package(tmp_path: Path) -> None:

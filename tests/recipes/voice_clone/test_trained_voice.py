@@ -23,7 +23,7 @@ from overtone.recipes.speech.evaluation.scoring import read_clip
 from overtone.recipes.speech.interface import SpeechSampling
 from overtone.recipes.voice_clone.demo import pipeline
 from overtone.recipes.voice_clone.inference.synthesizer import SPEECH
-from overtone.recipes.voice_clone.model import qwen3_tts_model
+from overtone.recipes.voice_clone.model import modeling
 from workshop.demo_models import recognizers
 from workshop.demo_models.corpus import grammar
 from workshop.demo_models.corpus.voices import KNOWN_VOICES, speak
@@ -114,8 +114,8 @@ def test_training_keeps_the_pace_of_a_voice_and_shifting_labels_twice_does_not(
     """Labels shifted once too often, as in the authors' script, teach the model to skip frames, so that speech becomes ever faster."""
     real = sum(len(speak(SLT, text)) for text in UNSEEN) / MASTER_RATE
     right = lengths(lessons, tmp_path / "right")
-    once = qwen3_tts_model.align_first_codebook
-    monkeypatch.setattr(qwen3_tts_model, "align_first_codebook", lambda hidden, labels, rows: once(hidden, labels.roll(-1, 1), rows - 1))
+    once = modeling.align_first_codebook
+    monkeypatch.setattr(modeling, "align_first_codebook", lambda hidden, labels, rows: once(hidden, labels.roll(-1, 1), rows - 1))
     wrong = lengths(lessons, tmp_path / "wrong")
     assert all(abs(later / earlier - 1) <= 0.02 for earlier, later in pairwise(right))
     assert all(abs(seconds / real - 1) <= 0.04 for seconds in right)

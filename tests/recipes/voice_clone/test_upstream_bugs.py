@@ -18,7 +18,7 @@ from transformers import LogitsProcessorList
 from overtone.finetune.modeling.loss_head import LossHead
 from overtone.finetune.recipe import Sample
 from overtone.recipes.voice_clone.inference import stock_qwen_tts
-from overtone.recipes.voice_clone.model import qwen3_tts_model, sequence_layout
+from overtone.recipes.voice_clone.model import modeling, sequence_layout
 from overtone.recipes.voice_clone.model.sequence_layout import IGNORE
 from overtone.recipes.voice_clone.recipe import RECIPE
 from tests.recipes.forced_generation import ForcedTokens
@@ -143,8 +143,8 @@ def check_sums_add_up(case: WeightsInBothPackages) -> None:
 @torch.no_grad()
 def check_padding_is_zero(case: WeightsInBothPackages) -> None:
     tensors = sequence_layout.collate(case.samples()).tensors
-    embedded = qwen3_tts_model.frame_embeddings(case.model.talker, tensors["codes"][tensors["frame_mask"]])
-    inputs = qwen3_tts_model.input_embeddings(case.model.talker, case.model.speaker_vectors, tensors, embedded)
+    embedded = modeling.frame_embeddings(case.model.talker, tensors["codes"][tensors["frame_mask"]])
+    inputs = modeling.input_embeddings(case.model.talker, case.model.speaker_vectors, tensors, embedded)
     padding = ~tensors["valid"]
     assert padding.any() and inputs[padding].abs().max() == 0
 
@@ -177,7 +177,7 @@ def shifted_sub_labels(*given: Any) -> tuple[Tensor, Tensor]:
 
 
 def states_at_frames(hidden: Tensor, rows: Tensor) -> Tensor:
-    return qwen3_tts_model.select_positions(hidden, rows)
+    return modeling.select_positions(hidden, rows)
 
 
 def text_without_projection(talker: Any, text: Tensor, valid: Tensor) -> Tensor:
@@ -208,15 +208,15 @@ def voice_one_late(*given: Any) -> Sample:
 
 
 ORIGINAL: dict[str, Callable[..., Any]] = {
-    "other_codebooks": qwen3_tts_model.run_code_predictor, "arrange": sequence_layout.lay_out_clip, "forward": LossHead.forward,
+    "other_codebooks": modeling.run_code_predictor, "arrange": sequence_layout.lay_out_clip, "forward": LossHead.forward,
 }  # fmt: skip
 FIRST, OTHERS, SUMS, PADDING = CHECKS
 BUGS: dict[str, tuple[Any, str, Callable[..., Any], set[Callable[[WeightsInBothPackages], None]]]] = {
-    "codebook 0 shifted twice": (qwen3_tts_model, "align_first_codebook", double_shift, {FIRST}),
-    "sub-talker labels shifted": (qwen3_tts_model, "run_code_predictor", shifted_sub_labels, {OTHERS}),
-    "hidden state at the frame itself": (qwen3_tts_model, "states_before_frames", states_at_frames, {OTHERS}),
-    "text projection left out": (qwen3_tts_model, "text_channel", text_without_projection, {FIRST, OTHERS}),
-    "mask not applied after the projection": (qwen3_tts_model, "text_channel", text_masked_before_projection, {PADDING}),
+    "codebook 0 shifted twice": (modeling, "align_first_codebook", double_shift, {FIRST}),
+    "sub-talker labels shifted": (modeling, "run_code_predictor", shifted_sub_labels, {OTHERS}),
+    "hidden state at the frame itself": (modeling, "states_before_frames", states_at_frames, {OTHERS}),
+    "text projection left out": (modeling, "text_channel", text_without_projection, {FIRST, OTHERS}),
+    "mask not applied after the projection": (modeling, "text_channel", text_masked_before_projection, {PADDING}),
     "mean of means": (LossHead, "forward", mean_loss, {SUMS}),
     "end of speech missing": (sequence_layout, "lay_out_clip", without_end, {FIRST}),
     "voice in the wrong slot": (sequence_layout, "lay_out_clip", voice_one_late, {FIRST, OTHERS}),

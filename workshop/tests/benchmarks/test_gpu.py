@@ -25,7 +25,7 @@ from overtone.finetune.recipe import Recipe, find_recipe, load_recipe
 from overtone.finetune.training import loop, setup
 from overtone.finetune.training.step import Training
 from overtone.recipes.language import attention_selection, varlen_attention
-from overtone.recipes.llm_sft import tiny_checkpoint as tiny_chat
+from overtone.recipes.llm_sft.model import tiny_checkpoint as tiny_chat
 from overtone.recipes.voice_clone.model import tiny_checkpoint as tiny_voice
 from tests.launch.launching import ROOT
 from workshop.benchmarks import _gpu, _gpu_facts, _gpu_figures, _gpu_saving, _gpu_smoke, _gpu_speech, _gpu_steps, _gpu_voice, gpu

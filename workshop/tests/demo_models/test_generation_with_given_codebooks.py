@@ -12,8 +12,8 @@ from overtone.data_prep.audio_codecs import qwen3_tts_codec
 from overtone.data_prep.audio_codecs.qwen_tts_import import CODEC_FOLDER
 from overtone.recipes.speech.decoding.token_sampling import GREEDY
 from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
+from overtone.recipes.voice_clone.inference.decoding import DecodingSession
 from overtone.recipes.voice_clone.inference.exported_folder import ExportedModel
-from overtone.recipes.voice_clone.inference.talker_decoding import DecodingSession
 from workshop.demo_models.generation_with_given_codebooks import GivenCodes, GivenCodesSynthesizer
 
 TEXTS = ("Good day.", "Hello.", "Goodbye.")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.codec_lm.token_sampling_settings import TokenSampling
+from overtone.recipes.codec_lm.model.sampling_settings import TokenSampling
 from overtone.recipes.speech.interface import SpeechRequest
 from tests.recipes.codec_lm import tiny_models
 from tests.recipes.speech.decoding import schedules

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from overtone.finetune.errors import UserError
+from overtone.recipes.codec_lm.model.sampling_settings import TokenSampling
 from overtone.recipes.codec_lm.recipe import RECIPE
 from overtone.recipes.codec_lm.speech_registration import SPEECH
-from overtone.recipes.codec_lm.token_sampling_settings import TokenSampling
 from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling
 from tests.recipes.codec_lm import tiny_models
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from overtone.finetune.errors import UserError
 from overtone.recipes.csm.exporting.export_plan import plan_export
-from overtone.recipes.csm.model.csm_model import COPY
+from overtone.recipes.csm.model.modeling import COPY
 from overtone.recipes.csm.recipe import RECIPE
 from tests.recipes.csm.tiny_csm import ReadyCsm, call_stock, export, load_stock, make_ready, make_rows, means
 

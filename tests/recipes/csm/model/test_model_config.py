@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.csm.model.csm_model import build_on_meta
 from overtone.recipes.csm.model.model_config import FRAME_RATE, RELEASED, read_config
+from overtone.recipes.csm.model.modeling import build_on_meta
 
 
 def edit(tiny: Path, folder: Path, **changes: Any) -> Path:

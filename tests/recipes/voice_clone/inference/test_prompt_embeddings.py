@@ -9,7 +9,7 @@ import torch
 from overtone.recipes.voice_clone.inference import prompt_embeddings
 from overtone.recipes.voice_clone.inference.prompt_embeddings import PromptEmbedder, VoiceConditioning
 from overtone.recipes.voice_clone.model import sequence_layout
-from overtone.recipes.voice_clone.model.qwen3_tts_model import input_embeddings
+from overtone.recipes.voice_clone.model.modeling import input_embeddings
 
 
 @torch.no_grad()

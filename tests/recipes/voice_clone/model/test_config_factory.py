@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from overtone.recipes.voice_clone.model import config_factory, qwen3_tts_model
+from overtone.recipes.voice_clone.model import config_factory, modeling
 
 LAYER = r"(self_attn\.([qkvo]_proj|[qk]_norm)|mlp\.(gate|up|down)_proj|input_layernorm|post_attention_layernorm)\.weight"
 RELEASED_KEYS = {
@@ -49,8 +49,7 @@ def test_released_configs_have_the_released_parameters(size: str, whole: int, ta
     shape = config_factory.make_released_config(size)
     stock = {name: tuple(parameter.shape) for name, parameter in whole_model(shape).named_parameters()}
     ours = {
-        name: tuple(parameter.shape)
-        for name, parameter in qwen3_tts_model.build_on_meta(shape, torch.zeros(1, 8), 0.3, 1.0).named_parameters()
+        name: tuple(parameter.shape) for name, parameter in modeling.build_on_meta(shape, torch.zeros(1, 8), 0.3, 1.0).named_parameters()
     }
     assert sum(map(math.prod, stock.values())) == whole
     assert sum(map(math.prod, ours.values())) == talker

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers import GenerationConfig
 
-from overtone.recipes.csm.inference.sampling_settings import DEFAULTS, SCHEME, CsmSampling
+from overtone.recipes.csm.model.sampling_settings import DEFAULTS, SCHEME, CsmSampling
 from overtone.recipes.speech.decoding.token_sampling import GREEDY, CodeSampler, FrameSampler, make_frame_sampler
 from overtone.recipes.speech.interface import SpeechSampling
 from tests.recipes.csm.tiny_csm import load_stock

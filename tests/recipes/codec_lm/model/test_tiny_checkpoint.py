@@ -13,11 +13,11 @@ from overtone.data_prep.audio_codecs.interface import read_code_format
 from overtone.data_prep.audio_codecs.selection import open_codec
 from overtone.finetune.config_sources import load_yaml
 from overtone.finetune.errors import UserError
-from overtone.recipes.codec_lm import tiny_checkpoint
-from overtone.recipes.codec_lm.dataset_speakers_and_codec import open_run_codec
 from overtone.recipes.codec_lm.inference.exported_folder import ExportedSpeechTokens
+from overtone.recipes.codec_lm.model import tiny_checkpoint
+from overtone.recipes.codec_lm.model.dataset_speakers import open_run_codec
 
-ROOT = Path(tiny_checkpoint.__file__).parent
+ROOT = Path(tiny_checkpoint.__file__).parents[1]
 
 
 def test_it_is_a_model_of_orpheus_with_its_codec(tmp_path: Path) -> None:
@@ -57,4 +57,4 @@ def test_without_the_package_nothing_is_written(tmp_path: Path, monkeypatch: pyt
 def test_the_overlay_trains_the_folder_that_its_comment_makes() -> None:
     text = (ROOT / "debug.yaml").read_text()
     source = load_yaml(text, "debug.yaml")["model"]["source"]
-    assert f"python -m overtone.recipes.codec_lm.tiny_checkpoint {source}\n" in text and f"codes data/me --model {source}\n" in text
+    assert f"python -m overtone.recipes.codec_lm.model.tiny_checkpoint {source}\n" in text and f"codes data/me --model {source}\n" in text

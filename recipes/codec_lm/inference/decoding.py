@@ -21,7 +21,7 @@ from overtone.recipes.speech.decoding.frame_loop import FrameLoop
 from overtone.recipes.speech.decoding.left_padding import PaddedSlots, pad_left
 from overtone.recipes.speech.decoding.token_sampling import CodeSampler, draw_random_numbers
 
-from ..sequence_layout import SpeechTokenIds
+from ..model.sequence_layout import SpeechTokenIds
 
 MODEL_TYPES = ("llama", "qwen3")
 """Model types whose layers `CachedDecoderLayers` computes, without factors on embeddings or logits."""

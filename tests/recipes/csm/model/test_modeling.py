@@ -15,8 +15,8 @@ from torch.nn import functional
 from overtone.finetune.modeling.loading import find_misfits, materialise
 from overtone.finetune.modeling.loss_head import LossHead
 from overtone.finetune.recipe import BASE_DISTANCE, BASE_STATES, Batch
-from overtone.recipes.csm.model.csm_model import BLOCKS, COPY, build_on_meta, choose_frames
 from overtone.recipes.csm.model.model_config import RELEASED, read_config
+from overtone.recipes.csm.model.modeling import BLOCKS, COPY, build_on_meta, choose_frames
 from overtone.recipes.csm.model.sequence_layout import lay_out_clip
 from overtone.recipes.csm.recipe import RECIPE
 from tests.recipes.csm.tiny_csm import BOOKS, ReadyCsm, call_stock, load_stock, make_labels, make_ready, make_rows, means, weighted_loss

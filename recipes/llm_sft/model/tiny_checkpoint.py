@@ -1,6 +1,6 @@
 """Writes a small Qwen3 with random weights as a folder that AutoModelForCausalLM and AutoTokenizer load.
 
-    python -m overtone.recipes.llm_sft.tiny_checkpoint FOLDER [--seed 0]
+    python -m overtone.recipes.llm_sft.model.tiny_checkpoint FOLDER [--seed 0]
 
 It is for tests and for the demo: it takes the same code path as a released model, in seconds and without a download.
 """
@@ -19,7 +19,7 @@ from overtone.finetune.errors import exit_code
 from overtone.finetune.storage import files
 from overtone.recipes.tiny_checkpoints import make_parser, make_random_weights, report_checkpoint, require_new_folder, write_checkpoint
 
-TOKENIZER = Path(__file__).resolve().parent / "tiny_tokenizer"
+TOKENIZER = Path(__file__).resolve().parents[1] / "tiny_tokenizer"
 """The output of make_tokenizer.py."""
 WIDTH, LAYERS, HEADS = 96, 3, 4
 """Reversing needs two layers: one finds which letter precedes each letter, the next looks that letter up. A third layer halves the number
@@ -83,7 +83,7 @@ def make_weights(config: dict[str, Any], seed: int) -> bytes:
 
 def main(argv: list[str]) -> int:
     """Body of the command line."""
-    arguments = make_parser("overtone.recipes.llm_sft.tiny_checkpoint", "Write a small Qwen3 with random weights.").parse_args(argv)
+    arguments = make_parser("overtone.recipes.llm_sft.model.tiny_checkpoint", "Write a small Qwen3 with random weights.").parse_args(argv)
     return report_checkpoint(build(arguments.folder, arguments.seed))
 
 

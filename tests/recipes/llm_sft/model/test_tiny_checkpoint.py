@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.llm_sft.tiny_checkpoint`."""
+"""Tests of `overtone.recipes.llm_sft.model.tiny_checkpoint`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files
-from overtone.recipes.llm_sft import tiny_checkpoint
+from overtone.recipes.llm_sft.model import tiny_checkpoint
 
 LAYOUT = {"chat_template.jinja", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 SEED_0 = "934986e9bd7768eb83310bbf5e9b722b35486fe8394e5295d0daebf818969fbd"

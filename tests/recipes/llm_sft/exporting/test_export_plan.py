@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.llm_sft.export_plan`: the export has the trained weights bit by bit, and needs no code of this package."""
+"""Tests of `overtone.recipes.llm_sft.exporting.export_plan`: the export has the trained weights bit by bit, and needs no code of ours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from overtone.finetune.checkpointing import checkpoint, rank_shards
 from overtone.finetune.errors import UserError
 from overtone.finetune.exporting import export
 from overtone.finetune.modeling import lora_adapters
-from overtone.recipes.llm_sft import export_plan
+from overtone.recipes.llm_sft.exporting import export_plan
 from overtone.recipes.llm_sft.state import SftState
 from tests.recipes.llm_sft import families, tiny_runs
 

@@ -15,8 +15,8 @@ from overtone.finetune.config import Lora
 from overtone.finetune.modeling import lora_adapters
 from overtone.finetune.modeling.loss_head import LossHead
 from overtone.finetune.recipe import BASE_DISTANCE, BASE_STATES, Batch
-from overtone.recipes.voice_clone.model import config_factory, qwen3_tts_model
-from overtone.recipes.voice_clone.model.qwen3_tts_model import SpeechModel
+from overtone.recipes.voice_clone.model import config_factory, modeling
+from overtone.recipes.voice_clone.model.modeling import SpeechModel
 from overtone.recipes.voice_clone.recipe import RECIPE
 
 
@@ -38,10 +38,10 @@ def test_the_sums_equal_the_cross_entropy_of_all_logits(fresh: Any) -> None:
     """Head by head as with stacked logits: the cross-entropy of all 15 codebooks at once, and their top-1 guesses."""
     codes = fresh.batch.tensors["codes"][fresh.batch.tensors["frame_mask"]]
     talker, predictor = fresh.model.talker, fresh.model.talker.code_predictor
-    embedded = qwen3_tts_model.frame_embeddings(talker, codes)
+    embedded = modeling.frame_embeddings(talker, codes)
     states = torch.randn(len(codes), embedded.shape[-1], generator=torch.Generator().manual_seed(0))
-    hidden, targets = qwen3_tts_model.run_code_predictor(predictor, states, embedded, codes)
-    nll, hits = qwen3_tts_model.sum_codebook_losses(predictor.lm_head, hidden, targets)
+    hidden, targets = modeling.run_code_predictor(predictor, states, embedded, codes)
+    nll, hits = modeling.sum_codebook_losses(predictor.lm_head, hidden, targets)
     logits = torch.stack([functional.linear(hidden[:, book], head.weight) for book, head in enumerate(predictor.lm_head)], dim=1)
     assert logits.shape == (len(codes), 15, 64) and torch.equal(targets, codes[:, 1:])
     torch.testing.assert_close(nll, functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"), rtol=1e-6, atol=0)
@@ -116,19 +116,19 @@ def test_dropped_frames_still_condition_the_code_predictor(fresh: Any, monkeypat
     """Dropout applies to the talker's input. The code predictor reads the codebooks of each frame; zeros there would be another task."""
     model = SpeechModel(fresh.model.talker, fresh.model.speaker_vectors, 0.3, 1.0, 0.5).train()
     inputs: list[torch.Tensor] = []
-    other_codebooks = qwen3_tts_model.run_code_predictor
+    other_codebooks = modeling.run_code_predictor
 
     def record(predictor: Any, states: torch.Tensor, embedded: torch.Tensor, codes: torch.Tensor) -> Any:
         inputs.append(embedded)
         return other_codebooks(predictor, states, embedded, codes)
 
-    monkeypatch.setattr(qwen3_tts_model, "run_code_predictor", record)
-    monkeypatch.setattr(qwen3_tts_model, "drop_frames", lambda embedded, _: torch.zeros_like(embedded))
+    monkeypatch.setattr(modeling, "run_code_predictor", record)
+    monkeypatch.setattr(modeling, "drop_frames", lambda embedded, _: torch.zeros_like(embedded))
     with torch.no_grad():
         sums(model, fresh.batch)
         codes = fresh.batch.tensors["codes"][fresh.batch.tensors["frame_mask"]]
         (found,) = inputs
-        assert torch.equal(found, qwen3_tts_model.frame_embeddings(model.talker, codes)) and found.abs().sum(dim=(1, 2)).min() > 0
+        assert torch.equal(found, modeling.frame_embeddings(model.talker, codes)) and found.abs().sum(dim=(1, 2)).min() > 0
 
 
 def test_chosen_frames_are_scaled_to_all_frames_in_loss_and_accuracy(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_chosen_frames_are_scaled_to_all_frames_in_loss_and_accuracy(fresh: Any,
     model = SpeechModel(fresh.model.talker, fresh.model.speaker_vectors, 0.3, 0.5).train()
     frames = int(fresh.batch.tensors["frame_mask"].sum())
     halves = [slice(None, frames // 2), slice(frames // 2, None)]
-    monkeypatch.setattr(qwen3_tts_model, "choose_frames", lambda *_: (halves.pop(), 2.0))
+    monkeypatch.setattr(modeling, "choose_frames", lambda *_: (halves.pop(), 2.0))
     with torch.no_grad():
         one, other = sums(model, fresh.batch), sums(model, fresh.batch)
         monkeypatch.undo()
@@ -148,14 +148,14 @@ def test_chosen_frames_are_scaled_to_all_frames_in_loss_and_accuracy(fresh: Any,
 
 def test_frame_dropout_removes_complete_frames() -> None:
     torch.manual_seed(0)
-    kept = qwen3_tts_model.drop_frames(torch.ones(4000, 16, 2), 0.25)
+    kept = modeling.drop_frames(torch.ones(4000, 16, 2), 0.25)
     assert set(kept.flatten().tolist()) == {0.0, 1.0} and bool((kept == kept[:, :1, :1]).all())
     assert float(kept[:, 0, 0].mean()) == pytest.approx(0.75, abs=0.03)
 
 
 @pytest.mark.parametrize(("frames", "share", "count"), [(7, 1.0, 7), (7, 0.5, 4), (7, 0.01, 1), (0, 0.5, 0)])
 def test_the_chosen_frames_are_distinct_and_scaled_to_all_frames(frames: int, share: float, count: int) -> None:
-    chosen, scale = qwen3_tts_model.choose_frames(frames, share, torch.device("cpu"))
+    chosen, scale = modeling.choose_frames(frames, share, torch.device("cpu"))
     taken = torch.arange(frames)[chosen].tolist()
     assert len(taken) == len(set(taken)) == count and scale * count == frames
 
@@ -199,7 +199,7 @@ def test_a_model_in_bf16_gives_nearly_the_same_loss(fresh: Any) -> None:
     for parameter in other.parameters():
         parameter.data = parameter.data.bfloat16()
     half = SpeechModel(other, fresh.model.speaker_vectors, 0.3, 1.0)
-    qwen3_tts_model.replace_output_heads(half, qwen3_tts_model.adapts_no_head)
+    modeling.replace_output_heads(half, modeling.adapts_no_head)
     with torch.no_grad():
         torch.testing.assert_close(sums(half, fresh.batch)["main"], sums(fresh.model, fresh.batch)["main"], rtol=1e-2, atol=0)
 
@@ -215,14 +215,14 @@ def test_a_predictor_as_wide_as_the_talker_has_no_projection(mini: Any, tmp_path
 
 @pytest.mark.parametrize("size", ["0.6B", "1.7B"])
 def test_a_model_on_meta_has_real_buffers(size: str) -> None:
-    model = qwen3_tts_model.build_on_meta(config_factory.make_released_config(size), torch.zeros(1, 8), 0.3, 1.0)
+    model = modeling.build_on_meta(config_factory.make_released_config(size), torch.zeros(1, 8), 0.3, 1.0)
     assert all(parameter.is_meta and parameter.dtype == torch.float32 for parameter in model.parameters())
     buffers = dict(model.named_buffers())
     rotary = ["talker.code_predictor.model.rotary_emb.inv_freq", "talker.model.rotary_emb.inv_freq"]
     assert sorted(buffers) == ["speaker_vectors", *rotary] and not any(buffer.is_meta for buffer in buffers.values())
     for name in rotary:  # theta^(-2i/128), i = 0 … 63
         torch.testing.assert_close(buffers[name], 1e6 ** (-torch.arange(0, 128, 2) / 128), rtol=1e-5, atol=0)
-    assert model.talker.config._attn_implementation == model.talker.code_predictor.config._attn_implementation == qwen3_tts_model.ATTENTION
-    found = {name for name, module in model.named_modules() if isinstance(module, qwen3_tts_model.block_classes())}
+    assert model.talker.config._attn_implementation == model.talker.code_predictor.config._attn_implementation == modeling.ATTENTION
+    found = {name for name, module in model.named_modules() if isinstance(module, modeling.block_classes())}
     expected = [f"talker.model.layers.{i}" for i in range(28)] + [f"talker.code_predictor.model.layers.{i}" for i in range(5)]
     assert found == set(expected)

@@ -1,9 +1,9 @@
-"""Tests of `overtone.recipes.codec_lm.token_sampling_settings`."""
+"""Tests of `overtone.recipes.codec_lm.model.sampling_settings`."""
 
 from __future__ import annotations
 
 from overtone.recipes.codec_lm.families import ORPHEUS
-from overtone.recipes.codec_lm.token_sampling_settings import TokenSampling, make_sampler
+from overtone.recipes.codec_lm.model.sampling_settings import TokenSampling, make_sampler
 from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 from overtone.recipes.speech.interface import SpeechSampling
 from overtone.recipes.speech.sampling_settings import extend_sampling

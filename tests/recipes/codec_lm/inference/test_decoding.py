@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.codec_lm.inference.token_decoding`: the tokens of stock generation, token for token, and four times as
+"""Tests of `overtone.recipes.codec_lm.inference.decoding`: the tokens of stock generation, token for token, and four times as
 fast."""
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from overtone.finetune.errors import UserError
+from overtone.recipes.codec_lm.inference.decoding import SpeechTokenDecoder, SpeechTokenSession
 from overtone.recipes.codec_lm.inference.exported_folder import ExportedSpeechTokens
-from overtone.recipes.codec_lm.inference.token_decoding import SpeechTokenDecoder, SpeechTokenSession
 from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 from overtone.recipes.speech.interface import SpeechRequest
 from tests.recipes.codec_lm import tiny_models

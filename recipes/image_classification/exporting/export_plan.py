@@ -13,9 +13,9 @@ from overtone.finetune.storage import files
 from overtone.finetune.storage.model_security import CONFIG, cleaned
 from overtone.recipes.transformers_weight_names import find_file_names, find_layouts, find_prefix
 
-from .classifier_model import build_stock_model, find_head, read_config, set_labels
-from .image_processing import SETTINGS
-from .state import ClassifierState
+from ..image_processing import SETTINGS
+from ..model.modeling import build_stock_model, find_head, read_config, set_labels
+from ..state import ClassifierState
 
 COPIED = (SETTINGS, "processor_config.json", "LICENSE*", "NOTICE*", "USE_POLICY*")
 

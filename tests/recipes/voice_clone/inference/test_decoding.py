@@ -13,10 +13,10 @@ from overtone.recipes.speech.decoding.cached_decoder_layers import CachedDecoder
 from overtone.recipes.speech.decoding.frame_loop import DecodedCodes
 from overtone.recipes.speech.decoding.left_padding import PaddedSlots
 from overtone.recipes.speech.decoding.token_sampling import GREEDY, CodeSampler, FrameSampler
-from overtone.recipes.voice_clone.inference import stock_qwen_tts, talker_decoding
+from overtone.recipes.voice_clone.inference import decoding, stock_qwen_tts
+from overtone.recipes.voice_clone.inference.decoding import DecodingSession, TalkerDecoder
 from overtone.recipes.voice_clone.inference.exported_folder import ExportedModel
 from overtone.recipes.voice_clone.inference.prompt_embeddings import PromptEmbedder, PromptEmbeddings, VoiceConditioning
-from overtone.recipes.voice_clone.inference.talker_decoding import DecodingSession, TalkerDecoder
 from overtone.recipes.voice_clone.model.sequence_layout import tokenize_text
 
 TEXTS = ("Please close the window, the rain comes in over the books.", "Hi.", "It is late!")
@@ -75,7 +75,7 @@ def test_the_cached_layers_compute_what_the_package_computes(nano: Path, part: s
     stock = talker.model if part == "talker" else talker.code_predictor.model
     x = torch.randn(2, 9, stock.config.hidden_size, generator=torch.Generator().manual_seed(0))
     expected = stock(inputs_embeds=x, use_cache=False).last_hidden_state
-    layers = CachedDecoderLayers(stock, talker_decoding.FAMILY)
+    layers = CachedDecoderLayers(stock, decoding.FAMILY)
     slots = PaddedSlots(torch.zeros(2, dtype=torch.int64), 9, layers.make_rotary_table(9))
     found = layers(x, layers.make_cache(2, 9), slots.make_prompt_window())
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
@@ -113,8 +113,8 @@ def test_decoding_stops_at_the_last_position_of_the_model(model: NanoModels) -> 
 
 def test_codes_are_permitted_from_their_frame_on() -> None:
     """As the stock generation's MinNewTokensLength and SuppressTokens."""
-    first = talker_decoding.first_permitted_frames(8, suppressed=3, end=6)
-    assert first.tolist() == [0, 0, 0, 0, 0, NEVER, talker_decoding.MIN_NEW, NEVER]
+    first = decoding.first_permitted_frames(8, suppressed=3, end=6)
+    assert first.tolist() == [0, 0, 0, 0, 0, NEVER, decoding.MIN_NEW, NEVER]
     before, scores = torch.zeros(1, 0, dtype=torch.int64), torch.randn(1, 8)
     for frame in range(4):
         theirs = LogitsProcessorList([MinNewTokensLengthLogitsProcessor(0, 2, 6), SuppressTokensLogitsProcessor([5, 7])])(before, scores)

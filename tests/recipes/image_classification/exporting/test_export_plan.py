@@ -17,7 +17,7 @@ from overtone.finetune.checkpointing import checkpoint, rank_shards
 from overtone.finetune.distributed.process_group import join, leave
 from overtone.finetune.exporting import export
 from overtone.finetune.training import setup
-from overtone.recipes.image_classification.export_plan import plan_export
+from overtone.recipes.image_classification.exporting.export_plan import plan_export
 from overtone.recipes.image_classification.image_processing import prepare_view
 from overtone.recipes.image_classification.recipe import RECIPE
 from overtone.recipes.image_classification.state import ClassifierState

@@ -1,6 +1,6 @@
 """A small model in Orpheus' layout with random weights, and a small SNAC in it: a folder as this recipe exports.
 
-    python -m overtone.recipes.codec_lm.tiny_checkpoint FOLDER [--seed 0]
+    python -m overtone.recipes.codec_lm.model.tiny_checkpoint FOLDER [--seed 0]
 
 For tests and for trying the commands: it runs the same code as a released model, in seconds and without a download. It speaks noise until
 it is trained. Its codec has the frames of the released one, with codebooks of 16 codes instead of 4096.
@@ -23,7 +23,7 @@ from overtone.finetune.storage.model_security import CONFIG
 from overtone.recipes.speech.voices_json_schema import VOICES
 from overtone.recipes.tiny_checkpoints import make_parser, report_checkpoint, require_new_folder, to_safetensors, write_checkpoint
 
-from .families import ORPHEUS
+from ..families import ORPHEUS
 
 BEGIN, END_OF_TEXT = "<|begin_of_text|>", "<|eot_id|>"
 CODES = 16
@@ -135,7 +135,7 @@ def make_codec_weights(seed: int) -> bytes:
 def main(argv: list[str]) -> int:
     """Body of the command line."""
     arguments = make_parser(
-        "overtone.recipes.codec_lm.tiny_checkpoint", "Build a small random model in Orpheus' layout, with its codec."
+        "overtone.recipes.codec_lm.model.tiny_checkpoint", "Build a small random model in Orpheus' layout, with its codec."
     ).parse_args(argv)
     return report_checkpoint(build(arguments.folder, arguments.seed))
 

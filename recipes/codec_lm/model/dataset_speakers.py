@@ -14,12 +14,12 @@ from overtone.finetune.storage.model_security import CONFIG
 from overtone.recipes.speech.dataset_speakers import SpeakerClips, collect_clips
 from overtone.recipes.speech.voices_json_content import describe_base, describe_training_data
 
+from ..state import CodecLmState, CodecRecord, SpeakerOfLanguage
 from .sequence_layout import check_frames
-from .state import CodecLmState, CodecRecord, SpeakerOfLanguage
 
 if TYPE_CHECKING:
-    from .families import Family
-    from .options import Options
+    from ..families import Family
+    from ..options import Options
 
 
 def collect_speakers(config: Config[Options], family: Family) -> dict[str, SpeakerClips]:

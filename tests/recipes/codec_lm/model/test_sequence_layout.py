@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.codec_lm.sequence_layout`: rows become the tokens that Orpheus' authors write and read."""
+"""Tests of `overtone.recipes.codec_lm.model.sequence_layout`: rows become the tokens that Orpheus' authors write and read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from overtone.finetune.errors import UserError
 from overtone.recipes.codec_lm.families import ORPHEUS
-from overtone.recipes.codec_lm.sequence_layout import SpeechTextProcessor, check_frames, find_token_ids, read_row, tokenize_prompt
+from overtone.recipes.codec_lm.model.sequence_layout import SpeechTextProcessor, check_frames, find_token_ids, read_row, tokenize_prompt
 from overtone.recipes.language.tokenizer import load_tokenizer
 from tests.recipes.codec_lm import tiny_models
 

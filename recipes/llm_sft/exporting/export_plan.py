@@ -22,8 +22,8 @@ from overtone.recipes.language.gguf import export_conversion
 from overtone.recipes.language.stop_tokens import find_stop_ids
 from overtone.recipes.language.tokenizer import load_tokenizer
 
+from ..state import SftState
 from .model_card import render_card
-from .state import SftState
 
 TEMPLATE, TOKENIZER = "chat_template.jinja", "tokenizer_config.json"
 TRANSFORMERS = "transformers"

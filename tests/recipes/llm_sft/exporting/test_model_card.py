@@ -1,4 +1,4 @@
-"""Tests of `overtone.recipes.llm_sft.model_card`: what the model was made from, and no paths on the machine of the training."""
+"""Tests of `overtone.recipes.llm_sft.exporting.model_card`: what the model was made from, and no paths on the machine of the training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import yaml
 from huggingface_hub import ModelCard
 
 from overtone.finetune.config import dump, resolve
-from overtone.recipes.llm_sft.model_card import render_card
+from overtone.recipes.llm_sft.exporting.model_card import render_card
 from overtone.recipes.llm_sft.recipe import RECIPE
 
 COMMIT = "0123456789" * 4

@@ -26,7 +26,7 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import Sample
 from overtone.recipes.speech.dataset_row_checks import check_codes, check_is_speech, check_text, find_speaker_name
 
-from .families import Family
+from ..families import Family
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from transformers import AutoConfig
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling.added_parameters import make_generator
 from overtone.recipes import transformers_meta_models
-from overtone.recipes.image_classification import classifier_model, tiny_checkpoint
-from overtone.recipes.image_classification.classifier_model import ImageClassifier, Normalization
+from overtone.recipes.image_classification.model import modeling, tiny_checkpoint
+from overtone.recipes.image_classification.model.modeling import ImageClassifier, Normalization
 
 PLAIN = Normalization(1 / 255, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 SMALL: dict[str, dict[str, Any]] = {
@@ -30,8 +30,8 @@ SMALL: dict[str, dict[str, Any]] = {
 def build(kind: str, smoothing: float = 0.0) -> ImageClassifier:
     """A small random model on the CPU."""
     torch.manual_seed(0)
-    config = classifier_model.set_labels(AutoConfig.for_model(kind, **SMALL[kind]), ["a", "b", "c"])
-    return ImageClassifier(classifier_model.AutoModelForImageClassification.from_config(config), PLAIN, smoothing)
+    config = modeling.set_labels(AutoConfig.for_model(kind, **SMALL[kind]), ["a", "b", "c"])
+    return ImageClassifier(modeling.AutoModelForImageClassification.from_config(config), PLAIN, smoothing)
 
 
 def make_batch() -> dict[str, torch.Tensor]:
@@ -80,10 +80,10 @@ def test_statistics_of_batches_are_not_used_and_not_changed() -> None:
 
 def test_the_head_is_what_depends_on_the_number_of_labels(tmp_path: Path) -> None:
     for kind, names in (("vit", {"classifier.weight", "classifier.bias"}), ("resnet", {"classifier.1.weight", "classifier.1.bias"})):
-        config = classifier_model.set_labels(AutoConfig.for_model(kind, **SMALL[kind]), ["a", "b", "c"])
-        assert classifier_model.find_head(config, tmp_path).keys() == names
-    values = classifier_model.init_head(make_generator(0, "classifier.weight"), torch.Size([30, 64]))
-    assert values.std().item() == pytest.approx(0.02, rel=0.1) and not classifier_model.init_head(torch.Generator(), torch.Size([3])).any()
+        config = modeling.set_labels(AutoConfig.for_model(kind, **SMALL[kind]), ["a", "b", "c"])
+        assert modeling.find_head(config, tmp_path).keys() == names
+    values = modeling.init_head(make_generator(0, "classifier.weight"), torch.Size([30, 64]))
+    assert values.std().item() == pytest.approx(0.02, rel=0.1) and not modeling.init_head(torch.Generator(), torch.Size([3])).any()
 
 
 @pytest.mark.parametrize("kind", SMALL)
@@ -91,7 +91,7 @@ def test_blocks_are_found_and_unused_parameters_are_not_trained(kind: str, tmp_p
     model = build(kind)
     blocks = transformers_meta_models.find_blocks(model.whole)
     assert blocks and sum(isinstance(module, blocks) for module in model.modules()) >= 2
-    unused = classifier_model.find_unused(model, (16, 16), tmp_path)
+    unused = modeling.find_unused(model, (16, 16), tmp_path)
     model.train()(make_batch())[0].backward()
     assert {name for name, parameter in model.named_parameters() if parameter.grad is None} == unused
     assert ("mask_token" in " ".join(unused)) == (kind == "dinov2")
@@ -99,10 +99,10 @@ def test_blocks_are_found_and_unused_parameters_are_not_trained(kind: str, tmp_p
 
 def test_images_of_another_size_are_explained(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"does not take the images .* of 20 × 20 pixels"):
-        classifier_model.find_unused(build("vit"), (20, 20), tmp_path)
+        modeling.find_unused(build("vit"), (20, 20), tmp_path)
 
 
 def test_models_that_take_no_plain_images_are_refused() -> None:
-    kind = classifier_model.image_classifier()
-    assert {"vit", "swin", "resnet", "clip"} <= set(kind.types) and not classifier_model.OTHERS & set(kind.types)
+    kind = modeling.image_classifier()
+    assert {"vit", "swin", "resnet", "clip"} <= set(kind.types) and not modeling.OTHERS & set(kind.types)
     assert kind.nested("clip", "clip_vision_model") and not kind.nested("vit", "clip_vision_model")

@@ -1,6 +1,6 @@
 """Writes a small ViT with random weights as a folder that AutoModelForImageClassification and AutoImageProcessor load.
 
-    python -m overtone.recipes.image_classification.tiny_checkpoint FOLDER [--seed 0]
+    python -m overtone.recipes.image_classification.model.tiny_checkpoint FOLDER [--seed 0]
 
 It is for tests and for the demo: it takes the same code path as a released model, in seconds and without a download. Its names are those
 of a backbone without an output layer, as in google/vit-base-patch16-224-in21k.
@@ -20,8 +20,8 @@ from overtone.finetune.storage import files
 from overtone.recipes.tiny_checkpoints import make_parser, make_random_weights, report_checkpoint, require_new_folder, write_checkpoint
 from overtone.recipes.transformers_weight_names import find_file_names
 
-from .released_models import PROCESSOR as RELEASED_PROCESSOR
-from .released_models import VIT
+from ..released_models import PROCESSOR as RELEASED_PROCESSOR
+from ..released_models import VIT
 
 SMALL = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 128, "image_size": 16, "patch_size": 4}
 CONFIG: dict[str, Any] = {**VIT, "architectures": ["ViTModel"], **SMALL}
@@ -54,9 +54,9 @@ def make_weights(seed: int) -> bytes:
 
 def main(argv: list[str]) -> int:
     """Body of the command line."""
-    arguments = make_parser("overtone.recipes.image_classification.tiny_checkpoint", "Write a small ViT with random weights.").parse_args(
-        argv
-    )
+    arguments = make_parser(
+        "overtone.recipes.image_classification.model.tiny_checkpoint", "Write a small ViT with random weights."
+    ).parse_args(argv)
     return report_checkpoint(build(arguments.folder, arguments.seed))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from overtone.recipes.speech.interface import SpeechSampling
 from overtone.recipes.speech.sampling_settings import SamplingScheme
 
-from .families import ORPHEUS, Family
+from ..families import ORPHEUS, Family
 
 if TYPE_CHECKING:
     from overtone.recipes.speech.decoding.token_sampling import CodeSampler

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModel
 
 from overtone.finetune.errors import UserError
-from overtone.recipes.image_classification import tiny_checkpoint
+from overtone.recipes.image_classification.model import tiny_checkpoint
 
 
 def test_the_seed_determines_the_bytes(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from overtone.recipes.csm.inference.frame_decoding import CsmDecoder, CsmSession
+from overtone.recipes.csm.inference.decoding import CsmDecoder, CsmSession
 from overtone.recipes.csm.model.sequence_layout import CsmTokens, tokenize_prompt
 from overtone.recipes.speech.decoding.frame_loop import DecodedCodes
 from overtone.recipes.speech.decoding.token_sampling import GREEDY, CodeSampler, FrameSampler

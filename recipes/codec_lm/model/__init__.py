@@ -1,0 +1,1 @@
+"""Rows, speakers and sampling of the models."""

@@ -1,0 +1,1 @@
+"""The classifier, and a small one for tests."""

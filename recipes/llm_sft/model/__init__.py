@@ -1,0 +1,1 @@
+"""A small checkpoint for tests."""
