@@ -77,6 +77,28 @@ LIBRARIES = frozenset(
     }
 )
 """What recipes may import from each other's side; a library imports no recipe."""
+ROLES: dict[str, str] = {
+    "recipe": "",
+    "options": "",
+    "state": "",
+    "verbs": "",
+    "released_models": "",
+    "speech_registration": "",
+    "dataset_speakers": "model",
+    "sequence_layout": "model",
+    "modeling": "model",
+    "sampling_settings": "model",
+    "tiny_checkpoint": "model",
+    "exported_folder": "inference",
+    "decoding": "inference",
+    "synthesizer": "inference",
+    "continuous_batching": "inference",
+    "export_plan": "exporting",
+    "model_card": "exporting",
+}
+"""Module → its folder in every recipe that has it; docs/add_a_recipe.md says what each is for."""
+ROLE_OF_NAME = {"RECIPE": "recipe", "Options": "options", "INFERENCE": "verbs", "plan_export": "export_plan"}
+"""What a module of a recipe defines at its top → the name of that module."""
 EMPTY_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "misc", "tools", "stuff"})
 PICKLERS = frozenset({"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"})
 DISK_OWNERS = ("finetune/storage/files.py", "finetune/storage/folder_handles.py")
@@ -317,6 +339,30 @@ def _bound_names(tree: ast.Module) -> set[str]:
         else:
             left += ast.iter_child_nodes(node)
     return found
+
+
+def misplaced_roles(house: House) -> list[str]:
+    """Modules of recipes in another folder than the same module of other recipes, or with another name than `ROLE_OF_NAME` gives them."""
+    complaints = []
+    recipes = {PurePosixPath(path).parent for path in house if PurePosixPath(path).match("recipes/*/recipe.py")}
+    for path, source in house.items():
+        pure = PurePosixPath(path)
+        for folder in recipes & {*pure.parents}:
+            where = pure.parent.relative_to(folder).as_posix().removeprefix(".")
+            if where.partition("/")[0] in {"", *ROLES.values()} and ROLES.get(pure.stem, where) != where:
+                complaints.append(f"{path}: belongs at {folder / ROLES[pure.stem] / pure.name}, as in every recipe")
+            defined = {node.name for node in parse(source).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+            assigned = {
+                target.id
+                for node in parse(source).body
+                if isinstance(node, ast.Assign)
+                for target in node.targets
+                if isinstance(target, ast.Name)
+            }
+            for name, role in ROLE_OF_NAME.items():
+                if name in defined | assigned and pure.stem != role:
+                    complaints.append(f"{path}: defines {name}, which belongs in {folder / ROLES[role] / role}.py")
+    return complaints
 
 
 def missing_tests(house: House, tests: set[str]) -> list[str]:

@@ -188,6 +188,26 @@ def test_a_module_that_hides_another_is_seen() -> None:
     assert [complaint.partition(":")[0] for complaint in complaints] == broken
 
 
+def test_a_role_of_a_recipe_has_one_file_name() -> None:
+    assert house.misplaced_roles(HOUSE) == []
+
+
+def test_a_role_with_another_file_is_found() -> None:
+    found = house.misplaced_roles(
+        {
+            "recipes/mine/recipe.py": "RECIPE = 1",
+            "recipes/mine/inference/sampling_settings.py": "",
+            "recipes/mine/exporting/plan.py": "def plan_export(): ...",
+            "recipes/mine/demo/decoding.py": "",
+            "recipes/speech/decoding/model_card.py": "",
+        }
+    )
+    assert found == [
+        "recipes/mine/inference/sampling_settings.py: belongs at recipes/mine/model/sampling_settings.py, as in every recipe",
+        "recipes/mine/exporting/plan.py: defines plan_export, which belongs in recipes/mine/exporting/export_plan.py",
+    ]
+
+
 def test_class_names_are_unique() -> None:
     assert house.repeated_class_names(HOUSE) == []
 
