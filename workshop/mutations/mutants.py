@@ -2284,7 +2284,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/exporting/export.py",
-        "sorted(added_parameters.owning_modules(added)) or None",
+        "sorted(added_parameters.owning_modules(source.state[\"added\"])) or None",
         "None",
         "tests/finetune/modeling/test_added_parameters.py::test_stock_peft_loads_an_adapter_with_them",
         "peft loads the adapter without its head",
@@ -2689,7 +2689,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a run resumes with another tokenizer in the folder of its base",
     ),
     Mutant(
-        "finetune/cli/select_checkpoint.py",
+        "finetune/exporting/evaluation_selection.py",
         "for name, state in every.items() if is_comparable(state, newest, best_by)}",
         "for name, state in every.items()}",
         "tests/finetune/cli/test_select_checkpoint.py::test_evaluations_on_other_validation_rows_are_not_compared",
