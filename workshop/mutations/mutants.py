@@ -2284,7 +2284,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/exporting/export.py",
-        "sorted(added_parameters.owning_modules(source.state[\"added\"])) or None",
+        'sorted(added_parameters.owning_modules(source.state["added"])) or None',
         "None",
         "tests/finetune/modeling/test_added_parameters.py::test_stock_peft_loads_an_adapter_with_them",
         "peft loads the adapter without its head",
