@@ -20,7 +20,7 @@ class VoiceDataset:
     val: Path | None
     """The rows to validate on: `val.jsonl`; None if there are none."""
     rejects: Path
-    """What was rejected, with reasons: `rejects.jsonl`."""
+    """Rejected input, with reasons: `rejects.jsonl`."""
     clips: int
     """Clips that were kept."""
     seconds: float
@@ -76,7 +76,7 @@ class ChatDataset:
     val: Path | None
     """The rows to validate on: `val.jsonl`; None if there are none."""
     rejects: Path
-    """What was rejected, with reasons: `rejects.jsonl`."""
+    """Rejected input, with reasons: `rejects.jsonl`."""
     train_rows: int
     val_rows: int
     rejected_rows: int

@@ -698,3 +698,18 @@ def _is_set(value: ast.expr, bound: Mapping[str, ast.expr]) -> bool:
     if isinstance(value, ast.Call) and _dotted(value.func) in ("list", "tuple") and value.args:
         return _is_set(value.args[0], bound)
     return isinstance(value, ast.Set | ast.SetComp) or (isinstance(value, ast.Call) and _dotted(value.func) in ("set", "frozenset"))
+
+
+FRAGMENT = re.compile(r"(Of|Whether|What|How|Why|Which|Where|Those|Theirs|Most of|That of|As of|As in|See)\b")
+"""First words of a docstring that is a fragment. A sentence may begin with them too, but rarely does, and reads as well with others."""
+
+
+def fragments(house: House) -> list[str]:
+    """Docstrings, of fields too, that begin as a fragment does: a reader without the code does not know what they describe."""
+    return [
+        f"{path}:{constant.lineno}: {str(constant.value).strip().partition(chr(10))[0]}"
+        for path, source in house.items()
+        for node in ast.walk(parse(source))
+        if isinstance(node, ast.Expr) and isinstance(constant := node.value, ast.Constant)
+        if FRAGMENT.match(str(constant.value).strip())
+    ]

@@ -615,3 +615,25 @@ def _declared_modules(*extras: str) -> frozenset[str]:
 def _plain(requirement: str) -> str:
     name = requirement.partition(">")[0].partition("=")[0].partition("[")[0].strip()
     return name.lower().replace("_", "-").replace(".", "-")
+
+
+def test_no_docstring_is_a_fragment() -> None:
+    assert house.fragments(HOUSE) == []
+
+
+def test_a_fragment_is_seen() -> None:
+    source = '''
+class Voice:
+    """A voice."""
+
+    clips: int
+    """Of theirs, on average."""
+
+    def is_known(self) -> bool:
+        """
+        Whether it is."""
+
+    def is_new(self) -> bool:
+        """Return whether it is. Of two voices, the first is. As of now."""
+'''
+    assert house.fragments({"a.py": source}) == ["a.py:6: Of theirs, on average.", "a.py:9: Whether it is."]

@@ -62,7 +62,7 @@ class CachedVectors(JsonPart):
     """Description of the vectors in their file. It is in the same file, so that neither can be newer than the other."""
 
     key: str
-    """See `compute_cache_key`."""
+    """Key of `compute_cache_key`."""
     state: VoiceCloneState
 
 
