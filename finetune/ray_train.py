@@ -71,7 +71,7 @@ def run(argv: list[str]) -> int:
     with cluster_connection.connect(engine.where.address):
         each = cluster_checks.choose_worker_resources(engine.where.gpu)
         cluster_checks.require_resources(engine.fewest, each, f"--num-workers {engine.fewest}")
-        cluster_checks.check_same_files(run_dir, list_local_files(config))
+        cluster_checks.check_same_files(run_dir, list_local_files(config.model.source, config.data))
         return report_result(
             train_on_cluster(engine, "GPU" in each, run_dir, [*format_arguments(arguments), f"--run.dir={run_dir}"]), run_dir, config.recipe
         )

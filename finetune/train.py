@@ -62,7 +62,7 @@ def run(argv: list[str]) -> int:
         raise ElsewhereError(str(error)) from error  # every process of a machine finds the same mistake; one reports it
     from overtone.finetune.training.run import process_group, train
 
-    with process_group(config) as world:
+    with process_group(config.log.trackers, config.run.dir) as world:
         train(world, config, recipe)
     return 0
 

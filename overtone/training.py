@@ -77,7 +77,7 @@ def train(
         from overtone.finetune.training import run
 
         requests = StopRequests(resolved.run.dir, resolved.run.deadline_minutes, keeps_process=True)
-        with run.process_group(resolved) as world:
+        with run.process_group(resolved.log.trackers, resolved.run.dir) as world:
             run.train(world, resolved, loaded, requests)
     if requests.received is not None:
         signal.raise_signal(signal.Signals[requests.received])  # the run has saved; now it has the effect that it has in this program

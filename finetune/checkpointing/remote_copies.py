@@ -19,7 +19,7 @@ from overtone.finetune.checkpointing import checkpoint
 from overtone.finetune.checkpointing.checkpoint_metadata import parse_state
 from overtone.finetune.checkpointing.remote_lease import Lease
 from overtone.finetune.checkpointing.retention import Keep
-from overtone.finetune.config import Config
+from overtone.finetune.config import Checkpoint
 from overtone.finetune.errors import UserError
 from overtone.finetune.monitoring.run_logger import Events
 from overtone.finetune.storage import files, input_files, remote
@@ -46,9 +46,9 @@ class Copies:
     newest one must have been uploaded.
     """
 
-    def __init__(self, config: Config, is_main: bool) -> None:
-        self._run_dir, self._keep = config.run.dir, config.checkpoint.keep
-        self._url = config.checkpoint.copy_to if is_main else None
+    def __init__(self, run_dir: Path, settings: Checkpoint, is_main: bool) -> None:
+        self._run_dir, self._keep = run_dir, settings.keep
+        self._url = settings.copy_to if is_main else None
         self._open = ExitStack()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="copies")
         self._newest: str | None = None

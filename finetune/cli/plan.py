@@ -72,7 +72,7 @@ def run(argv: list[str]) -> int:
         config = check_config(arguments) if SHOW_BATCH in argv else resolve_config(arguments)  # the config alone needs no data
         if SHOW_BATCH in argv:
             announce_torch(f"the recipe {config.recipe}")
-        recipe = load_checked_recipe(config) if SHOW_BATCH in argv or generation_during_training.is_configured(config) else None
+        recipe = load_checked_recipe(config) if SHOW_BATCH in argv or generation_during_training.is_configured(config.sample) else None
         lines = [] if SHOW_BATCH not in argv or recipe is None else read_first_batch(config, recipe)  # first: it may be refused
         print_content(format_config(config, find_origins(arguments)))
         for line in lines:
@@ -222,10 +222,11 @@ def format_first_batch(config: Config, recipe: Recipe, world: World) -> Iterator
     from overtone.finetune.data.sample_cache_key import data_key
 
     assert recipe.show is not None
-    check_batching(config, recipe)
+    check_batching(config.data, config.train, config.recipe, recipe)
     recipe.prepare(config)
     loaded = recipe.load(config)
-    rows = open_training_data(config, config.run.dir / "cache", data_key(config, loaded), recipe, loaded, config, world)
+    key = data_key(config.recipe, config.options, loaded)
+    rows = open_training_data(config, config.run.dir / "cache", key, recipe, loaded, config, world)
     yield from describe_dropped(rows)
     if isinstance(rows, MixedRows):
         yield from rows.describe(None if config.train.steps else config.train.epochs, recipe.unit)

@@ -115,7 +115,7 @@ def run_study(plan: StudyPlan, where: ClusterOptions, most: int | None) -> str |
 
     each = cluster_checks.choose_worker_resources(where.gpu)
     cluster_checks.require_resources(most or 1, each, f"--max-concurrent {most or 1}")
-    local = [*dict.fromkeys(path for config in plan.configs.values() for path in list_local_files(config))]
+    local = [*dict.fromkeys(path for config in plan.configs.values() for path in list_local_files(config.model.source, config.data))]
     cluster_checks.check_same_files(plan.folder, local)
     plan.save(plan.trials)
     orders = study_plan.make_orders(plan)

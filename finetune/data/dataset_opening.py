@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from overtone.finetune.addresses import RemoteAddress
-from overtone.finetune.config import Config, on_disk
+from overtone.finetune.config import Config, Data, Train, on_disk
 from overtone.finetune.data import index_workers
 from overtone.finetune.data.cached_samples import Rows, open_rows
 from overtone.finetune.data.context_rows import find_earlier_rows
@@ -41,7 +41,7 @@ def open_data(path: Path | None, cache: Path, key: str, recipe: Recipe, loaded: 
     """Index the file on one rank, open it on all. Collective: call on every rank."""
     if path is None:
         return None
-    limit, folder = LengthLimit.of(config), data_folder(path)
+    limit, folder = LengthLimit.of(config.data, config.train), data_folder(path)
 
     def build() -> str:
         encode = partial(encode_row, limit, folder, earlier=find_earlier_rows(path, recipe, config.options))
@@ -83,16 +83,15 @@ def data_folder(path: Path) -> Path:
     return path.absolute().parent
 
 
-def check_batching(config: Config, recipe: Recipe) -> None:
-    """Raises `UserError` for batching settings that the recipe or other keys do not allow."""
-    data, micro_tokens = config.data, config.train.micro_tokens
+def check_batching(data: Data, train: Train, name: str, recipe: Recipe) -> None:
+    """Raises `UserError` for batching settings that the recipe, called `name`, or other keys do not allow."""
     if data.packing and recipe.pack is None:
-        raise UserError(f"data.packing: true, but the recipe {config.recipe} does not support packing; remove it")
+        raise UserError(f"data.packing: true, but the recipe {name} does not support packing; remove it")
     if data.too_long == "truncate" and recipe.truncate is None:
-        raise UserError(f"data.too_long: truncate, but the recipe {config.recipe} does not support truncation; use drop")
-    if longest_sample(config) > micro_tokens:
+        raise UserError(f"data.too_long: truncate, but the recipe {name} does not support truncation; use drop")
+    if longest_sample(data, train) > train.micro_tokens:
         raise UserError(
-            f"data.sequence_length: {data.sequence_length} is larger than a micro-batch (train.micro_tokens: {micro_tokens}); "
+            f"data.sequence_length: {data.sequence_length} is larger than a micro-batch (train.micro_tokens: {train.micro_tokens}); "
             "raise train.micro_tokens"
         )
 

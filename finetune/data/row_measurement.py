@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from overtone.finetune.config import Config
+from overtone.finetune.config import Data, Train
 from overtone.finetune.data import referenced_file_changes, sample_serialization
 from overtone.finetune.data.context_rows import EarlierRows, read_with_context
 from overtone.finetune.data.index_building import Measured
@@ -27,20 +27,20 @@ class LengthLimit:
     too_long: str
 
     @classmethod
-    def of(cls, config: Config) -> LengthLimit:
-        key = "train.micro_tokens" if config.data.sequence_length is None else "data.sequence_length"
-        return cls(longest_sample(config), key, config.data.too_long)
+    def of(cls, data: Data, train: Train) -> LengthLimit:
+        key = "train.micro_tokens" if data.sequence_length is None else "data.sequence_length"
+        return cls(longest_sample(data, train), key, data.too_long)
 
 
-def longest_sample(config: Config) -> int:
-    return config.data.sequence_length or config.train.micro_tokens
+def longest_sample(data: Data, train: Train) -> int:
+    return data.sequence_length or train.micro_tokens
 
 
 def measure_row(
-    config: Config, recipe: Recipe, processor: Any, row: dict[str, Any], folder: Path, earlier: EarlierRows | None = None
+    limit: LengthLimit, recipe: Recipe, processor: Any, row: dict[str, Any], folder: Path, earlier: EarlierRows | None = None
 ) -> Measured:
     """Length of a row with its context. Raises `UserError` for an invalid row, and for a too long one under `data.too_long: error`."""
-    return apply_limit(LengthLimit.of(config), recipe, read_with_context(recipe, processor, row, folder, earlier))
+    return apply_limit(limit, recipe, read_with_context(recipe, processor, row, folder, earlier))
 
 
 def encode_row(

@@ -8,7 +8,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from overtone.finetune.config import Config
+from pydantic import BaseModel
+
 from overtone.finetune.recipe import Loaded, find_recipe
 from overtone.finetune.storage import files
 
@@ -20,17 +21,17 @@ LIBRARIES = ("torch", "numpy", "transformers", "tokenizers", "jinja2", "sentence
 """Distributions whose version can affect how a row is read."""
 
 
-def data_key(config: Config, loaded: Loaded) -> str:
+def data_key(recipe: str, options: BaseModel, loaded: Loaded) -> str:
     """Digest of everything that samples depend on besides the rows: the recipe, its options and state, the base's tokenizer files, and the
     code.
 
     It does not include the weights, so `overtone plan --show-batch` need not read them.
     """
-    chosen = [config.recipe, config.options.model_dump_json(), json.dumps(loaded.state.as_json(), sort_keys=True)]
+    chosen = [recipe, options.model_dump_json(), json.dumps(loaded.state.as_json(), sort_keys=True)]
     paths = sorted({path for pattern in DESCRIBING for path in loaded.base.glob(pattern)})
     base = [f"{path.name} {files.digest(path)}" for path in paths]
     versions = [f"{name} {_version(name)}" for name in loaded.libraries]
-    return hashlib.sha256("\n".join([*chosen, *base, *versions, code_version(find_recipe(config.recipe))]).encode()).hexdigest()
+    return hashlib.sha256("\n".join([*chosen, *base, *versions, code_version(find_recipe(recipe))]).encode()).hexdigest()
 
 
 def code_version(recipe: Path) -> str:

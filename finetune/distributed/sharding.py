@@ -18,7 +18,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor, Placement
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
-from overtone.finetune.config import Config
+from overtone.finetune.config import Parallel, Train
 from overtone.finetune.distributed import activation_checkpointing, tensor_parallel
 from overtone.finetune.distributed.ddp_replication import Replica
 from overtone.finetune.distributed.process_group import World
@@ -29,11 +29,11 @@ Strategy = Literal["ddp", "zero1", "zero2", "fsdp", "hsdp"]
 WRAPPED = "_checkpoint_wrapped_module."
 
 
-def choose_strategy(config: Config, environ: Mapping[str, str]) -> Strategy:
+def choose_strategy(parallel: Parallel, train: Train, environ: Mapping[str, str]) -> Strategy:
     """The strategy, from config and launch file. Raises `UserError` if they contradict each other."""
-    check_launch_file(config, environ)
+    check_launch_file(parallel, train, environ)
     preset: Strategy = "fsdp" if environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true" else "ddp"
-    configured = config.parallel.strategy
+    configured = parallel.strategy
     if configured == "auto":
         return preset
     if preset == "fsdp" and configured == "ddp":
@@ -44,27 +44,26 @@ def choose_strategy(config: Config, environ: Mapping[str, str]) -> Strategy:
     return configured
 
 
-def check_launch_file(config: Config, environ: Mapping[str, str]) -> None:
+def check_launch_file(parallel: Parallel, train: Train, environ: Mapping[str, str]) -> None:
     """Raises `UserError` if the launch file contradicts the config, which determines precision, accumulation and offloading."""
     precision = environ.get("ACCELERATE_MIXED_PRECISION", "no")
-    if precision not in ("no", config.train.precision):
+    if precision not in ("no", train.precision):
         raise UserError(
-            f"the launch file sets mixed_precision: {precision}, the config train.precision: {config.train.precision}; "
+            f"the launch file sets mixed_precision: {precision}, the config train.precision: {train.precision}; "
             "set mixed_precision: 'no' in the launch file (the config determines the precision)"
         )
     accumulation = environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1")
     if accumulation not in ("1", ""):
         raise UserError(
             f"the launch file sets gradient_accumulation_steps: {accumulation}; remove it, since accumulation follows from "
-            f"train.global_batch_tokens: {config.train.global_batch_tokens} and train.micro_tokens: {config.train.micro_tokens}"
+            f"train.global_batch_tokens: {train.global_batch_tokens} and train.micro_tokens: {train.micro_tokens}"
         )
-    if environ.get("FSDP_OFFLOAD_PARAMS", "false").lower() == "true" and not config.parallel.offload:
+    if environ.get("FSDP_OFFLOAD_PARAMS", "false").lower() == "true" and not parallel.offload:
         raise UserError("the launch file sets fsdp_offload_params, the config does not; set it to false, or parallel.offload: true")
 
 
-def check_plan(strategy: Strategy, config: Config, world: World) -> None:
+def check_plan(strategy: Strategy, parallel: Parallel, train: Train, world: World) -> None:
     """Raises `UserError` for parallel settings that cannot be combined."""
-    parallel = config.parallel
     if parallel.replicate > 1 and strategy != "hsdp":
         raise UserError(f"parallel.replicate: {parallel.replicate} needs parallel.strategy: hsdp, which keeps copies of a sharded model")
     if strategy == "hsdp" and (parallel.replicate == 1 or world.size % parallel.replicate):
@@ -79,7 +78,7 @@ def check_plan(strategy: Strategy, config: Config, world: World) -> None:
             f"parallel.tensor: {parallel.tensor} with parallel.strategy: {strategy}: tensor parallelism works only with fsdp; "
             "set parallel.strategy: fsdp"
         )
-    if parallel.tensor > 1 and config.train.compile is True:
+    if parallel.tensor > 1 and train.compile is True:
         raise UserError(
             f"parallel.tensor: {parallel.tensor} with train.compile: torch.compile fails with tensor parallelism; remove one of the two"
         )
@@ -100,20 +99,26 @@ class Layout:
 
 
 def shard(
-    model: nn.Module, blocks: tuple[type[nn.Module], ...], strategy: Strategy, config: Config, world: World, plans: Plans = NO_PLANS
+    model: nn.Module,
+    blocks: tuple[type[nn.Module], ...],
+    strategy: Strategy,
+    parallel: Parallel,
+    dtype: torch.dtype,
+    world: World,
+    plans: Plans = NO_PLANS,
 ) -> Layout:
-    """Shard each unit and then the root, in place; under `ddp` replicate them. Collective: call on every rank.
+    """Shard each unit and then the root, in place; under `ddp` replicate them. `dtype`: `compute_dtype`. Collective: call on every rank.
 
     Apply activation checkpointing before: a wrapper around a sharded block would bypass its all-gather hook. Compile after.
     """
-    layout = make_layout(strategy, config, world)
+    layout = make_layout(strategy, parallel, world)
     if layout.shared is not None:
         tensor_parallel.parallelize_blocks(model, blocks, layout.shared["tensor"], plans)
-    if is_replicated(strategy, config):
-        model.__dict__["replica"] = Replica(model, find_units(model, blocks), layout.whole, compute_dtype(config))
+    if is_replicated(strategy, parallel.offload):
+        model.__dict__["replica"] = Replica(model, find_units(model, blocks), layout.whole, dtype)
         return layout
-    policy = MixedPrecisionPolicy(param_dtype=compute_dtype(config), reduce_dtype=torch.float32)
-    offload = CPUOffloadPolicy(pin_memory=world.device.type == "cuda") if config.parallel.offload else OffloadPolicy()
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    offload = CPUOffloadPolicy(pin_memory=world.device.type == "cuda") if parallel.offload else OffloadPolicy()
     gathered_once = strategy in ("ddp", "zero1", "zero2")
     for module in [*find_units(model, blocks), model]:
         mesh = layout.blocks if isinstance(activation_checkpointing.block_of(module), blocks) else layout.whole
@@ -122,12 +127,12 @@ def shard(
     return layout
 
 
-def is_replicated(strategy: Strategy, config: Config) -> bool:
+def is_replicated(strategy: Strategy, offload: bool) -> bool:
     """Return whether finetune/distributed/ddp_replication.py is used instead of `fully_shard`.
 
     Not with offloading: `fully_shard` moves offloaded weights to the GPU unit by unit.
     """
-    return strategy == "ddp" and not config.parallel.offload
+    return strategy == "ddp" and not offload
 
 
 def replica_of(model: nn.Module) -> Replica | None:
@@ -135,9 +140,9 @@ def replica_of(model: nn.Module) -> Replica | None:
     return model.__dict__.get("replica")
 
 
-def choose_home(config: Config, world: World) -> torch.device:
+def choose_home(offload: bool, world: World) -> torch.device:
     """Device of shards, gradients and optimizer state, on which the update is computed."""
-    return torch.device("cpu") if config.parallel.offload else world.device
+    return torch.device("cpu") if offload else world.device
 
 
 def find_units(model: nn.Module, blocks: tuple[type[nn.Module], ...]) -> list[nn.Module]:
@@ -170,13 +175,13 @@ def is_tied(layer: nn.Module, model: nn.Module) -> bool:
     return any(id(parameter) in own for module in model.modules() if module is not layer for parameter in module._parameters.values())
 
 
-def make_layout(strategy: Strategy, config: Config, world: World) -> Layout:
+def make_layout(strategy: Strategy, parallel: Parallel, world: World) -> Layout:
     """Device meshes: N shards for `zero1`, `zero2` and `fsdp`; copies of shards for `hsdp`; N copies of one shard for `ddp`.
 
     Tensor-parallel ranks are neighbours, since they communicate most and neighbours are on one machine. Parameters outside of the split
     matrices (except norms and biases) are still sharded over all ranks: each has the full gradient, as the group sees the same data.
     """
-    device, copies, group = world.device.type, {"ddp": world.size, "hsdp": config.parallel.replicate}.get(strategy), config.parallel.tensor
+    device, copies, group = world.device.type, {"ddp": world.size, "hsdp": parallel.replicate}.get(strategy), parallel.tensor
     if copies is not None:
         mesh = init_device_mesh(device, (copies, world.size // copies), mesh_dim_names=("replicate", "shard"))
         return Layout(mesh, mesh)
@@ -187,8 +192,8 @@ def make_layout(strategy: Strategy, config: Config, world: World) -> Layout:
     return Layout(mesh, shared["shard"], shared)
 
 
-def compute_dtype(config: Config) -> torch.dtype:
-    return torch.bfloat16 if config.train.precision == "bf16" else torch.float32
+def compute_dtype(precision: str) -> torch.dtype:
+    return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
 def check_sharding(

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel, parallelize_module
 
-from overtone.finetune.config import Config
+from overtone.finetune.config import Model
 from overtone.finetune.errors import UserError
 
 Cut = Literal["outputs", "inputs", "heads"]
@@ -31,9 +31,9 @@ Plans = Mapping[str, Plan]
 NO_PLANS: Plans = {}
 
 
-def check_model(model: nn.Module, blocks: tuple[type[nn.Module], ...], config: Config, plans: Plans = NO_PLANS) -> None:
-    """Raises `UserError`, with the reason, if `parallel.tensor` ranks cannot share the model's blocks."""
-    size = config.parallel.tensor
+def check_model(model: nn.Module, blocks: tuple[type[nn.Module], ...], size: int, chosen: Model, plans: Plans = NO_PLANS) -> None:
+    """Raises `UserError`, with the reason, if `size` ranks (`parallel.tensor`) cannot share the model's blocks. `chosen`: the section
+    `model` of the config."""
     if size == 1:
         return
     setting = f"parallel.tensor: {size}"
@@ -43,10 +43,10 @@ def check_model(model: nn.Module, blocks: tuple[type[nn.Module], ...], config: C
             only = f", only for {known}" if known else ""
             raise UserError(f"{setting}: the recipe has no tensor-parallel plan for {type(block).__name__}{only}; drop parallel.tensor")
         check_shape(block.get_submodule("self_attn").config, size)
-    lora = config.model.lora
-    if config.model.quantization is not None:
+    lora = chosen.lora
+    if chosen.quantization is not None:
         raise UserError(
-            f"{setting}: model.quantization: {config.model.quantization} packs the rows that tensor parallelism splits; drop one of the two"
+            f"{setting}: model.quantization: {chosen.quantization} packs the rows that tensor parallelism splits; drop one of the two"
         )
     if lora is not None and lora.dora:
         raise UserError(f"{setting}: model.lora.dora needs the norms of whole rows, which no rank has; drop one of the two")

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from overtone.finetune.config import Config
 from overtone.finetune.distributed.sharding import local_shard, shard_rows_like
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling.bitsandbytes_import import import_bitsandbytes
@@ -122,9 +121,9 @@ def sharded_state(whole: Tensor, state: dict[str, Any]) -> dict[str, Tensor]:
     return {name: shard_rows_like(whole, state[name], width) for name, width in widths.items()}
 
 
-def check(config: Config) -> None:
-    """Raises `UserError` if `adamw_8bit` is set and bitsandbytes is missing."""
-    if config.train.optimizer == "adamw_8bit":
+def check(optimizer: str) -> None:
+    """Raises `UserError` if `adamw_8bit` is the optimizer and bitsandbytes is missing."""
+    if optimizer == "adamw_8bit":
         import_bitsandbytes("train.optimizer: adamw_8bit")
 
 

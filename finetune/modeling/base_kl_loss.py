@@ -24,21 +24,18 @@ from overtone.finetune.modeling.loss_head import BaseHead, LossHead
 from overtone.finetune.recipe import BASE_DISTANCE, BASE_STATES, BaseDistance, Batch, Loaded, Recipe, Sample, Term
 
 
-def check(config: Config, recipe: Recipe) -> None:
-    """Raises `UserError` if the recipe cannot compare the model with its base."""
-    if config.train.base_distance and recipe.base_distance is None:
-        raise UserError(
-            f"train.base_distance: {config.train.base_distance}, but the recipe {config.recipe} does not define `base_distance`; "
-            "set train.base_distance: 0"
-        )
+def check(weight: float, name: str, recipe: Recipe) -> None:
+    """Raises `UserError` if the recipe cannot compare the model with its base. `weight`: `train.base_distance`; `name`: of the recipe."""
+    if weight and recipe.base_distance is None:
+        raise UserError(f"train.base_distance: {weight}, but the recipe {name} does not define `base_distance`; set train.base_distance: 0")
 
 
-def check_model(loaded: Loaded, recipe: Recipe, config: Config) -> None:
+def check_model(loaded: Loaded, recipe: Recipe, weight: float) -> None:
     """Raises `UserError` for a model without a base of the same shape, or with an adapter on the head that is compared. Call it when
     adapters are injected."""
-    if not config.train.base_distance or recipe.base_distance is None:
+    if not weight or recipe.base_distance is None:
         return
-    setting = f"train.base_distance: {config.train.base_distance}"
+    setting = f"train.base_distance: {weight}"
     if loaded.added:
         missing = ", ".join(sorted(loaded.added))
         raise UserError(f"{setting}, but the base has no {missing}, so it makes no predictions to keep; set it to 0")
@@ -53,12 +50,14 @@ def load_base(loaded: Loaded, model: nn.Module, strategy: sharding.Strategy, con
     base = loaded.model.eval().requires_grad_(False)
     for parameter in base.parameters():
         if parameter.is_floating_point():
-            parameter.data = parameter.data.to(sharding.compute_dtype(config))
+            parameter.data = parameter.data.to(sharding.compute_dtype(config.train.precision))
     trained: Any = model.get_submodule(path)
     head: Any = base.get_submodule(path)
     base.set_submodule(path, BaseHead(head))
-    layout = sharding.shard(base, loaded.blocks, strategy, config, world, loaded.tensor_plans)
-    home = sharding.choose_home(config, world)
+    layout = sharding.shard(
+        base, loaded.blocks, strategy, config.parallel, sharding.compute_dtype(config.train.precision), world, loaded.tensor_plans
+    )
+    home = sharding.choose_home(config.parallel.offload, world)
     seed, layouts = config.run.seed, loaded.layouts
     run_on_all(world, lambda: loading.materialise(base, loaded.base, loaded.buffers, world.device, seed, home, layouts=layouts))
     sharding.check_sharding(base, loaded.blocks, layout, world, home, loaded.tensor_plans)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement
 
-from overtone.finetune.config import Config, Train
+from overtone.finetune.config import Model, Parallel, Train
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling.loading import slices_at
 
@@ -85,9 +85,8 @@ def empty_state(part: Tensor) -> dict[str, Tensor]:
     return {"momentum_buffer": torch.zeros_like(part, requires_grad=False)}
 
 
-def check(config: Config) -> None:
+def check(train: Train, model: Model, parallel: Parallel) -> None:
     """Raises `UserError` for settings that cannot be combined with Muon, and for its momentum without it."""
-    train = config.train
     if train.optimizer != "muon":
         if train.momentum != Train.model_fields["momentum"].default:
             raise UserError(
@@ -95,12 +94,12 @@ def check(config: Config) -> None:
                 "set train.optimizer: muon, or remove train.momentum"
             )
         return
-    if config.model.lora is not None:
+    if model.lora is not None:
         raise UserError(
             "train.optimizer: muon with model.lora: it would orthogonalize the factors A and B, not the update B·A of the layer; "
             "use adamw or adamw_8bit, or remove model.lora"
         )
-    if config.parallel.offload:
+    if parallel.offload:
         raise UserError(
             "train.optimizer: muon with parallel.offload: the matrix products of its update would run on the host; "
             "use adamw or adamw_8bit, or remove parallel.offload"

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from overtone.finetune.config import Config, Train
+from overtone.finetune.config import Model, Parallel, Train
 from overtone.finetune.distributed.sharding import local_shard, plain_name, shard_like
 from overtone.finetune.distributed.tensor_parallel import blocks_of
 from overtone.finetune.errors import UserError
@@ -24,10 +24,10 @@ Rule = Literal["adamw", "adamw_8bit", "muon"]
 """Update rule of a parameter."""
 
 
-def check(config: Config) -> None:
+def check(train: Train, model: Model, parallel: Parallel) -> None:
     """Raises `UserError` if the optimizer cannot be combined with the rest of the config."""
-    adamw_8bit.check(config)
-    muon.check(config)
+    adamw_8bit.check(train.optimizer)
+    muon.check(train, model, parallel)
 
 
 def make_optimizer(model: nn.Module, train: Train, blocks: tuple[type[nn.Module], ...] = ()) -> torch.optim.AdamW:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from overtone.finetune.config import Config
+from overtone.finetune.config import Model
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling.bitsandbytes_import import import_bitsandbytes
 from overtone.finetune.modeling.expert_adapters import list_adapted
@@ -61,13 +61,13 @@ def quantize_base(model: nn.Module) -> None:
         layer.base_layer = QuantizedLinear(layer.base_layer)
 
 
-def check(config: Config) -> None:
+def check(model: Model) -> None:
     """Raises `UserError` for settings that cannot be combined with quantization."""
-    if config.model.quantization is None:
+    if model.quantization is None:
         return
-    if config.model.lora is None:
+    if model.lora is None:
         raise UserError("model.quantization: nf4 freezes the weights, so adapters are needed: set model.lora too")
-    if config.model.lora.dora:
+    if model.lora.dora:
         raise UserError("model.quantization: nf4 with model.lora.dora: DoRA needs the unquantized weights; remove one of the two")
     if torch.__version__ < "2.12":  # torch.__version__ compares as a version
         raise UserError(

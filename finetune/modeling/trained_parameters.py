@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from overtone.finetune.config import Config
-from overtone.finetune.distributed import sharding
+import torch
+
+from overtone.finetune.config import Model
 from overtone.finetune.modeling import added_parameters, loading, lora_adapters, quantization
 from overtone.finetune.recipe import Loaded, Recipe
 
 
-def choose_trained(loaded: Loaded, recipe: Recipe, config: Config) -> None:
+def choose_trained(loaded: Loaded, recipe: Recipe, model: Model, dtype: torch.dtype) -> None:
     """Freeze all parameters but those that the recipe trains, or all but LoRA's adapters; `Loaded.added` is trained in both cases. Frozen
-    parameters are kept in the compute type."""
+    parameters are kept in `dtype`."""
     added = loaded.added
     added_parameters.check_names(loaded.model, added)
-    if config.model.lora is None:
-        loading.freeze(loaded.model, lambda name: name in added or loaded.trainable(name), sharding.compute_dtype(config))
+    if model.lora is None:
+        loading.freeze(loaded.model, lambda name: name in added or loaded.trainable(name), dtype)
         return
-    lora_adapters.inject_adapters(loaded.model, config.model.lora, recipe.lora_targets, added_parameters.owning_modules(added))
-    if config.model.quantization:
+    lora_adapters.inject_adapters(loaded.model, model.lora, recipe.lora_targets, added_parameters.owning_modules(added))
+    if model.quantization:
         quantization.quantize_base(loaded.model)
-    loading.freeze(loaded.model, lambda name: name in added or lora_adapters.is_adapter(name), sharding.compute_dtype(config))
+    loading.freeze(loaded.model, lambda name: name in added or lora_adapters.is_adapter(name), dtype)

@@ -124,7 +124,9 @@ def inspect_row(
     folder = dataset_opening.data_folder(path)
     try:
         referenced_file_changes.describe_files(recipe.files(row), folder)
-        found = row_measurement.measure_row(config, recipe, processor, row, folder, earlier)
+        found = row_measurement.measure_row(
+            row_measurement.LengthLimit.of(config.data, config.train), recipe, processor, row, folder, earlier
+        )
         if found.left_out:
             return 0, None
         sample = read_with_context(recipe, processor, row, folder, earlier)

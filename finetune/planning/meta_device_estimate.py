@@ -8,7 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from overtone.finetune.config import Config, on_disk
+from overtone.finetune.config import Config, Train, on_disk
 from overtone.finetune.data import dataset_opening, row_measurement
 from overtone.finetune.distributed import sharding, tensor_parallel
 from overtone.finetune.errors import UserError
@@ -52,20 +52,20 @@ class RunEstimate:
 def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
     """Estimate a run. Raises `UserError` for a missing base, no trained parameters, or contradictory batching settings."""
     config = resolve_base(config)
-    dataset_opening.check_batching(config, recipe)
-    base_kl_loss.check(config, recipe)
+    dataset_opening.check_batching(config.data, config.train, config.recipe, recipe)
+    base_kl_loss.check(config.train.base_distance, config.recipe, recipe)
     sketched = recipe.sketch(config) if recipe.sketch else sketch_from_rows(config, recipe)
-    loaded, dtype = sketched.loaded, sharding.compute_dtype(config)
-    choose_trained(loaded, recipe, config)
-    base_kl_loss.check_model(loaded, recipe, config)
+    loaded, dtype = sketched.loaded, sharding.compute_dtype(config.train.precision)
+    choose_trained(loaded, recipe, config.model, dtype)
+    base_kl_loss.check_model(loaded, recipe, config.train.base_distance)
     counted = outline_model(loaded.model, loaded.blocks, dtype, config.train.optimizer, loaded.tensor_plans)
     loss = recipe.loss
     if config.train.base_distance:
         counted = replace(counted, with_base=config.model.lora is None)
         # The model stands for the base's copy: a forward pass of either takes the same memory, and the copy's weights are counted above.
         loss = base_kl_loss.add_term(recipe, config.train.base_distance, None).loss
-    check = partial(tensor_parallel.check_model, loaded.model, loaded.blocks, plans=loaded.tensor_plans)
-    refusals = {size: find_refusal(config, size, check) for size in TENSOR_SIZES}
+    check = partial(tensor_parallel.check_model, loaded.model, loaded.blocks, chosen=config.model, plans=loaded.tensor_plans)
+    refusals = {size: find_refusal(config.train, size, check) for size in TENSOR_SIZES}
     misfits = find_misfits(loaded) if has_weights(loaded.base) else ()
     about_base = (loading.describe_storage(loaded.base, dtype), lora_adapters.describe_reach(loaded.model))  # before blocks are removed
     remarks = tuple(filter(None, [*about_base, *loaded.remarks]))
@@ -73,7 +73,7 @@ def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
 
     @cache
     def activations(positions: int, recomputing: Recomputing, tensor: int) -> Activations:
-        samples = -(-positions // row_measurement.longest_sample(config))
+        samples = -(-positions // row_measurement.longest_sample(config.data, config.train))
         batch, held = sketched.batch(samples, positions // samples), positions // samples * samples
         try:
             return trace_step(loaded.model, counts, loaded.blocks, loss, batch, held, dtype, recomputing, tensor, loaded.tensor_plans)
@@ -109,12 +109,12 @@ def has_weights(base: Path) -> bool:
     return any(base.glob("*.safetensors"))
 
 
-def find_refusal(config: Config, size: int, check: Callable[[Config], None]) -> str | None:
+def find_refusal(train: Train, size: int, check: Callable[[int], None]) -> str | None:
     """Return why this model cannot use `size` tensor-parallel ranks, with the message of training; None if it can."""
-    if config.train.compile is True:
+    if train.compile is True:
         return "train.compile does not work with tensor parallelism"
     try:
-        check(config.model_copy(update={"parallel": config.parallel.model_copy(update={"tensor": size})}))
+        check(size)
     except UserError as problem:
         return str(problem)
     return None

@@ -60,8 +60,8 @@ class RunPlan:
         if not has_weights(base) and commit_of(base) is None:  # training downloads those of a model on the hub
             yield f"model.source: {base} contains no *.safetensors; download the weights before training"
         yield from (f"model.source: {misfit}" for misfit in foreseen.misfits[:5])
-        yield from error_messages(lambda: quantization.check(foreseen.config))
-        yield from error_messages(lambda: optimizers.check(foreseen.config))
+        yield from error_messages(lambda: quantization.check(foreseen.config.model))
+        yield from error_messages(lambda: optimizers.check(foreseen.config.train, foreseen.config.model, foreseen.config.parallel))
         yield from error_messages(lambda: disk_space.check_room(foreseen.config.run.dir, checkpoint_size(foreseen)))
         if not self.best.fits:
             yield f"out of memory: {self.best.memory.total / GIB:.1f} of {self.cluster.gpu.memory:g} GiB; {advise_on_memory(self)}"

@@ -43,10 +43,10 @@ def train_trial(order: TrialOrder, judge: Any) -> TrialOutcome:
         await_release(config.run.dir)
         if order["prepared"]:
             link_prepared(Path(order["prepared"]), config.run.dir)
-        reader = MetricReader(parse_metric(order["metric"]), interval_of(config))
+        reader = MetricReader(parse_metric(order["metric"]), interval_of(config.eval.every))
         reports = TrialReports(config.run.dir, reader, partial(ask_judge, judge, order["number"]))
         requests = StopRequests(config.run.dir, config.run.deadline_minutes, reports.get_stop)
-        with process_group(config) as world:
+        with process_group(config.log.trackers, config.run.dir) as world:
             reason = train(world, config, recipe, requests, reports.handle_event)
     except NotFiniteError as error:
         return {"status": "diverged", "message": str(error)}
@@ -121,7 +121,7 @@ def prepare_trial_data(order: TrialOrder) -> str:
     try:
         config = read_config(order)
         recipe = load_checked_recipe(config)
-        with process_group(config) as world:
+        with process_group(config.log.trackers, config.run.dir) as world:
             prepare_data(config, recipe, world)
     except UserError as error:
         return str(error)

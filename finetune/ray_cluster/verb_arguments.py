@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from overtone.finetune.addresses import is_url
-from overtone.finetune.config import Config
+from overtone.finetune.config import Data
 from overtone.finetune.config_sources import Arguments
 from overtone.finetune.errors import UserError
 
@@ -68,8 +68,8 @@ def format_arguments(arguments: Arguments) -> list[str]:
     return [f"--{key}={value}" for key, value in (*named, *arguments.overrides) if key != "run.dir"]
 
 
-def list_local_files(config: Config) -> list[Path]:
-    """Paths that each machine must have, besides the package, in the same place as this one."""
-    local = [Path(config.model.source)] if config.model.source and Path(config.model.source).exists() else []
-    named = (*config.data.training_files(), *config.data.validation_files())
+def list_local_files(source: str | None, data: Data) -> list[Path]:
+    """Paths of the base's `source` and the data, which each machine must have, besides the package, in the same place as this one."""
+    local = [Path(source)] if source and Path(source).exists() else []
+    named = (*data.training_files(), *data.validation_files())
     return [Path.cwd(), *(path.absolute() for path in (*local, *named) if isinstance(path, Path))]

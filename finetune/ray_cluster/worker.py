@@ -38,7 +38,7 @@ def train_as_worker(order: dict[str, Any]) -> dict[str, Any]:
         recipe = load_checked_recipe(config)
         if ray.train.get_context().get_world_rank() == 0:
             await_release(config.run.dir)
-        with process_group(config) as world:
+        with process_group(config.log.trackers, config.run.dir) as world:
             train(world, config, recipe, StopRequests(config.run.dir, config.run.deadline_minutes, find_preemption), reports.handle_event)
     except UserError as error:
         return {"problem": str(error)}

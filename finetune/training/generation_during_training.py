@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from overtone.finetune.checkpointing import sample_measurement_records
 from overtone.finetune.checkpointing.retention import BestBy
 from overtone.finetune.checkpointing.sample_measurement_records import SampleMeasurement, assess_measurements
-from overtone.finetune.config import Config
+from overtone.finetune.config import Config, Sample
 from overtone.finetune.errors import UserError
 from overtone.finetune.monitoring.run_records import CHECKPOINTS, MEASURED, read_log
 from overtone.finetune.recipe import Answer, MeasuredAnswers, Recipe
@@ -54,9 +54,8 @@ RESERVE = 0.1
 """Share of a GPU's memory that must stay free for training, whose largest micro-batch may be yet to come."""
 
 
-def is_configured(config: Config) -> bool:
+def is_configured(sample: Sample) -> bool:
     """Return whether the config's `sample` section holds anything."""
-    sample = config.sample
     return sample.every is not None or bool(sample.prompts) or sample.asr is not None or sample.speaker_model is not None
 
 
@@ -67,7 +66,7 @@ def check(config: Config, recipe: Recipe) -> None:
         raise UserError(
             f"checkpoint.best_by: {best_by.metric} is a metric of samples, but none are generated; give sample.every and sample.prompts"
         )
-    if not is_configured(config):
+    if not is_configured(config.sample):
         return
     if recipe.inference.sample is None:
         raise UserError(f"sample: the recipe {config.recipe} cannot answer prompts; remove the section")

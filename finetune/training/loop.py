@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from overtone.finetune import config
+from overtone.finetune.addresses import RemoteAddress
 from overtone.finetune.checkpointing import checkpoint
 from overtone.finetune.checkpointing.remote_copies import download_newest
 from overtone.finetune.checkpointing.retention import BestBy
 from overtone.finetune.command_lines import overtone_command
-from overtone.finetune.config import Config, require_number
+from overtone.finetune.config import Checkpoint, Sample, require_number
 from overtone.finetune.data import batching
 from overtone.finetune.data.batching import Place, RankBatch
 from overtone.finetune.distributed.process_group import World, run_on_all, run_on_main
@@ -132,7 +133,7 @@ def save_when_due(
     """Save at a save point, at the end (of all steps, or `early`) and before a stop; returns why there was no save before a stop.
     Collective: call on every rank."""
     last, unsaved = stop is not None or early or progress.step == training.total, None
-    if last or save_due(training.config, progress.step):
+    if last or save_due(training.config.checkpoint, training.config.sample, progress.step):
         try_save(training, events, progress.step, saver.finish)
         unsaved = None if stop is None else find_save_obstacle(training.world, stop, saver.seconds)
         if unsaved is None:
@@ -141,9 +142,9 @@ def save_when_due(
     return unsaved
 
 
-def save_due(config: Config, step: int) -> bool:
+def save_due(checkpoints: Checkpoint, sample: Sample, step: int) -> bool:
     """Return whether `step` is a save point. Each step of `sample.every` is one too: answers are sampled from a checkpoint of that step."""
-    return any(step % every == 0 for every in (require_number(config.checkpoint.every), config.sample.every) if every)
+    return any(step % every == 0 for every in (require_number(checkpoints.every), sample.every) if every)
 
 
 def is_sample_due(training: Training, step: int) -> bool:
@@ -237,9 +238,9 @@ def save(training: Training, progress: Progress, saver: checkpoint.Saver) -> Non
     saver.begin(progress.step, tensors, state, config.dump(training.config))
 
 
-def find_newest(config: Config, world: World) -> Path | None:
+def find_newest(run_dir: Path, copy_to: RemoteAddress | None, world: World) -> Path | None:
     """The checkpoint to resume from; None if there is none. Warns of damaged ones. Collective: call on every rank."""
-    newest, passed_over = run_on_main(world, lambda: newest_checkpoint(config))
+    newest, passed_over = run_on_main(world, lambda: newest_checkpoint(run_dir, copy_to))
     for problem in passed_over if world.is_main else []:
         print_diagnostic(f"warning: skipped {problem}")
     return None if newest is None else Path(newest)
@@ -250,11 +251,11 @@ def resume(training: Training, newest: Path | None) -> Progress:
     return Progress() if newest is None else run_on_all(training.world, lambda: resume_from(training, newest))
 
 
-def newest_checkpoint(config: Config) -> list[Any]:
+def newest_checkpoint(run_dir: Path, copy_to: RemoteAddress | None) -> list[Any]:
     """The newest good one in the run's folder, else in its remote copies: its path and warnings, as JSON for the other ranks."""
-    path, passed_over = checkpoint.find_newest_valid(config.run.dir)
-    if path is None and config.checkpoint.copy_to is not None:
-        path, more = download_newest(config.checkpoint.copy_to, config.run.dir)
+    path, passed_over = checkpoint.find_newest_valid(run_dir)
+    if path is None and copy_to is not None:
+        path, more = download_newest(copy_to, run_dir)
         passed_over = [*passed_over, *more]
     return [None if path is None else str(path), passed_over]
 

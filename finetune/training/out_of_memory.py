@@ -115,7 +115,7 @@ def count_lasting_bytes(training: Training) -> int:
 def plan_memory(config: Config, recipe: Recipe, world: World) -> Memory:
     """Memory estimate of this run on these ranks, as in `overtone plan`."""
     foreseen, split = estimate_run(config, recipe), config.parallel
-    strategy = sharding.choose_strategy(config, os.environ)
+    strategy = sharding.choose_strategy(config.parallel, config.train, os.environ)
     arrangement = Arrangement(strategy, world.size, split.replicate, split.tensor, split.offload)
     work = foreseen.work
     return estimate_memory(foreseen.outline, arrangement, work.activations(work.recomputing, split.tensor), work.compute)
@@ -159,7 +159,7 @@ def suggest_remedies(config: Config, world: World, training: Training | None, we
         if train.activation_checkpointing != "full"
         else "",
     ]
-    sharded = sharding.choose_strategy(config, os.environ) in ("fsdp", "hsdp")
+    sharded = sharding.choose_strategy(config.parallel, config.train, os.environ) in ("fsdp", "hsdp")
     weights = [
         "--parallel.strategy fsdp (the same run can resume with it)" if world.size > 1 and not sharded else "",
         "--parallel.offload true (weights and AdamW in host memory; the same run can resume with it)"

@@ -62,10 +62,10 @@ class Ending:
 
 
 @contextmanager
-def process_group(config: Config) -> Iterator[World]:
+def process_group(trackers: tuple[str, ...], run_dir: Path) -> Iterator[World]:
     """The ranks that the launcher started. Collective: open and close it on every rank."""
     before, hook = [dict(state._shared_state) for state in ACCELERATE_STATES], sys.excepthook
-    world = worlds.join(config.log.trackers, config.run.dir)
+    world = worlds.join(trackers, run_dir)
     with finally_unless_others_wait(world, partial(leave_group, before, hook)):
         yield world
 
@@ -112,7 +112,7 @@ def train(world: World, config: Config, recipe: Recipe, requests: StopRequests |
         # Around the others: a launcher that has lost a rank ends the others by SIGTERM, while they are about to report why.
         SignalListener(ENDING_SIGNALS, heartbeat.end_by_signal),
         heartbeat,
-        Copies(config, world.is_main) as copies,
+        Copies(config.run.dir, config.checkpoint, world.is_main) as copies,
     ):
         run_on_main(world, copies.open)
         with out_of_memory.explain_out_of_memory(config, recipe, world):
@@ -192,7 +192,7 @@ def report_end(training: Training, ending: Ending, events: Events, seconds: floa
     if is_finished(ending.reason):
         events.say("\n".join(describe_result(training, ending.reason, ending.step, seconds, events.log_path)))
     else:
-        events.say("\n".join(describe_stop(config, ending.reason, ending.step, training.total)))
+        events.say("\n".join(describe_stop(config.run.dir, config.recipe, ending.reason, ending.step, training.total)))
 
 
 def warn_of_idle_gpus(world: World) -> None:

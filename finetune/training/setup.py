@@ -67,30 +67,32 @@ def build(
     shared_run_folder.check_shared(config.run.dir, world)
     local = dataset_opening.download_data(config, world)
     announce(world, f"preparing the base model {config.model.source} …")
-    base_files = run_on_main(world, lambda: prepare_base(config, local, recipe))
+    base_files = run_on_main(world, lambda: prepare_base(local, recipe))
     sampling = SamplePlan.parse(run_on_main(world, lambda: prepare_plan(local, recipe).as_json()))
-    loaded = run_on_all(world, lambda: load_shape(config, local, recipe))
+    loaded = run_on_all(world, lambda: load_shape(local, recipe))
     announce(world, f"reading the rows of {config.data.name_training_data()} …")
     rows, val = open_data(config, local, recipe, loaded, world)
     run_on_all(world, lambda: choose_trained_with_room(loaded, recipe, config))
-    newest = find_newest(config, world)
+    newest = find_newest(config.run.dir, config.checkpoint.copy_to, world)
     sizes = choose_sizes(config, rows, recipe.unit, newest)
     config, order, total = sizes.config, sizes.order, sizes.total
     compiled = decide_compilation(config, loaded, world, total * order.step_tokens)
     largest = max(order.micro_tokens, int(rows.lengths.max()))
     fixed = fixed_positions(config.data.packing, recipe, largest) if compiled.on else None
     activation_checkpointing.wrap_blocks(loaded.model, loaded.blocks, config.train.activation_checkpointing)
-    layout = sharding.shard(loaded.model, loaded.blocks, strategy, config, world, loaded.tensor_plans)
-    home = sharding.choose_home(config, world)
+    layout = sharding.shard(
+        loaded.model, loaded.blocks, strategy, config.parallel, sharding.compute_dtype(config.train.precision), world, loaded.tensor_plans
+    )
+    home = sharding.choose_home(config.parallel.offload, world)
     announce(world, "loading the weights …")
-    run_on_all(world, lambda: load_weights(loaded, config, world, home))
+    run_on_all(world, lambda: load_weights(loaded, config.run.seed, world, home))
     sharding.check_sharding(loaded.model, loaded.blocks, layout, world, home, loaded.tensor_plans)
     verify_model(loaded, config, recipe, world)
     if compiled.on:
         compile_blocks(loaded.model, loaded.blocks, fixed is not None)
     loaded = replace(loaded, remarks=(*sizes.remarks, *loaded.remarks, *filter(None, [compiled.remark])))
     optimizer = run_on_all(world, lambda: optimizers.make_optimizer(loaded.model, config.train, loaded.blocks))
-    base = load_frozen_base(config, local, recipe, loaded, strategy, world)
+    base = load_frozen_base(local, recipe, loaded, strategy, world)
     if config.train.base_distance:
         recipe = base_kl_loss.add_term(recipe, config.train.base_distance, base)
     identity = identify_run(config, order, rows, base_files, loaded)
@@ -115,17 +117,15 @@ def build(
     return training, resume(training, newest)
 
 
-def load_frozen_base(
-    config: Config, local: Config, recipe: Recipe, loaded: Loaded, strategy: sharding.Strategy, world: World
-) -> nn.Module | None:
+def load_frozen_base(local: Config, recipe: Recipe, loaded: Loaded, strategy: sharding.Strategy, world: World) -> nn.Module | None:
     """The copy of the base that `train.base_distance` needs without adapters; None if it is not needed. Collective: call on every rank."""
-    if not config.train.base_distance or recipe.base_distance is None or config.model.lora is not None:
+    if not local.train.base_distance or recipe.base_distance is None or local.model.lora is not None:
         return None
     path = recipe.base_distance.head(loaded.model)
     announce(world, "loading the base once more, frozen, for train.base_distance …")
     # `load_base` is collective, so it must not begin before every rank has a model.
-    shape = run_on_all(world, lambda: load_shape(config, local, recipe))
-    return base_kl_loss.load_base(shape, loaded.model, strategy, config, world, path)
+    shape = run_on_all(world, lambda: load_shape(local, recipe))
+    return base_kl_loss.load_base(shape, loaded.model, strategy, local, world, path)
 
 
 def announce(world: World, stage: str) -> None:
@@ -136,21 +136,21 @@ def announce(world: World, stage: str) -> None:
 
 def check(config: Config, recipe: Recipe, world: World) -> sharding.Strategy:
     """Everything that can be checked without model and data; returns the strategy. Raises `UserError`."""
-    strategy = sharding.choose_strategy(config, os.environ)
-    sharding.check_plan(strategy, config, world)
-    dataset_opening.check_batching(config, recipe)
-    quantization.check(config)
-    optimizers.check(config)
-    base_kl_loss.check(config, recipe)
+    strategy = sharding.choose_strategy(config.parallel, config.train, os.environ)
+    sharding.check_plan(strategy, config.parallel, config.train, world)
+    dataset_opening.check_batching(config.data, config.train, config.recipe, recipe)
+    quantization.check(config.model)
+    optimizers.check(config.train, config.model, config.parallel)
+    base_kl_loss.check(config.train.base_distance, config.recipe, recipe)
     return strategy
 
 
-def prepare_base(config: Config, local: Config, recipe: Recipe) -> dict[str, str]:
+def prepare_base(local: Config, recipe: Recipe) -> dict[str, str]:
     """On rank 0: run the recipe's `prepare_base`; returns the digest of each of the base's files (`loading.file_digests`).
 
     `local` is the config with data files that are on this machine.
     """
-    base = loading.resolve_source(config.model.source, config.model.revision)
+    base = loading.resolve_source(local.model.source, local.model.revision)
     loading.find_tensors(base)  # refuses quantized weights before all files are read for their digests
     base_files = loading.file_digests(base, recipe.base_folders)
     recipe.prepare(local)
@@ -160,23 +160,23 @@ def prepare_base(config: Config, local: Config, recipe: Recipe) -> dict[str, str
 def prepare_data(config: Config, recipe: Recipe, world: World) -> None:
     """Fill the cache of the run's folder as `build` does: downloads, what the recipe derives from data and base, the index. Loads no
     weights. Collective: call on every rank."""
-    run_on_all(world, lambda: dataset_opening.check_batching(config, recipe))
+    run_on_all(world, lambda: dataset_opening.check_batching(config.data, config.train, config.recipe, recipe))
     run_on_main(world, lambda: bool(files.make_folder(config.run.dir / "cache")))
     local = dataset_opening.download_data(config, world)
     run_on_main(world, lambda: recipe.prepare(local))
-    open_data(config, local, recipe, run_on_all(world, lambda: load_shape(config, local, recipe)), world)
+    open_data(config, local, recipe, run_on_all(world, lambda: load_shape(local, recipe)), world)
 
 
-def load_shape(config: Config, local: Config, recipe: Recipe) -> Loaded:
+def load_shape(local: Config, recipe: Recipe) -> Loaded:
     """The recipe's model on the meta device. Raises `UserError` if tensor parallelism cannot divide it, and for a state that the recipe
     could not read again."""
     loaded = recipe.load(local)
     if not isinstance(loaded.state, recipe.State):
         raise UserError(
-            f"recipe {config.recipe}: load returned a state of the class {type(loaded.state).__name__}, but its Recipe has "
+            f"recipe {local.recipe}: load returned a state of the class {type(loaded.state).__name__}, but its Recipe has "
             f"State={recipe.State.__name__}; both must be the same class"
         )
-    tensor_parallel.check_model(loaded.model, loaded.blocks, config, loaded.tensor_plans)
+    tensor_parallel.check_model(loaded.model, loaded.blocks, local.parallel.tensor, local.model, loaded.tensor_plans)
     return loaded
 
 
@@ -185,7 +185,7 @@ def open_data(
 ) -> tuple[Rows | MixedRows, Rows | MixedRows | None]:
     """Training and validation rows; indexes of other data are removed from the run's cache. Collective: call on every rank."""
     cache = config.run.dir / "cache"
-    key = run_on_main(world, lambda: sample_cache_key.data_key(config, loaded))
+    key = run_on_main(world, lambda: sample_cache_key.data_key(config.recipe, config.options, loaded))
     rows = dataset_opening.open_training_data(local, cache, key, recipe, loaded, config, world)
     val = dataset_opening.open_validation_data(local, cache, key, recipe, loaded, config, world)
     paths = map(on_disk, (*local.data.training_files(), *local.data.validation_files()))
@@ -202,15 +202,14 @@ def choose_sizes(config: Config, rows: Rows | MixedRows, unit: str, newest: Path
 
 def choose_trained_with_room(loaded: Loaded, recipe: Recipe, config: Config) -> None:
     """`choose_trained`. Raises `UserError` if the disk has no room for checkpoints of what is trained."""
-    choose_trained(loaded, recipe, config)
-    base_kl_loss.check_model(loaded, recipe, config)
+    choose_trained(loaded, recipe, config.model, sharding.compute_dtype(config.train.precision))
+    base_kl_loss.check_model(loaded, recipe, config.train.base_distance)
     disk_space.check_room(config.run.dir, disk_space.checkpoint_bytes_of(loaded.model, config.train.optimizer, loaded.blocks))
 
 
-def load_weights(loaded: Loaded, config: Config, world: World, home: torch.device) -> None:
+def load_weights(loaded: Loaded, seed: int, world: World, home: torch.device) -> None:
     """Fill the sharded model. Raises `UserError` for a base that does not match it."""
-    seed, layouts = config.run.seed, loaded.layouts
-    loading.materialise(loaded.model, loaded.base, loaded.buffers, world.device, seed, home, loaded.added, layouts)
+    loading.materialise(loaded.model, loaded.base, loaded.buffers, world.device, seed, home, loaded.added, loaded.layouts)
 
 
 def verify_model(loaded: Loaded, config: Config, recipe: Recipe, world: World) -> None:
@@ -292,7 +291,7 @@ def report_start(training: Training, progress: Progress, events: Events) -> None
     for text in filter(
         None,
         (
-            loading.describe_storage(training.loaded.base, sharding.compute_dtype(config)),
+            loading.describe_storage(training.loaded.base, sharding.compute_dtype(config.train.precision)),
             lora_adapters.describe_reach(training.model),
             *training.loaded.remarks,
             describe_added(training.loaded),

@@ -10,7 +10,7 @@ import torch
 from overtone.finetune import command_lines
 from overtone.finetune.checkpointing import checkpoint, disk_space
 from overtone.finetune.checkpointing.retention import BestBy, choose_best_step, describe_keep
-from overtone.finetune.config import Config, require_number
+from overtone.finetune.config import Config, Model, require_number
 from overtone.finetune.data.mixture import MixedRows
 from overtone.finetune.distributed.process_group import World
 from overtone.finetune.errors import format_count
@@ -31,7 +31,7 @@ def describe_start(training: Training, progress: Progress) -> Iterator[str]:
     """The settings of a run, one line each."""
     config, folder = training.config, checkpoint.folder_of(training.config.run.dir)
     train = config.train
-    yield f"  model     {describe_model(config)}"
+    yield f"  model     {describe_model(config.model)}"
     yield f"  data      {describe_data(training)}"
     if isinstance(training.rows, MixedRows):
         yield from (f"            {line}" for line in training.rows.describe(None if train.steps else train.epochs, training.recipe.unit))
@@ -49,9 +49,8 @@ def describe_start(training: Training, progress: Progress) -> Iterator[str]:
     yield f"  resume    {command_lines.find_own_command() or 'run the same command again'}"
 
 
-def describe_model(config: Config) -> str:
+def describe_model(model: Model) -> str:
     """The base, and which part of it trains."""
-    model = config.model
     base = f"{model.source}{f' at {model.revision}' if model.revision else ''}"
     if model.lora is None:
         return f"{base}, full fine-tuning"
@@ -158,9 +157,9 @@ def next_commands(training: Training, step: int | None) -> list[str]:
     return commands
 
 
-def describe_stop(config: Config, reason: str, step: int, total: int) -> Iterator[str]:
+def describe_stop(run_dir: Path, recipe: str, reason: str, step: int, total: int) -> Iterator[str]:
     """After a run that ended before its last step: where it resumes, and with which command."""
-    saved = checkpoint.list_checkpoints(checkpoint.folder_of(config.run.dir))
+    saved = checkpoint.list_checkpoints(checkpoint.folder_of(run_dir))
     newest = checkpoint.step_of(saved[0]) if saved else None
     place = "nothing was saved, so it starts from the beginning" if newest is None else f"it resumes from step {newest:,}"
     command = command_lines.find_own_command()
@@ -168,5 +167,5 @@ def describe_stop(config: Config, reason: str, step: int, total: int) -> Iterato
     if command is not None:
         yield f"  {command}"
     if newest is not None:
-        export = command_lines.export_command(config.run.dir, recipe_arguments(config.recipe))
+        export = command_lines.export_command(run_dir, recipe_arguments(recipe))
         yield f"to use the model of step {newest:,} as it is: {export}"

@@ -12,7 +12,7 @@ from typing import TypedDict
 from pydantic import BaseModel
 
 from overtone.finetune.addresses import hide_word
-from overtone.finetune.config import AUTO, Config
+from overtone.finetune.config import AUTO, Config, Data, require_number
 from overtone.finetune.config_sources import Arguments, ConfigSource
 from overtone.finetune.errors import UserError, format_count
 from overtone.finetune.recipe import find_recipe, load_options
@@ -106,7 +106,7 @@ def make_plan(options: StudyOptions, arguments: Arguments) -> StudyPlan:
     draws = make_draws(options, checked.space)
     configs = {draw.number: checked.resolve(draw) for draw in draws}
     first = configs[draws[0].number]
-    metric = choose_metric(options.metric, first)
+    metric = choose_metric(options.metric, first.data)
     words = list_words(replace(arguments, overrides=[(key, value) for key, value in arguments.overrides if key != "run.dir"]))
     definition = StudyDefinition(
         recipe=checked.recipe,
@@ -114,24 +114,24 @@ def make_plan(options: StudyOptions, arguments: Arguments) -> StudyPlan:
         space={each.key: {each.distribution: list(each.values)} for each in checked.space},
         metric=metric.text,
         seed=options.seed,
-        early_stopping=choose_early_stopping(options, first),
+        early_stopping=choose_early_stopping(options, first.eval.every),
     )
     folder = options.storage.absolute() / first.run.dir
     drawn = [TrialRecord(number=draw.number, values=draw.values, run_seed=configs[draw.number].run.seed) for draw in draws]
     trials = study_record.merge_trials(folder, study_record.read_record(folder), definition, drawn)
     recorded = redraw_trials(folder, trials, checked.space, options.seed)
     configs |= {draw.number: checked.resolve(draw) for draw in recorded if draw.number not in configs}  # --num-samples is smaller now
-    return StudyPlan(folder, definition, metric, trials, configs, [*words, *follow_metric(metric, first, checked.space)])
+    return StudyPlan(folder, definition, metric, trials, configs, [*words, *follow_metric(metric, first.checkpoint.best_by, checked.space)])
 
 
-def choose_early_stopping(options: StudyOptions, first: Config) -> EarlyStopping | None:
-    """The rungs of a study; None if no trial is stopped early. `first`: the config of its first trial."""
-    return EarlyStopping(grace=options.grace or interval_of(first), reduction=options.reduction) if options.stops_early else None
+def choose_early_stopping(options: StudyOptions, every: int | str) -> EarlyStopping | None:
+    """The rungs of a study; None if no trial is stopped early. `every`: `eval.every` of its first trial."""
+    return EarlyStopping(grace=options.grace or interval_of(every), reduction=options.reduction) if options.stops_early else None
 
 
-def interval_of(config: Config) -> int:
+def interval_of(every: int | str) -> int:
     """Steps between two reports of a trial. `eval.every: auto` follows from the data of each trial, and rungs must be the same for all."""
-    return FIRST_RUNG if config.eval.every == AUTO else config.eval.every
+    return FIRST_RUNG if every == AUTO else require_number(every)
 
 
 def check_space(path: Path, arguments: Arguments) -> CheckedSpace:
@@ -172,17 +172,17 @@ def redraw_trials(folder: Path, trials: Sequence[TrialRecord], space: Space, see
     return [draws[trial.number] for trial in trials]
 
 
-def choose_metric(given: str | None, config: Config) -> TrialMetric:
+def choose_metric(given: str | None, data: Data) -> TrialMetric:
     """The metric of the study. Raises `UserError` for one of the evaluations if there are none."""
-    metric = parse_metric(given or ("loss min" if config.data.val is None else "val/loss min"))
-    if metric.best_by is not None and config.data.val is None:
+    metric = parse_metric(given or ("loss min" if data.val is None else "val/loss min"))
+    if metric.best_by is not None and data.val is None:
         raise UserError(f"--metric {metric.text}: no evaluations without validation data; give --data.val FILE, or another metric")
     return metric
 
 
-def follow_metric(metric: TrialMetric, config: Config, space: Space) -> list[str]:
+def follow_metric(metric: TrialMetric, best_by: str | None, space: Space) -> list[str]:
     """Arguments that make each run keep the checkpoint that is the best by the study's metric, unless the config says otherwise."""
-    is_set = config.checkpoint.best_by is not None or any(dimension.key == "checkpoint.best_by" for dimension in space)
+    is_set = best_by is not None or any(dimension.key == "checkpoint.best_by" for dimension in space)
     return [] if metric.best_by is None or is_set else [f"--checkpoint.best_by={metric.best_by}"]
 
 

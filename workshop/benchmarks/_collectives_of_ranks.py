@@ -96,7 +96,7 @@ def _tensors(values: Iterable[Any]) -> list[Tensor]:
 def measure(joined: World, config: Config) -> dict[str, Any]:
     """The second of two real steps of several micro-batches a rank. Collective: call on every rank."""
     loaded = RECIPE.load(config)
-    of = outline_model(loaded.model, loaded.blocks, sharding.compute_dtype(config), plans=loaded.tensor_plans)
+    of = outline_model(loaded.model, loaded.blocks, sharding.compute_dtype(config.train.precision), plans=loaded.tensor_plans)
     training, progress = setup.build(config, RECIPE, joined)
     loader = make_loader(training, training.rows)
     todo = batching.steps(batching.Order.of(config), training.rows.lengths, progress.place, epochs=None)
@@ -117,7 +117,7 @@ def measure(joined: World, config: Config) -> dict[str, Any]:
         "bytes": sum(each.size for each in collectives.sent),
         "hops": sum(each.ranks - 1 for each in collectives.sent),
         "simulated": simulate_traffic(
-            Work(of, refuse_activations, 0, 0, sharding.compute_dtype(config).itemsize, "none"), arrangement, positions
+            Work(of, refuse_activations, 0, 0, sharding.compute_dtype(config.train.precision).itemsize, "none"), arrangement, positions
         ),
     }
 

@@ -88,7 +88,9 @@ def resume_and_export(bench: Bench) -> list[Cells]:
     loop.save(training, Progress(1), saver)
     saver.finish()
     saver.close()
-    resumes = timed(lambda: loop.resume(training, loop.find_newest(training.config, training.world)))
+    resumes = timed(
+        lambda: loop.resume(training, loop.find_newest(training.config.run.dir, training.config.checkpoint.copy_to, training.world))
+    )
     rows = [["resume, every byte verified", f"{resumes:.2f} s", "read", f"{state_bytes(training) / GIB / resumes:.2f} GiB/s"]]
     rows += exported(bench, training)
     discard_checkpoints(training)

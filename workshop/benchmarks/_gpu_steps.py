@@ -143,7 +143,9 @@ def planned(config: Config, recipe: Recipe) -> int:
     """Bytes that `overtone plan` says torch will allocate at the peak."""
     work = estimate_run(config, recipe).work
     recomputing: Recomputing = config.train.activation_checkpointing
-    return estimate_layout(work, make_cluster("h200", 1, 1), Arrangement(choose_strategy(config, {}), 1), recomputing).memory.allocated
+    return estimate_layout(
+        work, make_cluster("h200", 1, 1), Arrangement(choose_strategy(config.parallel, config.train, {}), 1), recomputing
+    ).memory.allocated
 
 
 class RandomChats:

@@ -49,7 +49,7 @@ def load_seconds(training: Training) -> float:
     for _ in range(LOADS):
         process_group.sum_over_ranks(training.world, [0.0])
         began = time.process_time()
-        loop.resume(training, loop.find_newest(training.config, training.world))
+        loop.resume(training, loop.find_newest(training.config.run.dir, training.config.checkpoint.copy_to, training.world))
         taken.append(max(process_group.gather_from_ranks(training.world, time.process_time() - began)))
     return median(taken)
 

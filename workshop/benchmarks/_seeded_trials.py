@@ -182,7 +182,7 @@ def prepare_rows(recipe: str, folder: Path) -> Trial:
     """A row with something odd in it is refused with a `UserError`, or becomes a sample that can be collated."""
     built, config = resolve_run(recipe, {**make_inputs(recipe, folder), "run.dir": folder / "run"})
     built.prepare(config)
-    loaded, limit = built.load(config), LengthLimit.of(config)
+    loaded, limit = built.load(config), LengthLimit.of(config.data, config.train)
     lines = [line.encode() for line in (folder / "train.jsonl").read_text(encoding="utf-8").splitlines()]
 
     def read(seed: int) -> str:

@@ -134,7 +134,13 @@ def table(name: str, recipe: Recipe, config: Config, joined: World, micros: int,
     recipe.prepare(config)
     loaded = recipe.load(config)
     found = dataset_opening.open_data(
-        on_disk(config.data.train), config.run.dir / "cache", sample_cache_key.data_key(config, loaded), recipe, loaded, config, joined
+        on_disk(config.data.train),
+        config.run.dir / "cache",
+        sample_cache_key.data_key(config.recipe, config.options, loaded),
+        recipe,
+        loaded,
+        config,
+        joined,
     )
     assert found is not None
     contestants = {"the cache": Measured(Loader(found, recipe, 0, 1)), "tokenizing": Measured(Tokenizing(found, recipe, loaded.processor))}

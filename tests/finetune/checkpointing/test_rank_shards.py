@@ -181,7 +181,7 @@ def parts_of_rank(folder: Path) -> dict[str, dict[str, list[list[int]]]]:
     config = resolve("tests/byte_model", Options, [], [])
     strategies: dict[Literal["fsdp", "ddp"], list[Placement]] = {"fsdp": [Shard(0)], "ddp": [Replicate(), Shard(0)]}
     for strategy, placements in strategies.items():
-        mesh = sharding.make_layout(strategy, config, world).whole
+        mesh = sharding.make_layout(strategy, config.parallel, world).whole
         tensors = {name: distribute_tensor(tensor, mesh, placements) for name, tensor in WHOLE.items()} | {"plain": torch.ones(2)}
         parts = rank_shards.select_own_parts(tensors, world.rank, world.size)
         found[strategy] = {name: [list(part.offset), list(part.value.shape)] for name, part in parts.items()}

@@ -76,7 +76,12 @@ def opened(path: Path, cache: Path, config) -> Rows:  # type: ignore[no-untyped-
     from overtone.finetune.data.cached_samples import open_rows
     from overtone.finetune.data.index_building import build_index
 
-    build_index(path, cache, "key", partial(row_measurement.encode_row, row_measurement.LengthLimit.of(config), path.parent, CUTTING, None))
+    build_index(
+        path,
+        cache,
+        "key",
+        partial(row_measurement.encode_row, row_measurement.LengthLimit.of(config.data, config.train), path.parent, CUTTING, None),
+    )
     return open_rows(path, cache)
 
 
@@ -90,8 +95,10 @@ def opened(path: Path, cache: Path, config) -> Rows:  # type: ignore[no-untyped-
 )
 def test_settings_that_the_recipe_does_not_support_are_refused(tmp_path: Path, key: str, value: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        dataset_opening.check_batching(tiny.config_in(tmp_path, (key, value)), tiny.RECIPE)
-    dataset_opening.check_batching(tiny.config_in(tmp_path), tiny.RECIPE)
+        chosen = tiny.config_in(tmp_path, (key, value))
+        dataset_opening.check_batching(chosen.data, chosen.train, chosen.recipe, tiny.RECIPE)
+    chosen = tiny.config_in(tmp_path)
+    dataset_opening.check_batching(chosen.data, chosen.train, chosen.recipe, tiny.RECIPE)
 
 
 def test_packed_micro_batches_go_through_pack(tmp_path: Path) -> None:

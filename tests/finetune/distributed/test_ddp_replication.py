@@ -45,7 +45,8 @@ def replicated(folder: Path, world: World, precision: str) -> tuple[Model, Model
     torch.manual_seed(0)
     plain = Model()
     model = copy.deepcopy(plain)
-    sharding.shard(model, (), "ddp", tiny.config_in(folder, ("train.precision", precision)), world)
+    chosen = tiny.config_in(folder, ("train.precision", precision))
+    sharding.shard(model, (), "ddp", chosen.parallel, sharding.compute_dtype(chosen.train.precision), world)
     return plain, model
 
 
@@ -125,7 +126,8 @@ def test_in_bf16_weights_are_cast_once_a_step_and_gradients_added_in_fp32(
 
 def test_floating_inputs_are_cast_to_the_compute_type(tmp_path: Path, world: World) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
-    sharding.shard(model, (), "ddp", tiny.config_in(tmp_path, ("train.precision", "bf16")), world)
+    chosen = tiny.config_in(tmp_path, ("train.precision", "bf16"))
+    sharding.shard(model, (), "ddp", chosen.parallel, sharding.compute_dtype(chosen.train.precision), world)
     assert model(torch.ones(2, 3)).dtype == torch.bfloat16
 
 
@@ -149,7 +151,7 @@ def gradients_of_rank(folder: Path) -> dict[str, Any]:
     model = copy.deepcopy(plain)
     config = Config.model_construct(train=Train(precision="fp32"), parallel=Parallel(strategy="ddp"))
     with mock.patch.object(ddp_replication, "BUCKET", 4 * 24), mock.patch.object(dist, "all_reduce", counted):  # three buckets
-        sharding.shard(model, (), "ddp", config, world)
+        sharding.shard(model, (), "ddp", config.parallel, sharding.compute_dtype(config.train.precision), world)
         for step in range(2):
             for micro in range(2):  # only one rank's last micro-batch reaches all of the model
                 sent.clear()
@@ -190,7 +192,7 @@ def updates_of_rank(folder: Path) -> dict[str, Any]:
         model = Model()
         config = Config.model_construct(train=Train(precision=precision), parallel=Parallel(strategy="ddp"))
         with mock.patch.object(ddp_replication, "BUCKET", 1):  # the layer that only one rank reaches has a bucket of its own
-            sharding.shard(model, (), "ddp", config, world)
+            sharding.shard(model, (), "ddp", config.parallel, sharding.compute_dtype(config.train.precision), world)
         optimizer = make_optimizer(model, Train())
         restore_state(optimizer, 3)
         for seldom in (world.rank == 1, False):  # on the first step after a resume no gradient of this process is known

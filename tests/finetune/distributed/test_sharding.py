@@ -15,7 +15,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
-from overtone.finetune.config import Config, Parallel, Train
+from overtone.finetune.config import Config, Parallel
 from overtone.finetune.distributed import activation_checkpointing, sharding, tensor_parallel
 from overtone.finetune.distributed.process_group import World, join, leave
 from overtone.finetune.distributed.sharding import Layout, check_sharding, choose_strategy, make_layout, plain_name, shard
@@ -65,7 +65,8 @@ def config(tmp_path: Path, *overrides: tuple[str, str]) -> Config:
     ],
 )
 def test_the_strategy_follows_config_and_launch_file(tmp_path: Path, asked: str, environ: dict[str, str], chosen: str) -> None:
-    assert choose_strategy(config(tmp_path, ("parallel.strategy", asked)), environ) == chosen
+    settings = config(tmp_path, ("parallel.strategy", asked))
+    assert choose_strategy(settings.parallel, settings.train, environ) == chosen
 
 
 @pytest.mark.parametrize(
@@ -87,19 +88,22 @@ def test_an_error_about_a_contradiction_names_both_sides(
     tmp_path: Path, overrides: list[tuple[str, str]], environ: dict[str, str], message: list[str]
 ) -> None:
     with pytest.raises(UserError) as caught:
-        choose_strategy(config(tmp_path, *overrides), environ)
+        settings = config(tmp_path, *overrides)
+        choose_strategy(settings.parallel, settings.train, environ)
     assert [words for words in message if words not in str(caught.value)] == []
 
 
 def test_a_launch_file_that_agrees_with_the_config_is_accepted(tmp_path: Path) -> None:
     environ = {"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1", "FSDP_OFFLOAD_PARAMS": "false"}
-    assert choose_strategy(config(tmp_path, ("train.precision", "bf16")), environ) == "ddp"
-    assert choose_strategy(config(tmp_path), {"ACCELERATE_MIXED_PRECISION": "no"}) == "ddp"
+    settings = config(tmp_path, ("train.precision", "bf16"))
+    assert choose_strategy(settings.parallel, settings.train, environ) == "ddp"
+    settings = config(tmp_path)
+    assert choose_strategy(settings.parallel, settings.train, {"ACCELERATE_MIXED_PRECISION": "no"}) == "ddp"
 
 
 def test_the_compute_dtype_follows_the_precision(tmp_path: Path) -> None:
-    assert sharding.compute_dtype(config(tmp_path, ("train.precision", "bf16"))) == torch.bfloat16
-    assert sharding.compute_dtype(config(tmp_path, ("train.precision", "fp32"))) == torch.float32
+    assert sharding.compute_dtype(config(tmp_path, ("train.precision", "bf16")).train.precision) == torch.bfloat16
+    assert sharding.compute_dtype(config(tmp_path, ("train.precision", "fp32")).train.precision) == torch.float32
 
 
 STRATEGIES: tuple[sharding.Strategy, ...] = ("ddp", "zero1", "zero2", "fsdp", "hsdp")
@@ -124,7 +128,7 @@ def test_the_mesh_of_a_strategy(
         return dict(zip(mesh_dim_names, shape, strict=True))
 
     monkeypatch.setattr(sharding, "init_device_mesh", recorded)
-    found = make_layout(strategy, config(tmp_path, ("parallel.replicate", replicate)), dataclasses.replace(world, size=8))
+    found = make_layout(strategy, config(tmp_path, ("parallel.replicate", replicate)).parallel, dataclasses.replace(world, size=8))
     assert found == Layout(layout, layout)  # type: ignore[arg-type]
 
 
@@ -136,7 +140,7 @@ def test_adjacent_ranks_form_the_tensor_axis_of_the_mesh(tmp_path: Path, world: 
         return {name: f"{name} of {len(shape)}" for name in mesh_dim_names}
 
     monkeypatch.setattr(sharding, "init_device_mesh", recorded)
-    found = make_layout("fsdp", config(tmp_path, ("parallel.tensor", "2")), dataclasses.replace(world, size=8))
+    found = make_layout("fsdp", config(tmp_path, ("parallel.tensor", "2")).parallel, dataclasses.replace(world, size=8))
     assert made == [((8,), ("shard",)), ((4, 2), ("shard", "tensor"))], "the last axis is that of neighbours"
     assert found == Layout({"shard": "shard of 1"}, "shard of 2", {"shard": "shard of 2", "tensor": "tensor of 2"})  # type: ignore[arg-type]
 
@@ -164,22 +168,25 @@ def test_incompatible_settings_are_refused(
     tmp_path: Path, world: World, strategy: sharding.Strategy, size: int, overrides: list[tuple[str, str]], message: list[str]
 ) -> None:
     with pytest.raises(UserError) as caught:
-        sharding.check_plan(strategy, config(tmp_path, *overrides), dataclasses.replace(world, size=size))
+        settings = config(tmp_path, *overrides)
+        sharding.check_plan(strategy, settings.parallel, settings.train, dataclasses.replace(world, size=size))
     assert [words for words in message if words not in str(caught.value)] == []
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_compatible_settings_are_accepted(tmp_path: Path, world: World, strategy: sharding.Strategy) -> None:
     overrides = [("parallel.replicate", "2")] if strategy == "hsdp" else []
-    sharding.check_plan(strategy, config(tmp_path, *overrides), dataclasses.replace(world, size=4))
+    settings = config(tmp_path, *overrides)
+    sharding.check_plan(strategy, settings.parallel, settings.train, dataclasses.replace(world, size=4))
     on_gpu = dataclasses.replace(world, size=4, device=torch.device("cuda"))
-    sharding.check_plan(strategy, config(tmp_path, *overrides, ("parallel.offload", "true")), on_gpu)
+    settings = config(tmp_path, *overrides, ("parallel.offload", "true"))
+    sharding.check_plan(strategy, settings.parallel, settings.train, on_gpu)
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "ddp"])
 def test_blocks_and_root_are_sharded_in_the_configured_types(tmp_path: Path, world: World, strategy: sharding.Strategy) -> None:
     model = Stack()
-    layout = shard(model, (Block,), strategy, config(tmp_path, ("train.precision", "bf16")), world)
+    layout = shard(model, (Block,), strategy, config(tmp_path).parallel, torch.bfloat16, world)
     check_sharding(model, (Block,), layout, world, HERE)
     units = ["", "blocks.0", "blocks.1"] if strategy == "fsdp" else []
     assert [name for name, module in model.named_modules() if isinstance(module, FSDPModule)] == units
@@ -201,7 +208,7 @@ def test_recomputation_inside_shards_runs_each_block_twice_and_keeps_the_names(
     model.load_state_dict(plain.state_dict())
     plain(torch.ones(2, 3)).sum().backward()
     activation_checkpointing.wrap_blocks(model, (Block,), how)
-    shard(model, (Block,), "fsdp", config(tmp_path), world)
+    shard(model, (Block,), "fsdp", config(tmp_path).parallel, torch.float32, world)
     model(torch.ones(2, 3)).sum().backward()
     assert [module.forwards for module in model.modules() if isinstance(module, Block)] == [2, 2]
     own = {plain_name(name): parameter for name, parameter in model.named_parameters()}
@@ -212,12 +219,12 @@ def test_recomputation_inside_shards_runs_each_block_twice_and_keeps_the_names(
 
 def test_a_model_that_is_not_sharded_is_noticed(tmp_path: Path, world: World) -> None:
     with pytest.raises(RuntimeError, match="the model is not sharded"):
-        check_sharding(Stack(), (Block,), make_layout("fsdp", config(tmp_path), world), world, HERE)
+        check_sharding(Stack(), (Block,), make_layout("fsdp", config(tmp_path).parallel, world), world, HERE)
 
 
 def test_a_mesh_of_another_size_is_noticed(tmp_path: Path, world: World) -> None:
     model = Stack()
-    layout = shard(model, (Block,), "fsdp", config(tmp_path), world)
+    layout = shard(model, (Block,), "fsdp", config(tmp_path).parallel, torch.float32, world)
     larger = World(0, 2, world.device, world.accelerator, world.votes)
     with pytest.raises(RuntimeError, match="the mesh has 1 ranks, the process group 2"):
         check_sharding(model, (Block,), layout, larger, HERE)
@@ -225,9 +232,9 @@ def test_a_mesh_of_another_size_is_noticed(tmp_path: Path, world: World) -> None
 
 def test_a_parameter_on_another_mesh_or_none_is_noticed(tmp_path: Path, world: World) -> None:
     model = Stack()
-    layout = shard(model, (Block,), "fsdp", config(tmp_path), world)
+    layout = shard(model, (Block,), "fsdp", config(tmp_path).parallel, torch.float32, world)
     with pytest.raises(RuntimeError, match=r"blocks\.0\.linear\.weight is not sharded over the run's mesh"):
-        check_sharding(model, (Block,), make_layout("ddp", config(tmp_path), world), world, HERE)
+        check_sharding(model, (Block,), make_layout("ddp", config(tmp_path).parallel, world), world, HERE)
     model.late = nn.Parameter(torch.ones(3))
     with pytest.raises(RuntimeError, match="late is not sharded over the run's mesh"):
         check_sharding(model, (Block,), layout, world, HERE)
@@ -236,7 +243,7 @@ def test_a_parameter_on_another_mesh_or_none_is_noticed(tmp_path: Path, world: W
 def test_masters_in_half_precision_are_noticed_unless_they_are_frozen(tmp_path: Path, world: World) -> None:
     model = Stack()
     model.head.bfloat16()
-    layout = shard(model, (Block,), "fsdp", config(tmp_path), world)
+    layout = shard(model, (Block,), "fsdp", config(tmp_path).parallel, torch.float32, world)
     with pytest.raises(RuntimeError, match=r"head\.weight is trained in torch\.bfloat16; master weights must be float32"):
         check_sharding(model, (Block,), layout, world, HERE)
     model.head.requires_grad_(False)
@@ -279,7 +286,7 @@ def test_strategies_keep_gradients_and_weights_between_micro_batches(
 ) -> None:
     """After each of two micro-batches: are the gradients reduced, and does the rank hold whole weights? After the last one none may."""
     model = Stack()
-    shard(model, (Block,), strategy, config(tmp_path), world)
+    shard(model, (Block,), strategy, config(tmp_path).parallel, torch.float32, world)
     found = []
     for last in (False, True):
         sharding.prepare_backward(model, strategy, last)
@@ -294,7 +301,7 @@ def test_strategies_keep_gradients_and_weights_between_micro_batches(
 
 def test_reshard_gives_gathered_parameters_back(tmp_path: Path, world: World) -> None:
     model = Stack()
-    shard(model, (Block,), "fsdp", config(tmp_path), world)
+    shard(model, (Block,), "fsdp", config(tmp_path).parallel, torch.float32, world)
     with torch.no_grad():
         model(torch.ones(2, 3))
     assert not isinstance(model.head.weight, DTensor), "the root keeps what it gathered; otherwise this test shows nothing"
@@ -343,9 +350,8 @@ def norms_of_rank(folder: Path) -> dict[str, dict[str, Any]]:
     }
     for name, parallel in parallels.items():
         plain, model = copy.deepcopy(whole), copy.deepcopy(whole)
-        chosen = Config.model_construct(train=Train(precision="fp32"), parallel=parallel)
         assert parallel.strategy != "auto"
-        shard(model, (NormedBlock,), parallel.strategy, chosen, world, plans)
+        shard(model, (NormedBlock,), parallel.strategy, parallel, torch.float32, world, plans)
         shares, group = 4 // parallel.tensor, world.rank // parallel.tensor  # ranks that share matrices see the same rows
         plain(rows).square().sum().backward()
         (shares * model(rows.chunk(shares)[group]).square().sum()).backward()  # fully_shard averages over the shares
@@ -392,7 +398,7 @@ def test_large_layers_outside_blocks_are_units_of_their_own_unless_they_are_tied
 ) -> None:
     plain, model = Words(tied), Words(tied)
     model.load_state_dict(plain.state_dict())
-    layout = shard(model, (Block,), "fsdp", config(tmp_path), world)
+    layout = shard(model, (Block,), "fsdp", config(tmp_path).parallel, torch.float32, world)
     check_sharding(model, (Block,), layout, world, HERE)
     assert sorted(name for name, module in model.named_modules() if isinstance(module, FSDPModule)) == ["", *own]
     ids = torch.tensor([[1, 2, 8]])
@@ -415,13 +421,13 @@ def test_an_adapted_layer_is_no_unit_of_its_own(tmp_path: Path) -> None:
 
 def test_offloaded_shards_are_in_host_memory(tmp_path: Path, world: World) -> None:
     on_gpu = dataclasses.replace(world, device=torch.device("cuda", 1))
-    assert sharding.choose_home(config(tmp_path), on_gpu) == torch.device("cuda", 1)
-    assert sharding.choose_home(config(tmp_path, ("parallel.offload", "true")), on_gpu) == torch.device("cpu")
+    assert sharding.choose_home(config(tmp_path).parallel.offload, on_gpu) == torch.device("cuda", 1)
+    assert sharding.choose_home(config(tmp_path, ("parallel.offload", "true")).parallel.offload, on_gpu) == torch.device("cpu")
 
 
 def test_shards_on_another_device_are_noticed(tmp_path: Path, world: World) -> None:
     model = Stack()
-    layout = shard(model, (Block,), "fsdp", config(tmp_path), world)
+    layout = shard(model, (Block,), "fsdp", config(tmp_path).parallel, torch.float32, world)
     with pytest.raises(RuntimeError, match="is kept on cpu, not on cuda"):
         check_sharding(model, (Block,), layout, world, torch.device("cuda"))
 
@@ -432,7 +438,7 @@ def test_offloading_changes_no_number(tmp_path: Path, world: World) -> None:
     for asked in ("false", "true"):
         torch.manual_seed(0)
         model = Stack()
-        shard(model, (Block,), "fsdp", config(tmp_path, ("parallel.offload", asked)), world)
+        shard(model, (Block,), "fsdp", config(tmp_path, ("parallel.offload", asked)).parallel, torch.float32, world)
         model(torch.ones(2, 3)).sum().backward()
         found.append([clipped(model, 0.1), *(p.grad.full_tensor().tolist() for p in model.parameters())])
     assert found[0] == found[1]

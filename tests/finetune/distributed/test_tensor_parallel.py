@@ -53,18 +53,21 @@ def test_a_plan_leaves_only_whole_norms_out(tmp_path: Path, kind: Kind) -> None:
     (block, _) = tensor_parallel.blocks_of(model, blocks)
     planned = {f"{path}.weight" for path in tensor_parallel.plan_of(block, PLANS)}
     assert {name for name, _ in block.named_parameters()} - planned == {"input_layernorm.weight", "post_attention_layernorm.weight"}
-    tensor_parallel.check_model(model, blocks, halves(tmp_path), PLANS)
+    chosen = halves(tmp_path)
+    tensor_parallel.check_model(model, blocks, chosen.parallel.tensor, chosen.model, PLANS)
 
 
 def test_without_tensor_parallelism_any_block_is_accepted(tmp_path: Path) -> None:
-    tensor_parallel.check_model(nn.Sequential(nn.Linear(2, 3)), (nn.Linear,), tiny.config_in(tmp_path))
+    chosen = tiny.config_in(tmp_path)
+    tensor_parallel.check_model(nn.Sequential(nn.Linear(2, 3)), (nn.Linear,), chosen.parallel.tensor, chosen.model)
 
 
 def test_a_block_without_a_plan_is_refused(tmp_path: Path) -> None:
     missing = "parallel.tensor: 2: the recipe has no tensor-parallel plan for Linear"
     for plans, only in ((PLANS, ", only for LlamaDecoderLayer, Qwen3DecoderLayer"), (tensor_parallel.NO_PLANS, "")):
         with pytest.raises(UserError) as caught:
-            tensor_parallel.check_model(nn.Sequential(nn.Linear(2, 2)), (nn.Linear,), halves(tmp_path), plans)
+            chosen = halves(tmp_path)
+            tensor_parallel.check_model(nn.Sequential(nn.Linear(2, 2)), (nn.Linear,), chosen.parallel.tensor, chosen.model, plans)
         assert str(caught.value) == f"{missing}{only}; drop parallel.tensor"
 
 
@@ -84,7 +87,8 @@ def test_a_model_that_does_not_divide_is_refused(tmp_path: Path, changed: dict[s
     model, blocks = model_of(tmp_path, "qwen3")
     model.model.config.update(changed)
     with pytest.raises(UserError) as caught:
-        tensor_parallel.check_model(model, blocks, halves(tmp_path), PLANS)
+        chosen = halves(tmp_path)
+        tensor_parallel.check_model(model, blocks, chosen.parallel.tensor, chosen.model, PLANS)
     assert str(caught.value).startswith(message)
 
 
@@ -98,9 +102,11 @@ def test_a_model_that_does_not_divide_is_refused(tmp_path: Path, changed: dict[s
 def test_adapters_that_tensor_parallelism_would_change_are_refused(tmp_path: Path, key: str, message: str) -> None:
     model, blocks = model_of(tmp_path, "llama")
     with pytest.raises(UserError) as caught:
-        tensor_parallel.check_model(model, blocks, halves(tmp_path, ("model.lora", f"{{rank: 2, {key}}}")), PLANS)
+        chosen = halves(tmp_path, ("model.lora", f"{{rank: 2, {key}}}"))
+        tensor_parallel.check_model(model, blocks, chosen.parallel.tensor, chosen.model, PLANS)
     assert message in str(caught.value)
-    tensor_parallel.check_model(model, blocks, halves(tmp_path, ("model.lora", "{rank: 2}")), PLANS)
+    chosen = halves(tmp_path, ("model.lora", "{rank: 2}"))
+    tensor_parallel.check_model(model, blocks, chosen.parallel.tensor, chosen.model, PLANS)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -170,9 +170,9 @@ def test_without_bitsandbytes_the_package_is_named(tmp_path: Path, monkeypatch: 
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    adamw_8bit.check(tiny.config_in(tmp_path))
+    adamw_8bit.check(tiny.config_in(tmp_path).train.optimizer)
     with pytest.raises(UserError, match=r"train\.optimizer: adamw_8bit needs bitsandbytes: pip install 'overtone\[qlora\]'"):
-        adamw_8bit.check(tiny.config_in(tmp_path, ("train.optimizer", "adamw_8bit")))
+        adamw_8bit.check(tiny.config_in(tmp_path, ("train.optimizer", "adamw_8bit")).train.optimizer)
 
 
 @pytest.mark.usefixtures("world")

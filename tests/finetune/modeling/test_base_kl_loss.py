@@ -196,15 +196,18 @@ def test_what_cannot_be_compared_is_refused(base: Path, tmp_path: Path) -> None:
         config_of(base, tmp_path, "lora", ("train.base_distance", "-1"))
     config = config_of(base, tmp_path, "lora", WEIGHT)
     with pytest.raises(UserError, match=r"train\.base_distance: 0\.5, but the recipe llm_sft does not define `base_distance`"):
-        base_kl_loss.check(config, replace(RECIPE, base_distance=None))
-    base_kl_loss.check(config_of(base, tmp_path, "lora"), replace(RECIPE, base_distance=None))
+        base_kl_loss.check(config.train.base_distance, config.recipe, replace(RECIPE, base_distance=None))
+    chosen = config_of(base, tmp_path, "lora")
+    base_kl_loss.check(chosen.train.base_distance, chosen.recipe, replace(RECIPE, base_distance=None))
     loaded: Loaded = RECIPE.load(config)
-    base_kl_loss.check_model(loaded, RECIPE, config)
+    base_kl_loss.check_model(loaded, RECIPE, config.train.base_distance)
     with pytest.raises(UserError, match="the base has no score.weight, so it makes no predictions to keep"):
-        base_kl_loss.check_model(replace(loaded, added={"score.weight": lambda generator, shape: torch.zeros(shape)}), RECIPE, config)
+        base_kl_loss.check_model(
+            replace(loaded, added={"score.weight": lambda generator, shape: torch.zeros(shape)}), RECIPE, config.train.base_distance
+        )
     loaded.model.set_submodule("lm_head", torch.nn.Linear(32, 8, device="meta"))
     with pytest.raises(UserError, match="with an adapter on the output head lm_head: exclude it with model.lora.targets"):
-        base_kl_loss.check_model(loaded, RECIPE, config)
+        base_kl_loss.check_model(loaded, RECIPE, config.train.base_distance)
 
 
 def test_the_plan_counts_a_copy_of_the_base_only_without_adapters(base: Path, tmp_path: Path) -> None:

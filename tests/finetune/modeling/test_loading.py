@@ -35,8 +35,8 @@ from tests.finetune import fork_server, tiny
 def sharded(config: Config, world: World) -> Loaded:
     """As `setup.build` does it, up to the filling."""
     loaded = tiny.RECIPE.load(config)
-    trained_parameters.choose_trained(loaded, tiny.RECIPE, config)
-    sharding.shard(loaded.model, loaded.blocks, "fsdp", config, world)
+    trained_parameters.choose_trained(loaded, tiny.RECIPE, config.model, sharding.compute_dtype(config.train.precision))
+    sharding.shard(loaded.model, loaded.blocks, "fsdp", config.parallel, sharding.compute_dtype(config.train.precision), world)
     return loaded
 
 

@@ -122,7 +122,7 @@ def muon_of_rank(folder: Path) -> dict[str, dict[str, Any]]:
         plain, model = copy.deepcopy(whole), copy.deepcopy(whole)
         config = Config.model_construct(train=Train(optimizer="muon", precision="fp32"), parallel=parallel)
         assert parallel.strategy != "auto"
-        sharding.shard(model, (Block,), parallel.strategy, config, world, plans)
+        sharding.shard(model, (Block,), parallel.strategy, config.parallel, sharding.compute_dtype(config.train.precision), world, plans)
         own, right = (make_optimizer(each, config.train, (Block,)) for each in (model, plain))
         shares, group = world.size // parallel.tensor, world.rank // parallel.tensor  # ranks that share matrices see the same rows
         work, losses = 0, []
@@ -185,9 +185,11 @@ def test_a_matrix_that_only_some_ranks_share_is_refused(world: World) -> None:
     ],
 )
 def test_settings_incompatible_with_muon_are_refused(tmp_path: Path, overrides: list[tuple[str, str]], problem: str) -> None:
-    muon.check(tiny.config_in(tmp_path, *overrides))
+    chosen = tiny.config_in(tmp_path, *overrides)
+    muon.check(chosen.train, chosen.model, chosen.parallel)
     with pytest.raises(UserError, match=problem):
-        muon.check(tiny.config_in(tmp_path, ("train.optimizer", "muon"), *overrides))
+        chosen = tiny.config_in(tmp_path, ("train.optimizer", "muon"), *overrides)
+        muon.check(chosen.train, chosen.model, chosen.parallel)
 
 
 def test_the_parameters_that_muon_updates_are_reported_and_none_is_refused() -> None:
@@ -205,5 +207,6 @@ def test_the_parameters_that_muon_updates_are_reported_and_none_is_refused() -> 
 def test_a_momentum_is_refused_without_muon(optimizer: str, tmp_path: Path) -> None:
     config = tiny.config_in(tmp_path, ("train.optimizer", optimizer), ("train.momentum", "0.9"))
     with pytest.raises(UserError, match=rf"^train.momentum: 0.9 has no effect with train.optimizer: {optimizer}; set .* or remove"):
-        muon.check(config)
-    muon.check(tiny.config_in(tmp_path, ("train.optimizer", optimizer), ("train.momentum", "0.95")))
+        muon.check(config.train, config.model, config.parallel)
+    chosen = tiny.config_in(tmp_path, ("train.optimizer", optimizer), ("train.momentum", "0.95"))
+    muon.check(chosen.train, chosen.model, chosen.parallel)

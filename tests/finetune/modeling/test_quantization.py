@@ -77,8 +77,8 @@ def settings(folder: Path, *overrides: tuple[str, str]) -> Config:
 )
 def test_incompatible_settings_are_refused_with_the_reason(tmp_path: Path, overrides: tuple[tuple[str, str], ...], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        quantization.check(settings(tmp_path, ("model.quantization", "nf4"), *overrides))
-    quantization.check(settings(tmp_path))
+        quantization.check(settings(tmp_path, ("model.quantization", "nf4"), *overrides).model)
+    quantization.check(settings(tmp_path).model)
 
 
 @pytest.mark.parametrize(("version", "works"), [("2.9.1", False), ("2.11.0+cu130", False), ("2.12.0+cu130", True), ("3.0.0", True)])
@@ -89,8 +89,8 @@ def test_a_torch_that_cannot_shard_bytes_is_refused_by_its_version(
     monkeypatch.setattr(torch, "__version__", TorchVersion(version))
     qlora = settings(tmp_path, ("model.quantization", "nf4"), ("model.lora", "{rank: 2}"))
     with contextlib.nullcontext() if works else pytest.raises(UserError, match=re.escape(f"fully_shard of torch {version} cannot shard")):
-        quantization.check(qlora)
-    quantization.check(settings(tmp_path, ("model.lora", "{rank: 2}")))
+        quantization.check(qlora.model)
+    quantization.check(settings(tmp_path, ("model.lora", "{rank: 2}")).model)
 
 
 def test_a_layer_whose_rows_blocks_do_not_divide_is_named() -> None:

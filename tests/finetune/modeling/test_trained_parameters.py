@@ -13,9 +13,9 @@ from tests.finetune import tiny
 def trained(folder: Path, *overrides: tuple[str, str], trainable: str = "") -> set[str]:
     config = tiny.config_in(folder, *overrides)
     loaded = replace(tiny.RECIPE.load(config), trainable=lambda name: trainable in name)
-    choose_trained(loaded, tiny.RECIPE, config)
+    choose_trained(loaded, tiny.RECIPE, config.model, sharding.compute_dtype(config.train.precision))
     frozen = {parameter.dtype for parameter in loaded.model.parameters() if not parameter.requires_grad}
-    assert frozen <= {sharding.compute_dtype(config)}
+    assert frozen <= {sharding.compute_dtype(config.train.precision)}
     return {name for name, parameter in loaded.model.named_parameters() if parameter.requires_grad}
 
 

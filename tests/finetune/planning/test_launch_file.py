@@ -66,7 +66,7 @@ def test_the_command_sets_the_chosen_strategy(arrangement: Arrangement, on: Clus
     overrides = [(key.removeprefix("--"), value) for key, value in zip(said[::2], said[1::2], strict=True)]
     config = resolve("llm_sft", Options, [], overrides)
     environ = {"ACCELERATE_USE_FSDP": str(kind == "FSDP").lower(), "FSDP_OFFLOAD_PARAMS": str(arrangement.offload).lower()}
-    assert choose_strategy(config, environ) == arrangement.strategy
+    assert choose_strategy(config.parallel, config.train, environ) == arrangement.strategy
     assert (config.parallel.replicate, config.parallel.tensor) == (arrangement.replicate, arrangement.tensor)
     assert config.parallel.offload == arrangement.offload and config.train.activation_checkpointing == "selective"
 

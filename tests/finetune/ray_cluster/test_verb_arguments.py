@@ -24,4 +24,5 @@ def test_values_out_of_range_are_refused() -> None:
 
 
 def test_each_machine_needs_data_and_base(tmp_path: Path) -> None:
-    assert list_local_files(tiny.config_in(tmp_path)) == [Path.cwd(), tmp_path / "base", tmp_path / "train.jsonl"]
+    chosen = tiny.config_in(tmp_path)
+    assert list_local_files(chosen.model.source, chosen.data) == [Path.cwd(), tmp_path / "base", tmp_path / "train.jsonl"]

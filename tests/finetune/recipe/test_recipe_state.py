@@ -32,4 +32,4 @@ def test_a_state_is_read_strictly_and_keeps_unknown_keys() -> None:
 def test_a_recipe_that_could_not_read_its_state_again_is_refused_before_the_first_step(tmp_path: Path) -> None:
     config, other = tiny.config_in(tmp_path), replace(tiny.RECIPE, State=WithWidth)
     with pytest.raises(UserError, match="a state of the class ByteModelState, but its Recipe has State=WithWidth"):
-        setup.load_shape(config, config, other)
+        setup.load_shape(config, other)

@@ -195,7 +195,7 @@ def test_only_the_main_rank_generates_and_only_if_configured(tmp_path: Path, wor
 
 def test_a_checkpoint_is_saved_where_answers_are_due(tmp_path: Path) -> None:
     config = config_in(tmp_path, ("sample.every", "20"), ("checkpoint.every", "50"))
-    assert [step for step in range(1, 101) if save_due(config, step)] == [20, 40, 50, 60, 80, 100]
+    assert [step for step in range(1, 101) if save_due(config.checkpoint, config.sample, step)] == [20, 40, 50, 60, 80, 100]
 
 
 @pytest.mark.parametrize(

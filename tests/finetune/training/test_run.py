@@ -131,7 +131,10 @@ def test_a_process_can_train_again_after_a_failure(tmp_path: Path) -> None:
 
     config, threads = tiny.config_in(tmp_path, ("train.steps", "2")), own_threads()
     for recipe, trained in ((replace(tiny.RECIPE, load=fail), False), (replace(tiny.RECIPE, loss=fail), False), (tiny.RECIPE, True)):
-        with contextlib.nullcontext() if trained else pytest.raises(RuntimeError, match="a bug"), run.process_group(config) as world:
+        with (
+            contextlib.nullcontext() if trained else pytest.raises(RuntimeError, match="a bug"),
+            run.process_group(config.log.trackers, config.run.dir) as world,
+        ):
             assert run.train(world, config, recipe) == "finished"
         assert not torch.distributed.is_initialized() and own_threads() <= threads
         os.close(files.lock_folder(config.run.dir))
@@ -141,7 +144,7 @@ def test_a_process_can_train_again_after_a_failure(tmp_path: Path) -> None:
 def test_settings_of_accelerate_from_before_a_run_stay(tmp_path: Path) -> None:
     config = tiny.config_in(tmp_path)
     own = Accelerator(cpu=True, gradient_accumulation_steps=3)
-    with run.process_group(config):
+    with run.process_group(config.log.trackers, config.run.dir):
         pass
     assert own.state.initialized and own.gradient_accumulation_steps == 3
     GradientState._reset_state()

@@ -67,7 +67,8 @@ def test_a_stopped_run_prints_how_to_resume(
 
 
 def test_a_run_that_saved_nothing_starts_again(tmp_path: Path) -> None:
-    (line,) = start_and_end_messages.describe_stop(tiny.config_in(tmp_path), "stopped by SIGINT on rank 0; not saved: …", 3, 9)
+    chosen = tiny.config_in(tmp_path)
+    (line,) = start_and_end_messages.describe_stop(chosen.run.dir, chosen.recipe, "stopped by SIGINT on rank 0; not saved: …", 3, 9)
     assert line.endswith("at step 3 of 9; nothing was saved, so it starts from the beginning with the same command")
 
 
@@ -127,7 +128,7 @@ def test_a_gpu_run_shows_its_memory(tmp_path: Path, world: World, monkeypatch: p
 )
 def test_what_is_trained_is_described(overrides: tuple[tuple[str, str], ...], text: str, tmp_path: Path) -> None:
     config = tiny.config_in(tmp_path, *overrides)
-    assert start_and_end_messages.describe_model(config) == f"{config.model.source}{text}"
+    assert start_and_end_messages.describe_model(config.model) == f"{config.model.source}{text}"
 
 
 @pytest.mark.parametrize(("size", "text"), [(2.5e5, "0.2 MB"), (1.4e8, "0.1 GB"), (1.09e10, "10.9 GB")])
