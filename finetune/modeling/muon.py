@@ -58,8 +58,8 @@ class Muon(torch.optim.AdamW):
         super().step()  # updates the parameters that still have a gradient
 
     def _update(self, group: dict[str, Any]) -> None:
-        """Update a group as torch.optim.Muon with `adjust_lr_fn="match_rms_adamw"` does, to the last bit where a matrix is whole on each
-        rank."""
+        """Update a group as torch.optim.Muon with `adjust_lr_fn="match_rms_adamw"` does. The results are equal to the last bit if `dtype`
+        is bf16, in which torch always orthogonalizes, and each rank has whole matrices."""
         matrices = [(whole, own) for whole, own in zip(group["of"], group["params"], strict=True) if own.grad is not None]
         waiting = iter(sorted(matrices, key=lambda pair: -pair[0].numel()))  # so that those of a window take about the same time
         ranks = max((count_ranks(whole) for whole, _ in matrices), default=1)

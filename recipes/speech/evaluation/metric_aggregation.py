@@ -80,7 +80,7 @@ def _pace_part(one: ScoredClip) -> Part | None:
 
 
 def similarity_metric(encoder: str) -> Metric:
-    """Mean cosine to the speaker's other clips, by one encoder."""
+    """Cosine to the mean direction of the speaker's other clips, by one encoder."""
 
     def part(one: ScoredClip) -> Part | None:
         found = one.similarities.get(encoder)

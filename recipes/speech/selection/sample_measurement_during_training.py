@@ -209,7 +209,7 @@ def transcribe_all(prepared: PreparedMetrics, details: list[dict[str, Any]], wav
 
 
 def compare_all(prepared: PreparedMetrics, details: list[dict[str, Any]], waves: Sequence[Samples]) -> dict[str, float]:
-    """The mean cosine to the speakers' reference clips; adds the cosines to `details`."""
+    """The mean over the clips of the cosine to the mean direction of their speaker's reference clips; adds the cosines to `details`."""
     name = prepared.local["speaker_model"]
     encoder = speaker_similarity.load_at_master_rate(name, open_voice_encoder(ENCODER_KEY, name))
     voices = embed_references(encoder, prepared.local["references"])
