@@ -1126,8 +1126,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/training/loop.py",
-        "return any(step % every == 0 for every in (require_number(config.checkpoint.every), config.sample.every) if every)",
-        "return step % config.checkpoint.every == 0",
+        "return any(step % every == 0 for every in (require_number(checkpoints.every), sample.every) if every)",
+        "return step % checkpoints.every == 0",
         "tests/finetune/training/test_generation_during_training.py::test_a_checkpoint_is_saved_where_answers_are_due",
         "no checkpoint exists for generation during training",
     ),
