@@ -11,6 +11,7 @@ from tests.real.build_models import CHAT, GGUF, ROOT, VOICE, WHISPER, WHISPER_CT
 
 VARIABLE = "OVERTONE_REAL_MODELS"
 _unavailable: list[str] = []
+_figures: list[str] = []
 
 
 @pytest.fixture(scope="session")
@@ -55,8 +56,18 @@ def piper_voice(real_models: Path) -> Path:
     return real_models / VOICE
 
 
+@pytest.fixture(scope="session")
+def figures() -> list[str]:
+    """Lines that a test adds are printed after the last one."""
+    return _figures
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """One line that cannot be overlooked, since a run without the models passes."""
+    if _figures:
+        terminalreporter.section("figures of real models")
+        for line in _figures:
+            terminalreporter.line(line)
     if _unavailable:
         terminalreporter.section("NOTHING WAS TESTED ON REAL MODELS", red=True, bold=True)
         terminalreporter.line(_unavailable[0])
