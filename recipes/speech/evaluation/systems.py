@@ -111,11 +111,24 @@ def check_item(recipe: SpeechRecipe, system: System, item: Item) -> None:
     if system.step is None:
         _inspect(recipe, system.folder).check(system.request(item))
         return
-    known = recipe.trained_speakers(_read_state(system)["recipe_state"])
+    known = _list_trained_speakers(recipe, system)
     if item.speaker not in known:
         raise UserError(
             f"speaker {item.speaker!r}: {system.folder} was not trained with this speaker; its speakers are {', '.join(sorted(known))}"
         )
+
+
+def _list_trained_speakers(recipe: SpeechRecipe, system: System) -> Sequence[str]:
+    """The speakers of a checkpoint. Raises `UserError` for a state of another recipe."""
+    try:
+        names = [*recipe.trained_speakers(_read_state(system)["recipe_state"])]
+    except (KeyError, TypeError):
+        names = []
+    if not names or not all(isinstance(name, str) for name in names):
+        raise UserError(
+            f"{system.folder / 'state.json'}: recipe_state names no speakers; this recipe has not written it, choose another checkpoint"
+        )
+    return names
 
 
 @functools.cache

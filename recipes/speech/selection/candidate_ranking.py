@@ -18,8 +18,8 @@ from overtone.recipes.speech.evaluation.metric_aggregation import INTERVAL, LEAS
 Array = NDArray[np.float64]
 WER, SIMILARITY, PACE, ENDINGS = "wer", "similarity", "pace", "endings"
 MEASURES = (WER, SIMILARITY, PACE, ENDINGS)
-"""The order of all arrays here. WER: wrong words per word. Similarity: cosine to the mean direction of the speaker's clips. Pace: seconds that the
-recordings take per second that the speech takes; 1.1 is a tenth faster. Endings: share of texts with a bad ending."""
+"""The order of all arrays here. WER: wrong words per word. Similarity: cosine to the mean direction of the speaker's clips. Pace: seconds
+that the recordings take per second that the speech takes; 1.1 is a tenth faster. Endings: share of texts with a bad ending."""
 DEFAULT_WEIGHTS: Mapping[str, float] = {WER: 1.0, SIMILARITY: 1.0, PACE: 0.25, ENDINGS: 0.5}
 """A convention. A tenth of wrong words counts as much as a cosine that is 0.1 lower. A pace that is off by a tenth disturbs less, and a
 text that does not end has wrong words, too."""

@@ -82,6 +82,16 @@ def test_items_that_a_system_cannot_speak_are_refused(untrained: Path, nano: Pat
             systems.check_item(SPEECH, system, item)
 
 
+@pytest.mark.parametrize(
+    "state", [{}, {"speakers": None}, {"speakers": [{"clips": 3}]}, {"speakers": ["anna"]}, {"speakers": [{"name": 3}]}, {"speakers": []}]
+)
+def test_a_state_that_names_no_speakers_is_refused(state: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(systems.checkpoint, "read_state", lambda _: {"recipe_state": state})
+    system = System("1", tmp_path / "step-00000001", "named", step=1)
+    with pytest.raises(UserError, match=r"step-00000001/state\.json: recipe_state names no speakers; .*, choose another checkpoint"):
+        systems.check_item(SPEECH, system, Item("1", "Hello.", "anna", "english"))
+
+
 def test_the_encoder_is_that_of_the_base_in_the_card(untrained: Path, nano: Path, tmp_path: Path) -> None:
     (named,) = systems.find_systems(SPEECH, untrained, None)
     with pytest.raises(UserError, match=r"the base in overtone\.json cannot be used .*; give --base FOLDER"):
