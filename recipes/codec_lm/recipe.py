@@ -42,7 +42,7 @@ def load(config: Config[Options]) -> Loaded:
     return replace(
         loaded,
         processor=load_processor(config, loaded),
-        state=load_state(config, CodecLmState),
+        state=load_state(config.run.dir, CodecLmState),
         remarks=(f"{remark[config.options.supervise]} (options.supervise: {config.options.supervise})", *loaded.remarks),
     )
 
@@ -73,7 +73,7 @@ def prepare(config: Config[Options]) -> None:
     check_dataset_codec(config, codec)  # before the rows are checked: its message names the codec of the data
     speakers = dataset_speakers.collect_speakers(config, family)
     samples_during_training.check_prompts(config.sample.prompts, speakers)
-    store_state(config, dataset_speakers.make_recipe_state(config, family, speakers, codec.digest()))
+    store_state(config.run.dir, dataset_speakers.make_recipe_state(config, family, speakers, codec.digest()))
 
 
 def sketch(config: Config[Options]) -> Sketch:

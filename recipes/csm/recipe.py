@@ -39,7 +39,7 @@ HEAD = "lm_head"
 def load(config: Config[Options]) -> Loaded:
     """The model on the meta device, without its codec. Requires `prepare` to have run."""
     loaded, tokens = make_loaded(config)
-    state = load_state(config, CsmState)
+    state = load_state(config.run.dir, CsmState)
     processor = make_processor(config, loaded.base, tokens, state.numbers())
     return replace(loaded, processor=processor, state=state, remarks=describe_context(state))
 
@@ -130,7 +130,7 @@ def prepare(config: Config[Options]) -> None:
     if config.sample.prompts:
         from overtone.recipes.speech.evaluation import samples_during_training
 
-        samples_during_training.check_prompts(config.sample.prompts, list(load_state(config, CsmState).numbers()))
+        samples_during_training.check_prompts(config.sample.prompts, list(load_state(config.run.dir, CsmState).numbers()))
 
 
 def export(base: Path, state: CsmState, _: dict[str, Tensor], __: str) -> ExportPlan:

@@ -33,7 +33,7 @@ from .verbs import INFERENCE
 
 def load(config: Config[Options]) -> Loaded:
     """The model on meta with one output for each label. Requires `prepare` to have run."""
-    return make_loaded(config, load_state(config, ClassifierState).labels)
+    return make_loaded(config, load_state(config.run.dir, ClassifierState).labels)
 
 
 def make_loaded(config: Config[Options], names: list[str]) -> Loaded:
@@ -64,7 +64,7 @@ def make_loaded(config: Config[Options], names: list[str]) -> Loaded:
 
 def prepare(config: Config[Options]) -> None:
     """Find the labels in the training data."""
-    store_state(config, ClassifierState(labels=choose_labels(config)))
+    store_state(config.run.dir, ClassifierState(labels=choose_labels(config)))
 
 
 def choose_labels(config: Config[Options]) -> list[str]:

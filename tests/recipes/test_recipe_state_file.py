@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from overtone.finetune.config import resolve
 from overtone.finetune.errors import UserError
-from overtone.recipes.image_classification.options import Options
 from overtone.recipes.image_classification.state import ClassifierState
 from overtone.recipes.recipe_state_file import load_state, store_state
 
 
 def test_the_cache_gives_back_the_state_or_names_its_file(tmp_path: Path) -> None:
-    config = resolve("image_classification", Options, [], [("run.dir", json.dumps(str(tmp_path / "run")))])
     with pytest.raises(UserError, match=r"run/cache/recipe_state.json is missing or damaged; .* start the training again"):
-        load_state(config, ClassifierState)
-    store_state(config, ClassifierState(labels=["a", "b"]))
-    assert load_state(config, ClassifierState).labels == ["a", "b"]
+        load_state(tmp_path / "run", ClassifierState)
+    store_state(tmp_path / "run", ClassifierState(labels=["a", "b"]))
+    assert load_state(tmp_path / "run", ClassifierState).labels == ["a", "b"]
     (tmp_path / "run" / "cache" / "recipe_state.json").write_text("{")
     with pytest.raises(UserError, match="missing or damaged"):
-        load_state(config, ClassifierState)
+        load_state(tmp_path / "run", ClassifierState)
     (tmp_path / "run" / "cache" / "recipe_state.json").write_text('{"labels": ["a", 2]}')
     with pytest.raises(
         UserError, match=r"run/cache/recipe_state.json: labels.1: Input should be a valid string .*start the training again"
     ):
-        load_state(config, ClassifierState)
+        load_state(tmp_path / "run", ClassifierState)

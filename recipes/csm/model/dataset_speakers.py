@@ -34,7 +34,7 @@ def prepare_speakers(config: Config[Options], base: Path, tokens: CsmTokens) -> 
     check_dataset_codec(config, open_csm_codec("model.source", str(base), None))  # first: its message names the codec of the data
     found = collect_speakers(config, tokens)
     context = measure_context(config) if config.options.context_turns else None
-    store_state(config, make_recipe_state(config, found, assign_numbers(base, [*found]), context))
+    store_state(config.run.dir, make_recipe_state(config, found, assign_numbers(base, [*found]), context))
 
 
 def measure_context(config: Config[Options]) -> CsmContext:

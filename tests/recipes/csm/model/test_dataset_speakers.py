@@ -50,7 +50,7 @@ def test_more_speakers_than_numbers_are_refused(tmp_path: Path) -> None:
 def test_the_state_is_stored_for_every_rank_and_identifies_data_and_base(tiny: Path, tmp_path: Path) -> None:
     config = make_config(tiny, write_rows(tmp_path / "mine" / "train.jsonl", make_rows(["Bob", "Ann"])))
     RECIPE.prepare(config)
-    state = load_state(config, CsmState)
+    state = load_state(config.run.dir, CsmState)
     assert state.as_json()["speakers"] == [
         {"name": "ann", "id": 0, "clips": 2, "seconds": 1.68},
         {"name": "bob", "id": 1, "clips": 2, "seconds": 1.2},
@@ -99,4 +99,4 @@ def test_the_speaker_of_rows_without_one_is_an_option(tiny: Path, tmp_path: Path
     rows = [{**row, "speaker": None} for row in make_rows(["Ann"])]
     config = make_config(tiny, write_rows(tmp_path / "train.jsonl", rows), ("options.speaker", "Me"))
     RECIPE.prepare(config)
-    assert load_state(config, CsmState).numbers() == {"me": 0}
+    assert load_state(config.run.dir, CsmState).numbers() == {"me": 0}
