@@ -10,7 +10,8 @@ ONES = (
 )
 TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 SCALES = ((10**9, "billion"), (10**6, "million"), (1000, "thousand"), (100, "hundred"))
-LARGEST = 10**12
+LONGEST = 12
+"""Digits of the largest number that is read as one: 999 billion."""
 ORDINALS = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth", "twelve": "twelfth"}
 NUMBER = re.compile(r"(\d{1,3}(?:[,.]\d{3})+(?!\d)|\d+)((?:st|nd|rd|th)\b)?")
 YEAR = re.compile(r"1[1-9]\d\d|20[1-9]\d")
@@ -30,6 +31,8 @@ def _replace_number(found: re.Match[str]) -> str:
 
 def _spell_number(written: str) -> str:
     digits = re.sub("[,.]", "", written)
+    if len(digits) > LONGEST:  # also more than `int` reads
+        return " ".join(ONES[int(digit)] for digit in digits)
     number = int(digits)
     if YEAR.fullmatch(written) and number % 100:
         last = ["oh", ONES[number % 10]] if number % 100 < 10 else _list_words(number % 100)
@@ -37,13 +40,13 @@ def _spell_number(written: str) -> str:
     if len(written) == 4 and number % 1000 >= 100 and number % 100 == 0:
         return " ".join([*_list_words(number // 100), "hundred"])
     is_whole = digits != written or len(written) < 4 or number % 1000 == 0 or (len(written) == 4 and number % 1000 < 10)
-    if number >= LARGEST or not is_whole or (written[0] == "0" and len(written) > 1):
+    if not is_whole or (written[0] == "0" and len(written) > 1):
         return " ".join(ONES[int(digit)] for digit in digits)
     return " ".join(_list_words(number))
 
 
 def _list_words(number: int) -> list[str]:
-    """The words of a number below `LARGEST`."""
+    """The words of a number of at most `LONGEST` digits."""
     for size, name in SCALES:
         if number >= size:
             rest = number % size

@@ -35,3 +35,8 @@ def test_numbers_are_read_as_people_read_them(written: str, spoken: str) -> None
 @given(st.text(st.sampled_from("0123456789,.x "), max_size=20))
 def test_every_digit_is_spelt(text: str) -> None:
     assert not any(character.isdigit() for character in spell_numbers(text))
+
+
+def test_more_digits_than_python_reads_as_a_number_are_spelt_one_by_one() -> None:
+    assert spell_numbers("1" * 5000) == " ".join(["one"] * 5000)
+    assert spell_numbers("1,000,000,000,000").startswith("one zero zero") and spell_numbers("100,000,000,000") == "one hundred billion"
