@@ -79,14 +79,7 @@ def build(
     compiled = decide_compilation(config, loaded, world, total * order.step_tokens)
     largest = max(order.micro_tokens, int(rows.lengths.max()))
     fixed = fixed_positions(config.data.packing, recipe, largest) if compiled.on else None
-    activation_checkpointing.wrap_blocks(loaded.model, loaded.blocks, config.train.activation_checkpointing)
-    layout = sharding.shard(
-        loaded.model, loaded.blocks, strategy, config.parallel, sharding.compute_dtype(config.train.precision), world, loaded.tensor_plans
-    )
-    home = sharding.choose_home(config.parallel.offload, world)
-    announce(world, "loading the weights …")
-    run_on_all(world, lambda: load_weights(loaded, config.run.seed, world, home))
-    sharding.check_sharding(loaded.model, loaded.blocks, layout, world, home, loaded.tensor_plans)
+    shard_and_load(loaded, strategy, config, world)
     verify_model(loaded, config, recipe, world)
     if compiled.on:
         compile_blocks(loaded.model, loaded.blocks, fixed is not None)
@@ -115,6 +108,17 @@ def build(
         metrics=dict.fromkeys([BASE_DISTANCE] if config.train.base_distance else []),
     )
     return training, resume(training, newest)
+
+
+def shard_and_load(loaded: Loaded, strategy: sharding.Strategy, config: Config, world: World) -> None:
+    """Shard the model over the ranks and load its weights. Collective: call on every rank."""
+    activation_checkpointing.wrap_blocks(loaded.model, loaded.blocks, config.train.activation_checkpointing)
+    dtype = sharding.compute_dtype(config.train.precision)
+    layout = sharding.shard(loaded.model, loaded.blocks, strategy, config.parallel, dtype, world, loaded.tensor_plans)
+    home = sharding.choose_home(config.parallel.offload, world)
+    announce(world, "loading the weights …")
+    run_on_all(world, lambda: load_weights(loaded, config.run.seed, world, home))
+    sharding.check_sharding(loaded.model, loaded.blocks, layout, world, home, loaded.tensor_plans)
 
 
 def load_frozen_base(local: Config, recipe: Recipe, loaded: Loaded, strategy: sharding.Strategy, world: World) -> nn.Module | None:
