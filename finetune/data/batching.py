@@ -50,7 +50,7 @@ class MicroBatch:
     key: int
     """Seed of all randomness of its forward pass."""
     packed: bool = False
-    """True if its samples are packed end to end, or padded."""
+    """True if samples are packed end to end; otherwise they are padded."""
     source: int | None = None
     """Number of the mixture's source that its samples are from; None without a mixture."""
     window: int | None = None

@@ -46,7 +46,7 @@ class Compilation:
 
 
 def decide_compilation(config: Config, loaded: Loaded, world: World, positions: int) -> Compilation:
-    """Return whether to compile blocks in a run on so many positions on this machine. `loaded`: the model before sharding, with frozen
+    """Decide whether to compile blocks in a run on so many positions on this machine. `loaded`: the model before sharding, with frozen
     parameters marked."""
     wanted = config.train.compile
     if wanted is not True and (wanted is False or world.device.type != "cuda"):

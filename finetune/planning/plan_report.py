@@ -54,7 +54,7 @@ def format_plan(
 
 
 def format_problems(problems: list[str]) -> Iterator[str]:
-    """Return what would stop the run, or that nothing was found."""
+    """Yield what would stop the run, or that nothing was found."""
     yield f"problems to fix before training: {len(problems)}" if problems else "no problems found"
     yield from (f"  {line}" for problem in problems for line in split_lines(problem))
 

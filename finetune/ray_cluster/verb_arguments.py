@@ -22,7 +22,7 @@ class ClusterOptions:
     storage: Path
     """The folder that all machines share."""
     gpu: bool | None
-    """True if workers take a GPU; None: if the cluster has any."""
+    """True if workers take a GPU; None: they take one if the cluster has any."""
     address: str | None
     failures: int
 

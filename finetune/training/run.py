@@ -289,7 +289,7 @@ def record_failed_start(run_dir: Path, claim: FolderClaim, failure: RunFailure) 
 
 
 def write_exit_record(run_dir: Path, step: int, reason: str, failure: RunFailure) -> None:
-    """Return why the run ended, in exit.json: the launcher turns every exit code into 1.
+    """Write to exit.json why the run ended: the launcher turns every exit code into 1.
 
     If several ranks report a failure, the first record is kept. A run that ends in good order replaces any record, which is then from
     another launch. If the disk refuses the record, a warning is printed, and the run ends as it would have.

@@ -58,7 +58,8 @@ def ours(folder: Path, packing: bool) -> Iterator[Step]:
 
 
 def bare(folder: Path) -> Iterator[Step]:
-    """Return what one would write by hand: the stock model's own loss on batches padded to their longest, as many positions as ours."""
+    """Train with a loop as one would write it by hand: the stock model's own loss on batches padded to their longest, as many positions as
+    ours."""
     from transformers import AutoModelForCausalLM
 
     model: Any = AutoModelForCausalLM.from_pretrained(folder / "base", dtype=torch.float32)

@@ -89,7 +89,7 @@ def recording(minutes: float, pauses: tuple[float, float]) -> Audio:
 
 
 def make_speech(path: Path, detector: Any) -> list[Samples]:
-    """Return what the detector hears in a file, without the pauses."""
+    """Return the speech that the detector finds in a file, without the pauses."""
     (master,) = load_track(path, probe_recording(path), MASTER_RATE)
     return [master.samples[region.start : region.stop] for region in vad.find_speech(detector, make_whisper(master), len(master.samples))]
 

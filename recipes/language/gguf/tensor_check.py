@@ -20,7 +20,7 @@ EXPONENTS = {"F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80), "F32": ("<u4", 0x7
 
 
 def find_problems(path: Path, header: GgufHeader, number_type: str, elements: int) -> Iterator[str]:
-    """Return what is wrong with the tensors of a file. `elements`: how many numbers the exported weights have."""
+    """Yield what is wrong with the tensors of a file. `elements`: how many numbers the exported weights have."""
     found = sum(tensor.elements for tensor in header.tensors if tensor.name not in DERIVED)
     if found != elements:
         yield f"it has {found:,} numbers, where the exported weights have {elements:,}"

@@ -66,7 +66,7 @@ def build_model_index(evaluation: Evaluation, data: str) -> list[dict[str, Any]]
 
 
 def verdicts(evaluation: Evaluation) -> list[str]:
-    """Return whether training improved the voice: a summary, and a sentence for each metric that is not always zero. Of several
+    """State whether training improved the voice: a summary, and a sentence for each metric that is not always zero. Of several
     checkpoints, the last."""
     rows = compare_with_base(evaluation)
     if not rows and not any(system.way == "cloned" for system in evaluation.systems):

@@ -96,7 +96,7 @@ def format_estimate(measure: str, found: Interval | None) -> str:
 
 
 def describe_verdict(one: Ranking, decision: SelectionDecision) -> str:
-    """Return what a candidate is beside the best one."""
+    """Describe a candidate by its difference from the best one."""
     words = ["lowest cost"] if one.name == decision.best else [f"{'tied' if one.tied else 'worse'}, {one.against_best.value:+.3f}"]
     if one.name != decision.best:
         words[0] += f" ({one.against_best.low:+.3f} to {one.against_best.high:+.3f})"
