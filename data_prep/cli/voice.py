@@ -40,11 +40,11 @@ from overtone.data_prep.pipeline.all_recordings import (
     process_recordings,
 )
 from overtone.data_prep.pipeline.clip_selection import JudgedClip, SelectionCriteria
-from overtone.data_prep.pipeline.notices import Notice, print_notices
 from overtone.data_prep.pipeline.recording_results import Job, PreparedRecording
 from overtone.data_prep.pipeline.speech_detection import PEOPLE_ON_CHANNELS
-from overtone.data_prep.pipeline.text_content import describe_languages, refuse_wrong_texts
 from overtone.data_prep.pipeline.text_verification import TextChecks, describe_texts
+from overtone.data_prep.pipeline.user_notices import Notice, print_notices
+from overtone.data_prep.pipeline.wrong_text_detection import describe_languages, refuse_wrong_texts
 from overtone.data_prep.recordings import (
     named_column_tables,
     remote_recordings,

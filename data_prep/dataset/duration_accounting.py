@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict
 from overtone.data_prep import manifest
 from overtone.data_prep.audio.waveform import MASTER_RATE
 from overtone.data_prep.manifest import ManifestRow, Reject
-from overtone.data_prep.pipeline.notices import Notice, join_all_texts
 from overtone.data_prep.pipeline.recording_results import PreparedRecording
+from overtone.data_prep.pipeline.user_notices import Notice, join_all_texts
 from overtone.data_prep.recordings.removed_text import RemovedKind
 from overtone.data_prep.segmentation.subtitle_repair import TimingSegment
 from overtone.data_prep.segmentation.vad import Region

@@ -13,8 +13,8 @@ from overtone.data_prep.dataset.train_val_split import GUARD_SECONDS, assign_spl
 from overtone.data_prep.manifest import ManifestRow, Reject
 from overtone.data_prep.pipeline import clip_selection
 from overtone.data_prep.pipeline.clip_selection import JudgedClip
-from overtone.data_prep.pipeline.notices import Notice
 from overtone.data_prep.pipeline.recording_results import PreparedRecording
+from overtone.data_prep.pipeline.user_notices import Notice
 from overtone.data_prep.recordings.removed_text import RemovedKind
 from overtone.finetune.storage import files
 

@@ -30,7 +30,7 @@ from overtone.data_prep.pages.rejection_advice import ADVICE, explain_reason
 from overtone.data_prep.pages.report_charts import STEPS, Curve, Histogram, choose_ticks, format_number, make_curve, make_histogram
 from overtone.data_prep.pages.report_clips import AUDIO_BYTES, ClipSelection, choose_clips, render_clips
 from overtone.data_prep.pages.voice_dataset_loader import Dataset, ReportClip
-from overtone.data_prep.pipeline.notices import format_notice
+from overtone.data_prep.pipeline.user_notices import format_notice
 
 FOLDER = Path(__file__).parent
 MOST_RECORDINGS = 2000

@@ -19,7 +19,6 @@ from overtone.data_prep.parallel.torch_settings import use_one_thread
 from overtone.data_prep.parallel.worker_options import WorkerOptions
 from overtone.data_prep.pipeline import clip_selection
 from overtone.data_prep.pipeline.clip_selection import SelectionCriteria
-from overtone.data_prep.pipeline.notices import Notice
 from overtone.data_prep.pipeline.one_recording import (
     begin_part,
     examine_recording,
@@ -38,8 +37,10 @@ from overtone.data_prep.pipeline.recording_results import (
     PreparedRecording,
     refuse_recording,
 )
+from overtone.data_prep.pipeline.recording_run import RecordingRun
 from overtone.data_prep.pipeline.speech_detection import SAMPLES, load_stored_speech, locate_samples
 from overtone.data_prep.pipeline.stage_cache import NotStoredError, Stages, StoredStages
+from overtone.data_prep.pipeline.user_notices import Notice
 from overtone.data_prep.pipeline.worker_activity import Activity
 from overtone.data_prep.pipeline.worker_models import Models
 from overtone.data_prep.recordings.recording_files import RecordingSource
@@ -219,7 +220,7 @@ def _load_stored(tasks: Sequence[RecordingTask], setup: WorkerSetup) -> tuple[di
     for task in tasks:
         stages = StoredStages(setup.stages)
         with contextlib.suppress(NotStoredError), Models(None, "", setup.stages) as nothing:
-            known[task.source.name] = prepare_recording(task.source, task.transcript, setup.job, stages, nothing)
+            known[task.source.name] = prepare_recording(RecordingRun(task.source, task.transcript, setup.job, stages, nothing))
             work.add(WorkCounts(reused=stages.reused))
     return known, work
 
@@ -348,26 +349,26 @@ def _open_worker(setup: WorkerSetup, device: str) -> Iterator[Callable[[Task], t
 
 
 def _process_item(setup: WorkerSetup, models: Models, item: Task) -> tuple[WorkResult, WorkCounts]:
-    stages, before = Stages(setup.stages), models.loads.copy()
+    stages, before, task = Stages(setup.stages), models.loads.copy(), _get_recording(item)
+    run = RecordingRun(task.source, task.transcript, setup.job, stages, models)
     if isinstance(item, PartTask):
-        task = item.recording
-        result: WorkResult = prepare_part(task.source, task.transcript, item.divided, item.place, setup.job, stages, models)
+        result: WorkResult = prepare_part(run, item.divided, item.place)
     elif isinstance(item, BeginTask):
         result = None
-        begin_part(item.recording.source, item.part, setup.job, stages, models)
+        begin_part(run, item.part)
     else:
-        result = _start_recording(setup, models, stages, item)
+        result = _start_recording(run)
     return result, WorkCounts(stages.computed, stages.reused, models.loads - before)
 
 
-def _start_recording(setup: WorkerSetup, models: Models, stages: Stages, task: RecordingTask) -> PreparedRecording | DividedRecording:
-    """A short recording, finished; a long one, divided, with its samples on the disk."""
-    found = examine_recording(task.source, task.transcript, setup.job, stages, models)
+def _start_recording(run: RecordingRun) -> PreparedRecording | DividedRecording:
+    """Finish a short recording; divide a long one, and store its samples on the disk."""
+    found = examine_recording(run)
     try:
         if isinstance(found, DividedRecording):
-            store_samples(task.source, found, stages, models)
+            store_samples(run, found)
     except AudioError as error:
-        return refuse_recording(task.source, error.reason, error.detail, round(error.seconds * MASTER_RATE))
+        return refuse_recording(run.source, error.reason, error.detail, round(error.seconds * MASTER_RATE))
     return found
 
 

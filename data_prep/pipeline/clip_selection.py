@@ -25,8 +25,8 @@ from overtone.data_prep.clips.speaking_rate import measure_speaking_rate
 from overtone.data_prep.manifest import ManifestRow, Reject
 from overtone.data_prep.pipeline import transcript_plausibility
 from overtone.data_prep.pipeline.recording_results import PreparedRecording
-from overtone.data_prep.pipeline.text_content import Doubt
 from overtone.data_prep.pipeline.transcript_plausibility import TranscriptDoubts
+from overtone.data_prep.pipeline.wrong_text_detection import Doubt
 from overtone.data_prep.segmentation.clip_segmentation import Lengths
 from overtone.data_prep.speakers.voice_changes import assess_clip, label_windows
 from overtone.data_prep.speakers.voice_clusters import VoiceCount

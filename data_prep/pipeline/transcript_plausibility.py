@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from overtone.data_prep.audio.waveform import MASTER_RATE
 from overtone.data_prep.clips import whole_transcript_misfit
 from overtone.data_prep.clips.extraction import MeasuredClip
-from overtone.data_prep.pipeline.notices import Notice
 from overtone.data_prep.pipeline.recording_results import PreparedRecording
-from overtone.data_prep.pipeline.text_content import Doubt, find_content_doubts
+from overtone.data_prep.pipeline.user_notices import Notice
+from overtone.data_prep.pipeline.wrong_text_detection import Doubt, find_content_doubts
 from overtone.data_prep.segmentation.subtitle_sync import FEW_CUES, LEAST_CUES
 
 MISTIMED, MISFIT, REPEATED = "mistimed_text", "misfit_text", "same_text"

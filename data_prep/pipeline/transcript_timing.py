@@ -7,16 +7,13 @@ from itertools import pairwise
 
 from pydantic import TypeAdapter
 
-from overtone.data_prep import manifest
 from overtone.data_prep.alignment import recording_alignment
 from overtone.data_prep.alignment.recording_alignment import LocatedText
 from overtone.data_prep.manifest import AUTO
 from overtone.data_prep.pipeline.lazy_audio import LazyAudio
-from overtone.data_prep.pipeline.recording_results import DetectedSpeech, Job, TimedText
-from overtone.data_prep.pipeline.speech_detection import make_speech_inputs
-from overtone.data_prep.pipeline.stage_cache import Stages, make_key
-from overtone.data_prep.pipeline.worker_models import Models
-from overtone.data_prep.recordings.recording_files import RecordingSource
+from overtone.data_prep.pipeline.recording_results import DetectedSpeech, TimedText
+from overtone.data_prep.pipeline.recording_run import RecordingRun
+from overtone.data_prep.pipeline.stage_cache import make_key
 from overtone.data_prep.recordings.user_transcripts import UserTranscript
 from overtone.data_prep.segmentation import subtitle_repair, subtitle_sync, vad
 from overtone.data_prep.segmentation.clip_segmentation import TextUnit
@@ -30,25 +27,13 @@ REPAIRED: TypeAdapter[TimingRepair] = TypeAdapter(TimingRepair)
 LOCATED: TypeAdapter[LocatedText] = TypeAdapter(LocatedText)
 
 
-def find_language(transcript: UserTranscript | None, job: Job) -> str | None:
-    """Return the full name of the language, if it is given by the user, or by the table that the transcript comes from."""
-    return job.language or (manifest.parse_locale(transcript.language) if transcript and transcript.language else None)
-
-
-def time_transcript(
-    source: RecordingSource,
-    transcript: UserTranscript,
-    speech: DetectedSpeech,
-    sound: LazyAudio,
-    job: Job,
-    stages: Stages,
-    models: Models,
-) -> TimedText:
-    """The user's transcript, moved if all of it is late, without cues in whose time nobody speaks if the others fit the speech, and with
-    the times of its words where an aligner can find them."""
-    units = transcript.make_units(speech.track.length, find_language(transcript, job) or AUTO)
+def time_transcript(run: RecordingRun, transcript: UserTranscript, speech: DetectedSpeech, sound: LazyAudio) -> TimedText:
+    """Return the user's transcript, moved if all of it is late, without cues in whose time nobody speaks if the others fit the speech, and
+    with the times of its words where an aligner can find them."""
+    job = run.job
+    units = transcript.make_units(speech.track.length, run.language or AUTO)
     has_cues = bool(transcript.utterances) and not transcript.words  # words do not begin after pauses
-    repair = _repair_times(source, units, speech, stages) if has_cues else TimingRepair()
+    repair = _repair_times(run, units, speech) if has_cues else TimingRepair()
     delay = subtitle_sync.measure_delay(units, speech.regions) if has_cues and not repair.segments else 0.0
     units = repair.units or (subtitle_sync.shift_units(units, delay) if delay else units)
     is_checked = job.aligner is not None or job.check_settings is not None  # a model decides on each clip; few cues would decide worse
@@ -67,7 +52,7 @@ def time_transcript(
     times: recording_alignment.Times = "unknown" if transcript.text else known
     inputs = {
         "form": FORM,
-        "speech": make_key(make_speech_inputs(source)),
+        "speech": run.speech_key,
         "units": make_key({"units": [unit.model_dump() for unit in units]}),
         "aligner": job.locator.digest,
         "longest": job.lengths.longest,
@@ -77,14 +62,14 @@ def time_transcript(
 
     def locate() -> LocatedText:
         windows = vad.make_windows(speech.regions, sound.master)
-        return recording_alignment.locate_utterances(models.aligner, sound.speech_audio, windows, units, job.lengths.longest, times)
+        return recording_alignment.locate_utterances(run.models.aligner, sound.speech_audio, windows, units, job.lengths.longest, times)
 
-    located = stages.run("located", inputs, LOCATED, locate)
+    located = run.stages.run("located", inputs, LOCATED, locate)
     notes = "; ".join(filter(None, [note, located.note]))
     return TimedText(tuple(located.units), tuple(located.ends), notes, delay, timings, unchecked, repair)
 
 
-def _repair_times(source: RecordingSource, units: list[TextUnit], speech: DetectedSpeech, stages: Stages) -> TimingRepair:
+def _repair_times(run: RecordingRun, units: list[TextUnit], speech: DetectedSpeech) -> TimingRepair:
     """The repair of times that do not fit the speech, or not all; without segments if they fit, are only late, or nothing is proven."""
     if len(units) < 2 * subtitle_repair.WINDOW_CUES:
         return TimingRepair()
@@ -98,11 +83,11 @@ def _repair_times(source: RecordingSource, units: list[TextUnit], speech: Detect
         return found if found.segments and needed and better else TimingRepair()
 
     inputs = {
-        "speech": make_key(make_speech_inputs(source)),
+        "speech": run.speech_key,
         "units": make_key({"units": [unit.model_dump() for unit in units]}),
         "code": [subtitle_repair.compute_code_digest(), subtitle_sync.compute_code_digest()],
     }
-    return stages.run("repaired_times", inputs, REPAIRED, repair)
+    return run.stages.run("repaired_times", inputs, REPAIRED, repair)
 
 
 def _check_segments(units: list[TextUnit], repair: TimingRepair, regions: list[Region]) -> tuple[TranscriptTiming, ...]:

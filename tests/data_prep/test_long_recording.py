@@ -24,6 +24,7 @@ from overtone.data_prep.cli import voice
 from overtone.data_prep.pipeline import all_recordings, one_recording
 from overtone.data_prep.pipeline.one_recording import begin_part
 from overtone.data_prep.pipeline.recording_results import DecodedPart, DividedRecording, Job
+from overtone.data_prep.pipeline.recording_run import RecordingRun
 from overtone.data_prep.pipeline.stage_cache import Stages
 from overtone.data_prep.pipeline.worker_models import Models
 from overtone.data_prep.recordings.recording_files import RecordingSource
@@ -118,10 +119,10 @@ def test_a_stop_keeps_the_finished_parts_and_the_samples(minute, undivided, tmp_
 def test_a_part_that_crashes_rejects_the_recording_until_the_next_run(minute, undivided, tmp_path, monkeypatch, capsys) -> None:
     whole = all_recordings.prepare_part
 
-    def crash(source, transcript, divided, part, *rest):
+    def crash(recording, divided, part):
         if part == divided.parts[1]:
             raise MemoryError
-        return whole(source, transcript, divided, part, *rest)
+        return whole(recording, divided, part)
 
     with monkeypatch.context() as broken:
         broken.setattr(all_recordings, "prepare_part", crash)
@@ -165,12 +166,12 @@ def test_parts_are_begun_while_the_recording_is_decoded(minute, says, tmp_path, 
         assert run(minute, tmp_path / "late", SECONDS, whisper=says, checks=checks) == 0
     begun, decoded, begin, examine = [], [], all_recordings.begin_part, all_recordings.examine_recording
 
-    def note_begin(source, part, *rest):
+    def note_begin(recording, part):
         begun.append(part.place)
-        begin(source, part, *rest)
+        begin(recording, part)
 
-    def note_end(*arguments):
-        decoded.append(examine(*arguments))
+    def note_end(recording):
+        decoded.append(examine(recording))
         return decoded[-1]
 
     monkeypatch.setattr(all_recordings, "begin_part", note_begin)
@@ -190,8 +191,8 @@ def test_parts_that_end_elsewhere_once_the_transcript_is_moved_give_the_same_fil
     """A delay of the transcript is known once the recording is decoded: parts may have been begun in vain."""
     divided, examine = [], all_recordings.examine_recording
 
-    def note_end(*arguments):
-        divided.append(examine(*arguments))
+    def note_end(recording):
+        divided.append(examine(recording))
         return divided[-1]
 
     with monkeypatch.context() as late:
@@ -199,7 +200,7 @@ def test_parts_that_end_elsewhere_once_the_transcript_is_moved_give_the_same_fil
         late.setattr(recording_parts, "find_next_part", lambda *_: None)
         assert run(minute, tmp_path / "late", SECONDS, whisper=says, checks=True) == 0
     moved = [Region(part.stop - MASTER_RATE, part.stop + MASTER_RATE) for part in divided[0].parts]
-    monkeypatch.setattr(one_recording, "_plan_early", lambda *_: lambda _length: moved)
+    monkeypatch.setattr(one_recording, "_plan_early", lambda _: lambda _length: moved)
     monkeypatch.setattr(sandboxed_decoder, "HEARTBEAT_SECONDS", 0.0)
     monkeypatch.setattr(silero_network, "BLOCK", 64)
     assert run(minute, tmp_path / "early", SECONDS, whisper=says, checks=True) == 0
@@ -213,7 +214,7 @@ def test_a_part_whose_samples_are_gone_is_not_begun(tmp_path) -> None:
     source = RecordingSource(tmp_path / "talk.flac", "talk.flac", "0" * 64, "me")
     part = DecodedPart(Region(0, MASTER_RATE), [Region(0, MASTER_RATE)], tmp_path / "gone")
     with Models("never loaded", "cpu", tmp_path) as models:
-        begin_part(source, part, Job(tmp_path, Lengths(), None, {}), Stages(tmp_path), models)
+        begin_part(RecordingRun(source, None, Job(tmp_path, Lengths(), None, {}), Stages(tmp_path), models), part)
         assert models.loads == {}
 
 

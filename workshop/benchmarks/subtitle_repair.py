@@ -27,6 +27,7 @@ from overtone.data_prep.audio.waveform import MASTER_RATE, Audio, Track, convert
 from overtone.data_prep.pipeline import transcript_timing
 from overtone.data_prep.pipeline.lazy_audio import LazyAudio
 from overtone.data_prep.pipeline.recording_results import DetectedSpeech, Job, TimedText
+from overtone.data_prep.pipeline.recording_run import RecordingRun
 from overtone.data_prep.pipeline.stage_cache import Stages
 from overtone.data_prep.pipeline.worker_models import Models
 from overtone.data_prep.recordings.recording_files import RecordingSource
@@ -192,7 +193,8 @@ def time_cues(transcript: UserTranscript, regions: list[Region], length: int, fo
     job = Job(folder, Lengths(), None, None)
     with Models(None, "cpu", folder) as models:
         sound = LazyAudio(source.path, models)
-        return transcript_timing.time_transcript(source, transcript, speech, sound, job, Stages(folder / "stages"), models)
+        run = RecordingRun(source, transcript, job, Stages(folder / "stages"), models)
+        return transcript_timing.time_transcript(run, transcript, speech, sound)
 
 
 def is_trusted(unit: TextUnit, found: TimedText) -> bool:

@@ -629,8 +629,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "data_prep/pipeline/one_recording.py",
-        "settings := job.whisper_settings or job.check_settings",
-        "settings := job.whisper_settings",
+        "settings := run.job.whisper_settings or run.job.check_settings",
+        "settings := run.job.whisper_settings",
         "tests/data_prep/test_long_recording.py::test_parts_are_begun_while_the_recording_is_decoded",
         "--check-with waits until a recording of hours is decoded",
     ),
@@ -803,7 +803,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "the clips of a long recording are numbered from the start of their part, and overwrite each other",
     ),
     Mutant(
-        "data_prep/pipeline/part_stages.py",
+        "data_prep/pipeline/clip_stages.py",
         "levels = part.levels or extraction.measure_levels(master, regions)",
         "levels = extraction.measure_levels(master, regions)",
         "tests/data_prep/test_long_recording.py::test_the_parts_give_the_files_of_the_whole_recording",

@@ -18,8 +18,8 @@ from overtone.data_prep.dataset.duration_accounting import (
     make_summary,
 )
 from overtone.data_prep.manifest import ManifestRow, Reject
-from overtone.data_prep.pipeline.notices import Notice
 from overtone.data_prep.pipeline.recording_results import PreparedRecording
+from overtone.data_prep.pipeline.user_notices import Notice
 from overtone.data_prep.recordings.recording_files import RecordingSource
 from overtone.data_prep.segmentation.subtitle_repair import TimingRepair, TimingSegment
 from overtone.data_prep.segmentation.vad import Region

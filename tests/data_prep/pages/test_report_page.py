@@ -11,7 +11,7 @@ import pytest
 
 from overtone.data_prep.pages import report_page
 from overtone.data_prep.pages.report_page import make_funnel, render_page
-from overtone.data_prep.pipeline.notices import Notice
+from overtone.data_prep.pipeline.user_notices import Notice
 from overtone.data_prep.recordings.removed_text import RemovedKind
 from tests.data_prep.example_clips import clip, dataset, whole
 from tests.data_prep.page import Page

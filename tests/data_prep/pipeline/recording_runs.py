@@ -8,6 +8,7 @@ import soundfile
 
 from overtone.data_prep.audio.waveform import Audio
 from overtone.data_prep.pipeline.one_recording import prepare_recording
+from overtone.data_prep.pipeline.recording_run import RecordingRun
 from overtone.data_prep.pipeline.stage_cache import Stages
 from overtone.data_prep.pipeline.worker_models import Models
 from overtone.data_prep.recordings.recording_files import RecordingSource, find_recordings
@@ -25,4 +26,4 @@ def write_take(folder: Path, sound: Audio) -> RecordingSource:
 def run(source, transcript, job, whisper=None):
     stages = Stages(job.out / "stages")
     with Models(whisper, "cpu", stages.folder, job.encoder) as models:
-        return prepare_recording(source, transcript, job, stages, models), stages, models
+        return prepare_recording(RecordingRun(source, transcript, job, stages, models)), stages, models

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from overtone.data_prep.audio.waveform import MASTER_RATE
-from overtone.data_prep.pipeline.notices import format_notice
 from overtone.data_prep.pipeline.transcript_plausibility import TranscriptDoubts, find_doubts
+from overtone.data_prep.pipeline.user_notices import format_notice
 from overtone.data_prep.segmentation.subtitle_repair import TimingRepair
 from overtone.data_prep.segmentation.subtitle_sync import TranscriptTiming
 from overtone.data_prep.segmentation.vad import Region

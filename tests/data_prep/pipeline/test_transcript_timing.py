@@ -8,6 +8,7 @@ import pytest
 
 from overtone.data_prep.audio.waveform import MASTER_RATE, Track
 from overtone.data_prep.pipeline.recording_results import DetectedSpeech
+from overtone.data_prep.pipeline.recording_run import RecordingRun
 from overtone.data_prep.pipeline.stage_cache import Stages
 from overtone.data_prep.pipeline.transcript_timing import time_transcript
 from overtone.data_prep.pipeline.worker_models import Models
@@ -54,7 +55,8 @@ def time_cues(cues, regions, take, job):
     speech = DetectedSpeech(track=Track(rate=MASTER_RATE, frames=frames, weights=(1.0,), offset=0.0), regions=regions)
     stages = Stages(job.out / "stages")
     with Models(None, "cpu", stages.folder) as models:
-        return time_transcript(take, UserTranscript(utterances=utterances), speech, None, job, stages, models), stages
+        run_of_take = RecordingRun(take, UserTranscript(utterances=utterances), job, stages, models)
+        return time_transcript(run_of_take, run_of_take.transcript, speech, None), stages
 
 
 def test_a_jump_is_repaired_said_and_stored(take, job) -> None:

@@ -19,8 +19,8 @@ from overtone.data_prep.language_identification import (
     name_language,
 )
 from overtone.data_prep.manifest import AUTO
-from overtone.data_prep.pipeline.notices import Notice
 from overtone.data_prep.pipeline.recording_results import PreparedRecording
+from overtone.data_prep.pipeline.user_notices import Notice
 from overtone.data_prep.recordings.garbled_text import FEW_TEXTS, find_garbled_texts
 from overtone.finetune.errors import UserError, format_count
 

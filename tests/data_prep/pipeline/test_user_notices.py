@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overtone.data_prep.pipeline.notices import Notice, format_notice, join_all_texts, print_notices
+from overtone.data_prep.pipeline.user_notices import Notice, format_notice, join_all_texts, print_notices
 
 
 def test_a_line_names_three_recordings_and_counts_the_others(capsys) -> None:

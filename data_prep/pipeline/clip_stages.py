@@ -20,14 +20,10 @@ from overtone.data_prep.clips import dnsmos, extraction, speaker_similarity
 from overtone.data_prep.clips.dnsmos import SoundRatings
 from overtone.data_prep.clips.extraction import MeasuredClip, RecordingLevels
 from overtone.data_prep.pipeline.lazy_audio import LazyAudio, PartAudio
-from overtone.data_prep.pipeline.recording_results import Job, PreparedPart, TimedText
-from overtone.data_prep.pipeline.speech_detection import make_speech_inputs
-from overtone.data_prep.pipeline.stage_cache import Stages, make_key
-from overtone.data_prep.pipeline.transcript_timing import find_language
+from overtone.data_prep.pipeline.recording_results import PreparedPart, TimedText
+from overtone.data_prep.pipeline.recording_run import RecordingRun
+from overtone.data_prep.pipeline.stage_cache import make_key
 from overtone.data_prep.pipeline.worker_activity import format_time, report_activity
-from overtone.data_prep.pipeline.worker_models import Models
-from overtone.data_prep.recordings.recording_files import RecordingSource
-from overtone.data_prep.recordings.user_transcripts import UserTranscript
 from overtone.data_prep.segmentation import vad
 from overtone.data_prep.segmentation.clip_segmentation import TextUnit
 from overtone.data_prep.segmentation.vad import Region
@@ -73,20 +69,18 @@ class RecordingPart:
         return {} if self.is_whole else {"part": list(self.place)}
 
 
-def cut_clips(
-    source: RecordingSource, transcript: UserTranscript | None, part: RecordingPart, job: Job, stages: Stages, models: Models
-) -> PreparedPart:
+def make_clips(run: RecordingRun, part: RecordingPart) -> PreparedPart:
     """Return the clips of a part, with the results of the checks."""
-    language, text = find_language(transcript, job), part.text
-    units = list(text.units) if transcript is not None else transcribe_part(source, part, job.whisper_settings, job, stages, models)
-    windows = embed_part_windows(source, part, job, stages, models)
+    transcript, job, language = run.transcript, run.job, run.language
+    units = list(part.text.units) if transcript is not None else transcribe_part(run, part, job.whisper_settings)
+    windows = embed_part_windows(run, part)
     changes = find_voice_changes(windows, part.regions, job.most_voices)
-    units, ends = _divide_at_changes(source, units, part, changes, job, stages, models)
+    units, ends = _divide_at_changes(run, part, units, changes)
     inputs = {
-        "speech": make_key(make_speech_inputs(source)),
+        "speech": run.speech_key,
         "units": make_key({"units": [unit.model_dump() for unit in units]}),
         "aligned_ends": ends,
-        "whole": bool(transcript and transcript.text),
+        "whole": run.has_one_text,
         "words": bool(transcript and transcript.words),
         "lengths": vars(job.lengths),
         "language": language,
@@ -99,55 +93,52 @@ def cut_clips(
         master, regions = part.sound.master, part.regions
         levels = part.levels or extraction.measure_levels(master, regions)
         pieces = extraction.divide_recording(transcript, units, regions, master, job.lengths, changes, ends)
-        return extraction.write_clips(job.out, source, pieces, regions, master, language, levels, part.place.start)
+        return extraction.write_clips(job.out, run.source, pieces, regions, master, language, levels, part.place.start)
 
-    made = stages.run("clips", inputs, CLIPS, cut, extraction.make_existence_check(job.out))
-    checked = _rate_clips(_align_clips(made, inputs, job, stages, models), inputs, job, stages, models)
-    checked = _check_texts(checked, source, part, job, stages, models)
+    made, key = run.stages.run("clips", inputs, CLIPS, cut, extraction.make_existence_check(job.out)), make_key(inputs)
+    checked = _check_texts(run, part, _rate_clips(run, key, _align_clips(run, key, made)))
     windows = windows.move(part.place.start)
-    return PreparedPart(checked, _embed_clips(made, inputs, windows, job, stages, models), windows)
+    return PreparedPart(checked, _embed_clips(run, key, made, windows), windows)
 
 
 def _divide_at_changes(
-    source: RecordingSource, units: list[TextUnit], part: RecordingPart, changes: list[int], job: Job, stages: Stages, models: Models
+    run: RecordingRun, part: RecordingPart, units: list[TextUnit], changes: list[int]
 ) -> tuple[list[TextUnit], tuple[int, ...] | None]:
-    """The units, with utterances over a change of the voice as words, and `TimedText.ends` of these."""
-    ends = part.text.ends
-    if job.aligner is None or ends is None or not changes:
+    """Return the units, with utterances over a change of the voice as words, and `TimedText.ends` of these."""
+    aligner, ends = run.job.aligner, part.text.ends
+    if aligner is None or ends is None or not changes:
         return units, ends
     inputs = {
         "form": FORM,
-        "speech": make_key(make_speech_inputs(source)),
+        "speech": run.speech_key,
         "units": make_key({"units": [unit.model_dump() for unit in units]}),
         "ends": ends,
         "changes": changes,
-        "aligner": job.aligner.digest,
+        "aligner": aligner.digest,
         "code": recording_alignment.compute_code_digest(),
         **part.describe_place(),
     }
 
     def divide() -> DividedText:
-        return recording_alignment.divide_at_changes(models.aligner, part.sound.speech_audio, units, ends, changes)
+        return recording_alignment.divide_at_changes(run.models.aligner, part.sound.speech_audio, units, ends, changes)
 
-    found = stages.run("divided_at_voices", inputs, DIVIDED, divide)
+    found = run.stages.run("divided_at_voices", inputs, DIVIDED, divide)
     return found.units, tuple(found.ends)
 
 
-def transcribe_part(
-    source: RecordingSource, part: RecordingPart, settings: dict[str, Any] | None, job: Job, stages: Stages, models: Models
-) -> list[TextUnit]:
-    """The text by the Whisper with these settings, positions relative to the part."""
+def transcribe_part(run: RecordingRun, part: RecordingPart, settings: dict[str, Any] | None) -> list[TextUnit]:
+    """Return the text by the Whisper with these settings, with positions relative to the part."""
     assert settings is not None  # without them, a recording without a transcript was refused before
     longest = settings.get("longest_window")
-    inputs = {"form": FORM, "speech": make_key(make_speech_inputs(source)), "hearing": settings, **part.describe_place()}
+    inputs = {"form": FORM, "speech": run.speech_key, "hearing": settings, **part.describe_place()}
 
     def transcribe() -> list[TextUnit]:
         windows = vad.make_windows(part.regions, part.sound.master, longest)
         step = "transcribing" if part.is_whole else f"transcribing the part from {format_time(part.place.start / MASTER_RATE)}"
         report = partial(report_activity, step)
-        return whisper_engine.transcribe_recording(models.whisper, part.sound.speech_audio, windows, job.language, longest, report)
+        return whisper_engine.transcribe_recording(run.models.whisper, part.sound.speech_audio, windows, run.job.language, longest, report)
 
-    return stages.run(
+    return run.stages.run(
         "words",
         inputs,
         UNITS,
@@ -157,13 +148,14 @@ def transcribe_part(
 
 
 def _embed_clips(
-    made: list[MeasuredClip], inputs: dict[str, Any], windows: VoiceWindows, job: Job, stages: Stages, models: Models
+    run: RecordingRun, clips_key: str, made: list[MeasuredClip], windows: VoiceWindows
 ) -> dict[str, speaker_similarity.Vector]:
-    """Speaker vector [H] of each clip file by id; {} without a speaker check. It is the mean over the clip's `windows` (of the recording),
-    so no speech passes the encoder twice; only a clip without one, whose words are too short for a window, is encoded itself.
+    """Return the speaker vector [H] of each clip file by id; {} without a speaker check. It is the mean over the clip's `windows` (of the
+    recording), so no speech passes the encoder twice; only a clip without one, whose words are too short for a window, is encoded itself.
 
-    `inputs`: cache key inputs of the clips.
+    `clips_key`: digest of the inputs of the clips, also below.
     """
+    job = run.job
     if job.encoder is None:
         return {}
     means = {clip.id: windows.average(clip.start, clip.stop) for clip in made if clip.audio}
@@ -173,62 +165,62 @@ def _embed_clips(
         return found
     inputs = {
         "form": FORM,
-        "clips": make_key(inputs),
+        "clips": clips_key,
         "encoder": job.encoder.digest,
         "without_windows": sorted(paths),
         "products": "fp32",
     }  # older results used TF32 on a GPU
-    encoded = stages.run("voices", inputs, VOICES, lambda: speaker_similarity.embed_clips(models.encoder, paths))
+    encoded = run.stages.run("voices", inputs, VOICES, lambda: speaker_similarity.embed_clips(run.models.encoder, paths))
     return found | {identity: np.frombuffer(vector, "<f4") for identity, vector in encoded.items()}
 
 
-def embed_part_windows(source: RecordingSource, part: RecordingPart, job: Job, stages: Stages, models: Models) -> VoiceWindows:
-    """Speaker vectors of the windows of a part, relative to its start; none without a speaker check."""
-    if job.encoder is None:
+def embed_part_windows(run: RecordingRun, part: RecordingPart) -> VoiceWindows:
+    """Return the speaker vectors of the windows of a part, relative to its start; none without a speaker check."""
+    if run.job.encoder is None:
         return VoiceWindows()
     inputs = {
-        "speech": make_key(make_speech_inputs(source)),
-        "encoder": job.encoder.digest,
+        "speech": run.speech_key,
+        "encoder": run.job.encoder.digest,
         "windows": describe_windows(),
         **part.describe_place(),
     }
 
     def embed() -> StoredVoiceWindows:
-        return embed_windows(models.encoder, part.sound.master, part.sound.speech_audio, part.regions)
+        return embed_windows(run.models.encoder, part.sound.master, part.sound.speech_audio, part.regions)
 
-    return read_windows(stages.run("voice_windows", inputs, WINDOWS, embed))
+    return read_windows(run.stages.run("voice_windows", inputs, WINDOWS, embed))
 
 
-def _align_clips(made: list[MeasuredClip], inputs: dict[str, Any], job: Job, stages: Stages, models: Models) -> list[MeasuredClip]:
-    """The clips with their alignment scores; unchanged without an aligner. `inputs`: cache key inputs of the clips, texts included."""
+def _align_clips(run: RecordingRun, clips_key: str, made: list[MeasuredClip]) -> list[MeasuredClip]:
+    """Return the clips with their alignment scores; unchanged without an aligner."""
+    job = run.job
     if job.aligner is None:
         return made
-    inputs = {"form": FORM, "clips": make_key(inputs), "aligner": job.aligner.digest}
+    inputs = {"form": FORM, "clips": clips_key, "aligner": job.aligner.digest}
     clips = {clip.id: (job.out / clip.audio, clip.text) for clip in made if clip.audio}
-    found = stages.run("alignment", inputs, ALIGNMENTS, lambda: clip_alignment.align_clips(models.aligner, clips))
+    found = run.stages.run("alignment", inputs, ALIGNMENTS, lambda: clip_alignment.align_clips(run.models.aligner, clips))
     return [
         _add_measures(clip, {"alignment_score": one.score, "unaligned_words": one.unknown}) if (one := found.get(clip.id)) else clip
         for clip in made
     ]
 
 
-def _rate_clips(made: list[MeasuredClip], inputs: dict[str, Any], job: Job, stages: Stages, models: Models) -> list[MeasuredClip]:
-    """The clips with ratings of their files' sound; unchanged without a scorer. `inputs`: cache key inputs of the clips."""
+def _rate_clips(run: RecordingRun, clips_key: str, made: list[MeasuredClip]) -> list[MeasuredClip]:
+    """Return the clips with ratings of their files' sound; unchanged without a scorer."""
+    job = run.job
     if job.scorer is None:
         return made
     paths = {clip.id: job.out / clip.audio for clip in made if clip.audio}
-    inputs = {"form": FORM, "clips": make_key(inputs), "networks": job.scorer.digest}
-    found = stages.run("sound_quality", inputs, RATINGS, lambda: dnsmos.rate_clips(models.scorer, paths))
+    inputs = {"form": FORM, "clips": clips_key, "networks": job.scorer.digest}
+    found = run.stages.run("sound_quality", inputs, RATINGS, lambda: dnsmos.rate_clips(run.models.scorer, paths))
     return [_add_measures(clip, found[clip.id].model_dump()) if clip.id in found else clip for clip in made]
 
 
-def _check_texts(
-    made: list[MeasuredClip], source: RecordingSource, part: RecordingPart, job: Job, stages: Stages, models: Models
-) -> list[MeasuredClip]:
-    """The clips with the word error rate between their text and a transcript by Whisper; unchanged if that is not requested."""
-    if job.check_settings is None:
+def _check_texts(run: RecordingRun, part: RecordingPart, made: list[MeasuredClip]) -> list[MeasuredClip]:
+    """Return the clips with the word error rate between their text and a transcript by Whisper; unchanged if that is not requested."""
+    if run.job.check_settings is None:
         return made
-    transcribed, begin = transcribe_part(source, part, job.check_settings, job, stages, models), part.place.start
+    transcribed, begin = transcribe_part(run, part, run.job.check_settings), part.place.start
     rates = {
         clip.id: word_errors.measure_clip_errors(clip.text, clip.start - begin, clip.stop - begin, transcribed, clip.language)
         for clip in made

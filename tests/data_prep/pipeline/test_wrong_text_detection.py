@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from overtone.data_prep.pipeline.text_content import describe_languages, find_content_doubts, refuse_wrong_texts
+from overtone.data_prep.pipeline.wrong_text_detection import describe_languages, find_content_doubts, refuse_wrong_texts
 from overtone.finetune.errors import UserError
 from tests.data_prep.pipeline.test_clip_selection import clip, recording
 
