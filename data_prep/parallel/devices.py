@@ -20,16 +20,22 @@ def choose_device(requested: str | None) -> str:
 
 
 def assign_devices(device: str, workers: int | None, memory_each: int) -> list[str]:
-    """The torch device of each worker. `workers` None: one per GPU; on a CPU one per available core, as far as memory allows
-    `memory_each` bytes per worker.
+    """The torch device of each worker. `workers` None: one per available core, as far as memory allows `memory_each` bytes per worker, and
+    at least one per GPU. On GPUs, the memory of the host and the free memory of each GPU limit them.
     """
+    cores = len(os.sched_getaffinity(0))
+    on_host = min(cores, free_host_memory() // memory_each)
     if device == "cpu":
-        room = max(1, free_host_memory() // memory_each)
-        return ["cpu"] * (min(len(os.sched_getaffinity(0)), room) if workers is None else workers)
+        return ["cpu"] * (max(1, on_host) if workers is None else workers)
     import torch
 
-    count = torch.cuda.device_count()
-    return [f"cuda:{number % count}" for number in range(count if workers is None else workers)]
+    gpus = torch.cuda.device_count()
+    if workers is not None:
+        return [f"cuda:{number % gpus}" for number in range(workers)]
+    # One worker decodes, detects speech and cuts for most of its time, while its GPU waits: several share each GPU. The first worker of
+    # every GPU comes before the second of any, and the host's share is rounded down, so that no GPU gets more than the others by chance.
+    on_each = [max(1, min(on_host // gpus, torch.cuda.mem_get_info(gpu)[0] // memory_each)) for gpu in range(gpus)]
+    return [f"cuda:{gpu}" for place in range(max(on_each)) for gpu in range(gpus) if place < on_each[gpu]]
 
 
 def set_current_device(device: str) -> None:

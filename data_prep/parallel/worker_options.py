@@ -34,7 +34,8 @@ def add_options(options: argparse.ArgumentParser, model: str) -> None:
         "--workers",
         type=int,
         metavar="N",
-        help="worker processes (default: one per GPU, or per core); 0: run in this process, without crash protection",
+        help="worker processes (default: one per core, as far as the memory of machine and GPUs allows); "
+        "0: run in this process, without crash protection",
     )
     options.add_argument(
         "--engine", choices=["local", "ray"], default="local", help="where workers run; ray: on a Ray cluster (default %(default)s)"

@@ -188,10 +188,11 @@ def _transcribe_batch(model: Any, audio: Audio, batch: list[Pack], code: str | N
 
 
 def _compute_mel(model: Any, audio: Audio, pack: Pack) -> Any:
-    """[n_mels, 3000] log-mel spectrogram: 30 s, zero-padded after the pack."""
+    """[n_mels, 3000] log-mel spectrogram on the model's device: 30 s, zero-padded after the pack."""
     import whisper
 
-    return whisper.log_mel_spectrogram(whisper.pad_or_trim(packed_transcription.join_samples(audio, pack)), n_mels=model.dims.n_mels)
+    samples = whisper.pad_or_trim(packed_transcription.join_samples(audio, pack))
+    return whisper.log_mel_spectrogram(samples, n_mels=model.dims.n_mels, device=model.device)
 
 
 def _encode_mels(model: Any, mels: list[Any]) -> Any:

@@ -6,6 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -179,6 +180,12 @@ def test_a_confident_text_may_have_an_unlikely_language(speaking, hearing) -> No
     units = whisper_engine.transcribe_recording(speaking, hearing, [WINDOW], "german")
     assert "".join(unit.text for unit in units).strip() == TEXT
     assert {(unit.heard.language, unit.heard.language_prob) for unit in units} == {("german", 0.0)}
+
+
+def test_the_spectrogram_is_computed_where_the_model_is(talk) -> None:
+    model = types.SimpleNamespace(device=torch.device("meta"), dims=types.SimpleNamespace(n_mels=80))
+    mel = whisper_engine._compute_mel(model, talk, (FULL[0],))
+    assert (mel.device.type, mel.shape) == ("meta", (80, 3000))
 
 
 def test_every_pack_is_encoded_once_despite_retries(babbling, talk) -> None:
