@@ -27,6 +27,7 @@ from torch.utils.flop_counter import flop_registry
 
 from overtone.finetune.distributed import activation_checkpointing, tensor_parallel
 from overtone.finetune.distributed.tensor_parallel import NO_PLANS, Plans
+from overtone.finetune.modeling.fake_weights import drop_storage
 from overtone.finetune.recipe import Batch, Term
 
 aten = torch.ops.aten
@@ -130,23 +131,6 @@ def trace_step(
     forward, backward = max(ledger.timeline[:after_forward]), max(ledger.timeline[after_forward:])
     flops = ledger.flops + sum(stack.untraced * stack.flops_of_one for stack in stacks)
     return Activations(through + more, max(0, forward - through), max(0, backward - max(forward, through)), kept + more, flops, positions)
-
-
-def drop_storage(model: nn.Module, dtype: torch.dtype) -> FakeTensorMode:
-    """Replace parameters, in place, by fake ones without storage; floating-point ones in the compute type, as sharding casts them. Returns
-    the mode in which more such tensors can be made."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    made: dict[int, nn.Parameter] = {}  # a tied weight stays one
-    for module in model.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None and id(parameter) not in made:
-                kind = dtype if parameter.is_floating_point() else parameter.dtype
-                with mode:
-                    empty = torch.empty(parameter.shape, dtype=kind, device="cpu")
-                made[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
-            if parameter is not None:
-                module._parameters[name] = made[id(parameter)]
-    return mode
 
 
 def narrow_to_shard(model: nn.Module, blocks: tuple[type[nn.Module], ...], size: int, plans: Plans) -> None:

@@ -5,23 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-
 from overtone.finetune import command_lines
 from overtone.finetune.checkpointing import checkpoint, disk_space
 from overtone.finetune.checkpointing.retention import BestBy, choose_best_step, describe_keep
-from overtone.finetune.config import Config, Model, require_number
+from overtone.finetune.config import Model, require_number
 from overtone.finetune.data.mixture import MixedRows
-from overtone.finetune.distributed.process_group import World
 from overtone.finetune.errors import format_count
 from overtone.finetune.monitoring.run_logger import format_duration
 from overtone.finetune.monitoring.run_records import FINISHED, FINISHED_EARLY, find_best_evaluation, iterate_events
 from overtone.finetune.monitoring.stop_requests import STOP_FILE
-from overtone.finetune.planning.memory import GIB, Memory
-from overtone.finetune.planning.plan_report import TERMS
-from overtone.finetune.recipe import Recipe, recipe_arguments
+from overtone.finetune.recipe import recipe_arguments
 from overtone.finetune.training.loop import Progress
-from overtone.finetune.training.out_of_memory import plan_memory
 from overtone.finetune.training.step import Training
 
 DEFAULT_BEST_BY = BestBy()
@@ -39,7 +33,10 @@ def describe_start(training: Training, progress: Progress) -> Iterator[str]:
     until = "" if train.steps else f" ({train.epochs} epochs)"
     rate = f"learning rate {train.lr:g}, {train.schedule}, {train.warmup:.0%} warm-up"
     yield f"  steps     {left}{until}, of up to {training.order.step_tokens:,} {training.recipe.unit} each; {rate}"
-    yield from describe_memory(config, training.recipe, training.world)
+    if training.world.device.type == "cuda":
+        from overtone.finetune.training.memory_report import describe_memory  # here, since it imports the planner
+
+        yield f"  memory    {describe_memory(config, training.recipe, training.world)}"
     size = disk_space.checkpoint_bytes_of(training.model, train.optimizer, training.loaded.blocks)
     yield (
         f"  saved in  {folder}: {describe_interval(config.checkpoint.every)} and after the last, {format_size(size)} each; "
@@ -75,27 +72,6 @@ def describe_data(training: Training) -> str:
 
 def describe_interval(every: int | str) -> str:
     return "every step" if every == 1 else f"every {require_number(every):,} steps"
-
-
-def describe_memory(config: Config, recipe: Recipe, world: World) -> Iterator[str]:
-    """The estimated peak of a GPU by terms, compared with its memory. Nothing on a CPU. A failed estimate stops nothing."""
-    if world.device.type != "cuda":
-        return
-    card = torch.cuda.get_device_properties(world.device)
-    try:
-        planned = plan_memory(config, recipe, world)
-    except Exception as error:  # only an estimate: the run may fit
-        yield f"  memory    no estimate ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
-        return
-    yield f"  memory    {compare_with_card(planned, card.total_memory, card.name)}"
-
-
-def compare_with_card(planned: Memory, available: int, name: str) -> str:
-    """Estimate and size of a GPU, with the terms of a gigabyte's tenth and more, the largest first."""
-    terms = sorted(((size, TERMS[term]) for term, size in planned.terms.items() if size >= 0.05 * GIB), reverse=True)
-    verdict = "" if planned.total <= available else "; this will probably NOT FIT: see `overtone plan` with these settings"
-    parts = ", ".join(f"{term} {size / GIB:.1f}" for size, term in terms)
-    return f"estimated peak {planned.total / GIB:.1f} of {available / GIB:.1f} GiB of a {name}{verdict} ({parts})"
 
 
 def format_size(size: float) -> str:

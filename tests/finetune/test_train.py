@@ -298,3 +298,14 @@ def test_the_process_flushes_its_output_when_it_ends() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (3, "said", "complained")
+
+
+def test_training_does_not_import_the_planner(tmp_path: Path) -> None:
+    program = """
+import sys
+from overtone.finetune import train
+print(train.main(sys.argv[1:]), [name for name in sys.modules if name.startswith("overtone.finetune.planning")])
+"""
+    done = fork_server.run_command("-c", program, *RECIPE, *inputs(tmp_path))
+    assert "finished at step 2 after " in done.stdout, done.stderr
+    assert done.stdout.splitlines()[-1] == "0 []"

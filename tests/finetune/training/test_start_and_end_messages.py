@@ -5,19 +5,13 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-import torch
 
 from overtone.finetune.distributed.process_group import World
-from overtone.finetune.planning.memory import GIB, Memory
 from overtone.finetune.recipe import Inference
 from overtone.finetune.training import run, start_and_end_messages
 from tests.finetune import tiny
-
-PLANNED = Memory(0, 4 * GIB, 4 * GIB, 8 * GIB, 2 * GIB, 0, GIB // 100, 3 * GIB, GIB, 0, GIB)
 
 
 @pytest.fixture(autouse=True)
@@ -94,28 +88,6 @@ def test_a_training_that_made_the_model_worse_is_reported() -> None:
     text = start_and_end_messages.describe_best(8, {4: 3.5, 8: 3.0}, (2.0, 0), 4)
     assert text == "8, validation loss 3.0000; the model before training had 2.0000, so training did not improve it on this data"
     assert start_and_end_messages.describe_best(8, {4: 3.5, 8: 3.0}, (3.0, 8), 4) == "8, validation loss 3.0000"
-
-
-def test_the_memory_is_compared_with_the_card_by_terms() -> None:
-    text = start_and_end_messages.compare_with_card(PLANNED, 80 * GIB, "NVIDIA H100")
-    terms = "optimizer 8.0, masters (fp32) 4.0, gradients (fp32) 4.0, activations 3.0, gathered weights 2.0, overhead (est.) 1.0, loss 1.0"
-    assert text == f"estimated peak 23.0 of 80.0 GiB of a NVIDIA H100 ({terms})"
-    assert "will probably NOT FIT" in start_and_end_messages.compare_with_card(PLANNED, 20 * GIB, "NVIDIA A4000")
-
-
-def test_a_gpu_run_shows_its_memory(tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    card = SimpleNamespace(total_memory=8 * GIB, name="a card")
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
-    config, gpu = tiny.config_in(tmp_path), replace(world, device=torch.device("cuda"))
-    assert list(start_and_end_messages.describe_memory(config, tiny.RECIPE, world)) == []
-    (line,) = start_and_end_messages.describe_memory(config, tiny.RECIPE, gpu)
-    assert line == "  memory    estimated peak 1.0 of 8.0 GiB of a a card (overhead (est.) 1.0)"
-
-    def broken(*_: Any) -> Memory:
-        raise KeyError("shape")
-
-    monkeypatch.setattr(start_and_end_messages, "plan_memory", broken)
-    assert list(start_and_end_messages.describe_memory(config, tiny.RECIPE, gpu)) == ["  memory    no estimate (KeyError: 'shape')"]
 
 
 @pytest.mark.parametrize(
