@@ -20,6 +20,7 @@ from typing import Generic
 from overtone.finetune.terminal import print_diagnostic
 
 from .fair_queue import FairQueue
+from .prometheus_metrics import ServerMetrics
 from .running_batch_interface import Piece, Request, RunningBatch, StepProgress
 
 
@@ -37,17 +38,6 @@ class DeadlineError(Exception):
 
 class CutOffError(Exception):
     """A result that the model did not end was cut off at a limit."""
-
-
-@dataclass
-class LoadFigures:
-    """Counters of one model since the server started."""
-
-    generation_seconds: float = 0.0
-    """Time that the model took for its steps, and for the beginnings of requests."""
-    steps: int = 0
-    occupied_slots: int = 0
-    """Sum over the steps: requests in the batch."""
 
 
 @dataclass(eq=False)
@@ -96,9 +86,10 @@ class _Lane(Generic[Request, Piece]):
 class BatchScheduler(Generic[Request, Piece]):
     """Owns the thread that generates, until `close`. `generate` is for one event loop."""
 
-    def __init__(self, batches: Mapping[str, RunningBatch[Request, Piece]], room: int) -> None:
-        """`room`: maximum number of waiting requests of each model, besides those in its batch."""
-        self.room, self.figures = room, {name: LoadFigures() for name in batches}
+    def __init__(self, batches: Mapping[str, RunningBatch[Request, Piece]], metrics: ServerMetrics, room: int) -> None:
+        """`metrics`: counts the steps of each batch, and the time that they and the beginnings of requests take. `room`: maximum number
+        of waiting requests of each model, besides those in its batch."""
+        self.room, self.metrics = room, metrics
         self.draining = False
         """True if new requests are refused, while accepted ones are completed."""
         self._lanes: dict[str, _Lane[Request, Piece]] = {name: _Lane(batch) for name, batch in batches.items()}
@@ -237,14 +228,14 @@ class BatchScheduler(Generic[Request, Piece]):
                 job.deliver(error)
                 continue
             finally:
-                self.figures[name].generation_seconds += time.monotonic() - began
+                self.metrics.generation_seconds.labels(name).inc(time.monotonic() - began)
             lane.running[job.slot] = job
             return
 
     def _step(self, name: str, lane: _Lane[Request, Piece]) -> None:
-        figures, began = self.figures[name], time.monotonic()
-        figures.steps += 1
-        figures.occupied_slots += len(lane.running)
+        began = time.monotonic()
+        self.metrics.batch_steps.labels(name).inc()
+        self.metrics.batch_requests.labels(name).inc(len(lane.running))
         try:
             found = lane.batch.step()
         except Exception as error:  # of the model as a whole: which request caused it is unknown
@@ -256,7 +247,7 @@ class BatchScheduler(Generic[Request, Piece]):
                 self._leave(lane, slot)
             return
         finally:
-            figures.generation_seconds += time.monotonic() - began
+            self.metrics.generation_seconds.labels(name).inc(time.monotonic() - began)
         for slot, progress in found.items():
             job = lane.running[slot]
             if progress.over is not None or progress.failure is not None:

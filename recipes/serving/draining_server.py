@@ -10,14 +10,15 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Protocol
 
+import prometheus_client
 import uvicorn
 from fastapi import APIRouter
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 
 from overtone.data_prep.pages.request_validation import Route
 from overtone.finetune.terminal import print_line
 
-from .prometheus_metrics import MEDIA_TYPE
+from .prometheus_metrics import ServerMetrics
 
 HEALTH = "/health"
 ROUTES = (Route("GET", HEALTH), Route("GET", "/metrics"))
@@ -71,20 +72,10 @@ class DrainableQueue(Protocol):
     def draining(self) -> bool: ...
 
     @property
-    def pending(self) -> int: ...
-
-    @property
-    def room(self) -> int: ...
+    def metrics(self) -> ServerMetrics: ...
 
 
-class RenderedMetrics(Protocol):
-    """The part of the metrics that the server's status needs."""
-
-    def render(self, pending: int, room: int) -> str:
-        """The text of `GET /metrics`."""
-
-
-def status_routes(queue: DrainableQueue, metrics: RenderedMetrics) -> APIRouter:
+def status_routes(queue: DrainableQueue) -> APIRouter:
     """`/health`: 200 while new requests are accepted, then 503. `/metrics`: in Prometheus' format."""
     router = APIRouter()
 
@@ -94,6 +85,7 @@ def status_routes(queue: DrainableQueue, metrics: RenderedMetrics) -> APIRouter:
 
     @router.get("/metrics")
     async def read_metrics() -> Response:
-        return PlainTextResponse(metrics.render(queue.pending, queue.room), media_type=MEDIA_TYPE)
+        text = prometheus_client.generate_latest(queue.metrics.registry)
+        return Response(text, media_type=prometheus_client.exposition.CONTENT_TYPE_PLAIN_0_0_4)
 
     return router

@@ -8,27 +8,32 @@ from contextlib import aclosing
 from types import MappingProxyType
 from typing import Generic
 
-from .continuous_batch_scheduler import BatchScheduler
-from .prometheus_metrics import ModelMetrics, name_outcome
+from .continuous_batch_scheduler import BatchScheduler, DeadlineError, QueueFullError, ServerClosedError
+from .prometheus_metrics import ServerMetrics
 from .running_batch_interface import Piece, Request, RunningBatch, StepProgress
 
+OUTCOME_OF_ERROR = {ServerClosedError: "shutting_down", QueueFullError: "queue_full", DeadlineError: "deadline"}
 
-class RequestQueue(Generic[Request, Piece, ModelMetrics]):
+
+class RequestQueue(Generic[Request, Piece]):
     """Owns the thread that generates, until `close`. For one event loop."""
 
     def __init__(
         self,
         lanes: Mapping[str, RunningBatch[Request, Piece]],
-        metrics: type[ModelMetrics],
+        metrics: ServerMetrics,
         room: int,
         deadline_seconds: float,
         typed: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`lanes`: the running batch of each model. `metrics`: class of each model's counters. `room`: maximum number of waiting requests
-        of each model. `deadline_seconds`: longest time from a request to the end of its result. `typed`: other names of the models."""
-        self.deadline_seconds, self.typed = deadline_seconds, typed
-        self._scheduler = BatchScheduler[Request, Piece](lanes, room)
-        self.metrics = {name: metrics(figures) for name, figures in self._scheduler.figures.items()}
+        """`lanes`: the running batch of each model. `metrics`: of a server of these models. `room`: maximum number of waiting requests of
+        each model. `deadline_seconds`: longest time from a request to the end of its result. `typed`: other names of the models."""
+        self.deadline_seconds, self.typed, self.metrics = deadline_seconds, typed, metrics
+        self.names = tuple(lanes)
+        """Names of the models."""
+        self._scheduler = BatchScheduler[Request, Piece](lanes, metrics, room)
+        metrics.queue_depth.set_function(lambda: self.pending)
+        metrics.queue_limit.set(room)
 
     @property
     def room(self) -> int:
@@ -56,8 +61,7 @@ class RequestQueue(Generic[Request, Piece, ModelMetrics]):
         Clients take turns. Raises `QueueFullError` at the first step if the queue is full, `ServerClosedError` if the server is shutting
         down, `DeadlineError` if the result was not complete in time, and every error of the model.
         """
-        metrics, began, has_begun = self.metrics[model], time.monotonic(), False
-        outcome = "cancelled"
+        began, has_begun, outcome = time.monotonic(), False, "cancelled"
         steps = self._scheduler.generate(model, request, client, self.deadline_seconds)
         try:
             async with aclosing(steps):
@@ -65,14 +69,14 @@ class RequestQueue(Generic[Request, Piece, ModelMetrics]):
                     if progress.over is not None:
                         outcome = "completed"
                     if progress.piece is not None and not has_begun:
-                        metrics.observe_first(time.monotonic() - began)
+                        self.metrics.first_part_seconds.labels(model).observe(time.monotonic() - began)
                         has_begun = True
                     yield progress
         except Exception as error:
-            outcome = name_outcome(error)
+            outcome = OUTCOME_OF_ERROR.get(type(error), "failed")
             raise
         finally:
-            metrics.outcomes[outcome] += 1
+            self.metrics.requests.labels(model, outcome).inc()
 
     def refuse_new(self) -> None:
         """Refuse new requests from now on; those in the queue are completed."""

@@ -406,7 +406,6 @@ def _wait_for(child: int, deadline: float) -> int:
 def prepare_requests(recipe: str, folder: Path) -> Trial:
     """Any request to a server gets an answer that is not the server's failure."""
     from overtone.recipes.serving.access_control import AccessPolicy
-    from overtone.recipes.speech.serving.metrics import SpeechServerMetrics
     from overtone.recipes.speech.serving.openai_api import Limits
     from overtone.recipes.speech.serving.request_queue import SpeechQueue
     from overtone.recipes.speech.serving.serve_command import build_app
@@ -416,7 +415,7 @@ def prepare_requests(recipe: str, folder: Path) -> Trial:
     voice = _open_voice(recipe, folder)
     speech, clips = SpeechQueue({"tuned": voice}, room=2), Clips(folder / "clips")
     os.environ["GRADIO_TEMP_DIR"] = str(folder / "clips")
-    app = App(build_app(speech, Limits(50, 0.2), AccessPolicy(None, local=True), clips, SpeechServerMetrics(speech.metrics)), (HOME, JSON))
+    app = App(build_app(speech, Limits(50, 0.2), AccessPolicy(None, local=True), clips), (HOME, JSON))
     good = {"model": "tuned", "voice": voice.speakers[0], "input": "Late.", "response_format": "pcm"}
     places = ["/v1/audio/speech"] * 6 + ["/gradio_api/queue/join", "/gradio_api/cancel", "/gradio_api/reset", "/v1/models", "/v1/x", "/"]
 

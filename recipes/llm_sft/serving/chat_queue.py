@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
+from overtone.recipes.serving.prometheus_metrics import ServerMetrics
 from overtone.recipes.serving.request_queue import RequestQueue
 from overtone.recipes.serving.running_batch_interface import OneAtATime, RunningBatch, StepProgress
 
 from ..generation import LoadedModel
 from .batching_compatibility import find_obstacle
 from .chat_batch import AnswerPiece, AnswerRequest, ChatBatch
-from .chat_metrics import ChatModelMetrics
 from .single_answer_generation import stream_answer
 
 AnswerLane = RunningBatch[AnswerRequest, AnswerPiece]
@@ -34,7 +34,7 @@ class ServedModel:
     """Maximum tokens of an answer."""
 
 
-class ChatQueue(RequestQueue[AnswerRequest, AnswerPiece, ChatModelMetrics]):
+class ChatQueue(RequestQueue[AnswerRequest, AnswerPiece]):
     """Owns the thread that generates answers, until `close`. For one event loop."""
 
     def __init__(
@@ -46,17 +46,19 @@ class ChatQueue(RequestQueue[AnswerRequest, AnswerPiece, ChatModelMetrics]):
         typed: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """`lanes`: of each model, as of `open_lane`; the others as of `RequestQueue`."""
-        super().__init__(lanes, ChatModelMetrics, room, deadline_seconds, typed)
+        results = {"prompt_tokens": "Tokens of the prompts of accepted requests.", "answer_tokens": "Tokens of their answers."}
+        metrics = ServerMetrics("chat", "text", "/v1/chat/completions", models, results)
+        super().__init__(lanes, metrics, room, deadline_seconds, typed)
         self.models = models
 
     async def answer(self, model: str, request: AnswerRequest, client: str = "") -> AsyncGenerator[AnswerProgress, None]:
         """The parts of an answer while they are generated, as `generate`. Counts its tokens."""
-        metrics, tokens = self.metrics[model], 0
-        metrics.prompt_tokens += len(request.prompt)
+        answer_tokens, tokens = self.metrics.results["answer_tokens"].labels(model), 0
+        self.metrics.results["prompt_tokens"].labels(model).inc(len(request.prompt))
         async with aclosing(self.generate(model, request, client)) as steps:
             async for progress in steps:
                 if progress.piece is not None:
-                    metrics.answer_tokens += progress.piece.tokens - tokens
+                    answer_tokens.inc(progress.piece.tokens - tokens)
                     tokens = progress.piece.tokens
                 yield progress
 

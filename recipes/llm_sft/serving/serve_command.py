@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from overtone.recipes.serving.access_control import AccessPolicy
 
     from ..generation import LoadedModel
-    from .chat_metrics import ChatServerMetrics
     from .chat_queue import ChatQueue, ServedModel
 
 
@@ -34,12 +33,10 @@ def serve(folders: Mapping[str, Path], argv: list[str]) -> int:
     """Body of the verb. Raises `UserError` for what cannot be served. Blocks until SIGTERM or Ctrl-C."""
     args = parse_arguments(make_serve_parser(), argv)
     check_server_options(args, ("max_new_tokens", "context"))
-    require_packages(("fastapi", "uvicorn"), "overtone[text,serve]")
+    require_packages(("fastapi", "uvicorn", "prometheus_client"), "overtone[text,serve]")
     from overtone.recipes.serving.access_control import load_access_policy
     from overtone.recipes.serving.draining_server import DrainingServer
     from overtone.recipes.serving.model_names import list_typed_names, name_models
-
-    from .chat_metrics import ChatServerMetrics
 
     named = name_models(folders)
     address, policy = Address(args.host, args.port), load_access_policy(args.host, args.token_file, args.trusted_proxy)
@@ -48,17 +45,16 @@ def serve(folders: Mapping[str, Path], argv: list[str]) -> int:
         opened.enter_context(web_server.open_private_folder(f"overtone-serve-{address.host}-{address.port}"))
         chats = load_models(named, args, list_typed_names(folders))
         opened.callback(chats.close)
-        metrics = ChatServerMetrics(chats.metrics)
         protection = ", protected by a token" if policy.token else ""
         announcement = f"serve: {address.url}/v1{protection}   (stop with Ctrl-C)"
         make_server = partial(
             DrainingServer,
-            is_busy=lambda: chats.pending + metrics.open_calls > 0,
+            is_busy=lambda: chats.pending + chats.metrics.open_calls > 0,
             refuse_new=chats.refuse_new,
             fail_waiting=chats.fail_waiting,
             drain_seconds=args.drain_seconds,
         )
-        web_server.run_server(build_app(chats, policy, metrics), address.host, address.port, announcement, make_server, policy.proxies)
+        web_server.run_server(build_app(chats, policy), address.host, address.port, announcement, make_server, policy.proxies)
     print_line("serve: stopped")
     return 0
 
@@ -91,7 +87,7 @@ def describe_model(folder: Path, loaded: LoadedModel, args: argparse.Namespace) 
     return ServedModel(loaded, int((folder / "config.json").stat().st_mtime), context, args.max_new_tokens)
 
 
-def build_app(chats: ChatQueue, policy: AccessPolicy, metrics: ChatServerMetrics) -> FastAPI:
+def build_app(chats: ChatQueue, policy: AccessPolicy) -> FastAPI:
     """The API with access control."""
     from fastapi import FastAPI
     from starlette.middleware import Middleware
@@ -100,12 +96,11 @@ def build_app(chats: ChatQueue, policy: AccessPolicy, metrics: ChatServerMetrics
     from overtone.recipes.serving import draining_server
     from overtone.recipes.serving.access_control import AccessControl
     from overtone.recipes.serving.api_errors import to_refusal
-    from overtone.recipes.serving.prometheus_metrics import count_responses
 
     from . import chat_api
 
     middleware = [
-        Middleware(count_responses, metrics=metrics),
+        Middleware(chats.metrics.count_responses),
         Middleware(web_server.add_security_headers),
         Middleware(
             add_request_guard,
@@ -117,5 +112,5 @@ def build_app(chats: ChatQueue, policy: AccessPolicy, metrics: ChatServerMetrics
     ]
     app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None)
     chat_api.add_to(app, chats)
-    app.include_router(draining_server.status_routes(chats, metrics))
+    app.include_router(draining_server.status_routes(chats))
     return app

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from overtone.recipes.serving.continuous_batch_scheduler import CutOffError
+from overtone.recipes.serving.prometheus_metrics import ServerMetrics
 from overtone.recipes.serving.request_queue import RequestQueue
 from overtone.recipes.serving.running_batch_interface import LENGTH, STOP, OneAtATime
 from overtone.recipes.speech.interface import BatchingVoice, SpokenRequest
-from overtone.recipes.speech.serving.metrics import VoiceMetrics
 from overtone.recipes.speech.serving.passage_batch import PassageBatch, SpeechLane
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ DEADLINE_SECONDS = 300.0
 """Longest time from a request to the end of its speech."""
 
 
-class SpeechQueue(RequestQueue[SpokenRequest, np.ndarray, VoiceMetrics]):
+class SpeechQueue(RequestQueue[SpokenRequest, np.ndarray]):
     """Owns the loaded models and the thread that speaks with them, until `close`. For one event loop."""
 
     def __init__(
@@ -35,7 +35,9 @@ class SpeechQueue(RequestQueue[SpokenRequest, np.ndarray, VoiceMetrics]):
         typed: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """`slots`: how many requests a model speaks at once, if it can; the others as of `RequestQueue`."""
-        super().__init__({name: open_lane(voice, slots) for name, voice in models.items()}, VoiceMetrics, room, deadline_seconds, typed)
+        results = {"audio_seconds": "Duration of the generated speech."}
+        metrics = ServerMetrics("speech", "audio", "/v1/audio/speech", models, results)
+        super().__init__({name: open_lane(voice, slots) for name, voice in models.items()}, metrics, room, deadline_seconds, typed)
         self.models = models
 
     async def speak(
@@ -46,7 +48,7 @@ class SpeechQueue(RequestQueue[SpokenRequest, np.ndarray, VoiceMetrics]):
         async with aclosing(self.generate(model, SpokenRequest(request, sampling), client)) as steps:
             async for progress in steps:
                 if progress.piece is not None:
-                    self.metrics[model].audio_seconds += len(progress.piece) / self.models[model].rate
+                    self.metrics.results["audio_seconds"].labels(model).inc(len(progress.piece) / self.models[model].rate)
                     yield progress.piece
                 if progress.over == LENGTH:
                     limit = f"--max-seconds {sampling.max_seconds:g}"

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from overtone.recipes.serving.access_control import AccessPolicy
     from overtone.recipes.speech.interface import VoiceFolder
-    from overtone.recipes.speech.serving.metrics import SpeechServerMetrics
     from overtone.recipes.speech.serving.openai_api import Limits
     from overtone.recipes.speech.serving.request_queue import SpeechQueue
     from overtone.recipes.speech.serving.uploaded_clips import Clips
@@ -36,11 +35,10 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: Mapping[str, Path], a
     `inspect` reads an exported folder without its weights, as `SpeechRecipe.inspect` does.
     """
     args = parse(argv)
-    require_packages(("gradio", "fastapi", "uvicorn", "av"), "overtone[voice,serve]")
+    require_packages(("gradio", "fastapi", "uvicorn", "av", "prometheus_client"), "overtone[voice,serve]")
     from overtone.recipes.serving.access_control import load_access_policy
     from overtone.recipes.serving.draining_server import DrainingServer
     from overtone.recipes.serving.model_names import list_typed_names, name_models
-    from overtone.recipes.speech.serving.metrics import SpeechServerMetrics
     from overtone.recipes.speech.serving.openai_api import Limits
     from overtone.recipes.speech.serving.uploaded_clips import Clips
 
@@ -58,13 +56,12 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: Mapping[str, Path], a
         opened.callback(clips.close)
         speech = load_models(exports, args, list_typed_names(folders))
         opened.callback(speech.close)
-        metrics = SpeechServerMetrics(speech.metrics)
-        app = build_app(speech, Limits(args.max_chars, args.max_seconds), policy, clips, metrics)
+        app = build_app(speech, Limits(args.max_chars, args.max_seconds), policy, clips)
         protection = ", protected by a token" if policy.token else ""
         announcement = f"serve: {address.url}{protection}   API: {address.url}/v1   (stop with Ctrl-C)"
         make_server = partial(
             DrainingServer,
-            is_busy=lambda: speech.pending + metrics.open_calls > 0,
+            is_busy=lambda: speech.pending + speech.metrics.open_calls > 0,
             refuse_new=speech.refuse_new,
             fail_waiting=speech.fail_waiting,
             drain_seconds=args.drain_seconds,
@@ -108,7 +105,7 @@ def load_models(exports: Mapping[str, VoiceFolder], args: argparse.Namespace, ty
     return SpeechQueue(models, args.queue, args.batch, args.deadline_seconds, typed)
 
 
-def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: Clips, metrics: SpeechServerMetrics) -> FastAPI:
+def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: Clips) -> FastAPI:
     """API and page in one app with access control."""
     import gradio
     from fastapi import FastAPI
@@ -119,7 +116,6 @@ def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: 
     from overtone.recipes.serving import draining_server
     from overtone.recipes.serving.access_control import AccessControl
     from overtone.recipes.serving.api_errors import to_refusal
-    from overtone.recipes.serving.prometheus_metrics import count_responses
     from overtone.recipes.speech.serving import openai_api, uploads
     from overtone.recipes.speech.serving.text_to_speech_page import STYLE, Controls, build_page
 
@@ -127,7 +123,7 @@ def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: 
     page = build_page(Controls(speech, limits, clips))
     routes = (*openai_api.ROUTES, *draining_server.ROUTES, *uploads.ROUTES, *list_page_routes(page, clips.find))
     middleware = [
-        Middleware(count_responses, metrics=metrics),
+        Middleware(speech.metrics.count_responses),
         Middleware(web_server.add_security_headers),
         Middleware(
             add_request_guard,
@@ -139,7 +135,7 @@ def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: 
     ]
     app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None, lifespan=clips.sweeping)
     openai_api.add_to(app, speech, limits, clips)
-    app.include_router(draining_server.status_routes(speech, metrics))
+    app.include_router(draining_server.status_routes(speech))
     app.include_router(uploads.upload_routes(clips))
     add_files(app, clips.find)
     return gradio.mount_gradio_app(

@@ -18,7 +18,6 @@ from overtone.recipes.csm.speech_registration import COMMAND, SPEECH
 from overtone.recipes.serving.access_control import AccessPolicy
 from overtone.recipes.speech.evaluation import samples_during_training, systems
 from overtone.recipes.speech.interface import SpeechSampling, Voice, VoiceFolder
-from overtone.recipes.speech.serving.metrics import SpeechServerMetrics
 from overtone.recipes.speech.serving.openai_api import Limits
 from overtone.recipes.speech.serving.request_queue import SpeechQueue
 from overtone.recipes.speech.serving.serve_command import build_app
@@ -77,8 +76,7 @@ def test_a_voice_is_evaluated(learned: LearnedCsm, tiny: Path, tmp_path: Path) -
 def test_a_voice_is_served(learned: LearnedCsm, tmp_path: Path) -> None:
     speech = SpeechQueue({"tuned": SPEECH.inspect(learned.folder).open()}, room=2)
     clips = Clips(tmp_path / "clips")
-    access, metrics = AccessPolicy(None, local=True), SpeechServerMetrics(speech.metrics)
-    app = App(build_app(speech, Limits(chars=50, seconds=2), access, clips, metrics), (HOME, JSON))
+    app = App(build_app(speech, Limits(chars=50, seconds=2), AccessPolicy(None, local=True), clips), (HOME, JSON))
     try:
         body: dict[str, Any] = {"model": "tuned", "voice": "ann", "input": "Hi.", "response_format": "pcm", "seed": 1}
         answer = app.ask("POST", "/v1/audio/speech", json.dumps(body).encode())

@@ -12,6 +12,7 @@ from contextlib import aclosing
 import pytest
 
 from overtone.recipes.serving.continuous_batch_scheduler import BatchScheduler, DeadlineError, QueueFullError, ServerClosedError
+from overtone.recipes.serving.prometheus_metrics import ServerMetrics
 from overtone.recipes.serving.running_batch_interface import STOP, StepProgress
 
 Request = tuple[str, int]
@@ -65,7 +66,7 @@ def run(scenario: Scenario, slots: int = 2, room: int = 2, held: bool = False) -
     batch = CountingBatch(slots, held)
 
     async def run_scenario() -> None:
-        scheduler = BatchScheduler[Request, str]({"m": batch}, room)
+        scheduler = BatchScheduler[Request, str]({"m": batch}, ServerMetrics("chat", "text", "/v1/chat/completions", ("m",), {}), room)
         try:
             await asyncio.wait_for(scenario(scheduler, batch), 60)
             assert scheduler.pending == 0
@@ -92,7 +93,10 @@ def test_requests_are_generated_together_and_each_gets_its_own_pieces() -> None:
     async def scenario(scheduler: BatchScheduler[Request, str], batch: CountingBatch) -> None:
         found = await asyncio.gather(*(all_of(scheduler, name, count) for name, count in [("a", 4), ("b", 3), ("c", 2), ("d", 1)]))
         assert found == [["a0", "a1", "a2", "a3"], ["b0", "b1", "b2"], ["c0", "c1"], ["d0"]]
-        assert scheduler.figures["m"].occupied_slots == 10 and scheduler.figures["m"].steps < 10
+        read, of_model = scheduler.metrics.registry.get_sample_value, {"model": "m"}
+        assert read("overtone_chat_batch_requests_total", of_model) == 10
+        assert 1 <= read("overtone_chat_batch_steps_total", of_model) < 10
+        assert read("overtone_chat_generation_seconds_total", of_model) > 0
 
     batch = run(scenario)
     assert batch.most == 2 and batch.left == []

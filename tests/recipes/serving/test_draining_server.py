@@ -23,11 +23,10 @@ from starlette.testclient import TestClient
 
 from overtone.recipes.serving.api_errors import to_refusal
 from overtone.recipes.serving.draining_server import DrainingServer, status_routes
-from overtone.recipes.serving.prometheus_metrics import RequestMetrics
+from overtone.recipes.serving.prometheus_metrics import ServerMetrics
 from overtone.recipes.serving.request_queue import RequestQueue
 from overtone.recipes.serving.running_batch_interface import OneAtATime
 from overtone.recipes.serving.streamed_response import DeadlineResponse, await_first
-from overtone.recipes.speech.serving.metrics import SpeechServerMetrics
 from overtone.recipes.speech.serving.request_queue import SpeechQueue
 from tests import loopback
 
@@ -78,7 +77,7 @@ def count_without_end(_: str) -> Iterator[int]:
         yield (number := number + 1)
 
 
-def add_endless_route(app: FastAPI, queue: RequestQueue[str, int, RequestMetrics]) -> None:
+def add_endless_route(app: FastAPI, queue: RequestQueue[str, int]) -> None:
     """`GET /count`: an endless response, with one part for each step."""
 
     @app.get("/count")
@@ -100,7 +99,7 @@ def add_endless_route(app: FastAPI, queue: RequestQueue[str, int, RequestMetrics
 def test_clients_read_that_the_server_is_shutting_down(capsys: pytest.CaptureFixture[str]) -> None:
     """After the wait, one client waits for its turn, and another one's response has begun."""
     app, port = FastAPI(), loopback.free_port()
-    queue = RequestQueue({"m": OneAtATime[str, int](count_without_end)}, RequestMetrics, 4, 60)
+    queue = RequestQueue({"m": OneAtATime[str, int](count_without_end)}, ServerMetrics("chat", "text", "/count", ("m",), {}), 4, 60)
     add_endless_route(app, queue)
     config = uvicorn.Config(app, "127.0.0.1", port, log_level="warning", timeout_graceful_shutdown=60)
     server = DrainingServer(config, lambda: queue.pending > 0, queue.refuse_new, queue.fail_waiting, drain_seconds=0.2)
@@ -127,7 +126,7 @@ def test_clients_read_that_the_server_is_shutting_down(capsys: pytest.CaptureFix
 def test_health_reports_the_state() -> None:
     speech = SpeechQueue({}, room=1)
     app = FastAPI()
-    app.include_router(status_routes(speech, SpeechServerMetrics(speech.metrics)))
+    app.include_router(status_routes(speech))
     with TestClient(app) as client:
         assert (client.get("/health").status_code, client.head("/health").status_code) == (200, 200)
         assert client.get("/health").json() == {"status": "ok"}

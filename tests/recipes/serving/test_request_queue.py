@@ -9,13 +9,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from overtone.recipes.serving.continuous_batch_scheduler import DeadlineError, ServerClosedError
-from overtone.recipes.serving.prometheus_metrics import RequestMetrics
+from overtone.recipes.serving.prometheus_metrics import OUTCOMES, ServerMetrics
 from overtone.recipes.serving.request_queue import RequestQueue
 from overtone.recipes.serving.running_batch_interface import OneAtATime, StepProgress
 
-CountedQueue = RequestQueue[str, int, RequestMetrics]
+CountedQueue = RequestQueue[str, int]
 
 
 def generate(request: str) -> Iterator[int]:
@@ -31,15 +32,16 @@ def generate(request: str) -> Iterator[int]:
         number += 1
 
 
-def run(scenario: Callable[[CountedQueue], Awaitable[None]], deadline_seconds: float = 60) -> RequestMetrics:
-    async def run_scenario() -> RequestMetrics:
-        queue = CountedQueue({"m": OneAtATime[str, int](generate)}, RequestMetrics, 4, deadline_seconds)
+def run(scenario: Callable[[CountedQueue], Awaitable[None]], deadline_seconds: float = 60) -> CollectorRegistry:
+    async def run_scenario() -> CollectorRegistry:
+        metrics = ServerMetrics("chat", "text", "/v1/chat/completions", ("m",), {})
+        queue = CountedQueue({"m": OneAtATime[str, int](generate)}, metrics, 4, deadline_seconds)
         try:
             await scenario(queue)
             assert queue.pending == 0
         finally:
             await asyncio.to_thread(queue.close)
-        return queue.metrics["m"]
+        return metrics.registry
 
     return asyncio.run(run_scenario())
 
@@ -48,25 +50,33 @@ async def read(queue: CountedQueue, request: str) -> list[StepProgress[int]]:
     return [progress async for progress in queue.generate("m", request, "client")]
 
 
-def list_outcomes(metrics: RequestMetrics) -> dict[str, int]:
-    return {name: count for name, count in metrics.outcomes.items() if count}
+def list_outcomes(registry: CollectorRegistry) -> dict[str, float]:
+    counts = {outcome: read_count(registry, "requests_total", outcome=outcome) for outcome in OUTCOMES}
+    return {outcome: count for outcome, count in counts.items() if count}
+
+
+def read_count(registry: CollectorRegistry, name: str, **labels: str) -> float:
+    value = registry.get_sample_value(f"overtone_chat_{name}", {"model": "m", **labels})
+    assert value is not None
+    return value
 
 
 def test_a_result_is_passed_on_and_its_first_part_is_counted_once() -> None:
     async def scenario(queue: CountedQueue) -> None:
         assert [progress.piece for progress in await read(queue, "three")] == [0, 1, 2, None]
 
-    metrics = run(scenario)
-    assert list_outcomes(metrics) == {"completed": 1} and sum(metrics.first_counts) == 1
-    assert metrics.load.steps == 4, "the counters of the scheduler are those of the model"
+    registry = run(scenario)
+    assert list_outcomes(registry) == {"completed": 1} and read_count(registry, "time_to_first_text_seconds_count") == 1
+    assert read_count(registry, "batch_steps_total") == read_count(registry, "batch_requests_total") == 4
+    assert registry.get_sample_value("overtone_chat_queue_limit") == 4 and registry.get_sample_value("overtone_chat_queue_depth") == 0
 
 
 def test_an_empty_result_has_no_first_part() -> None:
     async def scenario(queue: CountedQueue) -> None:
         assert [progress.over for progress in await read(queue, "silent")] == ["stop"]
 
-    metrics = run(scenario)
-    assert list_outcomes(metrics) == {"completed": 1} and sum(metrics.first_counts) == 0
+    registry = run(scenario)
+    assert list_outcomes(registry) == {"completed": 1} and read_count(registry, "time_to_first_text_seconds_count") == 0
 
 
 def test_an_error_of_the_model_is_raised_and_counted() -> None:
@@ -74,8 +84,8 @@ def test_an_error_of_the_model_is_raised_and_counted() -> None:
         with pytest.raises(ValueError, match="bad request"):
             await read(queue, "bad")
 
-    metrics = run(scenario)
-    assert list_outcomes(metrics) == {"failed": 1} and sum(metrics.first_counts) == 1
+    registry = run(scenario)
+    assert list_outcomes(registry) == {"failed": 1} and read_count(registry, "time_to_first_text_seconds_count") == 1
 
 
 def test_a_client_that_leaves_is_counted_as_cancelled() -> None:

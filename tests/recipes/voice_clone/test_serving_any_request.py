@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from overtone.data_prep.pages.request_validation import HEADERS
 from overtone.recipes.serving.access_control import AccessPolicy
-from overtone.recipes.speech.serving.metrics import SpeechServerMetrics
 from overtone.recipes.speech.serving.openai_api import Limits
 from overtone.recipes.speech.serving.request_queue import SpeechQueue
 from overtone.recipes.speech.serving.serve_command import build_app
@@ -45,7 +44,7 @@ def app(fresh: Any, export: Any, clips: Clips, tmp_path_factory: pytest.TempPath
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_TEMP_DIR", str(clips.keep(b"", "").parents[2]))
         app = App(
-            build_app(speech, Limits(chars=50, seconds=0.2), AccessPolicy(SECRET, local=True), clips, SpeechServerMetrics(speech.metrics)),
+            build_app(speech, Limits(chars=50, seconds=0.2), AccessPolicy(SECRET, local=True), clips),
             (HOME, TOKEN, JSON),
         )
         yield app

@@ -31,6 +31,12 @@ def run(loaded: LoadedModel, scenario: Callable[[ChatQueue], Awaitable[None]], r
     asyncio.run(run_scenario())
 
 
+def read_metric(chats: ChatQueue, name: str, **labels: str) -> float:
+    value = chats.metrics.registry.get_sample_value(f"overtone_chat_{name}", {"model": "m", **labels})
+    assert value is not None
+    return value
+
+
 async def read(chats: ChatQueue, request: AnswerRequest) -> str:
     return "".join([one.piece.text async for one in chats.answer("m", request) if one.piece])
 
@@ -41,9 +47,11 @@ def test_concurrent_answers_are_those_of_the_verb_generate(loaded: LoadedModel) 
     async def scenario(chats: ChatQueue) -> None:
         found = await asyncio.gather(*(read(chats, AnswerRequest(prompt, GREEDY, 0, 5 + len(prompt))) for prompt in prompts))
         assert found == [generate_answer(loaded, prompt, Decoding(5 + len(prompt))).text for prompt in prompts]
-        metrics = chats.metrics["m"]
-        assert metrics.outcomes["completed"] == 10 and metrics.load.occupied_slots > 1.5 * metrics.load.steps
-        assert metrics.prompt_tokens == sum(map(len, prompts)) and metrics.answer_tokens >= 10 * 6 and sum(metrics.first_counts) == 10
+        assert read_metric(chats, "requests_total", outcome="completed") == 10
+        assert read_metric(chats, "batch_requests_total") > 1.5 * read_metric(chats, "batch_steps_total")
+        assert read_metric(chats, "prompt_tokens_total") == sum(map(len, prompts))
+        assert read_metric(chats, "answer_tokens_total") >= 10 * 6
+        assert read_metric(chats, "time_to_first_text_seconds_count") == 10
 
     run(loaded, scenario)
 
@@ -52,7 +60,7 @@ def test_a_client_that_leaves_is_counted_and_frees_its_place(loaded: LoadedModel
     async def scenario(chats: ChatQueue) -> None:
         async with aclosing(chats.answer("m", AnswerRequest([9] * 12, GREEDY, 0, 80))) as answer:
             await anext(answer)
-        assert chats.metrics["m"].outcomes["cancelled"] == 1
+        assert read_metric(chats, "requests_total", outcome="cancelled") == 1
         assert await read(chats, AnswerRequest([5], GREEDY, 0, 3))
 
     run(loaded, scenario)
@@ -67,7 +75,7 @@ def test_a_step_that_fails_ends_its_requests_and_no_others(loaded: LoadedModel, 
             await read(chats, AnswerRequest([5], GREEDY, 0, 3))
         monkeypatch.setattr(type(loaded.model), "forward", forward)
         assert await asyncio.gather(*(read(chats, AnswerRequest([5], GREEDY, 0, 3)) for _ in range(6)))
-        assert chats.metrics["m"].outcomes["failed"] == 1
+        assert read_metric(chats, "requests_total", outcome="failed") == 1
 
     run(loaded, scenario)
 
@@ -78,7 +86,7 @@ def test_a_full_queue_is_counted(loaded: LoadedModel) -> None:
         with pytest.raises(QueueFullError):
             await read(chats, AnswerRequest([5], GREEDY, 0, 3))
         chats._scheduler._accepted["m"] -= 4
-        assert chats.metrics["m"].outcomes["queue_full"] == 1
+        assert read_metric(chats, "requests_total", outcome="queue_full") == 1
 
     run(loaded, scenario, room=0)
 
