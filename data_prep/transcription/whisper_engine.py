@@ -91,7 +91,12 @@ def fetch_weights(name: str, option: str = WHISPER_OPTION) -> Path:
 def find_cached_english_model() -> str:
     """The smallest good model for English among those in ~/.cache/whisper that are fast on a CPU; "" if none is there."""
     names = ("base.en", "small.en", "base", "small", "tiny.en")
-    return next((name for name in names if (cache_home() / "whisper" / f"{name}.pt").is_file()), "")
+    return next((name for name in names if is_cached(name)), "")
+
+
+def is_cached(name: str) -> bool:
+    """True if the published model with that name is in ~/.cache/whisper."""
+    return (cache_home() / "whisper" / f"{name}.pt").is_file()
 
 
 def load_whisper(name: str, device: str, option: str = WHISPER_OPTION) -> Any:

@@ -7,14 +7,17 @@ else is real. The result is compared with recordings of the voice and with the b
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from overtone.data_prep.transcription import whisper_engine
 from overtone.finetune.storage import demo_models, files
 from overtone.finetune.terminal import print_diagnostic
 from overtone.recipes import demo_runner
+from overtone.recipes.speech.evaluation import intelligibility
 
 HERE = Path(__file__).resolve().parent
 SPEAKER = "rms"
@@ -31,6 +34,7 @@ TEXTS = (
     "Where is the quiet captain?",
 )
 """Held-out sentences of the grammar: no model was trained on them."""
+BUILT_WHISPER = Path(".real_models/whisper/tiny.en.pt")
 LINES = "lines.txt"
 """File in the demo's folder with `TEXTS`."""
 
@@ -39,9 +43,26 @@ def main(argv: Sequence[str] = ()) -> int:
     """Empty runs/demo, run all stages there and print the results. Returns 1 if they do not meet the promises of the README."""
     parser = argparse.ArgumentParser(prog="python -m overtone.recipes.voice_clone.demo", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="seed of the training (default %(default)s)")
+    parser.add_argument(
+        "--asr",
+        default=find_released_whisper(),
+        metavar="MODEL",
+        help="released Whisper that transcribes the results, too: its name or .pt file; '' for none (default: tiny.en, if it is at hand)",
+    )
     options = parser.parse_args(argv)
+    if options.asr:
+        intelligibility.check_whisper(options.asr)
     home = Path("runs/demo")
-    return demo_runner.run_demo(home, build_commands(home, options.seed), finish, {LINES: "\n".join(TEXTS) + "\n"})
+    return demo_runner.run_demo(
+        home, build_commands(home, options.seed), functools.partial(finish, options.asr), {LINES: "\n".join(TEXTS) + "\n"}
+    )
+
+
+def find_released_whisper() -> str:
+    """tiny.en where it needs no download: by its name in Whisper's cache, or as the file that `make test-real` builds; "" if in neither."""
+    if whisper_engine.is_cached("tiny.en"):
+        return "tiny.en"
+    return str(BUILT_WHISPER) if BUILT_WHISPER.is_file() else ""
 
 
 def build_commands(home: Path, seed: int = 0) -> dict[str, list[str]]:
@@ -74,7 +95,7 @@ def find_new_voice() -> Path:
     return demo_models.data_folder() / "new_voice"
 
 
-def finish(home: Path, seconds: demo_runner.Seconds) -> int:
+def finish(asr: str, home: Path, seconds: demo_runner.Seconds) -> int:
     """Compute the results, write summary.json and print them. Returns 1 if they do not meet the promises of the README."""
     # Imported here, so that this process does not hold the evaluation packages in memory while the stages run.
     from overtone.recipes.speech.evaluation.systems import RECORDINGS
@@ -86,7 +107,8 @@ def finish(home: Path, seconds: demo_runner.Seconds) -> int:
     with demo_runner.time_stage(seconds, "measure"):
         spoken = comparison_clips.read_clips(home / "evaluation", new_voice)
         coded = comparison_clips.reconstruct_clips(spoken[RECORDINGS], CODEC, WHISPER, home / RECONSTRUCTED)
-        outcome = demo_metrics.measure_demo(home, new_voice, SPEAKER, {RECORDINGS: spoken[RECORDINGS], THROUGH_CODEC: coded, **spoken})
+        clips = {RECORDINGS: spoken[RECORDINGS], THROUGH_CODEC: coded, **spoken}
+        outcome = demo_metrics.measure_demo(home, new_voice, SPEAKER, clips, asr)
         files.write_bytes(home / "spectrograms.png", spectrograms.draw_spectrograms(spoken))
     seconds = demo_runner.add_total(seconds)
     warnings = [demo_models.WARNING.format(name=name) for name in (WHISPER, CODEC, BASE)]

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from overtone.data_prep.audio.waveform import Audio, encode_flac
+from overtone.recipes.speech.evaluation import intelligibility
+from overtone.recipes.speech.evaluation.intelligibility import Transcription
 from overtone.recipes.speech.evaluation.systems import RECORDINGS
 from overtone.recipes.voice_clone.demo import comparison_clips, demo_metrics
-from overtone.recipes.voice_clone.demo.comparison_clips import AFTER, BEFORE
+from overtone.recipes.voice_clone.demo.comparison_clips import AFTER, BEFORE, ComparisonClip
 from overtone.recipes.voice_clone.demo.demo_metrics import Figures, Outcome
 
 TEXTS = ("the house is small", "a river was dark", "who sells books")
@@ -54,7 +56,7 @@ def evaluated(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_each_system_is_compared_with_its_texts_and_with_all_voices(evaluated: tuple[Path, Path]) -> None:
     evaluation, new_voice = evaluated
-    found = demo_metrics.measure_systems(comparison_clips.read_clips(evaluation, new_voice), new_voice, "rms")
+    found = demo_metrics.measure_systems(comparison_clips.read_clips(evaluation, new_voice), new_voice, "rms", None)
     assert list(found) == [RECORDINGS, BEFORE, AFTER]
     assert (found[RECORDINGS].wer, found[AFTER].wer) == (0.0, 0.0)
     assert found[BEFORE].wer == pytest.approx(4 / 11, abs=1e-4)
@@ -69,10 +71,10 @@ def test_more_recordings_of_the_new_voice_do_not_change_the_scale_of_the_similar
     for number in range(len(TEXTS), demo_metrics.NEW_VOICE_CLIPS):
         tone(new_voice / "held_out" / f"{number:02d}.flac", REAL + number / 2)
     clips = comparison_clips.read_clips(evaluation, new_voice)
-    before = demo_metrics.measure_systems(clips, new_voice, "rms")
+    before = demo_metrics.measure_systems(clips, new_voice, "rms", None)
     for number in range(10):
         tone(new_voice / "held_out" / f"{90 + number}.flac", REAL + number / 3)
-    assert demo_metrics.measure_systems(clips, new_voice, "rms") == before
+    assert demo_metrics.measure_systems(clips, new_voice, "rms", None) == before
 
 
 def test_transcripts_are_compared_with_the_script() -> None:
@@ -109,7 +111,22 @@ def test_a_successful_run_reports_all_results() -> None:
     record = outcome().to_json()
     assert record["judge"] == judge and judge in outcome().format_table()
     assert record["systems"]["after"]["wer"] == 0.1
+    assert record["released_judge"] is None and "No released recognizer was at hand" in outcome().format_table()
     assert record["preparation"]["wer"] == 0.02 and record["preparation"]["rejected_by_reason"] == {"low_snr": 3}
+
+
+def test_the_wer_of_a_released_recognizer_stands_beside_our_own() -> None:
+    found = replace(outcome(released_wer=0.436), released="tiny.en.pt")
+    *_, head, _, _, after = found.format_table().splitlines()
+    assert after[: head.index("tiny.en.pt") + len("tiny.en.pt")].split() == ["after", "10.0%", "43.6%"]
+    assert found.to_json()["released_judge"] == "tiny.en.pt" and found.to_json()["systems"]["after"]["released_wer"] == 0.436
+
+
+def test_a_released_recognizer_hears_every_clip_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_metrics, "read_clip", lambda path: path)
+    monkeypatch.setattr(intelligibility, "transcribe", lambda recognizer, clip, language: Transcription(f"{recognizer} {clip} {language}"))
+    clip = ComparisonClip("A text.", "by ours", tmp_path / "a.flac", tmp_path / "real.flac")
+    assert demo_metrics.transcribe_again([clip], "tiny.en") == [replace(clip, heard=f"tiny.en {clip.path} english")]
 
 
 @pytest.mark.parametrize(

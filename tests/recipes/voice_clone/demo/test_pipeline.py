@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from overtone.finetune.errors import UserError
 from overtone.recipes.voice_clone.demo import comparison_clips, demo_metrics, pipeline, spectrograms
 from overtone.recipes.voice_clone.demo.comparison_clips import BEFORE, SPOKEN
 from overtone.recipes.voice_clone.demo.demo_metrics import Figures, Outcome
@@ -44,9 +45,26 @@ def test_the_demo_stops_at_the_stage_that_fails(tmp_path: Path, monkeypatch: pyt
         "codes": [sys.executable, "-c", f"import pathlib; pathlib.Path({str(touched)!r}).touch()"],
     }
     monkeypatch.setattr(pipeline, "build_commands", lambda home, seed: failing)
-    assert pipeline.main() == 3
+    assert pipeline.main(["--asr", ""]) == 3
     assert "the demo stopped at `voice` (exit code 3)" in capfd.readouterr().err
     assert not touched.exists()
+
+
+def test_a_released_recognizer_judges_where_it_is_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    assert pipeline.find_released_whisper() == ""
+    for place, found in ((pipeline.BUILT_WHISPER, str(pipeline.BUILT_WHISPER)), (Path("cache/whisper/tiny.en.pt"), "tiny.en")):
+        place.parent.mkdir(parents=True)
+        place.touch()
+        assert pipeline.find_released_whisper() == found
+
+
+def test_a_missing_recognizer_is_refused_before_the_demo_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="--asr nobody.pt"):
+        pipeline.main(["--asr", "nobody.pt"])
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("wer", [0.1, 0.9])
@@ -59,7 +77,7 @@ def test_the_demo_prints_its_results_and_fails_if_a_promise_is_broken(
     monkeypatch.setattr(spectrograms, "draw_spectrograms", lambda clips: b"a picture")
     monkeypatch.setattr(comparison_clips, "read_clips", lambda *given: {title: [] for title in SPOKEN})
     monkeypatch.setattr(comparison_clips, "reconstruct_clips", lambda *given: [])
-    assert pipeline.finish(tmp_path, {"voice": 1.5, "train": 2.0}) == (wer > 0.5)
+    assert pipeline.finish("", tmp_path, {"voice": 1.5, "train": 2.0}) == (wer > 0.5)
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["seconds"]["all"] >= 3.5 and summary["systems"]["after"]["wer"] == wer and len(summary["demo_models"]) == 3
     printed = capsys.readouterr()
