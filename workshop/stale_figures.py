@@ -62,7 +62,7 @@ MEASURED: dict[str, tuple[str, ...]] = {
     "scaling_pipeline": PLANNED_STEPS,
     "serving_throughput": (
         *("recipes/serving/continuous_batch_scheduler.py", "recipes/serving/request_queue.py", "recipes/speech/continuous_speech_batch.py"),
-        *("recipes/llm_sft/serving/*.py", "recipes/voice_clone/inference/*.py", *DECODING),
+        *("recipes/language/serving/*.py", "recipes/voice_clone/inference/*.py", *DECODING),
     ),
     "sft_speed": (*STEP, "finetune/data/packing.py", "recipes/language/causal_lm_loss.py", "recipes/language/varlen_attention.py"),
     "soak": (*SAVING, "finetune/checkpointing/remote_copies.py", "finetune/training/*.py"),

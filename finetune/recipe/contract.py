@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from overtone.finetune.config import Config
 
 
+def _count_ids(sample: Sample) -> int:
+    return len(sample["ids"])
+
+
 def _list_nothing(_: dict[str, Any], __: Any) -> Iterable[str]:
     return ()
 
@@ -56,8 +60,6 @@ class Recipe(Generic[OptionsT, StateT]):
     """(row, processor, the data file's folder) → tensors of one sample; raises `UserError` that says what is wrong (the caller adds file
     and line). Called once a row, before training, in any process. Its result is cached, so it may depend on nothing else, randomness
     included, except the files that `files` names."""
-    length: Callable[[Sample], int]
-    """Positions that a sample occupies: what `micro_tokens` and `global_batch_tokens` count."""
     collate: Callable[[list[Sample]], Batch]
     """Samples as one micro-batch."""
     loss: Callable[[nn.Module, Batch], dict[str, Term]]
@@ -68,6 +70,8 @@ class Recipe(Generic[OptionsT, StateT]):
     """Export formats, the default first."""
     inference: Inference
     """Uses of an exported model."""
+    length: Callable[[Sample], int] = _count_ids
+    """Positions that a sample occupies: what `micro_tokens` and `global_batch_tokens` count. Absent: the length of its tensor `ids`."""
     State: type[StateT] = RecipeState  # type: ignore[assignment]  # the default of StateT
     """The keys that the recipe stores with each checkpoint, `Loaded.state`. Absent: none."""
     lora_targets: str = "all-linear"

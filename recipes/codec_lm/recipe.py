@@ -86,11 +86,6 @@ def read(row: dict[str, Any], processor: Any, _: Path) -> Sample:
     return sequence_layout.read_row(row, processor)
 
 
-def length(sample: Sample) -> int:
-    """S, in tokens: with Orpheus, a second of speech is 82 of them."""
-    return len(sample["ids"])
-
-
 def export(base: Path, state: CodecLmState, _: dict[str, Tensor], __: str) -> ExportPlan:
     """The plan of a folder that stock transformers loads, with the codec in a subfolder. There is one format."""
     return export_plan.plan_export(base, state)
@@ -100,7 +95,6 @@ RECIPE = Recipe(
     Options=Options,
     load=load,
     read=read,
-    length=length,
     collate=collation.collate,
     loss=causal_lm_loss.compute_terms,
     base_distance=causal_lm_loss.COMPARISON,

@@ -112,11 +112,6 @@ def read(row: dict[str, Any], processor: Any, _: Path) -> Sample:
     return sequence_layout.read_row(row, processor)
 
 
-def length(sample: Sample) -> int:
-    """S, text and speech positions together; one second of speech is 12.5 positions."""
-    return len(sample["ids"])
-
-
 def compute_states(model: nn.Module, batch: Batch) -> Tensor:
     """The backbone's states [N, H] that predict the targets of codebook 0. The backbone predicts no text."""
     states: Tensor = model(batch.tensors, result="states")[BASE_STATES]
@@ -143,7 +138,6 @@ RECIPE = Recipe(
     load=load,
     read=read,
     context=ContextRows(sequence_layout.locate_clip, limit_context, sequence_layout.join_turns),
-    length=length,
     collate=sequence_layout.collate,
     loss=compute_weighted_sums,
     base_distance=BaseDistance(states=compute_states, head=lambda _: HEAD, term="backbone"),

@@ -28,8 +28,6 @@ class LanguageOptions(Section):
 class ChatOptions(LanguageOptions):
     """Options of recipes that train on chats."""
 
-    supervise: Literal["assistant", "last", "everything"] = "assistant"
-    """Tokens of a chat that are learned: every turn of the assistant, only its last turn, or every token."""
     chat_template: FilePath | None = None
     """Jinja file with a chat template that replaces the tokenizer's own, in training and in the export."""
     allow_dropped: Annotated[

@@ -1,7 +1,14 @@
-"""The options of llm_sft: those of all recipes that train on chats."""
+"""The options of llm_sft."""
 
 from __future__ import annotations
 
-from overtone.recipes.language.options import ChatOptions as Options
+from typing import Literal
 
-__all__ = ["Options"]
+from overtone.recipes.language.options import ChatOptions
+
+
+class Options(ChatOptions):
+    """Options of supervised fine-tuning on chats."""
+
+    supervise: Literal["assistant", "last", "everything"] = "assistant"
+    """Tokens of a chat that are learned: every turn of the assistant, only its last turn, or every token."""

@@ -13,7 +13,7 @@ import soundfile
 import overtone
 from overtone.finetune import recipe
 from overtone.finetune.storage.synthetic_audio_mark import read_synthetic_mark
-from overtone.recipes.llm_sft import generation
+from overtone.recipes.language import answer_generation
 from tests.finetune import tiny
 from tests.recipes.llm_sft.tiny_runs import write_base
 from tests.recipes.voice_clone.tones import RATE, TONES, tone_folder
@@ -93,9 +93,9 @@ def test_a_chat_model_answers_as_the_verb_does(tmp_path: Path) -> None:
         assert "".join(pieces) == reply.text == str(reply) == str(end.value.value) and repr(model) == "ChatModel('base')"
         with pytest.raises(overtone.UserError, match="--top-p 2: must be a probability"):
             model.chat("Hello", top_p=2.0)
-    loaded = generation.load_model(base)
-    ids = generation.tokenize_prompt(generation.make_row("Who are you?", None, loaded.tokenizer), loaded.tokenizer)
-    answer = generation.generate_answer(loaded, ids, generation.Decoding(7))
+    loaded = answer_generation.load_model(base)
+    ids = answer_generation.tokenize_prompt(answer_generation.make_row("Who are you?", None, loaded.tokenizer), loaded.tokenizer)
+    answer = answer_generation.generate_answer(loaded, ids, answer_generation.Decoding(7))
     assert (reply.text, reply.ended) == (answer.text, answer.ended)
 
 

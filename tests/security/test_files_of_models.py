@@ -20,9 +20,9 @@ import overtone.finetune.__main__
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import input_files
 from overtone.finetune.storage.model_security import admit
+from overtone.recipes.language import answer_generation
 from overtone.recipes.language.causal_model import causal_language_model
 from overtone.recipes.language.tokenizer import load_tokenizer
-from overtone.recipes.llm_sft import generation
 from overtone.recipes.llm_sft.model import tiny_checkpoint
 
 GENERATE = ["--recipe", "llm_sft", "--prompt", "hi", "--max-new-tokens", "2"]
@@ -170,13 +170,13 @@ def test_every_file_is_read_once(chat_model: Path, tmp_path: Path, monkeypatch: 
     assert {"config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} <= set(replaced)
     assert found.get_vocab() == expected.get_vocab() and found.chat_template == expected.chat_template
     with pytest.raises(UserError, match="lightglue"):
-        generation.load_model(folder)
+        answer_generation.load_model(folder)
 
 
 LIMITED = """
 import json, os, resource, sys
 from pathlib import Path
-import overtone.recipes.llm_sft.generation, transformers.models.qwen3.modeling_qwen3, overtone.finetune.__main__
+import overtone.recipes.language.answer_generation, transformers.models.qwen3.modeling_qwen3, overtone.finetune.__main__
 virtual = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 resource.setrlimit(resource.RLIMIT_AS, (virtual + 2**30,) * 2)
 for folder in sys.argv[1:]:

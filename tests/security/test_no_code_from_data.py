@@ -26,9 +26,9 @@ from overtone.data_prep.audio_codecs.selection import open_codec
 from overtone.data_prep.transcription.whisper_engine import load_whisper
 from overtone.finetune.errors import UserError
 from overtone.finetune.exporting.export_provenance import CARD
+from overtone.recipes.language import answer_generation
 from overtone.recipes.language.causal_model import build_on_meta, read_config
 from overtone.recipes.language.tokenizer import load_tokenizer
-from overtone.recipes.llm_sft import generation
 from overtone.recipes.llm_sft.model import tiny_checkpoint
 from overtone.recipes.speech.evaluation.speaker_similarity import load_independent_encoder
 from overtone.recipes.voice_clone.inference import stock_qwen_tts
@@ -126,7 +126,7 @@ def test_a_nested_config_runs_nothing_here(chat_model: Path, canary: Path, tmp_p
     own = json.loads((folder / "config.json").read_text())
     for config in (lightglue(tmp_path / "a", canary), {**own, "inner": lightglue(tmp_path / "b", canary)}):
         (folder / "config.json").write_text(json.dumps(config))
-        for read in (read_config, lambda base: load_tokenizer(base, None), generation.load_model):
+        for read in (read_config, lambda base: load_tokenizer(base, None), answer_generation.load_model):
             with pytest.raises(UserError, match=r"config\.json"):
                 read(folder)
 
@@ -137,13 +137,13 @@ def test_settings_that_lead_to_other_files_run_nothing(chat_model: Path, canary:
     hidden = "config.4.0+x.safetensors.index.json"
     change(folder / "config.json", configuration_files=[hidden])
     change(folder / hidden, weight_map={}, **lightglue(tmp_path / "a", canary))
-    assert generation.load_model(folder).model.config.model_type == "qwen3"
+    assert answer_generation.load_model(folder).model.config.model_type == "qwen3"
     other = tmp_path / "other"
     other.mkdir()
     change(other / "config.json", **lightglue(tmp_path / "b", canary))
     inner = {"model_type": "detr", "use_timm_backbone": False, "use_pretrained_backbone": True, "backbone": str(other)}
     (folder / "config.json").write_text(json.dumps({"model_type": "fuyu", "text_config": inner}))
-    for read in (read_config, lambda base: build_on_meta(base, None), generation.load_model):
+    for read in (read_config, lambda base: build_on_meta(base, None), answer_generation.load_model):
         with pytest.raises(UserError, match=r"model_type 'detr', which is not a part of a causal language model"):
             read(folder)
 
@@ -163,7 +163,7 @@ def test_an_alias_of_a_key_downloads_no_kernel(chat_model: Path, tmp_path: Path)
     folder = shutil.copytree(chat_model, tmp_path / "model")
     change(folder / "config.json", attribute_map={"harmless": "_attn_implementation"}, harmless="attacker/kernel")
     assert read_config(folder)._attn_implementation != "attacker/kernel"
-    assert generation.load_model(folder).model.config._attn_implementation in ("sdpa", "eager")
+    assert answer_generation.load_model(folder).model.config._attn_implementation in ("sdpa", "eager")
 
 
 def with_code(folder: Path, canary: Path) -> None:
@@ -229,7 +229,7 @@ def test_an_adapter_does_not_lead_to_another_folder(chat_model: Path, canary: Pa
     torch.save({"a": Harmful(canary)}, other / "pytorch_model.bin")
     change(folder / "adapter_config.json", base_model_name_or_path=str(other), peft_type="LORA", auto_mapping={"a": "b"})
     torch.save({"a": Harmful(canary)}, folder / "adapter_model.bin")
-    assert generation.load_model(folder).model.config.model_type == "qwen3"
+    assert answer_generation.load_model(folder).model.config.model_type == "qwen3"
 
 
 @pytest.mark.parametrize("form", ["zip", "legacy"])
@@ -278,7 +278,7 @@ def load_voice(voice: Path) -> None:
 def test_libraries_read_only_the_clean_copies(kind: str, tmp_path: Path) -> None:
     """Every loader of the project under Python's audit hook: no file of a model's own folder is opened outside of this package, nothing
     of it is imported or executed, and nothing is unpickled."""
-    build, load = (voice_model.build, load_voice) if kind == "voice" else (tiny_checkpoint.build, generation.load_model)
+    build, load = (voice_model.build, load_voice) if kind == "voice" else (tiny_checkpoint.build, answer_generation.load_model)
     model = build(tmp_path / "model")
     seen: list[str] = []
 

@@ -23,8 +23,9 @@ from overtone.finetune.data import batching
 from overtone.finetune.distributed import process_group
 from overtone.finetune.training import loop, setup
 from overtone.finetune.training.step import make_loader, train_step
+from overtone.recipes.language.chat_recipe import ChatProcessor
 from overtone.recipes.language.tokenizer import load_tokenizer
-from overtone.recipes.llm_sft.recipe import RECIPE, ChatProcessor, read
+from overtone.recipes.llm_sft.recipe import RECIPE, read
 from workshop.benchmarks.order import anonymous_kib
 
 ROWS, POSITIONS = 8, 2048
@@ -91,7 +92,7 @@ def padded_batches(folder: Path) -> Iterator[tuple[dict[str, Tensor], int]]:
 
 
 def read_samples(folder: Path) -> list[Any]:
-    processor = ChatProcessor(load_tokenizer(folder / "base", None), "assistant")
+    processor = ChatProcessor(load_tokenizer(folder / "base", None), RECIPE.Options())
     lines = (folder / "train.jsonl").read_text(encoding="utf-8").splitlines()
     return [read(json.loads(line), processor, folder) for line in lines]
 

@@ -21,11 +21,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
+from overtone.recipes.language.answer_generation import LoadedModel
+from overtone.recipes.language.serving.chat_batch import AnswerRequest
+from overtone.recipes.language.serving.chat_queue import ChatQueue, ServedModel, find_batching_obstacle, open_lane
 from overtone.recipes.language.tokenizer import load_tokenizer
-from overtone.recipes.llm_sft.generation import LoadedModel
 from overtone.recipes.llm_sft.model import tiny_checkpoint
-from overtone.recipes.llm_sft.serving.chat_batch import AnswerRequest
-from overtone.recipes.llm_sft.serving.chat_queue import ChatQueue, ServedModel, find_batching_obstacle, open_lane
 from overtone.recipes.serving.continuous_batch_scheduler import CutOffError
 from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 from overtone.recipes.speech.interface import SpeechRequest, SpeechSampling

@@ -16,8 +16,8 @@ from overtone.finetune.errors import UserError
 from overtone.finetune.storage.construction_limits import EXTRA_BYTES, EXTRA_TENSORS, limit_construction
 from overtone.recipes.image_classification import label_prediction
 from overtone.recipes.image_classification.recipe import RECIPE
+from overtone.recipes.language import answer_generation
 from overtone.recipes.language.causal_model import build_on_meta
-from overtone.recipes.llm_sft import generation
 from overtone.recipes.llm_sft.model import tiny_checkpoint
 from tests.recipes.image_classification import tiny_images
 
@@ -44,7 +44,7 @@ def test_a_config_of_absurd_sizes_is_refused_by_training_and_generation(config: 
     folder = shutil.copytree(chat_model, tmp_path / "model")
     own = {} if "n_embd" in config else json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**own, **config}))
-    for load in (lambda: build_on_meta(folder, "sdpa"), lambda: generation.load_model(folder)):
+    for load in (lambda: build_on_meta(folder, "sdpa"), lambda: answer_generation.load_model(folder)):
         with pytest.raises(UserError, match=rf"{folder}: its config describes a model of .* but its weights have .* bytes; download"):
             load()
 

@@ -16,7 +16,7 @@ import overtone.finetune.__main__
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling import loading
 from overtone.finetune.storage.safetensors_opening import open_weights
-from overtone.recipes.llm_sft import generation
+from overtone.recipes.language import answer_generation
 from overtone.recipes.llm_sft.model import tiny_checkpoint
 
 SOUND: dict[str, Any] = {
@@ -70,7 +70,7 @@ def test_a_longest_text_that_is_no_number_is_an_error_of_its_key(tmp_path: Path)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": []}))
     with pytest.raises(UserError, match=r"tokenizer_config.json: model_max_length: \[\], expected a number; download the model again"):
-        generation.load_model(folder)
+        answer_generation.load_model(folder)
 
 
 def test_generation_refuses_weights_that_are_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,7 +80,7 @@ def test_generation_refuses_weights_that_are_missing(tmp_path: Path, capsys: pyt
     weights.pop(next(name for name in weights if name.endswith("q_proj.weight")))
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(UserError, match=rf"--model {folder}: the model file lacks 1 weights \(.*q_proj.weight\); download"):
-        generation.load_model(folder)
+        answer_generation.load_model(folder)
     save_file({"other": torch.zeros(1)}, folder / "model.safetensors", {"format": "pt"})
     assert overtone.finetune.__main__.main(["generate", "--model", str(folder), "--recipe", "llm_sft", "--prompt", "hi"]) == 2
     assert "lacks" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The copied files alone. What `llm_sft` exports with them is in `tests/recipes/llm_sft/exporting/test_export_plan.py`."""
+"""The copied files alone. What `llm_sft` exports with them is in `tests/recipes/language/exporting/test_export_plan.py`."""
 
 from __future__ import annotations
 

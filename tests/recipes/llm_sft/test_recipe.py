@@ -16,8 +16,10 @@ from overtone.finetune.config import resolve
 from overtone.finetune.errors import UserError
 from overtone.finetune.exporting import export
 from overtone.finetune.modeling import loading
+from overtone.recipes.language.chat_recipe import ChatProcessor
 from overtone.recipes.llm_sft import recipe
-from overtone.recipes.llm_sft.recipe import RECIPE, ChatProcessor
+from overtone.recipes.llm_sft.options import Options
+from overtone.recipes.llm_sft.recipe import RECIPE
 from overtone.recipes.transformers_release import describe_old_release
 from tests.finetune.data.test_index_workers import check_other_processes
 from tests.finetune.tiny import let_go
@@ -81,7 +83,7 @@ def test_without_a_chat_template_only_texts_are_trained(tmp_path: Path) -> None:
     tokenizer.chat_template = None
     remark = recipe.describe_supervision(tokenizer, "assistant")
     assert remark.startswith("only rows with prompt and completion as text can be trained, and no chats: ")
-    processor = ChatProcessor(tokenizer, "assistant")
+    processor = ChatProcessor(tokenizer, Options())
     assert RECIPE.read({"prompt": "1, 2, ", "completion": "3"}, processor, Path())["supervised"].any()
     with pytest.raises(UserError, match="template"):
         RECIPE.read(CHAT, processor, Path())
@@ -101,6 +103,13 @@ def test_accuracy_is_reported_and_does_not_add_to_the_loss(tmp_path: Path) -> No
     assert terms.keys() == batch.targets.keys()
     assert RECIPE.report({"nll": 2.0, "loss": 2.0})["perplexity"] == math.exp(2.0)
     assert math.isfinite(RECIPE.report({"nll": 1e9})["perplexity"])
+
+
+@pytest.mark.parametrize(("supervise", "described"), [("assistant", "every turn of the assistant"), ("everything", "every token")])
+def test_the_card_says_what_was_learned(tmp_path: Path, supervise: str, described: str) -> None:
+    out = export.export(tiny_runs.trained(tmp_path, ("train.steps", "1"), ("options.supervise", supervise)), tmp_path / "out")
+    card = (out / "README.md").read_text()
+    assert f"| Supervised | {described} |" in card and "tags:\n- sft" in card
 
 
 def permuted(base: Path) -> str:

@@ -1,0 +1,130 @@
+"""Serves exported chat models: OpenAI's API for chat completions.
+
+overtone serve --model exports/mine
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from overtone.data_prep.pages import web_server
+from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.errors import UserError
+from overtone.finetune.terminal import print_line
+from overtone.recipes.serving.server_options import Address, add_server_options, check_server_options, require_packages
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from overtone.recipes.language.answer_generation import LoadedModel
+    from overtone.recipes.serving.access_control import AccessPolicy
+
+    from .chat_queue import ChatQueue, ServedModel
+
+
+def serve(folders: Mapping[str, Path], argv: list[str]) -> int:
+    """Body of the verb. Raises `UserError` for what cannot be served. Blocks until SIGTERM or Ctrl-C."""
+    args = parse_arguments(make_serve_parser(), argv)
+    check_server_options(args, ("max_new_tokens", "context"))
+    require_packages(("fastapi", "uvicorn", "prometheus_client"), "overtone[text,serve]")
+    from overtone.recipes.serving.access_control import load_access_policy
+    from overtone.recipes.serving.draining_server import DrainingServer
+    from overtone.recipes.serving.model_names import list_typed_names, name_models
+
+    named = name_models(folders)
+    address, policy = Address(args.host, args.port), load_access_policy(args.host, args.token_file, args.trusted_proxy)
+    web_server.require_free_port(address.port, address.host)
+    with ExitStack() as opened:
+        opened.enter_context(web_server.open_private_folder(f"overtone-serve-{address.host}-{address.port}"))
+        chats = load_models(named, args, list_typed_names(folders))
+        opened.callback(chats.close)
+        protection = ", protected by a token" if policy.token else ""
+        announcement = f"serve: {address.url}/v1{protection}   (stop with Ctrl-C)"
+        make_server = partial(
+            DrainingServer,
+            is_busy=lambda: chats.pending + chats.metrics.open_calls > 0,
+            refuse_new=chats.refuse_new,
+            fail_waiting=chats.fail_waiting,
+            drain_seconds=args.drain_seconds,
+        )
+        web_server.run_server(build_app(chats, policy), address.host, address.port, announcement, make_server, policy.proxies)
+    print_line("serve: stopped")
+    return 0
+
+
+def make_serve_parser() -> argparse.ArgumentParser:
+    """The arguments of `overtone serve`."""
+    parser = argparse.ArgumentParser(
+        prog="overtone serve --model MODEL",
+        description="Serve exported chat models: OpenAI's chat completions.",
+        epilog="example: overtone serve --model exports/mine",
+    )
+    add_server_options(parser)
+    parser.add_argument("--max-new-tokens", type=int, default=1024, help="most tokens of an answer (default %(default)s)")
+    parser.add_argument(
+        "--context", type=int, default=4096, help="most tokens of prompt and answer, if the model has as many (default %(default)s)"
+    )
+    return parser
+
+
+def load_models(folders: Mapping[str, Path], args: argparse.Namespace, typed: Mapping[str, str]) -> ChatQueue:
+    """Load the models and return their queue. Prints which of them answer one request at a time, and why. Raises `UserError` for a model
+    without a chat template."""
+    from overtone.recipes.language.answer_generation import load_model
+
+    from .chat_queue import ChatQueue, find_batching_obstacle, open_lane
+
+    models, lanes = {}, {}
+    for name, folder in folders.items():
+        print_line(f"serve: loading {name} from {folder}")
+        loaded = load_model(folder)
+        models[name] = describe_model(folder, loaded, args)
+        obstacle = find_batching_obstacle(loaded, args.batch)
+        if obstacle is not None:
+            print_line(f"serve: {name} answers one request at a time ({obstacle})")
+        lanes[name] = open_lane(loaded, args.batch, obstacle)
+    return ChatQueue(models, lanes, args.queue, args.deadline_seconds, typed)
+
+
+def describe_model(folder: Path, loaded: LoadedModel, args: argparse.Namespace) -> ServedModel:
+    """A loaded model with its limits. Raises `UserError` if it cannot chat."""
+    from .chat_queue import ServedModel
+
+    if loaded.tokenizer.chat_template is None:
+        raise UserError(f"--model {folder}: has no chat template, so it cannot chat; `overtone generate` can continue a text with it")
+    context = args.context if loaded.positions is None else min(args.context, loaded.positions)
+    return ServedModel(loaded, int((folder / "config.json").stat().st_mtime), context, args.max_new_tokens)
+
+
+def build_app(chats: ChatQueue, policy: AccessPolicy) -> FastAPI:
+    """The API with access control."""
+    from fastapi import FastAPI
+    from starlette.middleware import Middleware
+
+    from overtone.data_prep.pages.request_validation import add_request_guard
+    from overtone.recipes.serving import draining_server
+    from overtone.recipes.serving.access_control import AccessControl
+    from overtone.recipes.serving.api_errors import to_refusal
+
+    from . import chat_api
+
+    middleware = [
+        Middleware(chats.metrics.count_responses),
+        Middleware(web_server.add_security_headers),
+        Middleware(
+            add_request_guard,
+            routes=(*chat_api.ROUTES, *draining_server.ROUTES),
+            admit=AccessControl(policy, public=frozenset({draining_server.HEALTH})).admit,
+            answer=lambda rejected: to_refusal(rejected).response(),
+            proxies=policy.proxies,
+        ),
+    ]
+    app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None)
+    chat_api.add_to(app, chats)
+    app.include_router(draining_server.status_routes(chats))
+    return app
