@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from overtone import __version__
 from overtone.finetune.argument_parsing import suggest_word
 from overtone.finetune.terminal import print_diagnostic, print_line
+from overtone.version import __version__
 
 
 def dispatch_verb(

@@ -3,8 +3,6 @@
 The functions here do what the commands do. Each loads what it needs when it is called.
 """
 
-__version__ = "0.1.0"
-
 from overtone.dataset_preparation import ChatDataset, EncodedDataset, VoiceDataset, add_codes, prepare_chats, prepare_voice, write_report
 from overtone.evaluation import VoiceEvaluation, evaluate
 from overtone.exporting import export
@@ -13,6 +11,7 @@ from overtone.loading import ChatModel, ChatReply, Speech, VoiceModel, load_chat
 from overtone.planning import TrainingPlan, plan
 from overtone.selection import CheckpointSelection, select
 from overtone.training import TrainingRun, open_run, train
+from overtone.version import __version__ as __version__
 
 __all__ = [
     "ChatDataset",

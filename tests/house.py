@@ -20,63 +20,6 @@ TOP = "overtone"
 BELOW = f"{TOP}."
 """Everything is imported below this name. A house's own module names leave it out, except those of the files beside the packages."""
 
-ORDER: tuple[frozenset[str], ...] = (
-    frozenset({"addresses", "errors", "terminal", "worker_start", "command_lines"}),
-    frozenset({"argument_parsing", "verb_dispatch", "storage", "config_sources", "config_errors", "config_key_descriptions"}),
-    frozenset({"config", "config_diff", "hardware"}),
-    frozenset({"recipe"}),
-    frozenset({"distributed"}),
-    frozenset({"modeling"}),
-    frozenset({"data", "monitoring"}),
-    frozenset({"checkpointing"}),
-    frozenset({"exporting", "planning"}),
-    frozenset({"migration"}),
-    frozenset({"training"}),
-    frozenset({"train", "launcher"}),
-    frozenset({"tuning"}),
-    frozenset({"ray_cluster", "cli"}),
-    frozenset({"ray_train"}),
-    frozenset({"__main__"}),
-)
-"""The rooms of finetune/: its folders, and the modules beside them. A room imports from itself, from its own row and from rows above."""
-
-FOR_DATA_PREP = frozenset(
-    {
-        "addresses",
-        "argument_parsing",
-        "command_lines",
-        "errors",
-        "config",
-        "config_sources",
-        "storage",
-        "terminal",
-        "verb_dispatch",
-        "worker_start",
-        "hardware.cudnn_sdpa",
-        "hardware.host_memory",
-        "ray_cluster.cluster_checks",
-        "ray_cluster.cluster_connection",
-    }
-)
-"""The rooms and modules of finetune/ that data_prep may import."""
-LIBRARIES = frozenset(
-    {
-        f"recipes.{name}"
-        for name in (
-            "speech",
-            "language",
-            "serving",
-            "demo_runner",
-            "ray_generation",
-            "recipe_state_file",
-            "transformers_meta_models",
-            "transformers_release",
-            "transformers_weight_names",
-            "tiny_checkpoints",
-        )
-    }
-)
-"""What recipes may import from each other's side; a library imports no recipe."""
 ROLES: dict[str, str] = {
     "recipe": "",
     "options": "",
@@ -100,7 +43,6 @@ ROLES: dict[str, str] = {
 ROLE_OF_NAME = {"RECIPE": "recipe", "Options": "options", "INFERENCE": "verbs", "plan_export": "export_plan"}
 """What a module of a recipe defines at its top → the name of that module."""
 EMPTY_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "misc", "tools", "stuff"})
-PICKLERS = frozenset({"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"})
 DISK_OWNERS = ("finetune/storage/files.py", "finetune/storage/folder_handles.py")
 INPUT_OWNER = "finetune/storage/input_files.py"
 OWN_READERS: dict[str, str] = {
@@ -120,20 +62,9 @@ OWN_READERS: dict[str, str] = {
 """File → what it reads that no user and no download can have put there."""
 GATE = "finetune/storage/model_security.py"
 ALLOWED_DANGERS: dict[tuple[str, str], str] = {
-    (GATE, "torch.load"): "the one reader of pickled weights, with weights_only=True",
-    ("finetune/recipe/discovery.py", "importlib.import_module"): "a built-in recipe",
-    ("finetune/recipe/discovery.py", "importlib.util.spec_from_file_location"): "a recipe whose folder was given on the command line",
-    ("finetune/recipe/discovery.py", "spec.loader.exec_module"): "likewise",
-    ("finetune/__main__.py", "importlib.import_module"): "a verb from a fixed list",
-    ("data_prep/__main__.py", "importlib.import_module"): "a verb from a fixed list",
-    ("data_prep/audio_codecs/qwen_tts_import.py", "importlib.import_module"): "an installed package by its fixed name",
-    ("data_prep/audio/librosa_import.py", "importlib.import_module"): "an installed package by its fixed name",
+    ("finetune/recipe/discovery.py", "spec.loader.exec_module"): "a recipe whose folder was given on the command line",
 }
 """(file, call) → why it may stand there."""
-PRINTER = "finetune/terminal.py"
-RAW_OUTPUT = re.compile(
-    r"sys\.(?:__)?std(?:out|err)(?:__)?\.(?:write|writelines)|traceback\.print_\w+|logging\.(?:basicConfig|StreamHandler)|click\.echo"
-)
 STRICT_READERS = ("finetune/storage/strict_json.py", "finetune/config_sources.py")
 LENIENT = re.compile(r"json\.loads?|json\.JSONDecoder|yaml\.(safe_load|safe_load_all|compose|compose_all|parse|scan)")
 
@@ -156,107 +87,31 @@ def module_name(path: str) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def import_graph(house: House) -> dict[str, set[str]]:
-    """Module → modules of the house that it imports anywhere, inside functions and for type checking included."""
-    modules = {module_name(path): path for path in house}
-    return {name: _imports_of(name, house[path], path, set(modules)) - {name} for name, path in modules.items()}
-
-
-def _imports_of(name: str, source: str, path: str, modules: set[str]) -> set[str]:
-    package = name if path.endswith("__init__.py") else name.rpartition(".")[0]
-    found: set[str] = set()
-    for node in ast.walk(parse(source)):
-        if isinstance(node, ast.Import):
-            found |= {_name_in_house(alias.name, modules) for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = _name_in_house(_absolute(node, package), modules)
-            names = {alias.name for alias in node.names if (base, alias.name) != (TOP, "__version__")}  # needs nothing else of the house
-            found |= {f"{base}.{each}" if f"{base}.{each}" in modules else base for each in names}
-    return found & modules
-
-
 def _name_in_house(imported: str, modules: Container[str]) -> str:
     return imported if imported in modules else imported.removeprefix(BELOW)
 
 
-def _absolute(node: ast.ImportFrom, package: str) -> str:
+def imports_of_packages_above(house: House) -> list[str]:
+    """Imports of a package that the importing module is in, which are a cycle; import-linter sees cycles between siblings alone."""
+    return [
+        f"{path}:{node.lineno}: imports {_absolute(node, path)}, which it is in"
+        for path, source in house.items()
+        for node in ast.walk(parse(source))
+        if isinstance(node, ast.ImportFrom) and f"{BELOW}{module_name(path)}".startswith(f"{_absolute(node, path)}.")
+        if any(not _is_module(f"{_absolute(node, path)}.{alias.name}", house) for alias in node.names)
+    ]
+
+
+def _absolute(node: ast.ImportFrom, path: str) -> str:
     if not node.level:
         return node.module or ""
-    parent = package.split(".")[: len(package.split(".")) - node.level + 1]
+    parent = PurePosixPath(TOP, path).parts[: -node.level]
     return ".".join([*parent, *([node.module] if node.module else [])])
 
 
-def import_cycles(house: House) -> list[str]:
-    graph = import_graph(house)
-    return [f"{' → '.join(cycle)}: a cycle of imports" for cycle in _cycles(graph)]
-
-
-def _cycles(graph: dict[str, set[str]]) -> Iterator[list[str]]:
-    done: set[str] = set()
-
-    def visit(module: str, trail: list[str]) -> Iterator[list[str]]:
-        if module in trail:
-            yield [*trail[trail.index(module) :], module]
-        elif module not in done:
-            for target in sorted(graph[module]):
-                yield from visit(target, [*trail, module])
-            done.add(module)
-
-    for module in sorted(graph):
-        yield from visit(module, [])
-
-
-def arrows_back(house: House) -> list[str]:
-    """Imports against the order of the house, and modules of finetune/ that have no place in it."""
-    level = {name: row for row, names in enumerate(ORDER) for name in names}
-    homeless = [
-        f"{name}: no place in ORDER; add its room to a row" for name in _modules_of("finetune", house) if room_of(name) not in level
-    ]
-    return homeless + [
-        f"{module} imports {target}: against the order of the house"
-        for module, targets in import_graph(house).items()
-        for target in sorted(targets)
-        if not _may_import(module, target, level)
-    ]
-
-
-def room_of(module: str) -> str:
-    """`overtone.finetune.training.loop` → `training`; the package itself is in the first room."""
-    return [*module.split("."), "errors"][1]
-
-
-def room_cycles(house: House) -> list[str]:
-    """Cycles between folders, at every depth: a module beside folders counts as one."""
-    complaints, graph = [], import_graph(house)
-    for folder in sorted({parent.as_posix() for path in house for parent in PurePosixPath(path).parents if parent.parts}):
-        inside, depth = folder.replace("/", ".") + ".", folder.count("/") + 2
-        rooms: dict[str, set[str]] = {}
-        for module, targets in graph.items():
-            if module.startswith(inside):
-                room = ".".join(module.split(".")[:depth])
-                found = {".".join(target.split(".")[:depth]) for target in targets if target.startswith(inside)}
-                rooms.setdefault(room, set()).update(found - {room})
-        complaints += [
-            f"{' → '.join(cycle)}: a cycle of folders" for cycle in _cycles({**{t: set() for ts in rooms.values() for t in ts}, **rooms})
-        ]
-    return complaints
-
-
-def _modules_of(package: str, house: House) -> list[str]:
-    return [module_name(path) for path in house if path.startswith(f"{package}/")]
-
-
-def _may_import(module: str, target: str, level: dict[str, int]) -> bool:
-    package, other = module.partition(".")[0], target.partition(".")[0]
-    if TOP in (package, other):
-        return package == TOP
-    if package == other == "finetune":
-        return level.get(room_of(target), 0) <= level.get(room_of(module), len(ORDER))
-    if package == other == "recipes":
-        return module.split(".")[:2] == target.split(".")[:2] or ".".join(target.split(".")[:2]) in LIBRARIES
-    if package == "data_prep":
-        return other == "data_prep" or room_of(target) in FOR_DATA_PREP or target.partition(".")[2] in FOR_DATA_PREP
-    return package == "recipes"
+def _is_module(name: str, house: House) -> bool:
+    path = name.removeprefix(BELOW).replace(".", "/")
+    return f"{path}.py" in house or f"{TOP}/{path}.py" in house or any(each.startswith(f"{path}/") for each in house)
 
 
 def forbidden_names(house: House, dependencies: frozenset[str]) -> list[str]:
@@ -383,18 +238,13 @@ def _defines(source: str) -> bool:
 
 
 def dangerous_calls(house: House) -> list[str]:
-    """What runs code that came as data: pickles, unsafe YAML, eval, exec, shells, remote code, imports by path."""
+    """What runs code that came as data, as far as ruff does not find it: its rules S and TID251 have the rest."""
     return [f"{path}:{line}: {fault}" for path, source in house.items() for line, fault in _dangers(path, parse(source))]
 
 
 def _dangers(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
-            imported = [f"{names[0]}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
-            yield from ((node.lineno, f"imports {name}") for name in names if name.partition(".")[0] in PICKLERS)
-            yield from ((node.lineno, f"imports {name}") for name in imported if _is_dangerous(name))
-        elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load) and _is_dangerous(_dotted(node)):
+        if isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load) and _is_dangerous(_dotted(node)):
             if (path, _dotted(node)) not in ALLOWED_DANGERS:
                 yield node.lineno, _dotted(node)
         elif isinstance(node, ast.keyword) and _is_dangerous_keyword(node):
@@ -439,15 +289,7 @@ def _is_none(node: ast.expr) -> bool:
 
 
 def _is_dangerous(name: str) -> bool:
-    if name in ("eval", "exec", "compile", "__import__", "os.system", "os.popen"):
-        return True
-    if name.startswith("importlib.") and name.rpartition(".")[2] in ("import_module", "spec_from_file_location", "SourceFileLoader"):
-        return True
-    if name.rpartition(".")[2] == "exec_module" or name.startswith("runpy."):
-        return True
-    if re.fullmatch(r"(torch|yaml)\.(load|load_all|unsafe_load|full_load)|torch\.(jit|package|hub)\.\w+", name):
-        return True
-    return re.fullmatch(r"(dist|distributed|torch\.distributed)\.\w+_object(_list)?", name) is not None
+    return name in ("eval", "exec", "compile", "__import__") or name.rpartition(".")[2] == "exec_module"
 
 
 def _is_dangerous_keyword(node: ast.keyword) -> bool:
@@ -601,17 +443,6 @@ def undeclared_imports(house: House, declared: frozenset[str]) -> list[str]:
                 names = [node.module or ""]
             complaints += [f"{path}:{node.lineno}: {name} is not declared" for name in names if name.partition(".")[0] not in known]
     return complaints
-
-
-def raw_output(house: House) -> list[str]:
-    """Output that does not pass through `finetune/terminal.py`, which escapes control characters; ruff finds calls of `print`."""
-    return [
-        f"{path}:{node.lineno}: {_dotted(node)}; use {PRINTER}"
-        for path, source in house.items()
-        if path != PRINTER
-        for node in ast.walk(parse(source))
-        if isinstance(node, ast.Attribute) and RAW_OUTPUT.fullmatch(_dotted(node))
-    ]
 
 
 def uncounted_listings(tests: House) -> list[str]:

@@ -22,5 +22,5 @@ def import_librosa() -> ModuleType:
     """Import and return `librosa`. The first process on a machine compiles for some seconds; the others wait for its files."""
     with files.hold_lock(cache() / "librosa.lock"):
         for name in COMPILED:
-            importlib.import_module(name)
-    return importlib.import_module("librosa")
+            importlib.import_module(name)  # noqa: TID251 - modules of librosa
+    return importlib.import_module("librosa")  # noqa: TID251 - an installed package

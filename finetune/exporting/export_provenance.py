@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from overtone import __version__
+from overtone.version import __version__
 
 CARD = "overtone.json"
 """Name of the file. A folder without it was not exported by this package."""

@@ -10,12 +10,12 @@ from typing import Any
 
 import yaml
 
-from overtone import __version__
 from overtone.finetune.command_lines import join_words
 from overtone.finetune.config_sources import load_yaml
 from overtone.finetune.exporting.model_card_metadata import THIS_MODEL, describe_target, make_model_index, render_header
 from overtone.finetune.recipe import POSITIONS, built_in_recipes
 from overtone.finetune.storage.hub_download import COMMIT
+from overtone.version import __version__
 
 SECTIONS = ("model", "data", "train", "options")
 """Sections of the config that a card shows."""

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from overtone import __version__
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files
+from overtone.version import __version__
 
 LOOK_SECONDS = 60.0
 """Timeout for each machine to start a process and check a few files."""

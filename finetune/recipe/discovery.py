@@ -109,7 +109,7 @@ def _read_options_file(folder: Path) -> type[BaseModel] | None:
 def _import(folder: Path, name: str) -> Any:
     """A module of a recipe."""
     if folder.parent.name == "recipes" and folder.parent in _recipe_roots():
-        return importlib.import_module(f"overtone.recipes.{folder.name}.{name}")
+        return importlib.import_module(f"overtone.recipes.{folder.name}.{name}")  # noqa: TID251 - a built-in recipe
     return _import_outside(folder, name)
 
 
@@ -129,7 +129,8 @@ def _import_outside(folder: Path, module: str) -> Any:
 
 def _import_file(name: str, file: Path, inside: list[str] | None) -> None:
     """Import `file` as `name`; a package (with `inside`) may do without its file."""
-    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=inside)
+    locate = importlib.util.spec_from_file_location  # noqa: TID251 - a recipe whose folder was given on the command line
+    spec = locate(name, file, submodule_search_locations=inside)
     if spec is None or spec.loader is None:
         raise UserError(f"{file} cannot be imported")
     sys.modules[name] = module = importlib.util.module_from_spec(spec)

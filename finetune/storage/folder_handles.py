@@ -172,7 +172,7 @@ def _count_shared(one: Path, other: Path) -> int:
 
 def _temporary_home() -> Path:
     """As `tempfile.gettempdir`, which fails for a full disk."""
-    return Path(tempfile.tempdir or os.environ.get("TMPDIR") or "/tmp")
+    return Path(tempfile.tempdir or os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - only the place of folders with random names
 
 
 def _find_link(path: Path) -> Path | None:

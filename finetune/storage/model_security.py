@@ -419,7 +419,7 @@ def load_pickled_weights(path: Path) -> dict[str, Any]:
 
     try:
         input_files.require_regular(path)
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        found = torch.load(path, map_location="cpu", weights_only=True)  # noqa: TID251 - the one reader of pickled weights
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from error
     except Exception as error:  # a foreign, damaged or hostile file fails in many ways

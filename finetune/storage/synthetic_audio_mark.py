@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from overtone import __version__
 from overtone.finetune.storage import input_files
+from overtone.version import __version__
 
 SEARCHED_BYTES = 1 << 18
 """Bytes that are searched at each end of a file."""

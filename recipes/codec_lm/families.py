@@ -89,7 +89,7 @@ ORPHEUS = Family(
     before_text=["<custom_token_3>"],
     voice_prefix="{speaker}: ",
     after_text=["<|eot_id|>", "<custom_token_4>", "<custom_token_5>", "<custom_token_1>"],
-    code_token="<custom_token_{number}>",
+    code_token="<custom_token_{number}>",  # noqa: S106 - of the vocabulary
     first_number=10,
     # SNAC's levels have 1, 2 and 4 codes a frame, here codebooks 0, 1–2 and 3–6. A frame's tokens are in the order of time: each code of a
     # level is followed by the two of the next level that cover the same time.

@@ -43,7 +43,7 @@ def write_task(folder: Path, rows: int, seed: int) -> tuple[Path, Path]:
     """Write `train.jsonl` and `val.jsonl` with `rows` chats in total. Same seed, same bytes. Raises `UserError` for too few rows."""
     if rows < ROWS_PER_VAL_ROW:
         raise UserError(f"--rows {rows}: must be at least {ROWS_PER_VAL_ROW}, one of which is for validation")
-    chance = random.Random(seed)
+    chance = random.Random(seed)  # noqa: S311 - repeatable, not secret
     val = [make_chat(chance, forbidden=frozenset()) for _ in range(rows // ROWS_PER_VAL_ROW)]
     held_out = frozenset(question for row in val for question in list_questions(row))
     train = [make_chat(chance, held_out) for _ in range(rows - len(val))]

@@ -18,7 +18,7 @@ from overtone.data_prep.pages.request_validation import Caller, RequestError, is
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import input_files
 
-TOKEN = "OVERTONE_TOKEN"
+TOKEN = "OVERTONE_TOKEN"  # noqa: S105 - the name of a variable
 """Environment variable with the token. There is no command-line option for it, because all users of a machine can read command lines."""
 MIN_TOKEN = 16
 """Minimum length of a token; a shorter one could be guessed."""

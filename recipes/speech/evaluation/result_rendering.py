@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from overtone import __version__
 from overtone.data_prep.pages.report_charts import format_number
 from overtone.finetune.exporting.model_card_metadata import make_model_index
 from overtone.recipes.speech.evaluation.metric_aggregation import LEAST_TEXTS, ScoredClip, Verdict, metric_value
@@ -17,6 +16,7 @@ from overtone.recipes.speech.evaluation.system_comparison import (
     describe_pace_drifts,
     similarity_scales,
 )
+from overtone.version import __version__
 
 AGAINST: dict[Verdict, str] = {
     "better": "better than",

@@ -10,7 +10,6 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from overtone import __version__
 from overtone.data_prep.pages.report_charts import format_number
 from overtone.recipes.speech.evaluation.metric_aggregation import RESAMPLINGS
 from overtone.recipes.speech.selection.candidate_ranking import (
@@ -25,6 +24,7 @@ from overtone.recipes.speech.selection.candidate_ranking import (
     values_of,
 )
 from overtone.recipes.speech.selection.candidates import VoiceCandidate
+from overtone.version import __version__
 
 METHOD = (
     "cost = sum over the measures of weight × loss; losses: WER, 1 − similarity, |ln pace| (at most 1), share of bad endings. 95 % "

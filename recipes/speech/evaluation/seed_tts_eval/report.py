@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from overtone import __version__
 from overtone.recipes.speech.evaluation.metric_aggregation import ScoredClip, all_metrics, metric_value
 from overtone.recipes.speech.evaluation.result_rendering import format_value
 from overtone.recipes.speech.evaluation.seed_tts_eval.average_similarity import AverageSimilarity, average_similarity
 from overtone.recipes.speech.evaluation.seed_tts_eval.word_error_rate import UtteranceErrors, average_rate
+from overtone.version import __version__
 
 NAME = "seed-tts-eval"
 
