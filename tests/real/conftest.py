@@ -1,4 +1,4 @@
-"""The released models for tests: built once, in OVERTONE_REAL_MODELS or in .real_models of the repository."""
+"""The released models for tests, built once in OVERTONE_REAL_MODELS or in .real_models of the repository, and recordings of a person."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.data_prep.telephone_prompts import Prompt, has_prompts, list_prompts
 from tests.real.build_models import CHAT, GGUF, ROOT, VOICE, WHISPER, WHISPER_CT2, UnavailableError, build_models
 
 VARIABLE = "OVERTONE_REAL_MODELS"
-_unavailable: list[str] = []
+PROMPT_PACKAGES = "asterisk-core-sounds-en asterisk-core-sounds-en-g722"
+_skipped: dict[str, str] = {}
+"""What was not tested → the reason."""
 _figures: list[str] = []
 
 
@@ -21,7 +24,7 @@ def real_models() -> Path:
     try:
         build_models(target)
     except UnavailableError as error:
-        _unavailable.append(str(error))
+        _skipped["NOTHING WAS TESTED ON REAL MODELS"] = str(error)
         pytest.skip(str(error))
     return target
 
@@ -57,17 +60,26 @@ def piper_voice(real_models: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def prompts() -> list[Prompt]:
+    """Telephone prompts of one speaker, of 1 to 12 s: those on which no threshold was chosen."""
+    if not has_prompts("en"):
+        _skipped["NOTHING WAS TESTED ON REAL RECORDINGS"] = reason = f"apt-get install {PROMPT_PACKAGES}"
+        pytest.skip(reason)
+    return [one for one in list_prompts("en", "reported") if 1.0 <= one.seconds <= 12.0]
+
+
+@pytest.fixture(scope="session")
 def figures() -> list[str]:
     """Lines that a test adds are printed after the last one."""
     return _figures
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line that cannot be overlooked, since a run without the models passes."""
+    """Lines that cannot be overlooked, since a run without the models or the recordings passes."""
     if _figures:
         terminalreporter.section("figures of real models")
         for line in _figures:
             terminalreporter.line(line)
-    if _unavailable:
-        terminalreporter.section("NOTHING WAS TESTED ON REAL MODELS", red=True, bold=True)
-        terminalreporter.line(_unavailable[0])
+    for title, reason in _skipped.items():
+        terminalreporter.section(title, red=True, bold=True)
+        terminalreporter.line(reason)
