@@ -19,7 +19,14 @@ from pydantic import BaseModel, ConfigDict
 
 from overtone.data_prep.audio.waveform import MASTER_RATE
 from overtone.data_prep.segmentation.clip_segmentation import TextUnit
-from overtone.data_prep.segmentation.subtitle_sync import BLUR_SECONDS, FRAMES_PER_SECOND, join_short_pauses, make_train
+from overtone.data_prep.segmentation.subtitle_sync import (
+    BLUR_SECONDS,
+    FEW_CORRELATION,
+    FRAMES_PER_SECOND,
+    check_timing,
+    join_short_pauses,
+    make_train,
+)
 from overtone.data_prep.segmentation.vad import Region
 from overtone.finetune.storage import files
 
@@ -128,10 +135,10 @@ def repair_times(units: Sequence[TextUnit], regions: Sequence[Region]) -> Timing
     fitting = [_find_fitting(line, units, talk) for line in lines]
     ranges = _choose_ranges(lines, [np.where(one, 1.0, MISS) for one in fitting])
     inner = np.concatenate([one[line.first + WINDOW_CUES : line.stop - WINDOW_CUES] for line, one in zip(lines, fitting, strict=True)])
-    ends = max(ranges[0][0], len(units) - ranges[-1][1])
     is_exact = len(inner) > WINDOW_CUES and float(inner.mean()) >= EXACT_SHARE
+    ends = ((lines[0], units[: ranges[0][0]]), (lines[-1], units[ranges[-1][1] :]))
     found = _move_units(units, regions, lines, ranges)
-    return found.model_copy(update={"has_other_ends": is_exact and ends >= OTHER_END_CUES})
+    return found.model_copy(update={"has_other_ends": is_exact and any(_is_other_end(line, end, regions) for line, end in ends)})
 
 
 def describe_repair(repair: TimingRepair) -> str:
@@ -266,6 +273,14 @@ def _choose_ranges(lines: Sequence[_Line], scores: Sequence[NDArray[np.float64]]
 def _choose_edge(scores: NDArray[np.float64]) -> int:
     """Number of cues with the best sum of scores."""
     return int(np.concatenate([[0.0], np.cumsum(scores)]).argmax())
+
+
+def _is_other_end(line: _Line, end: Sequence[TextUnit], regions: Sequence[Region]) -> bool:
+    """Return whether the cues left out at an end do not fit the line even together: of exact ones each may begin before its speech."""
+    if len(end) < OTHER_END_CUES:
+        return False
+    moved = [_move_unit(unit, line) for unit in end]
+    return min(timing.correlation for timing in check_timing(moved, list(regions))) < FEW_CORRELATION
 
 
 def _move_units(

@@ -109,6 +109,18 @@ def test_an_end_that_does_not_fit_is_left_out() -> None:
     assert not repair_times(make_cues(spoken), make_regions(spoken)).has_other_ends
 
 
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_cues_that_begin_before_their_speech_are_no_other_end(at_the_end) -> None:
+    """None of them alone fits as exactly as the cues of the rest."""
+    spoken = talk(2)
+    early = range(CUES - 10, CUES) if at_the_end else range(10)
+    cues = [
+        cue.model_copy(update={"start": cue.start - MASTER_RATE // 4}) if at in early else cue for at, cue in enumerate(make_cues(spoken))
+    ]
+    found = repair_times(cues, make_regions(spoken))
+    assert found.left_out >= 8 and not found.has_other_ends
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_cues_of_another_recording_prove_nothing(seed) -> None:
     assert repair_times(make_cues(talk(seed)), make_regions(talk(seed + 100))).segments == []
