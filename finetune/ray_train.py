@@ -81,8 +81,8 @@ def split_arguments(arguments: Arguments) -> tuple[Engine, Arguments]:
     """Split the command line into Ray's settings and the arguments of the training."""
     given = {key: value for key, value in arguments.overrides if key in FLAGS}
     rest = [(key, value) for key, value in arguments.overrides if key not in FLAGS]
-    engine = Engine(*parse_workers(given.get("num-workers")), ClusterOptions.parse(given))
-    return engine, Arguments(arguments.recipe, arguments.files, rest)
+    fewest, most = parse_workers(given.get("num-workers"))
+    return Engine(fewest=fewest, most=most, where=ClusterOptions.parse(given)), Arguments(arguments.recipe, arguments.files, rest)
 
 
 def parse_workers(text: str | None) -> tuple[int, int]:

@@ -112,7 +112,8 @@ class SideStream:
 
 def allocate_staging(world: World, parts: Mapping[str, TensorShard]) -> tuple[Staging | None, str]:
     """A staging buffer on every rank, or on none if memory is short; and a log line. Collective: call on every rank."""
-    claims = [Claim(*claim) for claim in gather_from_ranks(world, [platform.node(), count_bytes(parts), free_host_memory()])]
+    own_claim = Claim(machine=platform.node(), wanted=count_bytes(parts), free=free_host_memory())
+    claims = [Claim(**claim) for claim in gather_from_ranks(world, own_claim._asdict())]
     problems, own = find_shortages(claims), None
     if not problems:
         try:

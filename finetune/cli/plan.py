@@ -161,9 +161,9 @@ def estimate(config: Config, recipe: Recipe, cluster: Cluster) -> Estimate:
         foreseen, sizes = settle_plan(foreseen, seen)
         prospect = plan_run(foreseen, cluster)
         found = tuple(dict.fromkeys([*problems, *prospect.problems(seen)]))
-        return Estimate(found, prospect, prospect.largest, "", seen, sizes)
+        return Estimate(problems=found, prospect=prospect, largest=prospect.largest, obstacle="", seen=seen, sizes=sizes)
     except NoEstimateError as reason:
-        return Estimate(tuple(problems), None, 0, str(reason), None, None)
+        return Estimate(problems=tuple(problems), prospect=None, largest=0, obstacle=str(reason), seen=None, sizes=None)
 
 
 def startup_errors(config: Config, recipe: Recipe) -> Iterator[str]:

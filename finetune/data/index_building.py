@@ -252,7 +252,16 @@ def scan_block(measure: Measure, path: Path, block: Block) -> Scanned:
                     left_out.setdefault(found.left_out, []).append(line)
         offset += len(raw)
     listed = "".join(f"{one}\n" for one in named).encode()
-    return Scanned(block.raw, entries.tobytes(), samples.getvalue(), problems, left_out, cut, listed, unused)
+    return Scanned(
+        raw=block.raw,
+        entries=entries.tobytes(),
+        samples=samples.getvalue(),
+        problems=problems,
+        left_out=left_out,
+        cut=cut,
+        files=listed,
+        unused=unused,
+    )
 
 
 class _Whole:

@@ -140,7 +140,8 @@ class _Worker:
             return None
         if isinstance(answer, str):
             raise RuntimeError(answer)
-        return Scanned(*answer)._replace(raw=block.raw)
+        scanned: Scanned = answer
+        return scanned._replace(raw=block.raw)
 
     def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -192,9 +193,9 @@ def _serve(line: Connection) -> None:
             line.send(_try_scan(partial(measure, recipe, processor), Path(path), line.recv()))
 
 
-def _try_scan(measure: Measure, path: Path, block: Block) -> tuple[Any, ...] | str:
+def _try_scan(measure: Measure, path: Path, block: Block) -> Scanned | str:
     """The result of `scan_block`, without the block itself, or the traceback of an exception."""
     try:
-        return tuple(scan_block(measure, path, block)._replace(raw=b""))
+        return scan_block(measure, path, block)._replace(raw=b"")
     except Exception:
         return traceback.format_exc()

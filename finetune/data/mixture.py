@@ -108,7 +108,11 @@ class MixedRows:
         for one, other in pairwise(order):
             if opened[one].digest == opened[other].digest:
                 raise UserError(describe_equal_files(opened[one].path, opened[other].path, key))
-        return cls(*(tuple(values[number] for number in order) for values in (opened, names, shares)))  # type: ignore[arg-type]
+        return cls(
+            sources=tuple(opened[number] for number in order),
+            names=tuple(names[number] for number in order),
+            shares=tuple(shares[number] for number in order),
+        )
 
     def __len__(self) -> int:
         return len(self.lengths)

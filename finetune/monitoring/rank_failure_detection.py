@@ -160,7 +160,9 @@ class Heartbeat:
             if self._world.size > 1 and not isinstance(error, ElsewhereError):  # whose message names the rank already
                 text = f"rank {self._world.rank} failed: {text}"
             own = RunFailure(
-                *(text, self._world.rank, "SIGINT" if interrupted else None),
+                text,
+                rank=self._world.rank,
+                signal="SIGINT" if interrupted else None,
                 reason=getattr(error, "reason", "failed"),
                 reported=True,
                 refused=refused,

@@ -81,7 +81,19 @@ def summarize_run(folder: Path) -> RunSummary:
     recipe, best_by = (value if isinstance(value := saved.get(key), str) else "" for key in ("recipe", "best_by"))
     metric, _, direction = (best_by or "loss").partition(" ")
     best, at = find_best_evaluation(evaluations, metric, direction == "max") or (None, None)
-    return RunSummary(folder, recipe, state, reason, step, total, metric, direction == "max", best, at, count_bytes(folder))
+    return RunSummary(
+        folder=folder,
+        recipe=recipe,
+        state=state,
+        reason=reason,
+        step=step,
+        total=total,
+        best_metric=metric,
+        best_highest=direction == "max",
+        best_value=best,
+        best_step=at,
+        bytes=count_bytes(folder),
+    )
 
 
 def find_state(folder: Path) -> tuple[str, str]:

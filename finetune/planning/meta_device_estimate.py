@@ -92,7 +92,16 @@ def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
         recomputing=train.activation_checkpointing,
         refuses_tensor=refusals.get,
     )
-    return RunEstimate(config, counted, work, activations, misfits, sketched.processor, recipe.unit, remarks)
+    return RunEstimate(
+        config=config,
+        outline=counted,
+        work=work,
+        activations=activations,
+        misfits=misfits,
+        processor=sketched.processor,
+        unit=recipe.unit,
+        remarks=remarks,
+    )
 
 
 def resolve_base(config: Config) -> Config:

@@ -251,8 +251,8 @@ class Sampler:
             return last or bool(later and self._plan.decides)
         try:
             snapshot = checkpoint.link_snapshot(committed, files.fresh_folder(self._cache, NAME))
-            chosen = self._config.recipe, self._config.sample.prompts, self._choose_gpu(), self._plan.prepared
-            self._child = SamplingProcess(step, snapshot, *chosen)
+            prompts, gpu = self._config.sample.prompts, self._choose_gpu()
+            self._child = SamplingProcess(step, snapshot, self._config.recipe, prompts, gpu, self._plan.prepared)
         except (OSError, UserError) as error:  # its temporary files are removed at the next start
             self._fail(step, str(error))
         return True

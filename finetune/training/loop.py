@@ -279,14 +279,23 @@ def resume_from(training: Training, path: Path) -> Progress:
         raise UserError(describe_too_few_steps(training, path, state["step"]))
     checkpoint.restore(path, training.model, training.optimizer, training.loaded.buffers)
     recent = tuple((loss, norm) for loss, norm in state["recent"])
-    place = Place(*(state["place"][name] for name in ("epoch", "window", "micro")))
+    place = Place(epoch=state["place"]["epoch"], window=state["place"]["window"], micro=state["place"]["micro"])
     now_by = BestBy.parse(training.config.checkpoint.best_by)
-    best = (state["best_value"], state["stale_evaluations"])
+    best, stale = state["best_value"], state["stale_evaluations"]
     if now_by != BestBy.parse(state["best_by"]):  # another metric starts anew
-        best = (state["evaluation"].get(now_by.metric), 0)
+        best, stale = state["evaluation"].get(now_by.metric), 0
     if training.val is not None and state["validation"] not in (None, training.val.digest):  # values on other rows are not comparable
-        best = (None, 0)
-    return Progress(state["step"], place, state["validation_loss"], state["skipped"], recent, state["evaluation"], *best)
+        best, stale = None, 0
+    return Progress(
+        step=state["step"],
+        place=place,
+        validation_loss=state["validation_loss"],
+        skipped=state["skipped"],
+        recent=recent,
+        evaluation=state["evaluation"],
+        best_value=best,
+        stale_evaluations=stale,
+    )
 
 
 def describe_too_few_steps(training: Training, path: Path, reached: int) -> str:

@@ -63,7 +63,7 @@ def build(
     """
     strategy = run_on_all(world, lambda: check(config, recipe, world))
     world = replace(world, tensor=config.parallel.tensor)
-    on_claim(FolderClaim(*run_on_main(world, lambda: claim_folder(config.run.dir, config.log.trackers))))
+    on_claim(FolderClaim(**run_on_main(world, lambda: claim_folder(config.run.dir, config.log.trackers)._asdict())))
     shared_run_folder.check_shared(config.run.dir, world)
     local = dataset_opening.download_data(config, world)
     announce(world, f"preparing the base model {config.model.source} …")
