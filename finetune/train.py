@@ -21,6 +21,7 @@ from typing import NoReturn
 
 from overtone.finetune import launcher
 from overtone.finetune.addresses import RemoteAddress
+from overtone.finetune.checkpointing.retention import BestBy
 from overtone.finetune.config import Config, describe_overlay, help_text, read_sources, resolve_sources
 from overtone.finetune.config_diff import flatten
 from overtone.finetune.config_sources import Arguments, ConfigSource, format_settings, parse_arguments, read_config_file
@@ -137,7 +138,7 @@ def report_overlay(arguments: Arguments) -> None:
 def load_checked_recipe(config: Config) -> Recipe:
     """The recipe of a config. Raises `UserError` if it cannot do what `sample` wants."""
     recipe = load_recipe(find_recipe(config.recipe))
-    generation_during_training.check(config, recipe)
+    generation_during_training.check(config.sample, BestBy.parse(config.checkpoint.best_by), config.recipe, recipe)
     return recipe
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from overtone.finetune.checkpointing.retention import BestBy
 from overtone.finetune.config import Config, choose_sources
 from overtone.finetune.config_sources import Arguments, Dumper, parse_arguments
 from overtone.finetune.errors import UserError, exit_code, format_count
@@ -74,13 +75,13 @@ def run(argv: list[str]) -> int:
             announce_torch(f"the recipe {config.recipe}")
         recipe = load_checked_recipe(config) if SHOW_BATCH in argv or generation_during_training.is_configured(config.sample) else None
         lines = [] if SHOW_BATCH not in argv or recipe is None else read_first_batch(config, recipe)  # first: it may be refused
-        print_content(format_config(config, find_origins(arguments)))
+        print_content(format_config(config.model_dump(mode="json"), find_origins(arguments)))
         for line in lines:
             print_coloured(line)
         return 0
     requested = take_plan_options(arguments)
     config = resolve_config(arguments)  # does not check that the data exists: `startup_errors` reports that with the other problems
-    print_content(format_config(config, find_origins(arguments)))
+    print_content(format_config(config.model_dump(mode="json"), find_origins(arguments)))
     announce_torch(f"the recipe {config.recipe}")
     return print_estimate(config, load_recipe(find_recipe(config.recipe)), requested, arguments)
 
@@ -168,7 +169,11 @@ def estimate(config: Config, recipe: Recipe, cluster: Cluster) -> Estimate:
 
 def startup_errors(config: Config, recipe: Recipe) -> Iterator[str]:
     """Messages of the errors with which `train` would stop at startup. Data that is not given yet is none: a plan needs no data."""
-    for check in (lambda: check_given_inputs(config), lambda: generation_during_training.check(config, recipe)):
+    best_by = BestBy.parse(config.checkpoint.best_by)
+    for check in (
+        lambda: check_given_inputs(config),
+        lambda: generation_during_training.check(config.sample, best_by, config.recipe, recipe),
+    ):
         try:
             check()
         except UserError as problem:
@@ -181,9 +186,9 @@ def find_origins(arguments: Arguments) -> dict[str, str]:
     return {key: place for source in sources for key, place in source.origins.items()}
 
 
-def format_config(config: Config, places: dict[str, str]) -> str:
+def format_config(config: dict[str, Any], places: dict[str, str]) -> str:
     """The config as YAML, with the origin of each value as a comment."""
-    lines = [*_lines(config.model_dump(mode="json"), "", places)]
+    lines = [*_lines(config, "", places)]
     width = min(60, max(len(line) for line, _ in lines))
     return "\n".join(f"{line:<{width}}  # {place}" if place else line for line, place in lines)
 
@@ -216,8 +221,9 @@ def read_first_batch(config: Config, recipe: Recipe) -> list[str]:
 def format_first_batch(config: Config, recipe: Recipe, world: World) -> Iterator[str]:
     """Lines about dropped rows, then the samples of the first micro-batch of epoch 0. The run reuses the index that is built here."""
     from overtone.finetune.data.batching import Loader, Place, count_steps, steps
-    from overtone.finetune.data.dataset_opening import check_batching, describe_dropped, open_training_data
+    from overtone.finetune.data.dataset_opening import DataOpener, check_batching, describe_dropped
     from overtone.finetune.data.mixture import MixedRows
+    from overtone.finetune.data.row_measurement import LengthLimit
     from overtone.finetune.data.run_sizes import settle_sizes
     from overtone.finetune.data.sample_cache_key import data_key
 
@@ -225,8 +231,17 @@ def format_first_batch(config: Config, recipe: Recipe, world: World) -> Iterator
     check_batching(config.data, config.train, config.recipe, recipe)
     recipe.prepare(config)
     loaded = recipe.load(config)
-    key = data_key(config.recipe, config.options, loaded)
-    rows = open_training_data(config, config.run.dir / "cache", key, recipe, loaded, config, world)
+    opener = DataOpener(
+        cache=config.run.dir / "cache",
+        key=data_key(config.recipe, config.options, loaded),
+        recipe=recipe,
+        folder=find_recipe(config.recipe),
+        options=config.options,
+        limit=LengthLimit.of(config.data, config.train),
+        loaded=loaded,
+        world=world,
+    )
+    rows = opener.open_training(config.data, config.data)
     yield from describe_dropped(rows)
     if isinstance(rows, MixedRows):
         yield from rows.describe(None if config.train.steps else config.train.epochs, recipe.unit)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from overtone.finetune.config import Config
+from overtone.finetune.config import Data, Train
 from overtone.finetune.data import sample_serialization
 from overtone.finetune.data.cached_samples import Ids, Rows, suggest_rebuild
 from overtone.finetune.data.keyed_permutation import derive_key, permute
@@ -81,10 +81,9 @@ class Order:
     packing: bool = False
 
     @classmethod
-    def of(cls, config: Config) -> Order:
-        """The order of a config with a number as `train.global_batch_tokens`; with `auto`, that of the largest step."""
-        data, train = config.data, config.train
-        return cls(config.run.seed, data.window, train.micro_tokens, train.batch_tokens, data.packing)
+    def of(cls, seed: int, data: Data, train: Train) -> Order:
+        """The order with a number as `train.global_batch_tokens`; with `auto`, that of the largest step. `seed`: `run.seed`."""
+        return cls(seed, data.window, train.micro_tokens, train.batch_tokens, data.packing)
 
     @property
     def step_tokens(self) -> int:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from overtone.finetune.addresses import RemoteAddress
-from overtone.finetune.config import Config, Data, Train, on_disk
+from overtone.finetune.config import Data, Train, on_disk
 from overtone.finetune.data import index_workers
 from overtone.finetune.data.cached_samples import Rows, open_rows
 from overtone.finetune.data.context_rows import find_earlier_rows
@@ -16,14 +19,13 @@ from overtone.finetune.data.row_measurement import LengthLimit, encode_row, long
 from overtone.finetune.data.row_problems import SHOWN_PROBLEMS
 from overtone.finetune.distributed.process_group import World, run_on_all, run_on_main
 from overtone.finetune.errors import UserError, format_count
-from overtone.finetune.recipe import Loaded, Recipe, find_recipe
+from overtone.finetune.recipe import Loaded, Recipe
 from overtone.finetune.storage import remote
 
 
-def download_data(config: Config, world: World) -> Config:
-    """Download data files given as URLs to the run's cache; returns the config with their local paths. Collective: call on every rank."""
-    cache = config.run.dir / "cache" / "elsewhere"
-    data = config.data
+def download_data(data: Data, cache: Path, world: World) -> Data:
+    """Download data files given as URLs to the folder `cache`; returns the section with their local paths. Collective: call on every
+    rank."""
     # Not by the address without its secrets: the query may choose one of several files.
     urls = {path.with_secrets: path for path in (*data.training_files(), *data.validation_files()) if isinstance(path, RemoteAddress)}
     brought: dict[str, str] = run_on_main(world, lambda: {key: str(remote.fetch(path, cache)) for key, path in urls.items()})
@@ -33,49 +35,55 @@ def download_data(config: Config, world: World) -> Config:
 
     mix = tuple(file.model_copy(update={"path": localise(file.path)}) for file in data.mix)
     val = tuple(map(localise, data.val)) if isinstance(data.val, tuple) else localise(data.val)
-    here = {"train": localise(data.train), "mix": mix, "val": val}
-    return config.model_copy(update={"data": data.model_copy(update=here)})
+    return data.model_copy(update={"train": localise(data.train), "mix": mix, "val": val})
 
 
-def open_data(path: Path | None, cache: Path, key: str, recipe: Recipe, loaded: Loaded, config: Config, world: World) -> Rows | None:
-    """Index the file on one rank, open it on all. Collective: call on every rank."""
-    if path is None:
-        return None
-    limit, folder = LengthLimit.of(config.data, config.train), data_folder(path)
+@dataclass(frozen=True)
+class DataOpener:
+    """Opens data files of a run: indexes each on one rank, and opens it on all. All methods are collective: call them on every rank."""
 
-    def build() -> str:
-        encode = partial(encode_row, limit, folder, earlier=find_earlier_rows(path, recipe, config.options))
-        scan_all = index_workers.IndexWorkers(path, find_recipe(config.recipe), loaded.processor, encode).choose_scan()
-        return build_index(path, cache, f"{key} {limit} {folder}", partial(encode, recipe, loaded.processor), scan_all)
+    cache: Path
+    """Folder of the index."""
+    key: str
+    """Part of the index's name: `sample_cache_key.data_key`."""
+    recipe: Recipe
+    folder: Path
+    """Folder of the recipe."""
+    options: BaseModel
+    """The recipe's options."""
+    limit: LengthLimit
+    loaded: Loaded
+    world: World
 
-    built = run_on_main(world, build)
-    return run_on_all(world, lambda: open_rows(path, cache, built))
+    def open(self, path: Path) -> Rows:
+        """The rows of one file."""
+        folder, processor = data_folder(path), self.loaded.processor
 
+        def build() -> str:
+            encode = partial(encode_row, self.limit, folder, earlier=find_earlier_rows(path, self.recipe, self.options))
+            scan_all = index_workers.IndexWorkers(path, self.folder, processor, encode).choose_scan()
+            return build_index(path, self.cache, f"{self.key} {self.limit} {folder}", partial(encode, self.recipe, processor), scan_all)
 
-def open_training_data(
-    local: Config, cache: Path, key: str, recipe: Recipe, loaded: Loaded, config: Config, world: World
-) -> Rows | MixedRows:
-    """Index and open `data.train`, or the files of `data.mix`. `local`: the config with files that are on this machine. Collective: call on
-    every rank."""
-    opened = [open_data(on_disk(path), cache, key, recipe, loaded, config, world) for path in local.data.training_files()]
-    found = [rows for rows in opened if rows is not None]
-    if not config.data.mix:
-        return found[0]
-    mix = config.data.mix
-    return run_on_all(world, lambda: MixedRows.mix(found, name_sources([file.path for file in mix]), [file.weight for file in mix]))
+        built = run_on_main(self.world, build)
+        return run_on_all(self.world, lambda: open_rows(path, self.cache, built))
 
+    def open_training(self, given: Data, local: Data) -> Rows | MixedRows:
+        """The rows of `data.train`, or of the files of `data.mix`. `local`: the section `data` with files that are on this machine."""
+        found = [self.open(path) for path in map(on_disk, local.training_files()) if path is not None]
+        if not given.mix:
+            return found[0]
+        mix = given.mix
+        return run_on_all(
+            self.world, lambda: MixedRows.mix(found, name_sources([file.path for file in mix]), [file.weight for file in mix])
+        )
 
-def open_validation_data(
-    local: Config, cache: Path, key: str, recipe: Recipe, loaded: Loaded, config: Config, world: World
-) -> Rows | MixedRows | None:
-    """Index and open the file or files of `data.val`, which together contain each row once. `local`: as in `open_training_data`.
-    Collective: call on every rank."""
-    opened = [open_data(on_disk(path), cache, key, recipe, loaded, config, world) for path in local.data.validation_files()]
-    found = [rows for rows in opened if rows is not None]
-    if not isinstance(config.data.val, tuple):
-        return found[0] if found else None
-    names, shares = name_validation_sources(config.data.val), [len(rows) for rows in found]
-    return run_on_all(world, lambda: MixedRows.mix(found, names, shares, "data.val"))
+    def open_validation(self, given: Data, local: Data) -> Rows | MixedRows | None:
+        """The rows of the file or files of `data.val`, which together contain each row once. `local`: as in `open_training`."""
+        found = [self.open(path) for path in map(on_disk, local.validation_files()) if path is not None]
+        if not isinstance(given.val, tuple):
+            return found[0] if found else None
+        names, shares = name_validation_sources(given.val), [len(rows) for rows in found]
+        return run_on_all(self.world, lambda: MixedRows.mix(found, names, shares, "data.val"))
 
 
 def data_folder(path: Path) -> Path:

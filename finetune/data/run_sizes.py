@@ -47,32 +47,41 @@ def settle_sizes(
 
     `started`: the order of the checkpoint that the run resumes from, which `auto` keeps: other epochs would give another one.
     """
-    order = choose_order(config, rows, positions, started)
-    total = config.train.steps or count(order)
-    settled = settle_intervals(config, total)
-    remarks = (
-        describe_sizes(config, settled, order, rows, positions, unit, resumed=started is not None),
-        describe_few_updates(config.train, order, total, rows, positions),
-    )
-    return RunSizes(settled, order, total, tuple(filter(None, remarks)))
+    train = config.train
+    order = choose_order(Order.of(config.run.seed, config.data, train), train, rows, positions, started)
+    total = train.steps or count(order)
+    evaluate = choose_evaluation_interval(config.eval.every, total)
+    validates = config.data.val is not None
+    save = choose_save_interval(config.checkpoint.every, total, config.model.lora is not None, evaluate if validates else 1)
+    chosen = [
+        describe_step_size(train, order, rows, positions, unit, resumed=started is not None),
+        f"eval.every {evaluate}" if config.eval.every == AUTO and validates else "",
+        f"checkpoint.every {save}" if config.checkpoint.every == AUTO else "",
+    ]
+    sizes = ", ".join(filter(None, chosen))
+    remarks = (f"auto: {sizes}" if sizes else "", describe_few_updates(train, order, total, rows, positions))
+    intervals = {
+        "eval": config.eval.model_copy(update={"every": evaluate}),
+        "checkpoint": config.checkpoint.model_copy(update={"every": save}),
+    }
+    return RunSizes(config.model_copy(update=intervals), order, total, tuple(filter(None, remarks)))
 
 
-def choose_order(config: Config, rows: int, positions: int, started: Order | None = None) -> Order:
-    """The order of samples, with the step size that `auto` stands for. Arguments as of `settle_sizes`.
+def choose_order(given: Order, train: Train, rows: int, positions: int, started: Order | None = None) -> Order:
+    """The order of samples: as `given` by the config, with the step size that `auto` stands for. Other arguments as of `settle_sizes`.
 
     A step ends with the micro-batch that reaches `Order.global_batch_tokens`, and micro-batches are not quite full. So k micro-batches of a
     k-th of the step are requested, and the step ends between the last two: k - ½ of them are enough.
     """
-    train, order = config.train, Order.of(config)
     if train.global_batch_tokens != AUTO:
-        return order
+        return given
     if started is not None and started.micro_tokens <= train.micro_tokens:
-        return replace(order, micro_tokens=started.micro_tokens, global_batch_tokens=started.global_batch_tokens)
+        return replace(given, micro_tokens=started.micro_tokens, global_batch_tokens=started.global_batch_tokens)
     wanted = max(positions * train.epochs // UPDATES, smallest_step(rows, positions))
     tokens = min(wanted, train.largest_batch_tokens)
     micros = -(-tokens // train.micro_tokens)
     micro = -(-tokens // micros)
-    return replace(order, micro_tokens=micro, global_batch_tokens=max(1, round(micro * (micros - 0.5))))
+    return replace(given, micro_tokens=micro, global_batch_tokens=max(1, round(micro * (micros - 0.5))))
 
 
 def smallest_step(rows: int, positions: int) -> int:
@@ -80,39 +89,29 @@ def smallest_step(rows: int, positions: int) -> int:
     return max(1, SMALLEST_STEP * positions // max(rows, 1))
 
 
-def settle_intervals(config: Config, total: int) -> Config:
-    """The config with numbers as `eval.every` and `checkpoint.every`. `total`: optimizer steps of the run."""
-    evaluate, save = config.eval.every, config.checkpoint.every
-    if evaluate == AUTO:
-        evaluate = min(-(-total // EVALUATIONS), LONGEST_INTERVAL)
-    if save == AUTO:
-        wanted = -(-total // (SAVES if config.model.lora is None else EVALUATIONS))
-        aligned = require_number(evaluate) if config.data.val is not None else 1  # a checkpoint without an evaluation is never the best
-        save = aligned * max(1, min(-(-wanted // aligned), LONGEST_INTERVAL // aligned))
-    return config.model_copy(
-        update={
-            "eval": config.eval.model_copy(update={"every": evaluate}),
-            "checkpoint": config.checkpoint.model_copy(update={"every": save}),
-        }
+def choose_evaluation_interval(every: int | str, total: int) -> int:
+    """`eval.every` as a number. `total`: optimizer steps of the run."""
+    return min(-(-total // EVALUATIONS), LONGEST_INTERVAL) if every == AUTO else require_number(every)
+
+
+def choose_save_interval(every: int | str, total: int, has_adapters: bool, aligned: int) -> int:
+    """`checkpoint.every` as a number. `aligned`: a step count of which `auto` chooses a multiple, since a checkpoint without an evaluation
+    is never the best."""
+    if every != AUTO:
+        return require_number(every)
+    wanted = -(-total // (EVALUATIONS if has_adapters else SAVES))
+    return aligned * max(1, min(-(-wanted // aligned), LONGEST_INTERVAL // aligned))
+
+
+def describe_step_size(train: Train, order: Order, rows: int, positions: int, unit: str, resumed: bool) -> str:
+    """The step size that `auto` stands for, and why; empty if it is set."""
+    if train.global_batch_tokens != AUTO:
+        return ""
+    why = (
+        f"{format_count(rows, 'row')} with {positions:,} {unit} × {format_count(train.epochs, 'epoch')} / {UPDATES} updates; at "
+        f"least {SMALLEST_STEP} rows, at most train.largest_batch_tokens: {train.largest_batch_tokens:,}"
     )
-
-
-def describe_sizes(given: Config, settled: Config, order: Order, rows: int, positions: int, unit: str, resumed: bool = False) -> str:
-    """One line: the sizes that `auto` stands for, and why; empty if all are set. `given`: the config before it was settled."""
-    parts = []
-    if given.train.global_batch_tokens == AUTO:
-        why = (
-            f"{format_count(rows, 'row')} with {positions:,} {unit} × {format_count(given.train.epochs, 'epoch')} / {UPDATES} updates; at "
-            f"least {SMALLEST_STEP} rows, at most train.largest_batch_tokens: {given.train.largest_batch_tokens:,}"
-        )
-        parts.append(f"train.global_batch_tokens {order.step_tokens:,} ({'as when the run started' if resumed else why})")
-    for key, was, now in (
-        ("eval.every", given.eval.every, settled.eval.every),
-        ("checkpoint.every", given.checkpoint.every, settled.checkpoint.every),
-    ):
-        if was == AUTO and (key != "eval.every" or given.data.val is not None):
-            parts.append(f"{key} {now}")
-    return f"auto: {', '.join(parts)}" if parts else ""
+    return f"train.global_batch_tokens {order.step_tokens:,} ({'as when the run started' if resumed else why})"
 
 
 def describe_few_updates(train: Train, order: Order, total: int, rows: int, positions: int) -> str:

@@ -14,11 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from overtone.finetune.config import Config
-from overtone.finetune.distributed import sharding
-from overtone.finetune.distributed.process_group import World, run_on_all
 from overtone.finetune.errors import UserError
-from overtone.finetune.modeling import loading
 from overtone.finetune.modeling.lora_adapters import switch_off_adapters
 from overtone.finetune.modeling.loss_head import BaseHead, LossHead
 from overtone.finetune.recipe import BASE_DISTANCE, BASE_STATES, BaseDistance, Batch, Loaded, Recipe, Sample, Term
@@ -44,23 +40,18 @@ def check_model(loaded: Loaded, recipe: Recipe, weight: float) -> None:
         raise UserError(f"{setting} with an adapter on the output head {head}: exclude it with model.lora.targets, or set it to 0")
 
 
-def load_base(loaded: Loaded, model: nn.Module, strategy: sharding.Strategy, config: Config, world: World, path: str) -> nn.Module:
+def load_base(loaded: Loaded, model: nn.Module, path: str, dtype: torch.dtype, fill: Callable[[Loaded], None]) -> nn.Module:
     """A frozen copy of the base in eval mode, sharded and filled; `path` is its head, with which that of `model` is compared from now on.
-    `loaded`: as the recipe's `load` returns it, of its own. Collective: call on every rank."""
+    `loaded`: as the recipe's `load` returns it, of its own. `dtype`: compute type. `fill`: shards and fills a model. Collective: call on
+    every rank."""
     base = loaded.model.eval().requires_grad_(False)
     for parameter in base.parameters():
         if parameter.is_floating_point():
-            parameter.data = parameter.data.to(sharding.compute_dtype(config.train.precision))
+            parameter.data = parameter.data.to(dtype)
     trained: Any = model.get_submodule(path)
     head: Any = base.get_submodule(path)
     base.set_submodule(path, BaseHead(head))
-    layout = sharding.shard(
-        base, loaded.blocks, strategy, config.parallel, sharding.compute_dtype(config.train.precision), world, loaded.tensor_plans
-    )
-    home = sharding.choose_home(config.parallel.offload, world)
-    seed, layouts = config.run.seed, loaded.layouts
-    run_on_all(world, lambda: loading.materialise(base, loaded.base, loaded.buffers, world.device, seed, home, layouts=layouts))
-    sharding.check_sharding(base, loaded.blocks, layout, world, home, loaded.tensor_plans)
+    fill(loaded)
     trained.set_base_head(base.get_submodule(path))
     return base
 

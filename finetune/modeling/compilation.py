@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from overtone.finetune.config import Config
+from overtone.finetune.config import Model
 from overtone.finetune.distributed import activation_checkpointing
 from overtone.finetune.distributed.process_group import World
 from overtone.finetune.errors import UserError
@@ -45,16 +45,15 @@ class Compilation:
     """One line for the log; may be empty."""
 
 
-def decide_compilation(config: Config, loaded: Loaded, world: World, positions: int) -> Compilation:
-    """Decide whether to compile blocks in a run on so many positions on this machine. `loaded`: the model before sharding, with frozen
-    parameters marked."""
-    wanted = config.train.compile
+def decide_compilation(wanted: bool | str, model: Model, loaded: Loaded, world: World, positions: int) -> Compilation:
+    """Decide whether to compile blocks in a run on so many positions on this machine. `wanted`: `train.compile`. `loaded`: the model before
+    sharding, with frozen parameters marked."""
     if wanted is not True and (wanted is False or world.device.type != "cuda"):
         return Compilation(False)
     taken = f"the first step takes about {SECONDS * count_kinds(loaded):.0f} seconds longer"
     if wanted is True:
         return Compilation(True, f"train.compile: true; {taken}")
-    if reason := find_obstacle(config, loaded):
+    if reason := find_obstacle(model, world.tensor, loaded):
         return Compilation(False, f"train.compile: auto, and blocks are not compiled: {reason}")
     saved = SAVED * estimate_seconds(loaded, positions) / world.data_size
     if saved < SECONDS * count_kinds(loaded):
@@ -62,11 +61,11 @@ def decide_compilation(config: Config, loaded: Loaded, world: World, positions: 
     return Compilation(True, f"train.compile: auto, and blocks are compiled, which saves {saved / 60:.0f} minutes or more; {taken}")
 
 
-def find_obstacle(config: Config, loaded: Loaded) -> str | None:
-    """Return why `auto` does not compile blocks, however long the run is; None if it may."""
-    if config.parallel.tensor > 1:
+def find_obstacle(model: Model, tensor: int, loaded: Loaded) -> str | None:
+    """Return why `auto` does not compile blocks, however long the run is; None if it may. `tensor`: number of tensor-parallel ranks."""
+    if tensor > 1:
         return "torch.compile fails with tensor parallelism (parallel.tensor)"
-    if config.model.quantization:
+    if model.quantization:
         return "it is not tested with 4-bit weights (model.quantization)"
     if importlib.util.find_spec("triton") is None:
         return "the package triton is not installed"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 
 from overtone.finetune.config import Config, on_disk
 from overtone.finetune.data import dataset_opening, referenced_file_changes, row_measurement
@@ -55,10 +56,17 @@ class DataPreview:
         return round(count_steps(order, drawn, epochs) * max(self.rows / len(drawn), 1))
 
 
+def make_reader(config: Config, recipe: Recipe, processor: Any) -> RowReader:
+    """The reader of a run's data."""
+    limit = row_measurement.LengthLimit.of(config.data, config.train)
+    return RowReader(recipe=recipe, name=config.recipe, options=config.options, limit=limit, processor=processor)
+
+
 def preview_data(config: Config, recipe: Recipe, processor: Any) -> DataPreview:
     """Read some rows as training would. Positions are those of an epoch."""
     paths = [path for path in map(on_disk, config.data.training_files()) if path is not None]
-    found = [preview_file(path, config, recipe, processor) for path in paths]
+    reader = make_reader(config, recipe, processor)
+    found = [reader.preview(path) for path in paths]
     if not config.data.mix:
         return found[0]
     rows, names = sum(each.rows for each in found), name_sources([file.path for file in config.data.mix])
@@ -87,57 +95,63 @@ def find_equal_files(paths: Sequence[Path]) -> Iterator[str]:
             yield describe_equal_files(first, path)
 
 
-def preview_file(path: Path, config: Config, recipe: Recipe, processor: Any) -> DataPreview:
-    """`preview_data` of one file."""
-    earlier = find_earlier_rows(path, recipe, config.options)
-    problems, lengths, seen = [], [], 0
-    for line, row in read_some_rows(path):
-        seen += 1
+@dataclass(frozen=True)
+class RowReader:
+    """Reads some rows of data files as training does."""
+
+    recipe: Recipe
+    name: str
+    """Name or folder of the recipe."""
+    options: BaseModel
+    """The recipe's options."""
+    limit: row_measurement.LengthLimit
+    processor: Any
+
+    def preview(self, path: Path) -> DataPreview:
+        """Read some rows of a file. Positions are those of an epoch."""
+        earlier = find_earlier_rows(path, self.recipe, self.options)
+        problems, lengths, seen = [], [], 0
+        for line, row in read_some_rows(path):
+            seen += 1
+            try:
+                positions, sample = self.inspect_row(path, row, earlier)
+            except UserError as problem:
+                problems.append(f"{path}:{line}: {problem}")
+                continue
+            lengths.append(positions)
+            if sample is not None and not any(self.recipe.collate([sample]).targets.values()):
+                problems.append(f"{path}:{line}: this row has no training targets")
+        rows = sum(1 for raw in input_files.read_lines(path) if raw.strip())
+        return DataPreview(rows, seen, rows * sum(lengths) / max(len(lengths), 1), tuple(lengths), tuple(problems))
+
+    def read_samples(self, path: Path) -> Iterator[Sample | None]:
+        """Samples of rows spread over a file, None if `data.too_long` drops one. Raises `UserError` with its place for an invalid row, and
+        for a missing file that it names."""
+        earlier = find_earlier_rows(path, self.recipe, self.options)
+        for line, row in read_some_rows(path):
+            try:
+                yield self.inspect_row(path, row, earlier)[1]
+            except UserError as problem:
+                raise UserError(f"{path}:{line}: {problem}") from None
+
+    def inspect_row(self, path: Path, row: dict[str, Any], earlier: EarlierRows | None) -> tuple[int, Sample | None]:
+        """Positions and sample of a row; 0 and None if `data.too_long` drops it. Raises `UserError` for an invalid row, a missing file that
+        it names, and an exception of the recipe, which is a bug of the recipe."""
+        recipe, folder = self.recipe, dataset_opening.data_folder(path)
         try:
-            positions, sample = inspect_row(path, row, earlier, config, recipe, processor)
-        except UserError as problem:
-            problems.append(f"{path}:{line}: {problem}")
-            continue
-        lengths.append(positions)
-        if sample is not None and not any(recipe.collate([sample]).targets.values()):
-            problems.append(f"{path}:{line}: this row has no training targets")
-    rows = sum(1 for raw in input_files.read_lines(path) if raw.strip())
-    return DataPreview(rows, seen, rows * sum(lengths) / max(len(lengths), 1), tuple(lengths), tuple(problems))
-
-
-def read_some_samples(path: Path, config: Config, recipe: Recipe, processor: Any) -> Iterator[Sample | None]:
-    """Samples of rows spread over a file as training reads them, None if `data.too_long` drops one. Raises `UserError` with its place for
-    an invalid row, and for a missing file that it names."""
-    earlier = find_earlier_rows(path, recipe, config.options)
-    for line, row in read_some_rows(path):
-        try:
-            yield inspect_row(path, row, earlier, config, recipe, processor)[1]
-        except UserError as problem:
-            raise UserError(f"{path}:{line}: {problem}") from None
-
-
-def inspect_row(
-    path: Path, row: dict[str, Any], earlier: EarlierRows | None, config: Config, recipe: Recipe, processor: Any
-) -> tuple[int, Sample | None]:
-    """Positions and sample of a row as training reads it; 0 and None if `data.too_long` drops it. Raises `UserError` for an invalid row, a
-    missing file that it names, and an exception of the recipe, which is a bug of the recipe."""
-    folder = dataset_opening.data_folder(path)
-    try:
-        referenced_file_changes.describe_files(recipe.files(row), folder)
-        found = row_measurement.measure_row(
-            row_measurement.LengthLimit.of(config.data, config.train), recipe, processor, row, folder, earlier
-        )
-        if found.left_out:
-            return 0, None
-        sample = read_with_context(recipe, processor, row, folder, earlier)
-    except UserError:
-        raise
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        problem = f"{type(error).__name__}: {strict_json.one_line(error)}"
-        raise UserError(
-            f"the recipe {config.recipe} cannot read this row ({problem}); its functions should raise UserError with the problem"
-        ) from error
-    return found.positions, recipe.truncate(sample, found.positions) if found.cut and recipe.truncate is not None else sample
+            referenced_file_changes.describe_files(recipe.files(row), folder)
+            found = row_measurement.measure_row(self.limit, recipe, self.processor, row, folder, earlier)
+            if found.left_out:
+                return 0, None
+            sample = read_with_context(recipe, self.processor, row, folder, earlier)
+        except UserError:
+            raise
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            problem = f"{type(error).__name__}: {strict_json.one_line(error)}"
+            raise UserError(
+                f"the recipe {self.name} cannot read this row ({problem}); its functions should raise UserError with the problem"
+            ) from error
+        return found.positions, recipe.truncate(sample, found.positions) if found.cut and recipe.truncate is not None else sample
 
 
 def read_some_rows(path: Path | None) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -8,14 +8,14 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from overtone.finetune.config import Config, Train, on_disk
+from overtone.finetune.config import Config, Model, Train, on_disk
 from overtone.finetune.data import dataset_opening, row_measurement
 from overtone.finetune.distributed import sharding, tensor_parallel
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling import base_kl_loss, loading, lora_adapters
 from overtone.finetune.modeling.trained_parameters import choose_trained
 from overtone.finetune.planning.activation_memory import Activations, Recomputing, trace_step, trim_stacks
-from overtone.finetune.planning.data_preview import read_some_samples
+from overtone.finetune.planning.data_preview import make_reader
 from overtone.finetune.planning.memory import Outline, outline_model
 from overtone.finetune.planning.parallelism_planner import TENSOR_SIZES, Work
 from overtone.finetune.recipe import POSITIONS, Batch, Loaded, Recipe, Sketch
@@ -51,7 +51,7 @@ class RunEstimate:
 
 def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
     """Estimate a run. Raises `UserError` for a missing base, no trained parameters, or contradictory batching settings."""
-    config = resolve_base(config)
+    config = config.model_copy(update={"model": resolve_base(config.model)})
     dataset_opening.check_batching(config.data, config.train, config.recipe, recipe)
     base_kl_loss.check(config.train.base_distance, config.recipe, recipe)
     sketched = recipe.sketch(config) if recipe.sketch else sketch_from_rows(config, recipe)
@@ -104,10 +104,9 @@ def estimate_run(config: Config, recipe: Recipe) -> RunEstimate:
     )
 
 
-def resolve_base(config: Config) -> Config:
-    """The config with `model.source` as a local folder that contains at least config.json. Downloads no weights from the hub."""
-    folder = loading.resolve_source(config.model.source, config.model.revision, DESCRIBING)
-    return config.model_copy(update={"model": config.model.model_copy(update={"source": str(folder)})})
+def resolve_base(model: Model) -> Model:
+    """The section with `source` as a local folder that contains at least config.json. Downloads no weights from the hub."""
+    return model.model_copy(update={"source": str(loading.resolve_source(model.source, model.revision, DESCRIBING))})
 
 
 def find_misfits(loaded: Loaded) -> tuple[str, ...]:
@@ -134,7 +133,8 @@ def sketch_from_rows(config: Config, recipe: Recipe) -> Sketch:
     recipe.prepare(config)
     loaded = recipe.load(config)
     paths = [path for path in map(on_disk, config.data.training_files()) if path is not None]
-    read = [sample for path in paths for sample in read_some_samples(path, config, recipe, loaded.processor)]
+    reader = make_reader(config, recipe, loaded.processor)
+    read = [sample for path in paths for sample in reader.read_samples(path)]
     longest = max((sample for sample in read if sample is not None), key=recipe.length, default=None)
     if longest is None:
         named = f"data.train: {config.data.name_training_data() or None}"

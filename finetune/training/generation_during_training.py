@@ -59,24 +59,23 @@ def is_configured(sample: Sample) -> bool:
     return sample.every is not None or bool(sample.prompts) or sample.asr is not None or sample.speaker_model is not None
 
 
-def check(config: Config, recipe: Recipe) -> None:
-    """Raises `UserError` for a `sample` section that could produce no answers."""
-    best_by = BestBy.parse(config.checkpoint.best_by)
-    if best_by.is_sampled and config.sample.every is None:
+def check(sample: Sample, best_by: BestBy, name: str, recipe: Recipe) -> None:
+    """Raises `UserError` for a `sample` section that could produce no answers. `name`: the name of the recipe."""
+    if best_by.is_sampled and sample.every is None:
         raise UserError(
             f"checkpoint.best_by: {best_by.metric} is a metric of samples, but none are generated; give sample.every and sample.prompts"
         )
-    if not is_configured(config.sample):
+    if not is_configured(sample):
         return
     if recipe.inference.sample is None:
-        raise UserError(f"sample: the recipe {config.recipe} cannot answer prompts; remove the section")
+        raise UserError(f"sample: the recipe {name} cannot answer prompts; remove the section")
     for key in ("asr", "speaker_model"):
-        if getattr(config.sample, key) is not None and recipe.inference.metrics is None:
-            raise UserError(f"sample.{key}: the recipe {config.recipe} makes no speech; remove it")
-    if config.sample.every is None:
+        if getattr(sample, key) is not None and recipe.inference.metrics is None:
+            raise UserError(f"sample.{key}: the recipe {name} makes no speech; remove it")
+    if sample.every is None:
         raise UserError("sample.prompts would never be answered: give sample.every, or remove the section")
-    if not config.sample.prompts:
-        raise UserError(f"sample.every: {config.sample.every}, but there are no prompts: give sample.prompts")
+    if not sample.prompts:
+        raise UserError(f"sample.every: {sample.every}, but there are no prompts: give sample.prompts")
 
 
 @dataclass(frozen=True)

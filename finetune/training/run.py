@@ -10,7 +10,7 @@ import platform
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from accelerate.state import AcceleratorState, GradientState, PartialState
+from pydantic import JsonValue
 
 from overtone.finetune import command_lines
 from overtone.finetune.checkpointing import checkpoint
 from overtone.finetune.checkpointing.checkpoint import Saver
 from overtone.finetune.checkpointing.remote_copies import Copies
 from overtone.finetune.config import Config
+from overtone.finetune.config_diff import flatten
 from overtone.finetune.distributed import process_group as worlds
 from overtone.finetune.distributed.process_group import World, idle_gpus, run_on_main
 from overtone.finetune.errors import ElsewhereError, UserError
@@ -120,7 +122,8 @@ def train(world: World, config: Config, recipe: Recipe, requests: StopRequests |
         config = training.config  # whose sizes are numbers
         heartbeat.on_failure = lambda failure: write_exit_record(config.run.dir, heartbeat.step, failure.reason, failure)
         notify = partial(notify_all, (listener or ignore_event, copies.handle_event, heartbeat.note_event))
-        events = Events(config.run.dir, world.accelerator, training.total, progress.step, tracker_settings(config), notify, recipe.unit)
+        settings = tracker_settings(config.model_dump(mode="json"))
+        events = Events(config.run.dir, world.accelerator, training.total, progress.step, settings, notify, recipe.unit)
         report_killed_launch(claims[0], events, progress.step)
         report_start(training, progress, events)
         if world.is_main:
@@ -319,12 +322,7 @@ def save_curve(run_dir: Path, events: Events) -> None:
         events.say(f"warning: no loss.png ({type(error).__name__}: {error})")
 
 
-def tracker_settings(config: Config) -> dict[str, Any]:
-    """The config as trackers take it: dotted keys with plain values."""
-
-    def walk(value: Any, prefix: str) -> dict[str, Any]:
-        if isinstance(value, dict):
-            return {key: leaf for name, child in value.items() for key, leaf in walk(child, f"{prefix}.{name}" if prefix else name).items()}
-        return {prefix: value if isinstance(value, int | float | bool) else str(value)}
-
-    return walk(config.model_dump(mode="json"), "")
+def tracker_settings(config: Mapping[str, JsonValue]) -> dict[str, int | float | bool | str]:
+    """A config as trackers take it: dotted keys with plain values; empty sections are left out."""
+    found = ((key, value) for key, value in flatten(config).items() if value != {})
+    return {key: value if isinstance(value, int | float | bool) else str(value) for key, value in found}

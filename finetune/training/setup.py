@@ -14,14 +14,16 @@ import torch
 from torch import nn
 
 from overtone.finetune.checkpointing import checkpoint, disk_space, shared_run_folder
-from overtone.finetune.config import Config, on_disk
+from overtone.finetune.config import Config, Data, Model, Parallel, Train, on_disk
 from overtone.finetune.config_diff import Change, find_changes
 from overtone.finetune.config_sources import read_config_file
 from overtone.finetune.data import batching, dataset_opening, load_imbalance_estimate, sample_cache_key
 from overtone.finetune.data.batching import Order
 from overtone.finetune.data.cached_samples import Rows
+from overtone.finetune.data.dataset_opening import DataOpener
 from overtone.finetune.data.index_building import discard_other_indexes
 from overtone.finetune.data.mixture import MixedRows
+from overtone.finetune.data.row_measurement import LengthLimit
 from overtone.finetune.data.run_sizes import RunSizes, settle_sizes
 from overtone.finetune.distributed import activation_checkpointing, sharding, tensor_parallel
 from overtone.finetune.distributed.process_group import World, run_on_all, run_on_main
@@ -33,7 +35,7 @@ from overtone.finetune.monitoring.killed_rank_diagnosis import describe_killed_l
 from overtone.finetune.monitoring.rank_status_records import FOLDER as SIGNS
 from overtone.finetune.monitoring.run_logger import TRACKER_FOLDERS, Events
 from overtone.finetune.monitoring.run_records import EXIT_RECORD, LOG
-from overtone.finetune.recipe import BASE_DISTANCE, Loaded, Recipe
+from overtone.finetune.recipe import BASE_DISTANCE, Loaded, Recipe, find_recipe
 from overtone.finetune.storage import files, input_files
 from overtone.finetune.storage.hub_download import commit_of
 from overtone.finetune.terminal import print_line
@@ -65,30 +67,34 @@ def build(
     world = replace(world, tensor=config.parallel.tensor)
     on_claim(FolderClaim(**run_on_main(world, lambda: claim_folder(config.run.dir, config.log.trackers)._asdict())))
     shared_run_folder.check_shared(config.run.dir, world)
-    local = dataset_opening.download_data(config, world)
+    local = with_local_data(config, world)
     announce(world, f"preparing the base model {config.model.source} …")
     base_files = run_on_main(world, lambda: prepare_base(local, recipe))
     sampling = SamplePlan.parse(run_on_main(world, lambda: prepare_plan(local, recipe).as_json()))
     loaded = run_on_all(world, lambda: load_shape(local, recipe))
     announce(world, f"reading the rows of {config.data.name_training_data()} …")
-    rows, val = open_data(config, local, recipe, loaded, world)
-    run_on_all(world, lambda: choose_trained_with_room(loaded, recipe, config))
+    rows, val = open_data(config, local.data, recipe, loaded, world)
+    run_on_all(world, lambda: choose_trained_with_room(loaded, recipe, config.model, config.train, config.run.dir))
     newest = find_newest(config.run.dir, config.checkpoint.copy_to, world)
     sizes = choose_sizes(config, rows, recipe.unit, newest)
     config, order, total = sizes.config, sizes.order, sizes.total
-    compiled = decide_compilation(config, loaded, world, total * order.step_tokens)
+    compiled = decide_compilation(config.train.compile, config.model, loaded, world, total * order.step_tokens)
     largest = max(order.micro_tokens, int(rows.lengths.max()))
     fixed = fixed_positions(config.data.packing, recipe, largest) if compiled.on else None
-    shard_and_load(loaded, strategy, config, world)
+    activation_checkpointing.wrap_blocks(loaded.model, loaded.blocks, config.train.activation_checkpointing)
+    dtype = sharding.compute_dtype(config.train.precision)
+    fill = partial(shard_and_load, strategy=strategy, parallel=config.parallel, dtype=dtype, seed=config.run.seed, world=world)
+    announce(world, "loading the weights …")
+    fill(loaded)
     verify_model(loaded, config, recipe, world)
     if compiled.on:
         compile_blocks(loaded.model, loaded.blocks, fixed is not None)
     loaded = replace(loaded, remarks=(*sizes.remarks, *loaded.remarks, *filter(None, [compiled.remark])))
     optimizer = run_on_all(world, lambda: optimizers.make_optimizer(loaded.model, config.train, loaded.blocks))
-    base = load_frozen_base(local, recipe, loaded, strategy, world)
+    base = load_frozen_base(local, recipe, loaded, dtype, fill, world)
     if config.train.base_distance:
         recipe = base_kl_loss.add_term(recipe, config.train.base_distance, base)
-    identity = identify_run(config, order, rows, base_files, loaded)
+    identity = identify_run(config.recipe, config.model, config.train, order, rows, base_files, loaded)
     training = Training(
         world=world,
         config=config,
@@ -110,18 +116,18 @@ def build(
     return training, resume(training, newest)
 
 
-def shard_and_load(loaded: Loaded, strategy: sharding.Strategy, config: Config, world: World) -> None:
-    """Shard the model over the ranks and load its weights. Collective: call on every rank."""
-    activation_checkpointing.wrap_blocks(loaded.model, loaded.blocks, config.train.activation_checkpointing)
-    dtype = sharding.compute_dtype(config.train.precision)
-    layout = sharding.shard(loaded.model, loaded.blocks, strategy, config.parallel, dtype, world, loaded.tensor_plans)
-    home = sharding.choose_home(config.parallel.offload, world)
-    announce(world, "loading the weights …")
-    run_on_all(world, lambda: load_weights(loaded, config.run.seed, world, home))
+def shard_and_load(loaded: Loaded, strategy: sharding.Strategy, parallel: Parallel, dtype: torch.dtype, seed: int, world: World) -> None:
+    """Shard the model over the ranks and load its weights. `dtype`: compute type. `seed`: of new parameters. Collective: call on every
+    rank."""
+    layout = sharding.shard(loaded.model, loaded.blocks, strategy, parallel, dtype, world, loaded.tensor_plans)
+    home = sharding.choose_home(parallel.offload, world)
+    run_on_all(world, lambda: load_weights(loaded, seed, world, home))
     sharding.check_sharding(loaded.model, loaded.blocks, layout, world, home, loaded.tensor_plans)
 
 
-def load_frozen_base(local: Config, recipe: Recipe, loaded: Loaded, strategy: sharding.Strategy, world: World) -> nn.Module | None:
+def load_frozen_base(
+    local: Config, recipe: Recipe, loaded: Loaded, dtype: torch.dtype, fill: Callable[[Loaded], None], world: World
+) -> nn.Module | None:
     """The copy of the base that `train.base_distance` needs without adapters; None if it is not needed. Collective: call on every rank."""
     if not local.train.base_distance or recipe.base_distance is None or local.model.lora is not None:
         return None
@@ -129,7 +135,7 @@ def load_frozen_base(local: Config, recipe: Recipe, loaded: Loaded, strategy: sh
     announce(world, "loading the base once more, frozen, for train.base_distance …")
     # `load_base` is collective, so it must not begin before every rank has a model.
     shape = run_on_all(world, lambda: load_shape(local, recipe))
-    return base_kl_loss.load_base(shape, loaded.model, strategy, local, world, path)
+    return base_kl_loss.load_base(shape, loaded.model, path, dtype, fill)
 
 
 def announce(world: World, stage: str) -> None:
@@ -166,9 +172,9 @@ def prepare_data(config: Config, recipe: Recipe, world: World) -> None:
     weights. Collective: call on every rank."""
     run_on_all(world, lambda: dataset_opening.check_batching(config.data, config.train, config.recipe, recipe))
     run_on_main(world, lambda: bool(files.make_folder(config.run.dir / "cache")))
-    local = dataset_opening.download_data(config, world)
+    local = with_local_data(config, world)
     run_on_main(world, lambda: recipe.prepare(local))
-    open_data(config, local, recipe, run_on_all(world, lambda: load_shape(local, recipe)), world)
+    open_data(config, local.data, recipe, run_on_all(world, lambda: load_shape(local, recipe)), world)
 
 
 def load_shape(local: Config, recipe: Recipe) -> Loaded:
@@ -184,15 +190,30 @@ def load_shape(local: Config, recipe: Recipe) -> Loaded:
     return loaded
 
 
+def with_local_data(config: Config, world: World) -> Config:
+    """The config with data files that are on this machine. Collective: call on every rank."""
+    data = dataset_opening.download_data(config.data, config.run.dir / "cache" / "elsewhere", world)
+    return config.model_copy(update={"data": data})
+
+
 def open_data(
-    config: Config, local: Config, recipe: Recipe, loaded: Loaded, world: World
+    config: Config, local: Data, recipe: Recipe, loaded: Loaded, world: World
 ) -> tuple[Rows | MixedRows, Rows | MixedRows | None]:
-    """Training and validation rows; indexes of other data are removed from the run's cache. Collective: call on every rank."""
+    """Training and validation rows; indexes of other data are removed from the run's cache. `local`: the section `data` with files that are
+    on this machine. Collective: call on every rank."""
     cache = config.run.dir / "cache"
-    key = run_on_main(world, lambda: sample_cache_key.data_key(config.recipe, config.options, loaded))
-    rows = dataset_opening.open_training_data(local, cache, key, recipe, loaded, config, world)
-    val = dataset_opening.open_validation_data(local, cache, key, recipe, loaded, config, world)
-    paths = map(on_disk, (*local.data.training_files(), *local.data.validation_files()))
+    opener = DataOpener(
+        cache=cache,
+        key=run_on_main(world, lambda: sample_cache_key.data_key(config.recipe, config.options, loaded)),
+        recipe=recipe,
+        folder=find_recipe(config.recipe),
+        options=config.options,
+        limit=LengthLimit.of(config.data, config.train),
+        loaded=loaded,
+        world=world,
+    )
+    rows, val = opener.open_training(config.data, local), opener.open_validation(config.data, local)
+    paths = map(on_disk, (*local.training_files(), *local.validation_files()))
     run_on_main(world, lambda: discard_other_indexes(cache, filter(None, paths)))
     return rows, val
 
@@ -204,11 +225,11 @@ def choose_sizes(config: Config, rows: Rows | MixedRows, unit: str, newest: Path
     return settle_sizes(config, len(rows), int(rows.lengths.sum()), unit, count, started)
 
 
-def choose_trained_with_room(loaded: Loaded, recipe: Recipe, config: Config) -> None:
+def choose_trained_with_room(loaded: Loaded, recipe: Recipe, model: Model, train: Train, run_dir: Path) -> None:
     """`choose_trained`. Raises `UserError` if the disk has no room for checkpoints of what is trained."""
-    choose_trained(loaded, recipe, config.model, sharding.compute_dtype(config.train.precision))
-    base_kl_loss.check_model(loaded, recipe, config.train.base_distance)
-    disk_space.check_room(config.run.dir, disk_space.checkpoint_bytes_of(loaded.model, config.train.optimizer, loaded.blocks))
+    choose_trained(loaded, recipe, model, sharding.compute_dtype(train.precision))
+    base_kl_loss.check_model(loaded, recipe, train.base_distance)
+    disk_space.check_room(run_dir, disk_space.checkpoint_bytes_of(loaded.model, train.optimizer, loaded.blocks))
 
 
 def load_weights(loaded: Loaded, seed: int, world: World, home: torch.device) -> None:
@@ -244,26 +265,28 @@ def claim_folder(run_dir: Path, trackers: Sequence[str]) -> FolderClaim:
     return FolderClaim(account, record, lock)
 
 
-def identify_run(config: Config, order: Order, rows: Rows | MixedRows, base_files: dict[str, str], loaded: Loaded) -> dict[str, Any]:
+def identify_run(
+    recipe: str, model: Model, train: Train, order: Order, rows: Rows | MixedRows, base_files: dict[str, str], loaded: Loaded
+) -> dict[str, Any]:
     """Return what must be equal for a launch to resume a checkpoint; it is part of the checkpoint's state.json."""
-    revision = commit_of(loaded.base) or config.model.revision
+    revision = commit_of(loaded.base) or model.revision
     # As an absolute path, since an export or an evaluation may be started in another folder.
-    folder = Path(str(config.model.source))
-    source = str(folder.resolve()) if folder.is_dir() else config.model.source
+    folder = Path(str(model.source))
+    source = str(folder.resolve()) if folder.is_dir() else model.source
     base = {"source": source, "revision": revision, "digest": loading.content_digest(base_files)}
     sources = rows.identify() if isinstance(rows, MixedRows) else []
     return {
-        "recipe": config.recipe,
+        "recipe": recipe,
         "data": {"digest": rows.digest, "rows": len(rows), "positions": int(rows.lengths.sum()), "sources": sources},
         "base": {**base, "files": base_files},
         "order": order.as_json(),
-        "lora": None if config.model.lora is None else config.model.lora.model_dump(),
-        "quantization": config.model.quantization,
-        "optimizer": config.train.optimizer,
+        "lora": None if model.lora is None else model.lora.model_dump(),
+        "quantization": model.quantization,
+        "optimizer": train.optimizer,
         "recipe_state": loaded.state.as_json(),
         "added": sorted(loaded.added),
         "experts": [adapted._asdict() for adapted in expert_adapters.list_adapted(loaded.model)],
-        "base_distance": config.train.base_distance > 0,
+        "base_distance": train.base_distance > 0,
     }
 
 

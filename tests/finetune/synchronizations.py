@@ -65,7 +65,7 @@ def report(found: list[Synchronization]) -> str:
 def waits_of_steps(training: Training, steps: int) -> list[list[Synchronization]]:
     """Of the first optimizer steps of a run, on one rank, whose batches the loader makes ahead and pins as for a GPU."""
     waits: list[list[Synchronization]] = []
-    order, world = batching.Order.of(training.config), training.world
+    order, world = training.order, training.world
     todo = islice(batching.steps(order, training.rows.lengths, batching.Place(), epochs=None), steps)
     loader = make_loader(replace(training, world=replace(world, device=torch.device("cuda"))), training.rows)
     with closing(loader), synchronizations(world.device) as found:

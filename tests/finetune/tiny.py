@@ -15,10 +15,13 @@ import numpy as np
 
 from overtone.finetune.checkpointing import checkpoint
 from overtone.finetune.config import Config, resolve
+from overtone.finetune.data.cached_samples import Rows
+from overtone.finetune.data.dataset_opening import DataOpener
+from overtone.finetune.data.row_measurement import LengthLimit
 from overtone.finetune.distributed.process_group import World
 from overtone.finetune.monitoring.run_logger import Events
 from overtone.finetune.monitoring.stop_requests import StopRequests
-from overtone.finetune.recipe import find_recipe, load_recipe
+from overtone.finetune.recipe import Loaded, Recipe, find_recipe, load_recipe
 from overtone.finetune.storage import files
 from overtone.finetune.training import setup
 from overtone.finetune.training.loop import Progress, fit
@@ -83,6 +86,21 @@ def let_go(run_dir: Path) -> None:
     held = [int(each.name) for each in Path("/proc/self/fd").iterdir() if each.exists() and owner.exists() and each.samefile(owner)]
     for descriptor in held:
         os.close(descriptor)
+
+
+def open_rows(path: Path, cache: Path, key: str, recipe: Recipe, loaded: Loaded, config: Config, world: World) -> Rows:
+    """The rows of a file, as a run with this config opens them."""
+    opener = DataOpener(
+        cache=cache,
+        key=key,
+        recipe=recipe,
+        folder=find_recipe(config.recipe),
+        options=config.options,
+        limit=LengthLimit.of(config.data, config.train),
+        loaded=loaded,
+        world=world,
+    )
+    return opener.open(path)
 
 
 def built(world: World, config: Config) -> tuple[Training, Progress]:

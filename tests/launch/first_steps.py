@@ -45,7 +45,7 @@ def first_steps(config: Config, recipe: Recipe, joined: World) -> tuple[dict[str
         clip(gradients, norm, largest)
 
     loader = make_loader(training, training.rows)
-    todo = batching.steps(batching.Order.of(config), training.rows.lengths, progress.place, epochs=None)
+    todo = batching.steps(training.order, training.rows.lengths, progress.place, epochs=None)
     losses, norms, turns = [], [], []
     sharding.clip_gradients = clip_and_keep
     try:

@@ -38,7 +38,7 @@ def measure(joined: World, config: Config) -> dict[str, Any]:
     lasting: list[int] = []
     training.optimizer.register_step_post_hook(lambda *_: lasting.__setitem__(slice(None), lasting_bytes(training.optimizer)))
     loader = make_loader(training, training.rows)
-    todo = batching.steps(batching.Order.of(config), training.rows.lengths, progress.place, epochs=None)
+    todo = batching.steps(training.order, training.rows.lengths, progress.place, epochs=None)
     with passing_bytes(groups) if groups else waiting_bytes(training.model) as peak:
         for number, step in zip(range(2), todo, strict=False):
             turns = loader.turns(step.micros)

@@ -99,7 +99,7 @@ def measure(joined: World, config: Config) -> dict[str, Any]:
     of = outline_model(loaded.model, loaded.blocks, sharding.compute_dtype(config.train.precision), plans=loaded.tensor_plans)
     training, progress = setup.build(config, RECIPE, joined)
     loader = make_loader(training, training.rows)
-    todo = batching.steps(batching.Order.of(config), training.rows.lengths, progress.place, epochs=None)
+    todo = batching.steps(training.order, training.rows.lengths, progress.place, epochs=None)
     for number, step in zip(range(2), todo, strict=False):
         turns = loader.turns(step.micros)
         with Collectives(joined.votes) as collectives:

@@ -225,7 +225,7 @@ def synchronizations(kind: str, bench: Bench) -> list[Cells]:
     recipe = load_recipe(find_recipe(kind))
     config = (tiny_chat if kind == "llm_sft" else tiny_voice)(bench)
     training, progress = setup.build(config, recipe, bench.joined())
-    step = next(batching.steps(batching.Order.of(config), training.rows.lengths, progress.place, None))
+    step = next(batching.steps(training.order, training.rows.lengths, progress.place, None))
     loader = make_loader(training, training.rows)
     turns = loader.turns(step.micros)
     loader.close()

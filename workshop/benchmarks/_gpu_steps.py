@@ -188,7 +188,7 @@ def multiplied(*modules: nn.Module) -> int:
 
 def voice_step(training: Training, _: Version, __: Scale) -> tuple[list[RankBatch], float]:
     """All clips as one optimizer step, and the model FLOPs of them."""
-    order = Order.of(training.config)
+    order = training.order
     step = next(batching.steps(order, training.rows.lengths, batching.Place(), epochs=None))
     loader = make_loader(training, training.rows)
     turns = loader.turns(step.micros)

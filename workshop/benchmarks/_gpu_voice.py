@@ -67,7 +67,7 @@ def ways(bench: Bench) -> list[Cells]:
     """The ways of voice_ways.py."""
     config = ways_config(bench.folder, str(bench.fresh("ways").resolve()))
     training, progress = setup.build(config, RECIPE, bench.joined())
-    step = next(batching.steps(batching.Order.of(config), training.rows.lengths, progress.place, epochs=None))
+    step = next(batching.steps(training.order, training.rows.lengths, progress.place, epochs=None))
     found = voice_ways.ways_of(training, step)
     acts = voice_ways.trainers(training, found)
     check_equal_losses({name: acts[name]() for name, way in found.items() if way.share == 1.0}, ALIKE)

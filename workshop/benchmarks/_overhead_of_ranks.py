@@ -50,7 +50,7 @@ def measure(joined: World, folder: Path, rounds: int) -> dict[str, object]:
 def our_step(joined: World, config: Config) -> tuple[Step, Batch]:
     """The step as it is launched, and its only batch."""
     training, progress = setup.build(config, RECIPE, joined)
-    step = next(batching.steps(batching.Order.of(config), training.rows.lengths, progress.place, epochs=None))
+    step = next(batching.steps(training.order, training.rows.lengths, progress.place, epochs=None))
     loader = batching.Loader(training.rows, RECIPE, rank=0, size=1)
     turns = loader.turns(step.micros)
     loader.close()

@@ -28,11 +28,13 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from overtone.finetune.config import Config, on_disk, resolve
-from overtone.finetune.data import batching, cached_samples, dataset_opening, sample_cache_key
+from overtone.finetune.data import batching, cached_samples, sample_cache_key
 from overtone.finetune.data.batching import Loader, MicroBatch, Order, Place, RankBatch, Step
+from overtone.finetune.data.dataset_opening import DataOpener
+from overtone.finetune.data.row_measurement import LengthLimit
 from overtone.finetune.distributed import process_group
 from overtone.finetune.distributed.process_group import World
-from overtone.finetune.recipe import Recipe, Sample
+from overtone.finetune.recipe import Recipe, Sample, find_recipe
 from overtone.recipes.llm_sft import recipe as chat
 from overtone.recipes.llm_sft.model import tiny_checkpoint
 from overtone.recipes.voice_clone import recipe as voice
@@ -133,16 +135,19 @@ def voice_config(folder: Path, count: int) -> Config:
 def table(name: str, recipe: Recipe, config: Config, joined: World, micros: int, rounds: int) -> list[list[object]]:
     recipe.prepare(config)
     loaded = recipe.load(config)
-    found = dataset_opening.open_data(
-        on_disk(config.data.train),
-        config.run.dir / "cache",
-        sample_cache_key.data_key(config.recipe, config.options, loaded),
-        recipe,
-        loaded,
-        config,
-        joined,
+    opener = DataOpener(
+        cache=config.run.dir / "cache",
+        key=sample_cache_key.data_key(config.recipe, config.options, loaded),
+        recipe=recipe,
+        folder=find_recipe(config.recipe),
+        options=config.options,
+        limit=LengthLimit.of(config.data, config.train),
+        loaded=loaded,
+        world=joined,
     )
-    assert found is not None
+    path = on_disk(config.data.train)
+    assert path is not None
+    found = opener.open(path)
     contestants = {"the cache": Measured(Loader(found, recipe, 0, 1)), "tokenizing": Measured(Tokenizing(found, recipe, loaded.processor))}
     check_equal_counts(found, config, *(each.loader for each in contestants.values()))
     work, places = OPERATIONS[name], steps_of(config, found)
@@ -172,7 +177,7 @@ def rates_of(acts: dict[str, Callable[[], None]], rounds: int, operations: int, 
 
 def steps_of(config: Config, found: cached_samples.Rows) -> Iterator[Step]:
     """One micro-batch each, without end."""
-    for step in batching.steps(Order.of(config), found.lengths, Place(), epochs=None):
+    for step in batching.steps(Order.of(config.run.seed, config.data, config.train), found.lengths, Place(), epochs=None):
         yield from (Step((micro,), step.after) for micro in step.micros)
 
 

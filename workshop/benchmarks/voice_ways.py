@@ -91,7 +91,7 @@ def compare(joined: World, folder: Path, size: str, clips: int, rounds: int) -> 
     # At this rate no weight moves by a bit of it, so that every step of every way has the same loss.
     config = _voice.run_config(made, f"run-{size}", micro_tokens=BUDGET, lr=1e-30, weight_decay=0)
     training, progress = setup.build(config, RECIPE, joined)
-    step = next(batching.steps(batching.Order.of(config), training.rows.lengths, progress.place, epochs=None))
+    step = next(batching.steps(training.order, training.rows.lengths, progress.place, epochs=None))
     ways = ways_of(training, step)
     acts = trainers(training, ways)
     check_equal_losses({name: acts[name]() for name, way in ways.items() if way.share == 1.0}, 1e-4)

@@ -405,7 +405,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/data/dataset_opening.py",
-        "earlier=find_earlier_rows(path, recipe, config.options)",
+        "earlier=find_earlier_rows(path, self.recipe, self.options)",
         "earlier=None",
         "tests/finetune/data/test_context_rows.py::test_a_run_trains_on_samples_with_context",
         "options.context_turns is ignored in training",
@@ -1014,8 +1014,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/data/dataset_opening.py",
-        'f"{key} {limit} {folder}"',
-        'f"{key} {folder}"',
+        'f"{self.key} {self.limit} {folder}"',
+        'f"{self.key} {folder}"',
         "tests/finetune/data/test_dataset_opening.py::test_another_length_limit_indexes_the_file_again",
         "another data.sequence_length reuses lengths and dropped rows of the old one",
     ),
@@ -1119,8 +1119,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/training/loop.py",
-        'for name in ("epoch", "window", "micro")',
-        'for name in ("epoch", "micro", "window")',
+        'window=state["place"]["window"], micro=state["place"]["micro"]',
+        'window=state["place"]["micro"], micro=state["place"]["window"]',
         "tests/finetune/training/test_loop.py::test_a_signal_stops_after_the_step_with_a_checkpoint_that_resumes",
         "a resumed run starts at another position in the data",
     ),
@@ -2137,8 +2137,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/data/dataset_opening.py",
-        'f"{key} {limit} {folder}"',
-        'f"{key} {limit}"',
+        'f"{self.key} {self.limit} {folder}"',
+        'f"{self.key} {self.limit}"',
         "tests/finetune/data/test_dataset_opening.py::test_two_links_to_one_data_file_name_the_files_beside_each",
         "samples of the images in one folder are trained as those in another",
     ),
@@ -2543,8 +2543,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "finetune/training/loop.py",
-        'best = (state["best_value"], state["stale_evaluations"])',
-        'best = (state["best_value"], 0)',
+        'best, stale = state["best_value"], state["stale_evaluations"]',
+        'best, stale = state["best_value"], 0',
         "tests/finetune/training/test_loop.py::test_patience_counts_the_same_after_a_stop",
         "a resumed run is patient from the start",
     ),

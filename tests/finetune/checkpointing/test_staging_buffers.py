@@ -188,7 +188,14 @@ def test_the_next_update_waits_for_the_copy(tmp_path: Path, world: World, monkey
     saver = Saver(world, tmp_path / "other", keep=2, asynchronous=True)
     loop.save(training, progress, saver)
     training.model.get_buffer("scale").fill_(2.0)  # as a forward pass may; the side stream copies what updates alone change
-    step = next(batching.steps(batching.Order.of(training.config), training.rows.lengths, batching.Place(), None))
+    step = next(
+        batching.steps(
+            training.order,
+            training.rows.lengths,
+            batching.Place(),
+            None,
+        )
+    )
     with closing(make_loader(training, training.rows)) as loader:
         train_step(training, loader.turns(step.micros), progress.step, (), saver.before_update)
     assert not torch.equal(tensors_of(training)["head.bias"], expected["head.bias"])

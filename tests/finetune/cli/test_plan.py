@@ -15,7 +15,7 @@ import yaml
 from overtone.finetune.cli import plan
 from overtone.finetune.config import resolve
 from overtone.finetune.config_sources import parse_arguments
-from overtone.finetune.data.batching import Order, micro_batches
+from overtone.finetune.data.batching import micro_batches
 from overtone.finetune.data.cached_samples import index_path
 from overtone.finetune.distributed.process_group import join, leave
 from overtone.finetune.hardware.gpu_specs import Cluster, Gpu
@@ -145,7 +145,7 @@ def test_the_first_batch_is_that_of_the_run(tmp_path: Path, monkeypatch: pytest.
     world = join((), tmp_path)
     training, _ = tiny.built(world, config)
     leave()
-    first = micro_batches(Order.of(config), training.rows.lengths, 0, 0)[0]
+    first = micro_batches(training.order, training.rows.lengths, 0, 0)[0]
     assert f"the first micro-batch: {len(first.ids)} of {len(kept)} rows, {first.tokens} positions" in out
     expected = [f"── {config.data.train}:{kept[row][0]}\n«{kept[row][1]}» for None" for row in first.ids]
     assert out.split("\n\n")[-len(expected) :] == [*expected[:-1], expected[-1] + "\n"]

@@ -216,7 +216,13 @@ def test_a_cached_sample_that_can_not_be_read_is_named_with_its_row(tmp_path: Pa
 
 def test_the_order_of_a_config_holds_all_that_decides_it(tmp_path: Path) -> None:
     config = tiny.config_in(tmp_path, ("run.seed", "3"), ("data.window", "5"))
-    assert Order.of(config).as_json() == {"seed": 3, "window": 5, "micro_tokens": 100, "global_batch_tokens": 300, "packing": False}
+    assert Order.of(config.run.seed, config.data, config.train).as_json() == {
+        "seed": 3,
+        "window": 5,
+        "micro_tokens": 100,
+        "global_batch_tokens": 300,
+        "packing": False,
+    }
 
 
 # --- augmentation

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from overtone.finetune.config import Config
-from overtone.finetune.data import cached_samples, dataset_opening, index_building, row_measurement
+from overtone.finetune.data import cached_samples, index_building, row_measurement
 from overtone.finetune.data.context_rows import EarlierRows, find_earlier_rows
 from overtone.finetune.data.index_workers import IndexWorkers
 from overtone.finetune.distributed.process_group import World
 from overtone.finetune.errors import UserError
-from overtone.finetune.planning.data_preview import preview_file
+from overtone.finetune.planning.data_preview import make_reader
 from overtone.finetune.recipe import ContextLimits, ContextRows, Recipe, RowPlace, Sample
 from tests.finetune import tiny
 from tests.reliability import victims
@@ -139,8 +139,8 @@ def test_several_processes_make_the_same_samples_as_one(tmp_path: Path, monkeypa
 def test_a_plan_counts_the_context(tmp_path: Path) -> None:
     config: Config = tiny.config_in(tmp_path)
     path = write(tmp_path / "train.jsonl", make_series(6))
-    assert preview_file(path, config, make_recipe(2), None).positions == 2 * (6 + 12 + 18)
-    assert preview_file(path, config, tiny.RECIPE, None).positions == 6 * 6
+    assert make_reader(config, make_recipe(2), None).preview(path).positions == 2 * (6 + 12 + 18)
+    assert make_reader(config, tiny.RECIPE, None).preview(path).positions == 6 * 6
 
 
 def test_a_run_trains_on_samples_with_context(tmp_path: Path, world: World) -> None:
@@ -148,5 +148,5 @@ def test_a_run_trains_on_samples_with_context(tmp_path: Path, world: World) -> N
     config, recipe = tiny.config_in(tmp_path), make_recipe(2)
     path = write(tmp_path / "train.jsonl", make_series(6))
     for _ in range(2):
-        rows = dataset_opening.open_data(path, tmp_path / "cache", "key", recipe, recipe.load(config), config, world)
-        assert rows is not None and rows.lengths.tolist() == [6, 12, 18, 6, 12, 18]
+        rows = tiny.open_rows(path, tmp_path / "cache", "key", recipe, recipe.load(config), config, world)
+        assert rows.lengths.tolist() == [6, 12, 18, 6, 12, 18]

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from overtone.finetune.config import on_disk
 from overtone.finetune.data import dataset_opening, row_measurement
 from overtone.finetune.data.batching import Loader, MicroBatch
 from overtone.finetune.data.cached_samples import Rows, open_rows
@@ -65,11 +64,11 @@ def test_what_of_rows_is_not_used_is_counted(tmp_path: Path) -> None:
 def test_remote_data_is_downloaded_to_the_cache_and_trained_on(tmp_path: Path, world: World) -> None:
     url = f"file://{tiny.write_rows(tmp_path / 'elsewhere' / 'rows.jsonl', TEXTS)}"
     config = tiny.config_in(tmp_path, ("data.train", url))
-    local = dataset_opening.download_data(config, world)
-    assert config.data.train == url and local.data.val is None
-    assert isinstance(local.data.train, Path) and local.data.train.is_relative_to(tmp_path / "run" / "cache")
+    local = dataset_opening.download_data(config.data, tmp_path / "run" / "cache" / "elsewhere", world)
+    assert config.data.train == url and local.val is None
+    assert isinstance(local.train, Path) and local.train.is_relative_to(tmp_path / "run" / "cache")
     training, _ = tiny.built(world, config)
-    assert training.rows.path == local.data.train and len(training.rows) == len(TEXTS) and training.config.data.train == url
+    assert training.rows.path == local.train and len(training.rows) == len(TEXTS) and training.config.data.train == url
 
 
 def opened(path: Path, cache: Path, config) -> Rows:  # type: ignore[no-untyped-def]
@@ -116,8 +115,7 @@ def samples_of_rank(folder: Path) -> tuple[int, str, list[bytes]]:
     config, world = tiny.config_in(folder), join((), folder)
     loaded, read = tiny.RECIPE.load(config), list[Any]()
     recipe = replace(tiny.RECIPE, read=lambda row, *others: read.append(row) or tiny.RECIPE.read(row, *others))  # type: ignore[func-returns-value]  # append, then read
-    rows = dataset_opening.open_data(on_disk(config.data.train), config.run.dir / "cache", "key", recipe, loaded, config, world)
-    assert rows is not None
+    rows = tiny.open_rows(folder / "train.jsonl", config.run.dir / "cache", "key", recipe, loaded, config, world)
     leave()
     return len(read), rows.digest, [bytes(rows.sample(row))[-4:] for row in range(len(rows))]
 
@@ -132,8 +130,7 @@ def test_another_length_limit_indexes_the_file_again(tmp_path: Path, world: Worl
     path, lengths = tiny.write_rows(tmp_path / "train.jsonl", TEXTS), []
     for limit in ("30", "40"):
         config = tiny.config_in(tmp_path, ("data.sequence_length", limit), ("data.too_long", "drop"))
-        rows = dataset_opening.open_data(path, tmp_path / "cache", "key", tiny.RECIPE, tiny.RECIPE.load(config), config, world)
-        assert rows is not None
+        rows = tiny.open_rows(path, tmp_path / "cache", "key", tiny.RECIPE, tiny.RECIPE.load(config), config, world)
         lengths.append(rows.lengths.tolist())
     assert lengths == [[30, 9, 12], [30, 9, 31, 12]]
 
@@ -158,8 +155,7 @@ def test_files_that_rows_name_are_found_beside_the_data_file_and_read_again_if_o
     path, config = write_named_files(tmp_path, 4, 5), tiny.config_in(tmp_path)
 
     def lengths(place: Path = path) -> tuple[list[int], str]:
-        rows = dataset_opening.open_data(place, tmp_path / "cache", "key", WITH_FILES, tiny.RECIPE.load(config), config, world)
-        assert rows is not None
+        rows = tiny.open_rows(place, tmp_path / "cache", "key", WITH_FILES, tiny.RECIPE.load(config), config, world)
         return rows.lengths.tolist(), capsys.readouterr().err
 
     monkeypatch.chdir(tmp_path)
@@ -180,7 +176,6 @@ def test_two_links_to_one_data_file_name_the_files_beside_each(tmp_path: Path, w
         write_named_files(tmp_path / name, size, size).unlink()
         (tmp_path / name / "train.jsonl").symlink_to(path)
         place = tmp_path / name / "train.jsonl"
-        rows = dataset_opening.open_data(place, tmp_path / "cache", "key", unnamed, tiny.RECIPE.load(config), config, world)
-        assert rows is not None
+        rows = tiny.open_rows(place, tmp_path / "cache", "key", unnamed, tiny.RECIPE.load(config), config, world)
         found.append(rows.lengths.tolist())
     assert found == [[6, 6], [8, 8]]

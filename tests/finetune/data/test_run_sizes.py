@@ -66,7 +66,7 @@ def test_a_step_that_was_set_too_large_is_warned_of_with_the_key(base: Config) -
     """The default of an earlier version: 300 chats were three steps."""
     fixed = base.model_copy(update={"train": base.train.model_copy(update={"global_batch_tokens": 65536})})
     found = settle(fixed, np.full(300, 150))
-    assert found.total == 3 and found.order == Order.of(fixed)
+    assert found.total == 3 and found.order == Order.of(fixed.run.seed, fixed.data, fixed.train)
     (warning,) = [line for line in found.remarks if line.startswith("warning")]
     assert "3 updates" in warning and "--train.epochs (now 3) to 50, or --train.global_batch_tokens (now 65,536) to 600 or auto" in warning
     steps = base.model_copy(update={"train": base.train.model_copy(update={"steps": 3})})
@@ -78,7 +78,7 @@ def test_a_step_that_was_set_too_large_is_warned_of_with_the_key(base: Config) -
 def test_there_is_a_choice_of_evaluated_checkpoints(base: Config, total: int, adapters: bool, validated: bool) -> None:
     model = base.model.model_copy(update={"lora": object() if adapters else None})
     data = base.data.model_copy(update={"val": Path("val.jsonl") if validated else None})
-    found = run_sizes.settle_intervals(base.model_copy(update={"model": model, "data": data}), total)
+    found = settle_sizes(base.model_copy(update={"model": model, "data": data}), 1, 1, "positions", lambda _: total).config
     evaluate, save = found.eval.every, found.checkpoint.every
     assert isinstance(evaluate, int) and isinstance(save, int) and 1 <= evaluate <= 200 and 1 <= save <= 200
     assert not validated or save % evaluate == 0, "each checkpoint is evaluated"
@@ -87,21 +87,27 @@ def test_there_is_a_choice_of_evaluated_checkpoints(base: Config, total: int, ad
 
 
 def test_set_intervals_stay(tmp_path: Path) -> None:
-    found = run_sizes.settle_intervals(config_of(tmp_path, eval__every=7, checkpoint__every=30), 1000)
+    found = settle_sizes(config_of(tmp_path, eval__every=7, checkpoint__every=30), 1, 1, "positions", lambda _: 1000).config
     assert (found.eval.every, found.checkpoint.every) == (7, 30)
-    found = run_sizes.settle_intervals(config_of(tmp_path, eval__every=7, data__val=tmp_path / "train.jsonl"), 100)
+    found = settle_sizes(config_of(tmp_path, eval__every=7, data__val=tmp_path / "train.jsonl"), 1, 1, "positions", lambda _: 100).config
     assert found.checkpoint.every == 21, "a fifth of the run, at an evaluation"
+
+
+def choose_new_order(config: Config, rows: int, positions: int) -> Order:
+    """The order of a run that does not resume."""
+    return run_sizes.choose_order(Order.of(config.run.seed, config.data, config.train), config.train, rows, positions)
 
 
 def test_a_run_with_more_epochs_resumes_with_its_step_size(tmp_path: Path, world: World) -> None:
     """Otherwise `auto` would find another size, and the checkpoint would be of another run."""
     sizes = {"train__micro_tokens": 100, "train__largest_batch_tokens": 300}
     first, _ = tiny.trained(world, config_of(tmp_path, **sizes, train__epochs=3))
-    assert first.order == run_sizes.choose_order(first.config, 20, int(first.rows.lengths.sum()))
+    positions = int(first.rows.lengths.sum())
+    assert first.order == choose_new_order(first.config, 20, positions)
     longer = config_of(tmp_path, **sizes, train__epochs=30)
     again, progress = tiny.built(world, longer)
     assert progress.step == first.total and again.order == first.order and again.total > 8 * first.total
-    assert run_sizes.choose_order(longer, 20, int(first.rows.lengths.sum())) != first.order
+    assert choose_new_order(longer, 20, positions) != first.order
     assert any("as when the run started" in line for line in again.loaded.remarks)
     with pytest.raises(UserError, match="order was"):  # the micro-batches of the first launch have no room
         tiny.built(world, config_of(tmp_path, train__micro_tokens=50, train__largest_batch_tokens=300, train__epochs=30))

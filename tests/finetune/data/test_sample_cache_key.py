@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from overtone.finetune.config import on_disk
-from overtone.finetune.data import dataset_opening, sample_cache_key
+from overtone.finetune.data import sample_cache_key
 from overtone.finetune.distributed.process_group import World
 from overtone.finetune.recipe import RecipeState
 from tests.finetune import tiny
@@ -66,8 +65,8 @@ def test_another_tokenizer_invalidates_cached_samples(tmp_path: Path, world: Wor
 
     def opened_again() -> int:
         read.clear()
-        rows = dataset_opening.open_data(
-            on_disk(config.data.train),
+        rows = tiny.open_rows(
+            tmp_path / "train.jsonl",
             tmp_path / "cache",
             sample_cache_key.data_key(config.recipe, config.options, loaded),
             recipe,
@@ -75,7 +74,7 @@ def test_another_tokenizer_invalidates_cached_samples(tmp_path: Path, world: Wor
             config,
             world,
         )
-        assert rows is not None and len(rows) == 20
+        assert len(rows) == 20
         return len(read)
 
     assert [opened_again(), opened_again()] == [20, 0]

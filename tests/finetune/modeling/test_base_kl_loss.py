@@ -67,7 +67,7 @@ def build(world: World, config: Config) -> Training:
 
 def take_steps(training: Training) -> Iterator[dict[str, float]]:
     """Endless: the numbers of one step after the other."""
-    for number, step in enumerate(batching.steps(batching.Order.of(training.config), training.rows.lengths, Place(), None)):
+    for number, step in enumerate(batching.steps(training.order, training.rows.lengths, Place(), None)):
         loader = Loader(training.rows, training.recipe, 0, 1)
         yield train_step(training, loader.turns(step.micros), number)
         loader.close()

@@ -52,6 +52,11 @@ def world_of(device: str = "cuda", ranks: int = 1) -> Any:
     return SimpleNamespace(device=torch.device(device), data_size=ranks)
 
 
+def decide(config: Config, loaded: Loaded, world: Any, positions: int) -> compilation.Compilation:
+    world.tensor = config.parallel.tensor
+    return compilation.decide_compilation(config.train.compile, config.model, loaded, world, positions)
+
+
 @pytest.fixture
 def gpu_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     """One on which torch could compile."""
@@ -65,10 +70,7 @@ def gpu_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.Monke
 
 @pytest.mark.usefixtures("gpu_machine")
 def test_a_cpu_compiles_only_where_that_is_set(tmp_path: Path) -> None:
-    decided = {
-        which: compilation.decide_compilation(config_of(tmp_path, which), large(Block), world_of("cpu"), LONG)
-        for which in ("auto", "false", "true")
-    }
+    decided = {which: decide(config_of(tmp_path, which), large(Block), world_of("cpu"), LONG) for which in ("auto", "false", "true")}
     assert [decided[which].on for which in ("auto", "false", "true")] == [False, False, True]
     assert decided["auto"].remark == decided["false"].remark == ""
     assert decided["true"].remark == "train.compile: true; the first step takes about 30 seconds longer"
@@ -81,13 +83,11 @@ def test_a_gpu_compiles_where_the_run_is_long_enough_to_repay_it(tmp_path: Path)
     enough = 1000 + int(30 / (0.25 * 6 * HALF_A_BILLION / 395.6e12))
     for kinds, ranks in (([Block], 1), ([Block], 4), ([Block, Other], 1), ([Block, Block], 1)):
         needed = enough * ranks * len({*kinds}) // len(kinds)
-        short, long = (
-            compilation.decide_compilation(config, large(*kinds), world_of(ranks=ranks), int(needed * share)) for share in (0.98, 1.02)
-        )
+        short, long = (decide(config, large(*kinds), world_of(ranks=ranks), int(needed * share)) for share in (0.98, 1.02))
         assert (short.on, long.on) == (False, True), (kinds, ranks)
         assert "positions are too few to repay it" in short.remark and "and blocks are compiled, which saves " in long.remark
-    assert not compilation.decide_compilation(config_of(tmp_path, "false"), large(Block), world_of(), LONG).on
-    assert compilation.decide_compilation(config_of(tmp_path, "true"), large(Block), world_of(), 1).on
+    assert not decide(config_of(tmp_path, "false"), large(Block), world_of(), LONG).on
+    assert decide(config_of(tmp_path, "true"), large(Block), world_of(), 1).on
 
 
 def test_frozen_parameters_cost_two_thirds(tmp_path: Path) -> None:
@@ -109,17 +109,15 @@ def test_auto_does_not_compile_what_would_fail_and_reports_why(
     tmp_path: Path, gpu_machine: pytest.MonkeyPatch, more: list[tuple[str, str]], reason: str
 ) -> None:
     loaded = replace(large(Block), varies=None if more else "their lengths differ")
-    decided = compilation.decide_compilation(config_of(tmp_path, "auto", *more), loaded, world_of(), LONG)
+    decided = decide(config_of(tmp_path, "auto", *more), loaded, world_of(), LONG)
     assert not decided.on and reason in decided.remark and decided.remark.startswith("train.compile: auto, and blocks are not compiled: ")
-    assert compilation.decide_compilation(config_of(tmp_path, "auto"), large(Block), world_of(), LONG).on
+    assert decide(config_of(tmp_path, "auto"), large(Block), world_of(), LONG).on
     gpu_machine.setattr("sysconfig.get_path", lambda name: str(tmp_path))
-    assert "python3-dev" in compilation.decide_compilation(config_of(tmp_path, "auto"), large(Block), world_of(), LONG).remark
+    assert "python3-dev" in decide(config_of(tmp_path, "auto"), large(Block), world_of(), LONG).remark
     gpu_machine.setattr("shutil.which", lambda name: "/usr/bin/cc" if name == "cc" else None)
-    assert (
-        "no C compiler (gcc or clang)" in compilation.decide_compilation(config_of(tmp_path, "auto"), large(Block), world_of(), LONG).remark
-    )
+    assert "no C compiler (gcc or clang)" in decide(config_of(tmp_path, "auto"), large(Block), world_of(), LONG).remark
     gpu_machine.setattr("importlib.util.find_spec", lambda name: None)
-    assert "triton is not installed" in compilation.decide_compilation(config_of(tmp_path, "auto"), large(Block), world_of(), LONG).remark
+    assert "triton is not installed" in decide(config_of(tmp_path, "auto"), large(Block), world_of(), LONG).remark
 
 
 def test_rows_are_of_fixed_size_where_they_are_packed_and_the_recipe_can_pad() -> None:

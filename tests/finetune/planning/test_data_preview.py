@@ -27,11 +27,13 @@ def test_the_steps_of_a_small_file_are_those_of_training(tmp_path: Path) -> None
     """A step never holds rows of two epochs, so ten epochs of two rows are ten steps."""
     tiny.write_rows(tmp_path / "train.jsonl", ["a short one", "and a longer one"])
     config = tiny.config_in(tmp_path, ("train.steps", "null"), ("train.epochs", "10"))
-    assert preview_data(config, tiny.RECIPE, None).count_steps(Order.of(config), 10) == 10
+    assert preview_data(config, tiny.RECIPE, None).count_steps(Order.of(config.run.seed, config.data, config.train), 10) == 10
     tiny.write_rows(tmp_path / "train.jsonl", tiny.texts(700))
     lengths = np.array([len(text) for text in tiny.texts(700)])
     found = preview_data(config, tiny.RECIPE, None)
-    assert found.looked_at == 700 and found.count_steps(Order.of(config), 3) == count_steps(Order.of(config), lengths, 3)
+    assert found.looked_at == 700 and found.count_steps(Order.of(config.run.seed, config.data, config.train), 3) == count_steps(
+        Order.of(config.run.seed, config.data, config.train), lengths, 3
+    )
 
 
 def test_a_mixture_is_estimated_by_its_shares(tmp_path: Path) -> None:

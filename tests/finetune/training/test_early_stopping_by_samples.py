@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from overtone.finetune import __main__ as verbs
+from overtone.finetune import train
 from overtone.finetune.checkpointing import checkpoint
 from overtone.finetune.checkpointing.sample_measurement_records import RECORD, folder_of_step
 from overtone.finetune.config import Config, resolve
@@ -144,11 +145,9 @@ def test_a_metric_that_no_sample_has_ends_the_run(tmp_path: Path, world: World) 
     ],
 )
 def test_settings_that_cannot_be_measured_are_refused_before_training(tmp_path: Path, overrides: dict[str, str], message: str) -> None:
-    from overtone.finetune.training import generation_during_training
-
     config = config_in(tmp_path, ERRORS, *overrides.items())
     with pytest.raises(UserError, match=message):
-        generation_during_training.check(config, load_recipe(find_recipe(str(FOLDER))))
+        train.load_checked_recipe(config)
 
 
 # --- real launches

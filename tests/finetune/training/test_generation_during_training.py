@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from overtone.finetune.checkpointing import checkpoint
+from overtone.finetune.checkpointing.retention import BestBy
 from overtone.finetune.config import Config, resolve
 from overtone.finetune.distributed.process_group import World
 from overtone.finetune.errors import UserError
@@ -201,15 +202,16 @@ def test_a_checkpoint_is_saved_where_answers_are_due(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("recipe", "overrides", "message"),
     [
-        (tiny.RECIPE, (), "cannot answer prompts"),
+        (tiny.RECIPE, (), "the recipe mine cannot answer prompts"),
         (RECIPE, (("sample.every", "null"),), "sample.prompts would never be answered"),
         (RECIPE, (("sample.prompts", "[]"),), "there are no prompts"),
     ],
 )
 def test_samples_that_could_not_be_made_are_refused(tmp_path: Path, recipe: Recipe, overrides: tuple[Any, ...], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        generation_during_training.check(config_in(tmp_path, *overrides), recipe)
-    generation_during_training.check(config_in(tmp_path / "none", ("sample.every", "null"), ("sample.prompts", "[]")), recipe)
+        generation_during_training.check(config_in(tmp_path, *overrides).sample, BestBy(), "mine", recipe)
+    none = config_in(tmp_path / "none", ("sample.every", "null"), ("sample.prompts", "[]"))
+    generation_during_training.check(none.sample, BestBy(), "mine", recipe)
 
 
 # --- on the GPU, where there is room

@@ -242,7 +242,7 @@ def test_epochs_decide_where_no_steps_are_given(tmp_path: Path, world: World) ->
     training, progress = tiny.built(world, config)
     end, reason = fitted(training, progress, world)
     assert (end.step, reason) == (training.total, "finished") and training.total > 2
-    assert list(batching.steps(batching.Order.of(config), training.rows.lengths, end.place, 2)) == []
+    assert list(batching.steps(training.order, training.rows.lengths, end.place, 2)) == []
     again, place = tiny.built(world, config)
     assert fitted(again, place, world) == (end, "finished"), "a finished run has nothing left to do"
 

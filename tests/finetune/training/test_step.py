@@ -37,7 +37,7 @@ from tests.finetune.synchronizations import report, synchronizations, waits_of_s
 
 
 def first_step(training: Training) -> tuple[list[batching.RankBatch], list[str]]:
-    order = batching.Order.of(training.config)
+    order = training.order
     step = next(batching.steps(order, training.rows.lengths, Place(), None))
     loader = Loader(training.rows, training.recipe, 0, 1)
     turns = loader.turns(step.micros)

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorLis
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Model
 
 from overtone.finetune.config import resolve
-from overtone.finetune.data import batching, dataset_opening
+from overtone.finetune.data import batching
 from overtone.finetune.data.batching import Place, Step
 from overtone.finetune.distributed import sharding
 from overtone.finetune.distributed.process_group import join, leave
@@ -36,6 +36,7 @@ from overtone.recipes.llm_sft import make_toy_chats
 from overtone.recipes.llm_sft.demo import split_turns
 from overtone.recipes.llm_sft.model import tiny_checkpoint
 from overtone.recipes.llm_sft.recipe import RECIPE
+from tests.finetune import tiny
 from tests.recipes.forced_generation import ForcedTokens
 from tests.recipes.llm_sft import tiny_runs
 
@@ -166,7 +167,10 @@ def check_positions_start_again_with_each_sample(case: ContractCase) -> None:
 def check_an_epoch_is_the_mean_over_every_target(case: ContractCase) -> None:
     """Loss and gradient of the micro-batches of a step equal those of all rows one by one, divided once by the number of their targets."""
     training = case.training
-    order, loader = batching.Order.of(training.config), steps.make_loader(training, training.rows)
+    order, loader = (
+        training.order,
+        steps.make_loader(training, training.rows),
+    )
     (step,) = batching.steps(order, training.rows.lengths, Place(), epochs=1)
     turns = loader.turns(step.micros)
     loader.close()
@@ -254,8 +258,7 @@ def read_again(case: ContractCase, cache: Path) -> ContractCase:
     training = case.training
     path = training.config.data.train
     assert isinstance(path, Path)
-    rows = dataset_opening.open_data(path, cache, "with the bug", RECIPE, training.loaded, training.config, training.world)
-    assert rows is not None
+    rows = tiny.open_rows(path, cache, "with the bug", RECIPE, training.loaded, training.config, training.world)
     recipe = replace(training.recipe, collate=collation.collate, pack=collation.pack)  # as they are now
     return replace(case, training=replace(training, recipe=recipe, rows=rows))
 

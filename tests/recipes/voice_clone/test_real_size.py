@@ -124,7 +124,14 @@ def train_and_save(config: Config) -> SavedTraining:
 
 
 def one_step(training: Training) -> loop.Progress:
-    step = next(batching.steps(batching.Order.of(training.config), training.rows.lengths, batching.Place(), epochs=None))
+    step = next(
+        batching.steps(
+            training.order,
+            training.rows.lengths,
+            batching.Place(),
+            epochs=None,
+        )
+    )
     loader = batching.Loader(training.rows, RECIPE, rank=0, size=1)
     numbers = train_step(training, loader.turns(step.micros), 0)
     loader.close()
