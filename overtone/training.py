@@ -55,8 +55,8 @@ def train(
     program by `accelerate launch`.
 
     Args:
-        recipe: a recipe of the package (`voice_clone`, `csm`, `codec_lm`, `llm_sft`, `image_classification`), or the path of a folder
-            with a `recipe.py`.
+        recipe: a recipe of the package (`voice_clone`, `csm`, `codec_lm`, `llm_sft`, `image_classification`, `whisper`), or the path of
+            a folder with a `recipe.py`.
         settings: keys of the config with their values: `{"data.train": dataset.train, "run.dir": "runs/me", "train.lr": 5e-6,
             "model.lora": {"rank": 16}}`. `overtone train --recipe NAME --help` lists all keys.
         config: one YAML file or several, with lower precedence than the settings.

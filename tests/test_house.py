@@ -31,6 +31,7 @@ ALLOWED_WRITES: dict[str, str] = {
     "data_prep/audio/sandboxed_decoder.py: other.open": "the same at the second rate",
     "finetune/storage/demo_models.py: zipfile.ZipFile": "packs into memory",
     "data_prep/transcription/demo_whisper.py: torch.save": "the format of Whisper's checkpoints, into memory",
+    "recipes/whisper/exporting/format_conversion.py: torch.save": "the same",
     "recipes/speech/serving/audio_encoding.py: av.open": "encodes into memory",
     "recipes/speech/marked_audio_encoding.py: soundfile.SoundFile": "the same",
     "data_prep/audio/waveform.py: soundfile.SoundFile": "the same",

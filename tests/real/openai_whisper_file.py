@@ -77,13 +77,13 @@ def _read_text(file: BinaryIO) -> str:
 def convert_whisper(source: Path, target: Path) -> None:
     """Write `target`, a `.pt`, from `source`, a model.bin. `Whisper.load_state_dict` proves that no tensor is missing or left over."""
     variables = read_variables(source)
-    state = dict(_name_tensors(variables))
-    dims = _measure(variables, state)
+    state = dict(name_tensors(variables))
+    dims = measure(variables, state)
     Whisper(dims).load_state_dict(state)
     torch.save({"dims": asdict(dims), "model_state_dict": state}, target)
 
 
-def _name_tensors(variables: Variables) -> Iterator[tuple[str, torch.Tensor]]:
+def name_tensors(variables: Variables) -> Iterator[tuple[str, torch.Tensor]]:
     def get(name: str) -> torch.Tensor:
         return torch.from_numpy(variables[name].copy())
 
@@ -108,7 +108,7 @@ def _count_layers(variables: Variables, side: str) -> int:
     return sum(name.startswith(f"{side}/layer_") and name.endswith("/ffn/linear_0/bias") for name in variables)
 
 
-def _measure(variables: Variables, state: dict[str, torch.Tensor]) -> ModelDimensions:
+def measure(variables: Variables, state: dict[str, torch.Tensor]) -> ModelDimensions:
     (frames, width), (vocabulary, text_width) = (
         state[f"{name}"].shape for name in ("encoder.positional_embedding", "decoder.token_embedding.weight")
     )

@@ -67,6 +67,7 @@ def conversions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         target.write_text("converted")
 
     monkeypatch.setattr(build_models, "convert_whisper", convert)
+    monkeypatch.setattr(build_models, "write_whisper_folder", lambda _, target: files.make_folder(target))
     monkeypatch.setattr(
         build_models, "_convert_chat_model", lambda gguf, folder: convert(folder / GGUF, files.make_folder(folder / "chat") / "x")
     )

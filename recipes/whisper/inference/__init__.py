@@ -1,0 +1,1 @@
+"""An exported Whisper transcribes clips and recordings."""
