@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from overtone.finetune.config import Config
 from overtone.finetune.recipe import Answer, DataPreparation, Inference, MeasuredAnswers, PreparedMetrics, SampleMetrics
 
-from .cli_arguments import make_generate_parser
+from .cli_arguments import make_generate_parser, make_serve_parser
 
 
 def generate(folder: Path, argv: list[str]) -> int:
@@ -15,6 +16,13 @@ def generate(folder: Path, argv: list[str]) -> int:
     from .inference import file_transcription
 
     return file_transcription.generate(folder, argv)
+
+
+def serve(folders: Mapping[str, Path], argv: list[str]) -> int:
+    """`serve`: OpenAI's transcription API."""
+    from .serving import serve_command
+
+    return serve_command.serve(folders, argv)
 
 
 def sample(folder: Path, prompts: list[str]) -> list[Answer]:
@@ -40,10 +48,14 @@ def measure(_: Path, __: list[str], answers: list[Answer], ___: PreparedMetrics)
 
 INFERENCE = Inference(
     generate=generate,
+    serve=serve,
     sample=sample,
     metrics=SampleMetrics(prepare=prepare_metrics, measure=measure),
     example=("--audio", "recording.wav"),
-    help={"generate": lambda: make_generate_parser().print_help()},
+    help={
+        "generate": lambda: make_generate_parser().print_help(),
+        "serve": lambda: make_serve_parser().print_help(),
+    },
 )
 DATA = DataPreparation(
     verb="voice",

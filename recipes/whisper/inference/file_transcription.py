@@ -18,6 +18,7 @@ from overtone.finetune.storage import files
 from overtone.finetune.terminal import print_content, print_line
 
 from ..cli_arguments import make_generate_parser
+from ..exporting.export_plan import read_defaults
 from ..exporting.format_conversion import FILE
 
 OPTION = "--model"
@@ -56,9 +57,10 @@ def generate(folder: Path, argv: list[str]) -> int:
     if missing := [path for path in options.audio if not path.is_file()]:
         raise UserError(f"--audio {missing[0]}: no such file")
     model = load_model(folder)
+    language = find_language(options.language or read_defaults(folder).language, model)
     with files.temporary_folder("overtone-transcribe") as temporary, AudioDecoder(temporary) as decoder:
         for path in options.audio:
-            found = transcribe_file(model, decoder, path, options.language)
+            found = transcribe_file(model, decoder, path, language)
             if len(options.audio) > 1:
                 print_line(f"{path}:")
             if options.words:
@@ -79,9 +81,25 @@ def load_model(folder: Path) -> Any:
     return whisper_engine.load_whisper(name, choose_device(None), OPTION)
 
 
+def find_language(given: str | None, model: Any) -> str | None:
+    """Whisper's name of a language that is given by its English name or code; None stays None. Raises `UserError` for one that the model
+    does not know."""
+    from whisper.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
+
+    if given is None:
+        return None
+    name = given.strip().lower()
+    name = LANGUAGES.get(name, name)
+    if name not in TO_LANGUAGE_CODE:
+        raise UserError(f"the language {given!r:.60} is not one of Whisper's; give its English name or code")
+    if name != "english" and not whisper_engine.is_multilingual(model):
+        raise UserError(f"the language is {given!r:.60}, and this model knows English alone; give another model")
+    return name
+
+
 def transcribe_file(model: Any, decoder: AudioDecoder, path: Path, language: str | None, limits: AudioLimits = RECORDING) -> Transcript:
-    """The words of a recording. `language`: English name or code; None: detected. Raises `UserError` for a file that cannot be decoded,
-    and if the model fails."""
+    """The words of a recording. `language`: Whisper's name, or None to detect it. Raises `UserError` for a file that cannot be decoded, and
+    if the model fails."""
     try:
         track = decoder.probe(path, limits)
         master, speech = decoder.load(path, track)

@@ -9,4 +9,6 @@ from overtone.recipes.whisper.verbs import DATA, INFERENCE
 
 def test_the_options_are_printed_and_the_data_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     INFERENCE.help["generate"]()
-    assert "--audio FILE" in capsys.readouterr().out and "overtone voice" in DATA.advice
+    INFERENCE.help["serve"]()
+    printed = capsys.readouterr().out
+    assert "--audio FILE" in printed and "--max-seconds" in printed and "overtone voice" in DATA.advice

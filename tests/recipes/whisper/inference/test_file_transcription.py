@@ -53,3 +53,19 @@ def test_an_export_of_any_format_is_loaded(file: str, name: str, tmp_path: Path,
     (tmp_path / file).touch()
     monkeypatch.setattr(file_transcription.whisper_engine, "load_whisper", lambda given, _, option: (given, option))
     assert file_transcription.load_model(tmp_path) == (name.format(tmp_path), "--model")
+
+
+def test_languages_are_known_by_name_and_code(exported: Path, english_base: Path) -> None:
+    model = file_transcription.load_model(exported)
+    assert [file_transcription.find_language(given, model) for given in (None, "DE", "german", "castilian")] == [
+        None,
+        "german",
+        "german",
+        "castilian",
+    ]
+    with pytest.raises(UserError, match="the language 'klingon' is not one of Whisper's"):
+        file_transcription.find_language("klingon", model)
+    english = file_transcription.load_model(english_base)
+    assert file_transcription.find_language("en", english) == "english"
+    with pytest.raises(UserError, match="the language is 'de', and this model knows English alone"):
+        file_transcription.find_language("de", english)

@@ -1,0 +1,1 @@
+"""HTTP server for recognizers: OpenAI's API for transcriptions."""

@@ -1,0 +1,105 @@
+"""Serves exported recognizers: OpenAI's API for transcriptions.
+
+overtone serve --model exports/mine
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from overtone.data_prep.pages import web_server
+from overtone.finetune.argument_parsing import parse_arguments
+from overtone.finetune.storage import files
+from overtone.finetune.terminal import print_line
+from overtone.recipes.serving.server_options import Address, check_server_options, require_packages
+
+from ..cli_arguments import make_serve_parser
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from overtone.recipes.serving.access_control import AccessPolicy
+
+    from .transcription_queue import ServedRecognizer, TranscriptionQueue
+
+
+def serve(folders: Mapping[str, Path], argv: list[str]) -> int:
+    """Body of the verb. Raises `UserError` for what cannot be served. Blocks until SIGTERM or Ctrl-C."""
+    args = parse_arguments(make_serve_parser(), argv)
+    check_server_options(args, ("max_seconds",))
+    require_packages(("fastapi", "uvicorn", "prometheus_client", "python_multipart"), "overtone[speech,serve]")
+    from overtone.data_prep.audio.sandboxed_decoder import AudioDecoder
+    from overtone.data_prep.audio.waveform import AudioLimits
+    from overtone.recipes.serving.access_control import load_access_policy
+    from overtone.recipes.serving.draining_server import DrainingServer
+    from overtone.recipes.serving.model_names import list_typed_names, name_models
+
+    from .transcription_queue import TranscriptionQueue
+
+    named = name_models(folders)
+    address, policy = Address(args.host, args.port), load_access_policy(args.host, args.token_file, args.trusted_proxy)
+    web_server.require_free_port(address.port, address.host)
+    with ExitStack() as opened:
+        private = opened.enter_context(web_server.open_private_folder(f"overtone-serve-{address.host}-{address.port}"))
+        uploads = files.make_folder(private / "recordings")
+        decoder = opened.enter_context(AudioDecoder(private / "decoding", longest=args.deadline_seconds))
+        models = {name: load_served(name, folder) for name, folder in named.items()}
+        limits = AudioLimits(seconds=args.max_seconds)
+        queue = TranscriptionQueue(models, decoder, limits, args.queue, args.deadline_seconds, list_typed_names(folders))
+        opened.callback(queue.close)
+        protection = ", protected by a token" if policy.token else ""
+        announcement = f"serve: {address.url}/v1{protection}   (stop with Ctrl-C)"
+        make_server = partial(
+            DrainingServer,
+            is_busy=lambda: queue.pending + queue.metrics.open_calls > 0,
+            refuse_new=queue.refuse_new,
+            fail_waiting=queue.fail_waiting,
+            drain_seconds=args.drain_seconds,
+        )
+        web_server.run_server(build_app(queue, policy, uploads), address.host, address.port, announcement, make_server, policy.proxies)
+    print_line("serve: stopped")
+    return 0
+
+
+def load_served(name: str, folder: Path) -> ServedRecognizer:
+    """The model of an export. Raises `UserError`."""
+    from ..exporting.export_plan import read_defaults
+    from ..inference.file_transcription import find_language, load_model
+    from .transcription_queue import ServedRecognizer
+
+    print_line(f"serve: loading {name} from {folder}")
+    model = load_model(folder)
+    return ServedRecognizer(model, int(folder.stat().st_mtime), find_language(read_defaults(folder).language, model))
+
+
+def build_app(queue: TranscriptionQueue, policy: AccessPolicy, uploads: Path) -> FastAPI:
+    """The API with access control."""
+    from fastapi import FastAPI
+    from starlette.middleware import Middleware
+
+    from overtone.data_prep.pages.request_validation import add_request_guard
+    from overtone.recipes.serving import draining_server
+    from overtone.recipes.serving.access_control import AccessControl
+    from overtone.recipes.serving.api_errors import to_refusal
+
+    from . import transcription_api
+
+    middleware = [
+        Middleware(queue.metrics.count_responses),
+        Middleware(web_server.add_security_headers),
+        Middleware(
+            add_request_guard,
+            routes=(*transcription_api.ROUTES, *draining_server.ROUTES),
+            admit=AccessControl(policy, public=frozenset({draining_server.HEALTH})).admit,
+            answer=lambda rejected: to_refusal(rejected).response(),
+            proxies=policy.proxies,
+        ),
+    ]
+    app = FastAPI(middleware=middleware, docs_url=None, redoc_url=None, openapi_url=None)
+    transcription_api.add_to(app, queue, uploads)
+    app.include_router(draining_server.status_routes(queue))
+    return app
