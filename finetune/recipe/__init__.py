@@ -24,7 +24,19 @@ from overtone.finetune.recipe.inference import Answer, Inference, MeasuredAnswer
 from overtone.finetune.recipe.loaded_model import BASE_DISTANCE, BASE_STATES, BaseDistance, Loaded
 from overtone.finetune.recipe.planning import ReleasedModel, Sketch
 from overtone.finetune.recipe.recipe_state import RecipeState, parse_recipe_state
-from overtone.finetune.recipe.samples import POSITIONS, Batch, ContextLimits, ContextRows, DataPreparation, OptionsT, RowPlace, Sample, Term
+from overtone.finetune.recipe.samples import (
+    POSITIONS,
+    Batch,
+    ContextLimits,
+    ContextRows,
+    DataPreparation,
+    OptionsT,
+    ProcessorT,
+    Row,
+    RowPlace,
+    Sample,
+    Term,
+)
 
 __all__ = [
     "BASE_DISTANCE",
@@ -43,9 +55,11 @@ __all__ = [
     "MeasuredAnswers",
     "OptionsT",
     "PreparedMetrics",
+    "ProcessorT",
     "Recipe",
     "RecipeState",
     "ReleasedModel",
+    "Row",
     "RowPlace",
     "Sample",
     "SampleMetrics",

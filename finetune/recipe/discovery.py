@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import sys
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from pydantic import BaseModel
 
@@ -67,7 +67,7 @@ def load_recipe(folder: Path) -> Recipe:
         raise UserError(f"{folder / 'recipe.py'} must define RECIPE = Recipe(...); see docs/add_a_recipe.md")
     if _read_options_file(folder) not in (None, recipe.Options):
         raise UserError(f"{folder / 'recipe.py'}: Recipe(Options=…) must be given the Options of {folder / 'options.py'}")
-    if _read_verbs_file(folder).get("INFERENCE") not in (None, recipe.inference):
+    if _read_verbs_file(folder, "INFERENCE") not in (None, recipe.inference):
         raise UserError(f"{folder / 'recipe.py'}: Recipe(inference=…) must be given the INFERENCE of {folder / 'verbs.py'}")
     return recipe
 
@@ -79,16 +79,19 @@ def load_options(folder: Path) -> type[BaseModel]:
 
 def load_inference(folder: Path) -> Inference:
     """`INFERENCE` of the recipe's `verbs.py`, which is imported without torch; of a recipe without that file, `RECIPE.inference`."""
-    return _read_verbs_file(folder).get("INFERENCE") or load_recipe(folder).inference
+    found = _read_verbs_file(folder, "INFERENCE")
+    return found if isinstance(found, Inference) else load_recipe(folder).inference
 
 
 def load_data_preparation(folder: Path) -> DataPreparation:
     """`DATA` of the recipe's `verbs.py`; general advice without it. Imports no torch."""
-    return _read_verbs_file(folder).get("DATA") or DataPreparation()
+    found = _read_verbs_file(folder, "DATA")
+    return found if isinstance(found, DataPreparation) else DataPreparation()
 
 
-def _read_verbs_file(folder: Path) -> dict[str, Any]:
-    return vars(_import(folder, "verbs")) if (folder / "verbs.py").is_file() else {}
+def _read_verbs_file(folder: Path, name: str) -> object:
+    """The value `name` in `verbs.py`; None without the file or the name."""
+    return getattr(_import(folder, "verbs"), name, None) if (folder / "verbs.py").is_file() else None
 
 
 def load_released_models(folder: Path) -> tuple[ReleasedModel, ...]:
@@ -106,7 +109,7 @@ def _read_options_file(folder: Path) -> type[BaseModel] | None:
     return found if isinstance(found, type) and issubclass(found, BaseModel) else None
 
 
-def _import(folder: Path, name: str) -> Any:
+def _import(folder: Path, name: str) -> ModuleType:
     """A module of a recipe."""
     if folder.parent.name == "recipes" and folder.parent in _recipe_roots():
         return importlib.import_module(f"overtone.recipes.{folder.name}.{name}")  # noqa: TID251 - a built-in recipe
@@ -117,7 +120,7 @@ def _recipe_roots() -> list[Path]:
     return [Path(__file__).resolve().parents[2] / "recipes"]
 
 
-def _import_outside(folder: Path, module: str) -> Any:
+def _import_outside(folder: Path, module: str) -> ModuleType:
     """A folder outside the tree becomes a package of its own, so that its files can import each other relatively."""
     # By path, not by name: two folders may have the same name, and a dot in a name would read as a package inside another.
     package = f"outside_recipe_{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"

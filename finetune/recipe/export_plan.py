@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import JsonValue
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -56,12 +58,12 @@ class ExportPlan:
     readme: Callable[[dict[str, Any], str], str] | None = None
     """(the checkpoint's state.json, its config.yaml) → README.md: what the model is and what it was made from. Absent, with no README.md
     in `files` or `copy`: a card is written with recipe, base, data, training, validation loss and config."""
-    adapter_config: Mapping[str, Any] = field(default_factory=dict)
+    adapter_config: Mapping[str, JsonValue] = field(default_factory=dict)
     """Keys of peft's adapter_config.json that say which class loads the base of an adapter: `task_type`, or `auto_mapping` with
     `base_model_class` and `parent_library` for a class for which peft has no task. Absent: `AutoPeftModel` cannot load the adapter."""
     adapter_files: tuple[str, ...] = ()
     """Files of `files` and `copy` that an export of the adapter alone contains, too: tokenizer and chat template."""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, JsonValue] = field(default_factory=dict)
     """Keys in the header of that card, in the hub's form: library_name, pipeline_tag, tags."""
     conversion: Conversion | None = None
     """Absent: the folder itself is the export."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from pydantic import JsonValue
 
 if TYPE_CHECKING:
     from overtone.finetune.config import Config
@@ -31,10 +33,10 @@ class PreparedMetrics:
 
     names: tuple[str, ...]
     """Names of the metrics, the means of `Answer.numbers` included."""
-    settings: dict[str, Any]
+    settings: dict[str, JsonValue]
     """All that the metrics depend on besides prompts and weights: models with their digests, sampling, seed, reference clips. Recorded with
     every measurement; measurements with other settings are not compared."""
-    local: dict[str, Any] = field(default_factory=dict)
+    local: dict[str, JsonValue] = field(default_factory=dict)
     """Paths of the models and files on this machine."""
     bytes: int = 0
     """Size of the weights that `measure` loads."""
@@ -45,7 +47,7 @@ class MeasuredAnswers(NamedTuple):
 
     metrics: dict[str, float]
     """By name, over all answers."""
-    details: list[dict[str, Any]]
+    details: list[dict[str, JsonValue]]
     """For each answer, what is recorded beside the metrics, such as its transcript. JSON."""
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Generic, Literal
+
+from typing_extensions import TypeVar
 
 from overtone.finetune.recipe.recipe_state import RecipeState
 from overtone.finetune.recipe.samples import Batch
@@ -43,13 +45,18 @@ class BaseDistance:
     """The term of the loss that has the same targets, one for each of the N predictions."""
 
 
+LoadedT = TypeVar("LoadedT", covariant=True, default=object)
+"""The processor's type, for a reader of `Loaded`."""
+ProcessorT = TypeVar("ProcessorT")
+
+
 @dataclass(frozen=True)
-class Loaded:
+class Loaded(Generic[LoadedT]):
     """A model without values, and what is needed to load, shard and train it."""
 
     model: nn.Module
     """Parameters on the meta device, buffers real. `forward(tensors)` must reach every trainable parameter (sharding hooks in there)."""
-    processor: Any
+    processor: LoadedT
     """The second argument of `read`: tokenizer, ids, speaker table."""
     blocks: tuple[type[nn.Module], ...]
     """The classes that are sharded, checkpointed and compiled one by one."""
@@ -80,3 +87,7 @@ class Loaded:
     """Distributions whose version affects what `read` returns, such as an image decoder, besides those of `sample_cache_key.LIBRARIES`."""
     remarks: tuple[str, ...] = ()
     """Sentences for the log before the first step."""
+
+    def with_processor(self, processor: ProcessorT) -> Loaded[ProcessorT]:
+        """The same model with another processor."""
+        return Loaded(**{**vars(self), "processor": processor})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from pydantic import ConfigDict, JsonValue
 from typing_extensions import TypeVar
@@ -26,7 +25,7 @@ class RecipeState(JsonPart):
         return self.model_dump(mode="json")
 
 
-StateT = TypeVar("StateT", bound=RecipeState, default=Any)
+StateT = TypeVar("StateT", bound=RecipeState, default=RecipeState)
 """A recipe's `State`. A plain `Recipe` is one with any state."""
 
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple
 
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 from typing_extensions import TypeVar
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-OptionsT = TypeVar("OptionsT", bound=BaseModel, default=Any)
+OptionsT = TypeVar("OptionsT", bound=BaseModel, default=BaseModel)
 """A recipe's `Options`. A plain `Recipe` is one with any options."""
+ProcessorT = TypeVar("ProcessorT", default=object)
+"""A recipe's `Loaded.processor`: tokenizer, ids, speaker table. A plain `Recipe` is one with any processor."""
+Row = dict[str, JsonValue]
+"""One line of a data file, before the recipe has checked it."""
 POSITIONS = "positions"
 """The word for what `Recipe.length` counts, unless the recipe has its own."""
 Sample = dict[str, "Tensor"]
@@ -75,16 +79,16 @@ class ContextLimits(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ContextRows(Generic[OptionsT]):
+class ContextRows(Generic[OptionsT, ProcessorT]):
     """Earlier rows of the same data file at the beginning of a row's sample, such as the turns of a conversation before it.
 
     finetune/data/context_rows.py states which rows these are. They depend only on the data file and the options.
     """
 
-    locate: Callable[[dict[str, Any]], RowPlace]
+    locate: Callable[[Row], RowPlace]
     """The place of a row; raises `UserError` for a row without one. Called only if the limits allow context."""
     limits: Callable[[OptionsT], ContextLimits]
     """The limits that the options set."""
-    join: Callable[[list[Sample], Any], Sample]
+    join: Callable[[list[Sample], ProcessorT], Sample]
     """(samples that `read` returned for the context, oldest first, and, last, for the row; processor) → the row's sample. Not called for a
     row without context. Raises `UserError` for a sample that is too long for the model."""

@@ -10,21 +10,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
 
 from overtone.finetune.config import Config
 from overtone.finetune.modeling.loading import resolve_source
-from overtone.finetune.recipe import ExportPlan, Loaded, Recipe, Sample, Sketch
+from overtone.finetune.recipe import Loaded, Recipe
 from overtone.recipes.language import causal_lm_loss, collation, loss_assumption_checks
-from overtone.recipes.language.causal_model import read_config
+from overtone.recipes.language.causal_model import CausalModel, read_config
 from overtone.recipes.language.model_loading import load_for_training, sketch_model
 from overtone.recipes.language.tokenizer import check_vocabulary, load_tokenizer
 from overtone.recipes.recipe_state_file import load_state, store_state
 from overtone.recipes.speech.training_files import check_dataset_codec
 
-from .exporting import export_plan
+from .exporting.export_plan import plan_export
 from .families import choose_family
 from .model import dataset_speakers, sequence_layout
 from .model.sequence_layout import SpeechTextProcessor, find_token_ids
@@ -35,13 +32,12 @@ from .verbs import INFERENCE
 # Audio packages, and what only generation needs, are imported inside the functions: training runs without them.
 
 
-def load(config: Config[Options]) -> Loaded:
+def load(config: Config[Options]) -> Loaded[SpeechTextProcessor]:
     """The model on meta, its processor, and the speakers in its state. Requires `prepare` to have run."""
     loaded = load_for_training(config)
     remark = {"speech": "supervised: the codes and the end of speech", "everything": "supervised: every token, those of the text too"}
     return replace(
-        loaded,
-        processor=load_processor(config, loaded),
+        loaded.with_processor(load_processor(config, loaded)),
         state=load_state(config.run.dir, CodecLmState),
         remarks=(f"{remark[config.options.supervise]} (options.supervise: {config.options.supervise})", *loaded.remarks),
     )
@@ -49,9 +45,9 @@ def load(config: Config[Options]) -> Loaded:
 
 def load_processor(config: Config[Options], loaded: Loaded) -> SpeechTextProcessor:
     """The base's tokenizer with the family's tokens. Raises `UserError` for a base without them."""
-    model: Any = loaded.model
-    processor = make_processor(config, loaded.base, model.config.max_position_embeddings)
-    check_vocabulary(processor.tokenizer, model.vocabulary, loaded.base)
+    assert isinstance(loaded.model, CausalModel)
+    processor = make_processor(config, loaded.base, loaded.model.config.max_position_embeddings)
+    check_vocabulary(processor.tokenizer, loaded.model.vocabulary, loaded.base)
     return processor
 
 
@@ -76,29 +72,14 @@ def prepare(config: Config[Options]) -> None:
     store_state(config.run.dir, dataset_speakers.make_recipe_state(config, family, speakers, codec.digest()))
 
 
-def sketch(config: Config[Options]) -> Sketch:
-    """For `overtone plan`."""
-    return sketch_model(config, load_processor)
-
-
-def read(row: dict[str, Any], processor: Any, _: Path) -> Sample:
-    """`ids` [S], and `supervised` [S], true for tokens that are learned; see `sequence_layout`."""
-    return sequence_layout.read_row(row, processor)
-
-
-def export(base: Path, state: CodecLmState, _: dict[str, Tensor], __: str) -> ExportPlan:
-    """The plan of a folder that stock transformers loads, with the codec in a subfolder. There is one format."""
-    return export_plan.plan_export(base, state)
-
-
 RECIPE = Recipe(
     Options=Options,
     load=load,
-    read=read,
+    read=lambda row, processor, _: sequence_layout.read_row(row, processor),
     collate=collation.collate,
     loss=causal_lm_loss.compute_terms,
     base_distance=causal_lm_loss.COMPARISON,
-    export=export,
+    export=lambda base, state, _, __: plan_export(base, state),
     formats=("transformers",),
     inference=INFERENCE,
     State=CodecLmState,
@@ -110,5 +91,5 @@ RECIPE = Recipe(
     verify=loss_assumption_checks.check_batching,
     report=causal_lm_loss.add_perplexity,
     base_folders=("speech_codec",),
-    sketch=sketch,
+    sketch=lambda config: sketch_model(config, load_processor),
 )

@@ -12,18 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor, nn
 
 from overtone.finetune.config import Config
 from overtone.finetune.modeling.loading import resolve_source
 from overtone.finetune.modeling.lora_adapters import match_names
-from overtone.finetune.recipe import BASE_STATES, BaseDistance, Batch, ContextRows, ExportPlan, Loaded, Recipe, Sample, Sketch
+from overtone.finetune.recipe import BASE_STATES, BaseDistance, Batch, ContextRows, Loaded, Recipe, Sketch
 from overtone.recipes.recipe_state_file import load_state
 from overtone.recipes.speech.multi_term_loss import compute_weighted_sums
 
-from .exporting import export_plan
+from .exporting.export_plan import plan_export
 from .model import dataset_speakers, modeling, sequence_layout
 from .model.dataset_speakers import assign_numbers, collect_speakers
 from .model.model_config import read_config
@@ -36,12 +35,12 @@ HEAD = "lm_head"
 """The head of codebook 0."""
 
 
-def load(config: Config[Options]) -> Loaded:
+def load(config: Config[Options]) -> Loaded[CsmProcessing]:
     """The model on the meta device, without its codec. Requires `prepare` to have run."""
     loaded, tokens = make_loaded(config)
     state = load_state(config.run.dir, CsmState)
     processor = make_processor(config, loaded.base, tokens, state.numbers())
-    return replace(loaded, processor=processor, state=state, remarks=describe_context(state))
+    return replace(loaded.with_processor(processor), state=state, remarks=describe_context(state))
 
 
 def make_loaded(config: Config[Options]) -> tuple[Loaded, CsmTokens]:
@@ -87,7 +86,7 @@ def describe_context(state: CsmState) -> tuple[str, ...]:
     )
 
 
-def sketch(config: Config[Options]) -> Sketch:
+def sketch(config: Config[Options]) -> Sketch[CsmProcessing]:
     """For `overtone plan`: clips that consist almost only of frames."""
     loaded, tokens = make_loaded(config)
 
@@ -107,11 +106,6 @@ def select_trainable(trainable: str) -> Callable[[str], bool]:
     return lambda name: trainable == "full" or not name.startswith("embed_text_tokens.")
 
 
-def read(row: dict[str, Any], processor: Any, _: Path) -> Sample:
-    """One row as tensors; see `sequence_layout.lay_out_clip`."""
-    return sequence_layout.read_row(row, processor)
-
-
 def compute_states(model: nn.Module, batch: Batch) -> Tensor:
     """The backbone's states [N, H] that predict the targets of codebook 0. The backbone predicts no text."""
     states: Tensor = model(batch.tensors, result="states")[BASE_STATES]
@@ -128,20 +122,15 @@ def prepare(config: Config[Options]) -> None:
         samples_during_training.check_prompts(config.sample.prompts, list(load_state(config.run.dir, CsmState).numbers()))
 
 
-def export(base: Path, state: CsmState, _: dict[str, Tensor], __: str) -> ExportPlan:
-    """Return how the trained tensors become a folder for transformers. There are no buffers, and there is one format."""
-    return export_plan.plan_export(base, state)
-
-
 RECIPE = Recipe(
     Options=Options,
     load=load,
-    read=read,
+    read=lambda row, processor, _: sequence_layout.read_row(row, processor),
     context=ContextRows(sequence_layout.locate_clip, limit_context, sequence_layout.join_turns),
     collate=sequence_layout.collate,
     loss=compute_weighted_sums,
     base_distance=BaseDistance(states=compute_states, head=lambda _: HEAD, term="backbone"),
-    export=export,
+    export=lambda base, state, _, __: plan_export(base, state),
     formats=("transformers",),
     inference=INFERENCE,
     State=CsmState,

@@ -8,22 +8,18 @@ get the size that the base's image processor gives them, so batches have no padd
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from overtone.finetune.config import Config
 from overtone.finetune.modeling.loading import resolve_source
-from overtone.finetune.recipe import Batch, ExportPlan, Loaded, Recipe, Sample, Sketch, Term
+from overtone.finetune.recipe import Batch, Loaded, Recipe, Sample, Sketch, Term
 from overtone.recipes import transformers_meta_models, transformers_weight_names
 from overtone.recipes.recipe_state_file import load_state, store_state
 from overtone.recipes.transformers_release import describe_old_release
 
 from . import image_processing, labels
-from .exporting import export_plan
+from .exporting.export_plan import plan_export
 from .image_processing import ImageProcessing
 from .model import modeling
 from .options import Options
@@ -31,12 +27,12 @@ from .state import ClassifierState
 from .verbs import INFERENCE
 
 
-def load(config: Config[Options]) -> Loaded:
+def load(config: Config[Options]) -> Loaded[ImageProcessing]:
     """The model on meta with one output for each label. Requires `prepare` to have run."""
     return make_loaded(config, load_state(config.run.dir, ClassifierState).labels)
 
 
-def make_loaded(config: Config[Options], names: list[str]) -> Loaded:
+def make_loaded(config: Config[Options], names: list[str]) -> Loaded[ImageProcessing]:
     """The model of the base's config.json for these labels. Raises `UserError` for a base that cannot be trained."""
     options = config.options
     base = resolve_source(config.model.source, config.model.revision)
@@ -74,13 +70,11 @@ def choose_labels(config: Config[Options]) -> list[str]:
     return labels.choose_labels(config, of_base) if config.data.training_files() else of_base
 
 
-def sketch(config: Config[Options]) -> Sketch:
+def sketch(config: Config[Options]) -> Sketch[ImageProcessing]:
     """For `overtone plan`: black images."""
     loaded = make_loaded(config, choose_labels(config))
     filler = {"pixels": torch.zeros(3, *loaded.processor.size, dtype=torch.uint8), "label": torch.tensor(0)}
-    return Sketch(
-        replace(loaded, processor=None), lambda count, positions: collate([filler] * (count * positions)), lambda: loaded.processor
-    )
+    return Sketch(loaded, lambda count, positions: collate([filler] * (count * positions)), lambda: loaded.processor)
 
 
 def collate(samples: list[Sample]) -> Batch:
@@ -95,12 +89,7 @@ def loss(model: nn.Module, batch: Batch) -> dict[str, Term]:
     return {"cross_entropy": Term(nll, 1.0), "accuracy": Term(hits, 0.0)}
 
 
-def export(base: Path, state: ClassifierState, _: dict[str, Tensor], __: str) -> ExportPlan:
-    """The plan of a folder that AutoModelForImageClassification and AutoImageProcessor load."""
-    return export_plan.plan_export(base, state)
-
-
-def show(sample: Sample, processing: Any) -> str:
+def show(sample: Sample, processing: ImageProcessing) -> str:
     """A line about a sample for a terminal."""
     height, width = sample["pixels"].shape[1:]
     copy = f", crops from {sample['copy'].shape[2]} × {sample['copy'].shape[1]}" if "copy" in sample else ""
@@ -115,7 +104,7 @@ RECIPE = Recipe(
     length=lambda _: 1,
     collate=collate,
     loss=loss,
-    export=export,
+    export=lambda base, state, _, __: plan_export(base, state),
     formats=("transformers",),
     inference=INFERENCE,
     State=ClassifierState,

@@ -12,7 +12,7 @@ from overtone.recipes.language import varlen_attention
 
 if TYPE_CHECKING:
     from overtone.finetune.config import Config
-    from overtone.recipes.language.options import LanguageOptions
+    from overtone.recipes.language.options import LanguageOptionsT
 
 
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -28,7 +28,7 @@ class AttentionChoice(NamedTuple):
     """One line for the log."""
 
 
-def choose_attention(config: Config[LanguageOptions], model_config: Any) -> AttentionChoice:
+def choose_attention(config: Config[LanguageOptionsT], model_config: Any) -> AttentionChoice:
     """The implementation that `options.attention` means for the model with this config of transformers, on this machine.
 
     Raises `UserError` for one that cannot run here, or that ignores a part of the model's own attention.
@@ -57,7 +57,7 @@ def choose_attention(config: Config[LanguageOptions], model_config: Any) -> Atte
     return use_transformers("eager" if find_sdpa_obstacle(model_config) else "sdpa", f"because {obstacle}")
 
 
-def list_attentions(config: Config[LanguageOptions], model_config: Any) -> Iterator[AttentionChoice]:
+def list_attentions(config: Config[LanguageOptionsT], model_config: Any) -> Iterator[AttentionChoice]:
     """The choice of `choose_attention`, and for `auto` the implementations of transformers to try if it is wrong for this model."""
     chosen = choose_attention(config, model_config)
     yield chosen

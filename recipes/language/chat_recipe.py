@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic
 
 from overtone.finetune.config import Config
 from overtone.finetune.recipe import Loaded, Sketch
 from overtone.recipes.language.causal_model import CausalModel
 from overtone.recipes.language.model_loading import load_for_training, sketch_model
-from overtone.recipes.language.options import ChatOptions
+from overtone.recipes.language.options import ChatOptions, ChatOptionsT
 from overtone.recipes.language.state import ChatState
 from overtone.recipes.language.tokenizer import check_vocabulary, load_tokenizer, read_template
 from overtone.recipes.transformers_release import describe_old_release
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-ChatOptionsT = TypeVar("ChatOptionsT", bound=ChatOptions)
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class ChatProcessor(Generic[ChatOptionsT]):
     options: ChatOptionsT
 
 
-def load_chat_model(config: Config[ChatOptionsT], state: ChatState) -> Loaded:
+def load_chat_model(config: Config[ChatOptionsT], state: ChatState) -> Loaded[ChatProcessor[ChatOptionsT]]:
     """The model on meta, its tokenizer in a `ChatProcessor`, and lines for the log.
 
     Raises `UserError` for a base that cannot be trained.
@@ -38,10 +36,10 @@ def load_chat_model(config: Config[ChatOptionsT], state: ChatState) -> Loaded:
     allowed = config.options.allow_dropped
     dropped = [f"not an error if the chat template drops it: {', '.join(allowed)} (options.allow_dropped)"] if allowed else []
     remarks = (*dropped, *loaded.remarks, *describe_old_release())
-    return replace(loaded, processor=load_processor(config, loaded), state=state, remarks=remarks)
+    return replace(loaded.with_processor(load_processor(config, loaded)), state=state, remarks=remarks)
 
 
-def sketch_chat_model(config: Config[ChatOptionsT]) -> Sketch:
+def sketch_chat_model(config: Config[ChatOptionsT]) -> Sketch[ChatProcessor[ChatOptionsT]]:
     """The base in shape only, for `overtone plan`."""
     sketched = sketch_model(config, load_processor)
     loaded = replace(sketched.loaded, remarks=(*sketched.loaded.remarks, *describe_old_release()))

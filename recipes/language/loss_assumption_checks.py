@@ -16,7 +16,7 @@ from overtone.recipes.language import collation, varlen_attention
 if TYPE_CHECKING:
     from overtone.finetune.config import Config
     from overtone.finetune.recipe import Batch, Loaded, Sample
-    from overtone.recipes.language.options import LanguageOptions
+    from overtone.recipes.language.options import LanguageOptionsT
 
 TOLERANCE = {"fp32": 1e-4, "bf16": 3e-2}
 """Relative difference of summed negative log-likelihoods that kernels for other shapes may cause."""
@@ -25,7 +25,7 @@ ROUNDING = {"fp32": 1e-5, "bf16": 3e-2}
 (2⁻²³ each) and 4 of bf16 (2⁻⁷), of which each layer adds a few to the states."""
 
 
-def check_batching(model: nn.Module, loaded: Loaded, config: Config[LanguageOptions]) -> None:
+def check_batching(model: nn.Module, loaded: Loaded, config: Config[LanguageOptionsT]) -> None:
     """Check with the real weights and the chosen attention that padding and packing do not change the loss of a sample.
 
     Raises `UserError`. Collective: call on every rank.
@@ -40,7 +40,7 @@ def check_batching(model: nn.Module, loaded: Loaded, config: Config[LanguageOpti
         _check_isolation(model, second, vocabulary, config)
 
 
-def _check_attention(model: nn.Module, sample: Sample, loaded: Loaded, config: Config[LanguageOptions]) -> None:
+def _check_attention(model: nn.Module, sample: Sample, loaded: Loaded, config: Config[LanguageOptionsT]) -> None:
     """Raises `UserError` unless varlen attention computes the same as the model's own with a mask. The mask's rule is also compared for
     rows of `micro_tokens` positions, which are too long for a trial."""
     model_config: Any = loaded.model.config
@@ -57,7 +57,7 @@ def _check_attention(model: nn.Module, sample: Sample, loaded: Loaded, config: C
         )
 
 
-def _check_isolation(model: nn.Module, sample: Sample, vocabulary: int, config: Config[LanguageOptions]) -> None:
+def _check_isolation(model: nn.Module, sample: Sample, vocabulary: int, config: Config[LanguageOptionsT]) -> None:
     """Raises `UserError` if a sample's loss depends on which sample of the same length is packed before it, by more than rounding."""
     others = (_make_sample(7, start, vocabulary, learned=False) for start in (3, 11, 19))
     found = sorted(_summed_nll(model, collation.pack([other, sample])) for other in others)
@@ -80,7 +80,7 @@ def _summed_nll(model: nn.Module, batch: Batch) -> float:
     return float(nll)
 
 
-def _check_equal(how: str, alone: float, together: float, config: Config[LanguageOptions]) -> None:
+def _check_equal(how: str, alone: float, together: float, config: Config[LanguageOptionsT]) -> None:
     if _differ(alone, together, config):
         raise UserError(
             f"this model's loss of two samples is {alone:.6g} nats if each is alone and {together:.6g} if they are {how}, so positions "
@@ -89,5 +89,5 @@ def _check_equal(how: str, alone: float, together: float, config: Config[Languag
         )
 
 
-def _differ(expected: float, found: float, config: Config[LanguageOptions]) -> bool:
+def _differ(expected: float, found: float, config: Config[LanguageOptionsT]) -> bool:
     return abs(found - expected) > TOLERANCE[config.train.precision] * abs(expected)

@@ -11,7 +11,7 @@ import torch
 from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError
 from overtone.finetune.hardware import cudnn_sdpa
-from overtone.finetune.recipe import Loaded, Sketch
+from overtone.finetune.recipe import Loaded, ProcessorT, Sketch
 from overtone.finetune.storage.base_quantization import find_form
 from overtone.finetune.storage.foreign_model_formats import explain_foreign_model
 from overtone.finetune.storage.model_security import CONFIG, admit, read_object, require_safetensors, require_weights
@@ -28,6 +28,7 @@ from overtone.recipes.language.causal_model import (
     find_block_classes,
     read_config,
 )
+from overtone.recipes.language.options import LanguageOptionsT
 from overtone.recipes.language.tokenizer import load_tokenizer
 from overtone.recipes.transformers_meta_models import explain_loading
 from overtone.recipes.transformers_weight_names import find_layouts, read_buffers
@@ -35,10 +36,9 @@ from overtone.recipes.transformers_weight_names import find_layouts, read_buffer
 if TYPE_CHECKING:
     from overtone.finetune.config import Config
     from overtone.finetune.modeling.loss_head import LossHead
-    from overtone.recipes.language.options import LanguageOptions
 
 
-def load_for_training(config: Config[LanguageOptions]) -> Loaded:
+def load_for_training(config: Config[LanguageOptionsT]) -> Loaded:
     """The model on meta as its config.json describes it, without a processor. Raises `UserError` for one that cannot be trained."""
     # These import accelerate and torch.distributed.tensor, for which `generate --help` would wait if they were at the top.
     from overtone.finetune.modeling.loading import resolve_source
@@ -66,7 +66,7 @@ def load_for_training(config: Config[LanguageOptions]) -> Loaded:
 
 
 def build_checked(
-    config: Config[LanguageOptions], base: Path, loss_head: type[LossHead]
+    config: Config[LanguageOptionsT], base: Path, loss_head: type[LossHead]
 ) -> tuple[AttentionChoice, CausalModel, tuple[str, ...]]:
     """The model on meta, with an attention for which its architecture is right, and lines for the log. `auto` tries the implementations of
     transformers after the one that it prefers. Raises `UserError` if none is right."""
@@ -97,7 +97,9 @@ def explain_problem(found: ArchitectureCheck, packing: bool, attention: str) -> 
     return f"this model computes {how} samples otherwise than each alone ({found.together}; attention: {attention}); {advice}"
 
 
-def sketch_model(config: Config[LanguageOptions], load_processor: Callable[[Config[Any], Loaded], Any]) -> Sketch:
+def sketch_model(
+    config: Config[LanguageOptionsT], load_processor: Callable[[Config[LanguageOptionsT], Loaded], ProcessorT]
+) -> Sketch[ProcessorT]:
     """For `overtone plan`, with batches of filler samples. `load_processor`: the recipe's, called only if rows are to be read."""
     make_batch = collation.pack if config.data.packing else collation.collate
     loaded = load_for_training(config)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field
 
@@ -25,6 +25,10 @@ class LanguageOptions(Section):
     overtone[liger])."""
 
 
+LanguageOptionsT = TypeVar("LanguageOptionsT", bound=LanguageOptions)
+"""A recipe's options."""
+
+
 class ChatOptions(LanguageOptions):
     """Options of recipes that train on chats."""
 
@@ -35,3 +39,7 @@ class ChatOptions(LanguageOptions):
     ] = ()
     """Content that the chat template may drop: content by its role (system), fields by their name (tools), `thoughts` in content before
     </think>. A row of which it drops anything else is an error."""
+
+
+ChatOptionsT = TypeVar("ChatOptionsT", bound=ChatOptions)
+"""The options of a recipe that trains on chats."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from overtone.finetune.config import Config
 from overtone.finetune.errors import UserError
-from overtone.finetune.recipe import ExportPlan, Loaded, Recipe, Sample
+from overtone.finetune.recipe import ExportPlan, Loaded, Recipe, Row, Sample
 from overtone.recipes.language import causal_lm_loss, collation, loss_assumption_checks, loss_mask_preview
 from overtone.recipes.language.chat_recipe import ChatProcessor, load_chat_model, read_given_template, sketch_chat_model
 from overtone.recipes.language.exporting.export_plan import FORMATS, plan_chat_export
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SUPERVISED = {"assistant": "every turn of the assistant", "last": "the assistant's last turn", "everything": "every token"}
 
 
-def load(config: Config[Options]) -> Loaded:
+def load(config: Config[Options]) -> Loaded[ChatProcessor[Options]]:
     """The model on meta, its tokenizer, and the classes of its decoder layers."""
     options = config.options
     loaded = load_chat_model(config, SftState(supervise=options.supervise, chat_template=read_given_template(options)))
@@ -50,13 +50,13 @@ def describe_supervision(tokenizer: PreTrainedTokenizerBase, supervise: str) -> 
         return f"only rows with prompt and completion as text can be trained, and no chats: {error}"
 
 
-def read(row: dict[str, Any], processor: ChatProcessor[Options], _: Path) -> Sample:
+def read(row: Row, processor: ChatProcessor[Options], _: Path) -> Sample:
     """`ids` [S], and `supervised` [S], true for tokens that are learned."""
     ids, supervised = tokenize_row(row, processor.tokenizer, processor.options.supervise, processor.options.allow_dropped)
     return {"ids": torch.tensor(ids), "supervised": torch.tensor(supervised)}
 
 
-def list_unused_parts(row: dict[str, Any], processor: ChatProcessor[Options]) -> list[str]:
+def list_unused_parts(row: Row, processor: ChatProcessor[Options]) -> list[str]:
     """Return what of the row is not used, for counts."""
     return list_unused(row, processor.tokenizer, processor.options.allow_dropped)
 

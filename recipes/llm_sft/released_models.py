@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pydantic import JsonValue
 
 from overtone.finetune.recipe import ReleasedModel
 
 # Shapes from the config.json of each model on the hub.
-QWEN3 = {"model_type": "qwen3", "vocab_size": 151936, "head_dim": 128, "num_key_value_heads": 8, "max_position_embeddings": 40960}
-QWEN3_SIZES: dict[str, dict[str, Any]] = {
+QWEN3: dict[str, JsonValue] = {
+    "model_type": "qwen3",
+    "vocab_size": 151936,
+    "head_dim": 128,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 40960,
+}
+QWEN3_SIZES: dict[str, dict[str, JsonValue]] = {
     "0.6B": {
         "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16, "tie_word_embeddings": True,
     },
@@ -19,7 +25,7 @@ QWEN3_SIZES: dict[str, dict[str, Any]] = {
         "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32, "tie_word_embeddings": False,
     },
 }  # fmt: skip
-LLAMA_31_8B: dict[str, Any] = {
+LLAMA_31_8B: dict[str, JsonValue] = {
     "model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
     "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072, "tie_word_embeddings": False,
 }  # fmt: skip

@@ -21,11 +21,11 @@ from overtone.data_prep.audio_codecs.qwen3_tts_speaker_encoder import read_base_
 from overtone.finetune.config import Config
 from overtone.finetune.modeling.loading import resolve_source
 from overtone.finetune.modeling.lora_adapters import match_names
-from overtone.finetune.recipe import BASE_STATES, BaseDistance, Batch, ExportPlan, Loaded, Recipe, Sample, Sketch
+from overtone.finetune.recipe import BASE_STATES, BaseDistance, Batch, Loaded, Recipe, Sketch
 from overtone.finetune.storage.construction_limits import limit_construction
 from overtone.recipes.speech.multi_term_loss import compute_weighted_sums
 
-from .exporting import export_plan
+from .exporting.export_plan import plan_export
 from .model import sequence_layout, speaker_vectors
 from .model.dataset_speakers import collect_speakers
 from .model.modeling import block_classes, build_on_meta
@@ -36,13 +36,14 @@ from .state import VoiceCloneState
 from .verbs import INFERENCE
 
 
-def load(config: Config[Options]) -> Loaded:
+def load(config: Config[Options]) -> Loaded[SpeechProcessor]:
     """The talker on the meta device, with the speaker vectors as a buffer. Requires `prepare` to have run."""
     base = resolve_source(config.model.source, config.model.revision)
     model_config, speakers = read_base_config(base), load_speaker_vectors(config)
     names = [speaker.name for speaker in speakers.state.speakers]
     processor = make_processor(config, base, TokenIds.from_config(model_config), names)
-    return replace(make_loaded(config, base, model_config, speakers.vectors), processor=processor, state=speakers.state)
+    loaded = make_loaded(config, base, model_config, speakers.vectors)
+    return replace(loaded.with_processor(processor), state=speakers.state)
 
 
 def make_loaded(config: Config[Options], base: Path, model_config: dict[str, Any], vectors: Tensor) -> Loaded:
@@ -80,7 +81,7 @@ def make_processor(config: Config[Options], base: Path, ids: TokenIds, speakers:
     )
 
 
-def sketch(config: Config[Options]) -> Sketch:
+def sketch(config: Config[Options]) -> Sketch[SpeechProcessor]:
     """For `overtone plan`: one speaker, whose vector is not computed, and clips that consist almost only of frames."""
     base = resolve_source(config.model.source, config.model.revision)
     model_config = read_base_config(base)
@@ -107,16 +108,6 @@ def select_trainable(trainable: str) -> Callable[[str], bool]:
     return lambda name: trainable == "full" or not name.startswith("talker.model.text_embedding.")
 
 
-def read(row: dict[str, Any], processor: Any, _: Path) -> Sample:
-    """One row as tensors over S positions; see `sequence_layout.lay_out_clip`."""
-    return sequence_layout.read_row(row, processor)
-
-
-def length(sample: Sample) -> int:
-    """S, text and speech positions together; one second of speech is 12.5 positions."""
-    return len(sample["text"])
-
-
 def compute_states(model: nn.Module, batch: Batch) -> Tensor:
     """The talker's states [M, H] that predict codebook 0 and end of speech. The talker predicts no text."""
     states: Tensor = model(batch.tensors, result="states")[BASE_STATES]
@@ -133,20 +124,15 @@ def prepare(config: Config[Options]) -> None:
         samples_during_training.check_prompts(config.sample.prompts, [speaker.name for speaker in state.speakers])
 
 
-def export(base: Path, state: VoiceCloneState, buffers: dict[str, Tensor], kind: str) -> ExportPlan:
-    """Return how the trained tensors become a folder for the stock package."""
-    return export_plan.plan_export(base, state, buffers, kind)
-
-
 RECIPE = Recipe(
     Options=Options,
     load=load,
-    read=read,
-    length=length,
+    read=lambda row, processor, _: sequence_layout.read_row(row, processor),
+    length=lambda sample: len(sample["text"]),
     collate=sequence_layout.collate,
     loss=compute_weighted_sums,
     base_distance=BaseDistance(states=compute_states, head=lambda _: "talker.codec_head", term="main"),
-    export=export,
+    export=plan_export,
     formats=("custom_voice", "base"),
     inference=INFERENCE,
     State=VoiceCloneState,

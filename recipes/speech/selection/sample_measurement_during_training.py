@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import soundfile
 import torch
+from pydantic import JsonValue, TypeAdapter
 
 from overtone.data_prep import manifest
 from overtone.data_prep.audio.waveform import Samples
@@ -28,7 +29,7 @@ from overtone.finetune.config import Config
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling.loading import resolve_source
 from overtone.finetune.monitoring.run_records import SAMPLED
-from overtone.finetune.recipe import Answer, MeasuredAnswers, PreparedMetrics
+from overtone.finetune.recipe import Answer, MeasuredAnswers, PreparedMetrics, Row
 from overtone.finetune.storage import files
 from overtone.finetune.storage.referenced_files import find_file
 from overtone.recipes.speech.dataset_speakers import visit_speakers
@@ -36,7 +37,7 @@ from overtone.recipes.speech.evaluation import intelligibility, samples_during_t
 from overtone.recipes.speech.evaluation.evaluation_items import pick_evenly
 from overtone.recipes.speech.evaluation.intelligibility import ErrorCounts, Recognizer
 from overtone.recipes.speech.evaluation.speaker_similarity import SimilarityEncoder, SpeakerClipVectors
-from overtone.recipes.speech.interface import SpeechRecipe
+from overtone.recipes.speech.interface import SpeechRecipe, SpeechRequest
 
 from .candidate_ranking import DEFAULT_WEIGHTS, ENDINGS, SIMILARITY, WER
 from .speech_endings import measure_ending
@@ -50,6 +51,10 @@ REFERENCES = 8
 ASR_KEY, ENCODER_KEY = "sample.asr", "sample.speaker_model"
 SEED = 0
 """Seed of the recognizer's sampling, where it decodes a failed window again: a repeated measurement gives the same value."""
+
+
+LANGUAGES, CLIPS = TypeAdapter(dict[str, str]), TypeAdapter(dict[str, list[str]])
+"""Read the parts of `PreparedMetrics`: speaker → language, and speaker → paths of its reference clips."""
 
 
 @dataclass
@@ -72,14 +77,14 @@ def prepare(config: Config) -> PreparedMetrics | None:
         raise UserError(f"checkpoint.best_by: {best_by.metric} needs a recognizer; give {ASR_KEY}, for example --{ASR_KEY} small")
     speakers = collect_speakers(config)
     names = [*NUMBERS, ENDINGS]
-    settings: dict[str, Any] = {"sampling": {**asdict(samples_during_training.SAMPLING), "recognizer_seed": SEED}}
-    local: dict[str, Any] = {}
+    settings: dict[str, JsonValue] = {"sampling": {**asdict(samples_during_training.SAMPLING), "recognizer_seed": SEED}}
+    local: dict[str, JsonValue] = {}
     size = 0
     if asr is not None:
         languages = {name: rows.languages.most_common(1)[0][0] for name, rows in speakers.items()}
         size = check_recognizer(asr, set(languages.values()))
         described = {**whisper_engine.describe_settings(asr, None, ASR_KEY), **intelligibility.describe_retry(asr)}
-        settings |= {"asr": {"name": asr, **described}, "languages": languages}
+        settings |= {"asr": {"name": asr, **described}, "languages": {**languages}}
         local["asr"] = asr
         names += [WER, CER]
     if asr is not None or config.sample.speaker_model is not None or wanted == SIMILARITY:
@@ -99,9 +104,9 @@ def prepare_similarity(config: Config, speakers: Mapping[str, _SpeakerRows], nee
     if chosen is None or not clips:
         return PreparedMetrics((), {})
     encoder, name = chosen
-    digests = {speaker: [files.digest(path) for path in paths] for speaker, paths in clips.items()}
-    settings = {"speaker_model": {"name": name, "digest": encoder.digest}, "references": digests}
-    places = {speaker: [*map(str, paths)] for speaker, paths in clips.items()}
+    digests: dict[str, JsonValue] = {speaker: [files.digest(path) for path in paths] for speaker, paths in clips.items()}
+    settings: dict[str, JsonValue] = {"speaker_model": {"name": name, "digest": encoder.digest}, "references": digests}
+    places: dict[str, JsonValue] = {speaker: [*map(str, paths)] for speaker, paths in clips.items()}
     return PreparedMetrics((SIMILARITY,), settings, {"speaker_model": name, "references": places})
 
 
@@ -137,7 +142,7 @@ def collect_speakers(config: Config[Any]) -> dict[str, _SpeakerRows]:
     named = {samples_during_training.parse_prompt(prompt, None).speaker for prompt in config.sample.prompts}
     found: dict[str, _SpeakerRows] = {}
 
-    def add_row(root: Path, name: str, row: dict[str, Any]) -> None:
+    def add_row(root: Path, name: str, row: Row) -> None:
         if None not in named and name not in named:
             return
         speaker = found.setdefault(name, _SpeakerRows())
@@ -167,13 +172,13 @@ def measure(
     first = recipe.inspect(folder).first_speaker
     requests = [samples_during_training.parse_prompt(prompt, first) for prompt in prompts]
     waves = [decode(answer) for answer in answers]
-    details: list[dict[str, Any]] = [{"speaker": request.speaker, "text": request.text} for request in requests]
+    details: list[dict[str, JsonValue]] = [{"speaker": request.speaker, "text": request.text} for request in requests]
     bad = [not measure_ending(wave).is_good(bool(answer.numbers["ended"])) for wave, answer in zip(waves, answers, strict=True)]
     metrics = {ENDINGS: float(np.mean(bad))}
     if "asr" in prepared.local:
-        metrics |= transcribe_all(prepared, details, waves)
+        metrics |= transcribe_all(prepared, requests, details, waves)
     if "speaker_model" in prepared.local:
-        metrics |= compare_all(prepared, details, waves)
+        metrics |= compare_all(prepared, requests, details, waves)
     if WER in metrics and SIMILARITY in metrics:
         weights = DEFAULT_WEIGHTS
         losses = {WER: metrics[WER] / 100, SIMILARITY: 1 - metrics[SIMILARITY], ENDINGS: metrics[ENDINGS]}
@@ -189,15 +194,18 @@ def decode(answer: Answer) -> Samples:
     return np.asarray(samples, np.float32)
 
 
-def transcribe_all(prepared: PreparedMetrics, details: list[dict[str, Any]], waves: Sequence[Samples]) -> dict[str, float]:
+def transcribe_all(
+    prepared: PreparedMetrics, requests: Sequence[SpeechRequest], details: list[dict[str, JsonValue]], waves: Sequence[Samples]
+) -> dict[str, float]:
     """WER and CER in % over all clips; adds the transcripts to `details`."""
-    model = intelligibility.load_whisper(prepared.local["asr"])
+    model = intelligibility.load_whisper(str(prepared.local["asr"]))
+    languages = LANGUAGES.validate_python(prepared.settings["languages"])
     errors = list[ErrorCounts]()
-    for one, wave in zip(details, waves, strict=True):
+    for request, one, wave in zip(requests, details, waves, strict=True):
         torch.manual_seed(SEED)
-        language = intelligibility.choose_language(model, prepared.settings["languages"][one["speaker"]])
-        one["transcript"] = intelligibility.transcribe(model, wave, language).text
-        counts = intelligibility.count_errors(one["text"], one["transcript"], language)
+        language = intelligibility.choose_language(model, languages[str(request.speaker)])
+        one["transcript"] = transcript = intelligibility.transcribe(model, wave, language).text
+        counts = intelligibility.count_errors(request.text, transcript, language)
         if counts is not None:
             errors.append(counts)
             one["wrong_words"], one["words"] = counts.wrong_words, counts.words
@@ -208,16 +216,20 @@ def transcribe_all(prepared: PreparedMetrics, details: list[dict[str, Any]], wav
     }
 
 
-def compare_all(prepared: PreparedMetrics, details: list[dict[str, Any]], waves: Sequence[Samples]) -> dict[str, float]:
+def compare_all(
+    prepared: PreparedMetrics, requests: Sequence[SpeechRequest], details: list[dict[str, JsonValue]], waves: Sequence[Samples]
+) -> dict[str, float]:
     """The mean over the clips of the cosine to the mean direction of their speaker's reference clips; adds the cosines to `details`."""
-    name = prepared.local["speaker_model"]
+    name = str(prepared.local["speaker_model"])
     encoder = speaker_similarity.load_at_master_rate(name, open_voice_encoder(ENCODER_KEY, name))
-    voices = embed_references(encoder, prepared.local["references"])
-    for one, wave in zip(details, waves, strict=True):
+    voices = embed_references(encoder, CLIPS.validate_python(prepared.local["references"]))
+    cosines = list[float]()
+    for request, one, wave in zip(requests, details, waves, strict=True):
         vector = speaker_similarity.embed(encoder, wave)
-        found = None if vector is None else voices.similarity(vector, one["speaker"])
-        one[SIMILARITY] = 0.0 if found is None else found
-    return {SIMILARITY: float(np.mean([one[SIMILARITY] for one in details]))}
+        found = None if vector is None else voices.similarity(vector, str(request.speaker))
+        one[SIMILARITY] = cosine = 0.0 if found is None else found
+        cosines.append(cosine)
+    return {SIMILARITY: float(np.mean(cosines))}
 
 
 def embed_references(encoder: SimilarityEncoder, clips: Mapping[str, Sequence[str]]) -> SpeakerClipVectors:
