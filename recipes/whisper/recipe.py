@@ -8,17 +8,13 @@ computes 30 s for each of them, whatever its length.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from overtone.finetune.config import Config
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling.loading import resolve_source
-from overtone.finetune.recipe import BASE_DISTANCE, BaseDistance, Batch, ExportPlan, Loaded, Recipe, Sample, Sketch, Term
+from overtone.finetune.recipe import BASE_DISTANCE, BaseDistance, Batch, Loaded, Recipe, Sample, Sketch, Term
 from overtone.recipes.language.collation import make_filler
 from overtone.recipes.transformers_meta_models import find_blocks
 
@@ -35,7 +31,7 @@ PLANNED_TOKENS = 64
 """Tokens of the text of each clip in `overtone plan`: about 15 seconds of speech."""
 
 
-def load(config: Config[Options]) -> Loaded:
+def load(config: Config[Options]) -> Loaded[RecognizerProcessor]:
     """The model on meta. Raises `UserError` for a base that is no Whisper."""
     options = config.options
     if options.freeze_encoder and config.model.lora is not None and config.model.lora.targets is None:
@@ -63,15 +59,11 @@ def load(config: Config[Options]) -> Loaded:
     )
 
 
-def sketch(config: Config[Options]) -> Sketch:
+def sketch(config: Config[Options]) -> Sketch[RecognizerProcessor]:
     """For `overtone plan`: silence with texts of `PLANNED_TOKENS`."""
     loaded = load(config)
     filler = {"features": torch.zeros(loaded.processor.mels, FRAMES), **make_filler(PLANNED_TOKENS)}
-    return Sketch(
-        replace(loaded, processor=None),
-        lambda count, positions: sequence_layout.collate([filler] * (count * positions)),
-        lambda: loaded.processor,
-    )
+    return Sketch(loaded, lambda count, positions: sequence_layout.collate([filler] * (count * positions)), lambda: loaded.processor)
 
 
 def loss(model: nn.Module, batch: Batch) -> dict[str, Term]:
@@ -88,16 +80,9 @@ def compute_states(model: nn.Module, batch: Batch) -> Tensor:
     return states
 
 
-def export(base: Path, state: WhisperState, _: dict[str, Tensor], form: str) -> ExportPlan:
-    """The plan of a folder that WhisperForConditionalGeneration and WhisperProcessor load, with its conversion if `form` is another
-    format."""
-    return export_plan.plan_export(base, state, form)
-
-
-def show(sample: Sample, processor: Any) -> str:
+def show(sample: Sample, processor: RecognizerProcessor) -> str:
     """A clip's tokens for a terminal; those that are learned stand after the bar."""
-    known: RecognizerProcessor = processor
-    encoding = sequence_layout.load_tokenizer(known, "en", "transcribe").encoding
+    encoding = sequence_layout.load_tokenizer(processor, "en", "transcribe").encoding
     given = int((~sample["supervised"]).sum())
     ids = sample["ids"].tolist()
     return f"{encoding.decode(ids[:given])} | {encoding.decode(ids[given:])}; {sample['features'].shape[1] / 100:.2f} s with silence"
@@ -110,7 +95,7 @@ RECIPE = Recipe(
     length=lambda _: 1,
     collate=sequence_layout.collate,
     loss=loss,
-    export=export,
+    export=lambda base, state, _, form: export_plan.plan_export(base, state, form),
     formats=export_plan.FORMATS,
     inference=INFERENCE,
     State=WhisperState,

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import JsonValue
+
 from overtone.finetune.config import Config
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling.loading import resolve_source
@@ -50,7 +52,7 @@ def prepare(config: Config[Any]) -> PreparedMetrics:
     for name in config.sample.prompts:
         read_rows(Path(name), processor)
     digests = {name: files.digest(Path(name)) for name in config.sample.prompts}
-    return PreparedMetrics((WER, WORDS, WRONG), {"data": digests, "language": config.options.language, "task": config.options.task})
+    return PreparedMetrics((WER, WORDS, WRONG), {"data": {**digests}, "language": config.options.language, "task": config.options.task})
 
 
 def read_rows(path: Path, processor: RecognizerProcessor) -> list[SpokenRow]:
@@ -109,7 +111,7 @@ def sample(folder: Path, prompts: list[str]) -> list[Answer]:
 def measure(answers: list[Answer]) -> MeasuredAnswers:
     """The WER in % of all words of all files; in the details, that of each file."""
     words, wrong = (sum(answer.numbers[name] for answer in answers) for name in (WORDS, WRONG))
-    details = [{WER: compute_rate(answer.numbers[WRONG], answer.numbers[WORDS])} for answer in answers]
+    details: list[dict[str, JsonValue]] = [{WER: compute_rate(answer.numbers[WRONG], answer.numbers[WORDS])} for answer in answers]
     return MeasuredAnswers({WER: compute_rate(wrong, words)}, details)
 
 
