@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.data_prep.telephone_prompts import Prompt, has_prompts, list_prompts
-from tests.real.build_models import CHAT, GGUF, ROOT, VOICE, WHISPER, WHISPER_CT2, UnavailableError, build_models
+from tests.real.build_models import CHAT, GGUF, ROOT, VOICE, WHISPER, WHISPER_CT2, WHISPER_FOLDER, UnavailableError, build_models
 
 VARIABLE = "OVERTONE_REAL_MODELS"
 PROMPT_PACKAGES = "asterisk-core-sounds-en asterisk-core-sounds-en-g722"
@@ -51,6 +51,12 @@ def whisper_file(real_models: Path) -> Path:
 def whisper_folder(real_models: Path) -> Path:
     """tiny.en for faster-whisper."""
     return real_models / WHISPER_CT2
+
+
+@pytest.fixture(scope="session")
+def whisper_base(real_models: Path) -> Path:
+    """tiny.en for transformers."""
+    return real_models / WHISPER_FOLDER
 
 
 @pytest.fixture(scope="session")

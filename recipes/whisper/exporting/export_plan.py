@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import ExportPlan
 from overtone.finetune.storage import files
 from overtone.finetune.storage.model_security import CONFIG, cleaned
@@ -39,6 +40,10 @@ def plan_export(base: Path, state: WhisperState, form: str = TRANSFORMERS) -> Ex
 
 
 def read_defaults(folder: Path) -> Options:
-    """The language and the task of an exported folder, which transformers' `generate` uses too."""
+    """The language and the task of a folder, which transformers' `generate` uses too. Raises `UserError` for a task that is none."""
     found = cleaned(folder / GENERATION)[0] if (folder / GENERATION).is_file() else {}
-    return Options.model_validate({key: found[key] for key in ("language", "task") if found.get(key) is not None})
+    language, task = (found.get(key) for key in ("language", "task"))
+    if task not in (None, "transcribe", "translate"):
+        raise UserError(f"{folder / GENERATION}: task is {task!r:.60}, expected transcribe or translate; correct it")
+    # Some folders have the name of the token, as <|de|>.
+    return Options(language=None if language is None else str(language).strip("<|>"), task=task or "transcribe")

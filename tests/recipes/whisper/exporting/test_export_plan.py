@@ -12,6 +12,7 @@ from transformers import WhisperForConditionalGeneration, pipeline
 
 from overtone.data_prep.transcription import whisper_engine
 from overtone.finetune.checkpointing import checkpoint, rank_shards
+from overtone.finetune.errors import UserError
 from overtone.finetune.exporting import export
 from overtone.recipes.whisper.exporting.export_plan import plan_export, read_defaults
 from overtone.recipes.whisper.options import Options
@@ -47,6 +48,11 @@ def test_language_and_task_of_the_run_are_those_of_the_export(base: Path, englis
     plan = plan_export(base, WhisperState(language="de", task="translate"))
     (tmp_path / "generation_config.json").write_bytes(plan.files["generation_config.json"])
     assert read_defaults(tmp_path) == Options(language="de", task="translate")
+    (tmp_path / "generation_config.json").write_text(json.dumps({"language": "<|fr|>", "task": None}))
+    assert read_defaults(tmp_path) == Options(language="fr")
+    (tmp_path / "generation_config.json").write_text(json.dumps({"task": "sing"}))
+    with pytest.raises(UserError, match="task is 'sing', expected transcribe or translate"):
+        read_defaults(tmp_path)
     assert json.loads(plan.files["generation_config.json"])["lang_to_id"]["<|de|>"] == 50261
     assert "generation_config.json" not in plan.copy
     english = plan_export(english_base, WhisperState(language=None, task="transcribe"))
