@@ -35,7 +35,9 @@ from .vocabulary_check import list_byte_letters
 if TYPE_CHECKING:
     from whisper.tokenizer import Tokenizer as OpenAITokenizer
 
-WIDTH, LAYERS, HEADS = 32, 2, 2
+WIDTH, HEADS = 32, 2
+ENCODER_LAYERS, DECODER_LAYERS = 1, 2
+"""A layer of the encoder computes 1,500 positions for each clip, one of the decoder those of its text."""
 WEIGHT_STD = 0.05
 """Standard deviation of the initial weights. With the usual 0.02, so narrow a model starts with nearly equal logits."""
 END = "<|endoftext|>"
@@ -46,7 +48,7 @@ TIMESTAMP = re.compile(r"<\|\d+\.\d\d\|>")
 def build(folder: Path, multilingual: bool = True, seed: int = 0) -> Path:
     """Write model, tokenizer and settings into a new folder. The same seed gives the same bytes. Raises `UserError` if it exists."""
     require_new_folder(folder)
-    config = describe_whisper(WIDTH, LAYERS, LAYERS, HEADS, multilingual)
+    config = describe_whisper(WIDTH, ENCODER_LAYERS, DECODER_LAYERS, HEADS, multilingual)
     end = config["eos_token_id"]
     contents = {
         "config.json": files.json_bytes(config),

@@ -41,7 +41,7 @@ def test_data_preparation_loads_an_export_with_equal_weights(exported: Path) -> 
     model = whisper_engine.load_whisper(str(exported), "cpu")
     written = load_file(exported / "model.safetensors")
     assert torch.equal(model.decoder.token_embedding.weight, written["model.decoder.embed_tokens.weight"])
-    assert torch.equal(model.encoder.blocks[1].mlp[0].weight, written["model.encoder.layers.1.fc1.weight"])
+    assert torch.equal(model.encoder.blocks[0].mlp[0].weight, written["model.encoder.layers.0.fc1.weight"])
 
 
 def test_language_and_task_of_the_run_are_those_of_the_export(base: Path, english_base: Path, tmp_path: Path) -> None:
