@@ -103,6 +103,7 @@ def prepare_voice(
     speaker_check: str | os.PathLike[str] | None = None,
     align: str | os.PathLike[str] | None = None,
     check_with: str | os.PathLike[str] | None = None,
+    beams: int | None = None,
     channels: str = "auto",
     preset: Literal["clean", "default", "keep-all"] = "default",
     val_share: float = 0.05,
@@ -131,6 +132,7 @@ def prepare_voice(
         speaker_check: the speaker encoder that rejects clips of other voices; `"none"`: no check.
         align: the model that rejects clips by forced alignment; `"none"`: no check.
         check_with: with `transcripts`, the Whisper model that rejects clips in which it transcribes other words.
+        beams: texts that Whisper follows at the same time; by default 5 with faster-whisper, 1 with openai-whisper.
         channels: `auto`, `left`, `right`, `mix`, `split`, or the number of a channel.
         preset: strictness of the quality rules.
         val_share: validation share of each speaker's speech, 0 to 1.
@@ -165,6 +167,7 @@ def prepare_voice(
         speaker_check=name_model(speaker_check),
         align=name_model(align),
         check_with=name_model(check_with),
+        beams=beams,
         language=language,
         channels=channels,
         allow_synthetic=allow_synthetic,

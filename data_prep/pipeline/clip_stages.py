@@ -136,7 +136,9 @@ def transcribe_part(run: RecordingRun, part: RecordingPart, settings: dict[str, 
         windows = vad.make_windows(part.regions, part.sound.master, longest)
         step = "transcribing" if part.is_whole else f"transcribing the part from {format_time(part.place.start / MASTER_RATE)}"
         report = partial(report_activity, step)
-        return whisper_engine.transcribe_recording(run.models.whisper, part.sound.speech_audio, windows, run.job.language, longest, report)
+        return whisper_engine.transcribe_recording(
+            run.models.whisper, part.sound.speech_audio, windows, run.job.language, longest, report, settings.get("beams")
+        )
 
     return run.stages.run(
         "words",

@@ -142,7 +142,7 @@ def _list_files(package: str) -> Iterable[PackagePath]:
         return ()
 
 
-def describe_settings(name: str, language: str | None) -> dict[str, Any]:
+def describe_settings(name: str, language: str | None, beams: int) -> dict[str, Any]:
     """Everything that the text depends on besides the audio: part of the cache key. Published weights are identified by name."""
     weights = Path(name.removeprefix(PREFIX)) / WEIGHTS
     return {
@@ -152,17 +152,17 @@ def describe_settings(name: str, language: str | None) -> dict[str, Any]:
         "weights": files.digest(weights) if weights.is_file() else name,
         "language": language,
         "most tokens": MOST_TOKENS,
-        "beams": BEAMS,
+        "beams": beams,
         **packed_transcription.describe_settings(),
     }
 
 
-def transcribe_batch(model: Any, audio: Audio, batch: list[Pack], code: str | None) -> list[TextUnit]:
+def transcribe_batch(model: Any, audio: Audio, batch: list[Pack], code: str | None, beams: int) -> list[TextUnit]:
     """The words of a batch of packs, with the scores of their pack. `audio` at 16 kHz; `code`: language, None to detect it in each pack."""
     features = np.stack([_compute_features(model, audio, pack) for pack in batch])
     encoded = model.encode(features)
     if not model.model.is_multilingual:
-        return _transcribe_encoded(model, encoded, batch, "en", [None] * len(batch))
+        return _transcribe_encoded(model, encoded, batch, "en", [None] * len(batch), beams)
     detected = [found[0] for found in model.model.detect_language(encoded)] if code is None else []
     sure: list[float | None] = [round(probability, 3) for _, probability in detected] or [None] * len(batch)
     codes = [token.strip("<|>") for token, _ in detected] or [code] * len(batch)
@@ -170,7 +170,7 @@ def transcribe_batch(model: Any, audio: Audio, batch: list[Pack], code: str | No
     for one in sorted(set(codes)):
         chosen = [index for index, found in enumerate(codes) if found == one]
         part = encoded if len(chosen) == len(batch) else model.encode(features[chosen])
-        units += _transcribe_encoded(model, part, [batch[index] for index in chosen], one, [sure[index] for index in chosen])
+        units += _transcribe_encoded(model, part, [batch[index] for index in chosen], one, [sure[index] for index in chosen], beams)
     return units
 
 
@@ -183,7 +183,7 @@ def _compute_features(model: Any, audio: Audio, pack: Pack) -> NDArray[np.float3
     return features[..., : whisper.audio.N_FRAMES]
 
 
-def _transcribe_encoded(model: Any, encoded: Any, batch: list[Pack], code: str, sure: list[float | None]) -> list[TextUnit]:
+def _transcribe_encoded(model: Any, encoded: Any, batch: list[Pack], code: str, sure: list[float | None], beams: int) -> list[TextUnit]:
     """The words of packs in one language, `code`, from their encoder output. `sure`: probability of the language of each pack."""
     from faster_whisper.tokenizer import Tokenizer
     from faster_whisper.transcribe import get_suppressed_tokens, merge_punctuations
@@ -194,7 +194,7 @@ def _transcribe_encoded(model: Any, encoded: Any, batch: list[Pack], code: str, 
     found = model.model.generate(
         encoded,
         [prompt] * len(batch),
-        beam_size=BEAMS,
+        beam_size=beams,
         max_length=len(prompt) + packed_transcription.compute_token_limit(max(seconds), MOST_TOKENS),
         suppress_tokens=get_suppressed_tokens(tokenizer, [-1]),
         return_scores=True,

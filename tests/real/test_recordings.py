@@ -63,9 +63,10 @@ def sum_errors(counts: Sequence[WordErrors]) -> WordErrors:
     return WordErrors(sum(one.errors for one in counts), sum(one.words for one in counts))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("engine", "beams"), [("openai-whisper", 1), ("openai-whisper", 5), ("faster-whisper", 5)])
 def test_kept_words_have_no_more_errors_than_those_of_whisper(
     engine: str,
+    beams: int,
     talks: dict[str, PromptRecording],
     folder: Path,
     reference_texts: dict[str, str],
@@ -73,7 +74,7 @@ def test_kept_words_have_no_more_errors_than_those_of_whisper(
     tmp_path: Path,
     figures: list[str],
 ) -> None:
-    assert voice.main([str(folder), "--out", str(tmp_path / "out"), "--whisper", whispers[engine], *ALWAYS]) == 0
+    assert voice.main([str(folder), "--out", str(tmp_path / "out"), "--whisper", whispers[engine], "--beams", str(beams), *ALWAYS]) == 0
     ours, theirs = list[WordErrors](), list[WordErrors]()
     for recording, talk in talks.items():
         clips = [row for row in read_clips(tmp_path / "out") if row["source"] == recording]
@@ -83,7 +84,7 @@ def test_kept_words_have_no_more_errors_than_those_of_whisper(
     own, reference = sum_errors(ours), sum_errors(theirs)
     spoken = sum(count_word_errors(talk.cues, "", range(len(talk.cues))).words for talk in talks.values())
     figures.append(
-        f"{engine}: {own.errors} errors in {own.words} kept words of {spoken}; whisper.transcribe has {reference.errors} in them"
+        f"{engine}, --beams {beams}: {own.errors} errors in {own.words} kept words of {spoken}; whisper.transcribe has {reference.errors}"
     )
     assert own.words > 0.9 * spoken
     assert own.errors <= reference.errors + 0.01 * own.words
@@ -121,7 +122,7 @@ def test_texts_that_are_not_spoken_are_contradicted(
     right = sum(len(talk.cues) for talk in talks.values()) - planted
     figures.append(f"--check-with: {wrong_kept} of {planted} wrong texts kept, {right - right_kept} of {right} right ones lost")
     assert planted >= 6 and wrong_kept == 0
-    assert right_kept >= 0.85 * right
+    assert right_kept >= 0.9 * right
 
 
 @pytest.fixture(scope="module")

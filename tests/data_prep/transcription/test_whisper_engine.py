@@ -124,6 +124,11 @@ def test_a_batch_gives_the_same_text_as_each_pack_alone(speaking, talk, monkeypa
     assert [unit.text for unit in together] == [unit.text for unit in alone]
 
 
+def test_several_packs_are_decoded_with_beams(speaking, talk) -> None:
+    units = whisper_engine.transcribe_recording(speaking, talk, FULL[:3], "english", beams=3)
+    assert "".join(unit.text for unit in units) == 3 * f" {TEXT}" and not any(unit.error for unit in units)
+
+
 def test_words_of_a_pack_without_pauses_are_mapped_back_to_the_recording(speaking, talk) -> None:
     """Three windows of 2 s, minutes apart for Whisper's taste: one sound, and each word in one of them."""
     windows = [Region(start * MASTER_RATE, (start + 2) * MASTER_RATE) for start in (1, 30, 60)]
@@ -297,6 +302,11 @@ def test_the_limit_grows_with_the_window_up_to_what_the_model_can(speaking) -> N
 def test_another_rate_is_refused(speaking, one_sentence) -> None:
     with pytest.raises(ValueError, match="16000 Hz, not 24000"):
         whisper_engine.transcribe_recording(speaking, one_sentence, [WINDOW], None)
+
+
+def test_beams_are_a_part_of_the_settings(random_whisper) -> None:
+    one, five = (describe_settings(str(random_whisper), None, beams=beams) for beams in (None, 5))
+    assert one | {"beams": 5} == five and one["beams"] == 1
 
 
 def test_weights_are_identified_by_content_before_loading(random_whisper) -> None:
