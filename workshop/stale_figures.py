@@ -27,7 +27,10 @@ PLANNED_STEPS = (*PLANNING, "finetune/planning/parallelism_planner.py")
 STEP = ("finetune/training/step.py", "finetune/data/batching.py")
 SAVING = ("finetune/checkpointing/checkpoint.py", "finetune/checkpointing/rank_shards.py", "finetune/checkpointing/staging_buffers.py")
 VOICE = ("recipes/voice_clone/recipe.py", "recipes/voice_clone/model/modeling.py")
-WHISPER = ("data_prep/segmentation/vad.py", "data_prep/transcription/packed_transcription.py", "data_prep/transcription/whisper_engine.py")
+WHISPER = (
+    *("data_prep/segmentation/vad.py", "data_prep/transcription/faster_whisper_engine.py"),
+    *("data_prep/transcription/packed_transcription.py", "data_prep/transcription/whisper_engine.py"),
+)
 MEASURED: dict[str, tuple[str, ...]] = {
     "background_sound": ("data_prep/clips/dnsmos.py", "data_prep/clips/measurements.py", "data_prep/clips/quality_rules.py"),
     "codec_lm_generation": ("recipes/codec_lm/inference/*.py", *DECODING),
@@ -50,6 +53,10 @@ MEASURED: dict[str, tuple[str, ...]] = {
     "preparation_speed": (
         *("data_prep/audio/waveform.py", "data_prep/clips/dnsmos.py", "data_prep/clips/extraction.py", "data_prep/clips/measurements.py"),
         *("data_prep/segmentation/silero_network.py", "data_prep/segmentation/vad.py", "data_prep/speakers/windowed_speaker_vectors.py"),
+    ),
+    "real_recordings": (
+        *(*WHISPER, "data_prep/transcription/word_errors.py", "data_prep/alignment/pocketsphinx_aligner.py"),
+        *("data_prep/segmentation/clip_segmentation.py", "data_prep/clips/quality_rules.py", "data_prep/clips/speaking_rate.py"),
     ),
     "reliability": ("finetune/checkpointing/*.py", "finetune/exporting/export.py", "finetune/storage/files.py", "finetune/training/run.py"),
     "resume_time": (*SAVING, "finetune/modeling/stored_tensors.py", "finetune/training/setup.py"),

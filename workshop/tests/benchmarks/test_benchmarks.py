@@ -34,6 +34,7 @@ COLUMNS = {
     "packing_utilisation": {"sequence_length", "window", "best fit", "first fit in order", "padded in order"},
     "plan_backtest": {"run", "source", "published, GB", "sum / published", "use", "fitted / published"},
     "preparation_speed": {"step", "seconds of one core for an hour", "times real time"},
+    "real_recordings": {"way", "pauses", "kept words", "errors in them", "clips", "end inside a prompt", "right clips rejected for"},
     "reliability": {"promise", "trials", "failures"},
     "scaling": {"model", "GPUs", "fsdp, s", "best", "waits", "GPU-hours for 10⁹", "$ for 10⁹"},
     "scaling_context": {"model", "GPUs", "longest sequence, fsdp", "fsdp, 8 GPUs a sequence", "ring hides in a machine from"},
@@ -75,6 +76,7 @@ SLOW = {
         "plan_backtest",
     ),
     *(
+        "real_recordings",
         "reliability",
         "resume_time",
         "save_blocking",
