@@ -14,7 +14,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+
+from pydantic import JsonValue
 
 from overtone.finetune.command_lines import configs_folder, training_script
 from overtone.finetune.monitoring.run_records import LOG, read_log
@@ -65,7 +66,7 @@ def time_stage(seconds: Seconds, stage: str) -> Iterator[None]:
     seconds[stage] = round(time.monotonic() - began, 1)
 
 
-def summarize_training(run: Path) -> dict[str, Any]:
+def summarize_training(run: Path) -> dict[str, JsonValue]:
     """From the log of a run: the number of `steps`, and the `loss` of the `first` and the `last` one and of the last `validation`."""
     events = read_log(run / LOG)
     steps = [event for event in events if event["event"] == "step"]

@@ -16,6 +16,7 @@ from overtone.finetune.storage.strict_json import one_line
 
 if TYPE_CHECKING:
     from torch import nn
+    from transformers import PretrainedConfig, PreTrainedModel
 
 
 def is_part(kind: str, inner: str) -> bool:
@@ -26,7 +27,7 @@ def is_part(kind: str, inner: str) -> bool:
     return inner in {getattr(part, "model_type", "") for part in parts}
 
 
-def read_config(base: Path, kind: Kind) -> Any:
+def read_config(base: Path, kind: Kind) -> PretrainedConfig:
     """The base's config. Raises `UserError` for a model of another kind, and one whose code is not in transformers itself."""
     from transformers import AutoConfig
 
@@ -83,7 +84,7 @@ def explain_loading(folder: Path) -> Iterator[None]:
         raise UserError(f"--model {folder}: cannot be loaded ({error}); export it again") from error
 
 
-def find_blocks(whole: Any) -> tuple[type[nn.Module], ...]:
+def find_blocks(whole: PreTrainedModel) -> tuple[type[nn.Module], ...]:
     """The classes of the repeated layers: those that the model lists as not to be split and that occur in stacks; for a model that lists
     none, all classes of transformers in its stacks."""
     from torch import nn

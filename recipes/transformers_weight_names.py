@@ -17,9 +17,10 @@ from overtone.finetune.storage.tensor_layouts import TensorLayout
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedModel
 
 
-def find_layouts(whole: Any, base: Path) -> dict[str, TensorLayout]:
+def find_layouts(whole: PreTrainedModel, base: Path) -> dict[str, TensorLayout]:
     """Name of each parameter and saved buffer of a model → of which tensors of `base` it consists, as `from_pretrained` of the installed
     transformers would load it; without those that are stored as they are. Empty if `base` has no weights.
 
@@ -42,7 +43,7 @@ def find_layouts(whole: Any, base: Path) -> dict[str, TensorLayout]:
 
 
 def convert_layouts(
-    stored: Mapping[str, TensorLayout], transforms: Sequence[Any], own: Mapping[str, Tensor], whole: Any, base: Path
+    stored: Mapping[str, TensorLayout], transforms: Sequence[Any], own: Mapping[str, Tensor], whole: PreTrainedModel, base: Path
 ) -> dict[str, TensorLayout]:
     """Return what `transforms` of transformers make of the tensors in files, in the order in which it loads them: names of `own` →
     layouts."""
@@ -86,13 +87,13 @@ def explain_conversion(name: str, converter: Any, base: Path, error: Exception) 
     return f"{base}: {name} cannot be composed of {parts}: {one_line(error):.200}; download the model again"
 
 
-def find_prefix(whole: Any, known: Collection[str]) -> str:
+def find_prefix(whole: PreTrainedModel, known: Collection[str]) -> str:
     """The prefix of the backbone's parameters, if the base has only a backbone, whose tensors lack it; otherwise an empty string."""
     prefix = f"{whole.base_model_prefix}."
     return prefix if known and not any(name.startswith(prefix) for name in known) else ""
 
 
-def find_file_names(whole: Any, names: Collection[str]) -> dict[str, str]:
+def find_file_names(whole: PreTrainedModel, names: Collection[str]) -> dict[str, str]:
     """Name of a parameter → its name in the files that the stock class saves, for `names`, whose values are saved as they are."""
     own: dict[str, Tensor] = {name: value for name, value in whole.state_dict(keep_vars=True).items() if name in names}
     try:
@@ -108,7 +109,7 @@ def find_file_names(whole: Any, names: Collection[str]) -> dict[str, str]:
     return {name: saved[id(value)] for name, value in own.items()}
 
 
-def read_buffers(whole: Any, layouts: Mapping[str, TensorLayout], base: Path) -> dict[str, Tensor]:
+def read_buffers(whole: PreTrainedModel, layouts: Mapping[str, TensorLayout], base: Path) -> dict[str, Tensor]:
     """Values of the saved buffers by their names in the model: statistics of batch normalization. `layouts`: from `find_layouts`."""
     from overtone.finetune.modeling.loading import open_base, tensor_shapes
 

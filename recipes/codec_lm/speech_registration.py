@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from overtone.recipes.speech.cli.generate import GenerateCommand
 from overtone.recipes.speech.interface import SpeechRecipe
@@ -12,6 +12,8 @@ from .inference.exported_folder import ExportedSpeechTokens
 from .model.sampling_settings import SCHEME, TokenSampling
 
 if TYPE_CHECKING:
+    from argparse import _ArgumentGroup
+
     from .inference.synthesizer import TokenSynthesizer
 
 CODEC_FOLDER = "speech_codec"
@@ -29,7 +31,7 @@ class CodecLmFolder(ExportedSpeechTokens):
         return TokenSynthesizer(self)
 
 
-def add_options(group: Any) -> None:
+def add_options(group: _ArgumentGroup) -> None:
     """The option that only models with codec tokens have."""
     group.add_argument(
         "--unconstrained",

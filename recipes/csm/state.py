@@ -3,9 +3,9 @@ context."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer
 
 from overtone.finetune.storage.json_schema import JsonPart
 from overtone.recipes.speech.voices_json_schema import TrainedSpeaker, TrainedVoices
@@ -49,7 +49,7 @@ class CsmState(TrainedVoices[CsmSpeaker]):
     """Absent in the file for a run without context."""
 
     @model_serializer(mode="wrap")
-    def _leave_out_absent_context(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _leave_out_absent_context(self, dump: SerializerFunctionWrapHandler) -> dict[str, JsonValue]:
         return {name: value for name, value in dump(self).items() if (name, value) != ("context", None)}
 
     def numbers(self) -> dict[str, int]:

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from overtone.data_prep.images.image_decoding import decode_image
 from overtone.finetune.errors import UserError
-from overtone.finetune.recipe import Sample
+from overtone.finetune.recipe import Row, Sample
 from overtone.finetune.storage.files import resolve_under
 from overtone.finetune.storage.model_security import admit, read_object
 from overtone.finetune.storage.strict_json import one_line
@@ -29,6 +29,7 @@ from .options import Options
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from transformers import BaseImageProcessor
 
 SETTINGS = "preprocessor_config.json"
 STORED_AREA = 2.0
@@ -45,7 +46,7 @@ RATIOS = (3 / 4, 4 / 3)
 class ImageProcessing:
     """Settings that `read` and `augment` need."""
 
-    processor: Any
+    processor: BaseImageProcessor
     """Image processor of transformers."""
     size: tuple[int, int]
     """Height and width of the model's input, in pixels."""
@@ -53,7 +54,7 @@ class ImageProcessing:
     options: Options
 
 
-def load_image_processor(base: Path) -> Any:
+def load_image_processor(base: Path) -> BaseImageProcessor:
     """The image processor of a base. Raises `UserError` if the base has none."""
     from transformers import AutoImageProcessor, logging
 
@@ -84,7 +85,7 @@ def check_sizes(base: Path) -> None:
                 )
 
 
-def read_normalization(processor: Any) -> Normalization:
+def read_normalization(processor: BaseImageProcessor) -> Normalization:
     """The last two steps of a processor: rescaling by a factor, then mean and standard deviation of each channel. Raises `UserError`."""
     factor = processor.rescale_factor if getattr(processor, "do_rescale", False) else 1.0
     if type(factor) not in (int, float) or not math.isfinite(factor):
@@ -94,7 +95,7 @@ def read_normalization(processor: Any) -> Normalization:
     return Normalization(factor, read_channels(processor, "image_mean"), read_channels(processor, "image_std"))
 
 
-def read_channels(processor: Any, key: str) -> tuple[float, ...]:
+def read_channels(processor: BaseImageProcessor, key: str) -> tuple[float, ...]:
     """A number for each channel. Raises `UserError` for anything else."""
     found = getattr(processor, key, None)
     if not isinstance(found, list | tuple) or len(found) != 3 or not all(type(one) in (int, float) and math.isfinite(one) for one in found):
@@ -102,7 +103,7 @@ def read_channels(processor: Any, key: str) -> tuple[float, ...]:
     return tuple(found)
 
 
-def find_input_size(processor: Any, base: Path) -> tuple[int, int]:
+def find_input_size(processor: BaseImageProcessor, base: Path) -> tuple[int, int]:
     """Height and width that the processor gives to every image. Raises `UserError` if they depend on the image, or if it does more than to
     resize, crop and pad."""
     from PIL import Image
@@ -121,7 +122,7 @@ def find_input_size(processor: Any, base: Path) -> tuple[int, int]:
     return views[0].shape[1], views[0].shape[2]
 
 
-def prepare_view(processor: Any, image: Image) -> Tensor:
+def prepare_view(processor: BaseImageProcessor, image: Image) -> Tensor:
     """An image as the processor resizes and crops it: [3, H, W] uint8. Raises `ValueError` for other values."""
     found = processor(images=image, do_rescale=False, do_normalize=False, return_tensors="pt")["pixel_values"]
     if found.dim() != 4 or found.shape[:2] != (1, 3):
@@ -144,7 +145,7 @@ def copy_for_crops(image: Image, size: tuple[int, int], swapped: bool) -> Tensor
     return (pixels.flip(0) if swapped else pixels).contiguous()
 
 
-def read_image(row: dict[str, Any], processing: ImageProcessing, folder: Path) -> Sample:
+def read_image(row: Row, processing: ImageProcessing, folder: Path) -> Sample:
     """`pixels` [3, H, W] uint8, as the processor prepares the image; `label`, a scalar; and, unless crops are off, `copy` [3, h, w] uint8,
     from which they are taken. Raises `UserError` for a broken image, and for a label that the training data does not have."""
     name, label = read_file_name(row), read_label(row)
@@ -161,7 +162,7 @@ def read_image(row: dict[str, Any], processing: ImageProcessing, folder: Path) -
     return sample
 
 
-def read_file_name(row: dict[str, Any]) -> str:
+def read_file_name(row: Row) -> str:
     """The path of the image of a row, relative to the data file. Raises `UserError` if there is none."""
     name = row.get("image")
     if not isinstance(name, str) or not name:

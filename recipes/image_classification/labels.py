@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from overtone.finetune.config import Config, on_disk
 from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import Row
 from overtone.finetune.storage import input_files, strict_json
 
 from .options import Options
@@ -14,7 +13,7 @@ MOST_LABELS = 100_000
 """More are hardly labels, but names of files or captions."""
 
 
-def read_label(row: dict[str, Any]) -> str:
+def read_label(row: Row) -> str:
     """The label of a row. Raises `UserError` unless it is a name."""
     label = row.get("label")
     if not isinstance(label, str) or not label.strip():

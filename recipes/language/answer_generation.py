@@ -5,17 +5,20 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from overtone.data_prep.chats.chat_messages import read_messages, read_tools
+from overtone.data_prep.chats.chat_messages import Message, read_messages, read_tools
 from overtone.finetune.errors import UserError
 from overtone.recipes.language.chat_template import make_chat
 from overtone.recipes.language.completion_boundary import begin_ids, encode_text
 from overtone.recipes.language.dropped_content import find_dropped
 from overtone.recipes.language.model_loading import load_for_generation
 from overtone.recipes.language.stop_tokens import find_stop_ids
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 SAMPLE_TOKENS = 128
 """Longest answer during training, when the model may run on one core beside the training."""
@@ -26,7 +29,7 @@ class LoadedModel:
     """A loaded model and its tokenizer."""
 
     model: Any
-    tokenizer: Any
+    tokenizer: PreTrainedTokenizerBase
     stop_ids: list[int]
     """Tokens that end an answer."""
 
@@ -63,7 +66,7 @@ def load_model(folder: Path) -> LoadedModel:
     return LoadedModel(model, tokenizer, find_stop_ids(tokenizer, model.generation_config.eos_token_id))
 
 
-def make_row(text: str, system: str | None, tokenizer: Any) -> dict[str, Any]:
+def make_row(text: str, system: str | None, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     """A prompt as a chat, or as plain text if the tokenizer has no chat template. Raises `UserError` for a system message then."""
     if tokenizer.chat_template is None:
         if system is not None:
@@ -82,11 +85,11 @@ def make_chat_row(row: dict[str, Any], system: str | None) -> dict[str, Any]:
     return {**row, "messages": [*_system_messages(system), *messages]}
 
 
-def _system_messages(text: str | None) -> list[dict[str, Any]]:
+def _system_messages(text: str | None) -> list[Message]:
     return [] if text is None else [{"role": "system", "content": text}]
 
 
-def tokenize_prompt(row: dict[str, Any], tokenizer: Any) -> list[int]:
+def tokenize_prompt(row: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """The token ids that generation is given: the same ones after which the answer is learned in training. Raises `UserError` for a part of
     the chat that the template ignores."""
     if "messages" not in row:

@@ -12,7 +12,7 @@ import copy
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -25,6 +25,9 @@ from overtone.recipes.language import collation
 from overtone.recipes.language.causal_model import CausalModel, find_block_classes
 from overtone.recipes.language.shrunk_config import ShrunkConfig, shrink
 from overtone.recipes.transformers_meta_models import without_initialization
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
 
 MOST_PARAMETERS = 3 * 10**7
 """Maximum parameters of a shrunk model: 0.25 GB in fp64."""
@@ -84,7 +87,7 @@ def _check(model: CausalModel, attention: str, packing: bool, sample: int, row: 
     return ArchitectureCheck(unchecked=problem)
 
 
-def _buildable(config: Any) -> Any:
+def _buildable(config: PretrainedConfig) -> Any:
     """The text part of a config, if transformers has a causal language model for it alone."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
@@ -92,7 +95,7 @@ def _buildable(config: Any) -> Any:
     return text if type(text) in MODEL_FOR_CAUSAL_LM_MAPPING else config
 
 
-def _build(config: Any, attention: str, dtype: torch.dtype) -> Any:
+def _build(config: PretrainedConfig, attention: str, dtype: torch.dtype) -> PreTrainedModel:
     """A model of transformers. Raises ValueError for one that is not small."""
     from accelerate import init_empty_weights
     from transformers import AutoModelForCausalLM
@@ -109,7 +112,7 @@ def _build(config: Any, attention: str, dtype: torch.dtype) -> Any:
     return make().to(dtype).eval()
 
 
-def _randomize(whole: Any) -> Any:
+def _randomize(whole: PreTrainedModel) -> Any:
     """Weights large enough that each part of the model matters."""
     for parameter in whole.parameters():
         if parameter.ndim > 1:
@@ -121,7 +124,7 @@ def _make_samples(lengths: tuple[int, ...], vocabulary: int) -> list[Sample]:
     return [{"ids": torch.randint(vocabulary, (length,)), "supervised": torch.ones(length, dtype=torch.bool)} for length in lengths]
 
 
-def _run_stock(stock: Any, candidate: ShrunkConfig) -> list[tuple[Sample, float]]:
+def _run_stock(stock: PreTrainedModel, candidate: ShrunkConfig) -> list[tuple[Sample, float]]:
     """Samples and their losses, each by a copy of the model, as a forward may change its state. Without the samples that are too long for
     the model."""
     vocabulary, found = int(stock.get_output_embeddings().out_features), list[tuple[Sample, float]]()
@@ -136,7 +139,9 @@ def _run_stock(stock: Any, candidate: ShrunkConfig) -> list[tuple[Sample, float]
     return found
 
 
-def _compare(config: Any, stock: Any, expected: list[tuple[Sample, float]], attention: str, packing: bool) -> ArchitectureCheck:
+def _compare(
+    config: PretrainedConfig, stock: PreTrainedModel, expected: list[tuple[Sample, float]], attention: str, packing: bool
+) -> ArchitectureCheck:
     samples, alone = [sample for sample, _ in expected], list[Tensor]()
     try:
         dtype = next(stock.parameters()).dtype

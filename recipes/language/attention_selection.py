@@ -11,6 +11,8 @@ from overtone.finetune.errors import UserError
 from overtone.recipes.language import varlen_attention
 
 if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
     from overtone.finetune.config import Config
     from overtone.recipes.language.options import LanguageOptionsT
 
@@ -28,7 +30,7 @@ class AttentionChoice(NamedTuple):
     """One line for the log."""
 
 
-def choose_attention(config: Config[LanguageOptionsT], model_config: Any) -> AttentionChoice:
+def choose_attention(config: Config[LanguageOptionsT], model_config: PretrainedConfig) -> AttentionChoice:
     """The implementation that `options.attention` means for the model with this config of transformers, on this machine.
 
     Raises `UserError` for one that cannot run here, or that ignores a part of the model's own attention.
@@ -57,7 +59,7 @@ def choose_attention(config: Config[LanguageOptionsT], model_config: Any) -> Att
     return use_transformers("eager" if find_sdpa_obstacle(model_config) else "sdpa", f"because {obstacle}")
 
 
-def list_attentions(config: Config[LanguageOptionsT], model_config: Any) -> Iterator[AttentionChoice]:
+def list_attentions(config: Config[LanguageOptionsT], model_config: PretrainedConfig) -> Iterator[AttentionChoice]:
     """The choice of `choose_attention`, and for `auto` the implementations of transformers to try if it is wrong for this model."""
     chosen = choose_attention(config, model_config)
     yield chosen
@@ -66,7 +68,7 @@ def list_attentions(config: Config[LanguageOptionsT], model_config: Any) -> Iter
             yield use_transformers(name, f"because {chosen.name} is wrong for this model")
 
 
-def find_stand_in(name: str, model_config: Any) -> str:
+def find_stand_in(name: str, model_config: PretrainedConfig) -> str:
     """The implementation that computes the same on a CPU in fp64."""
     if name in (varlen_attention.LOOP, "sdpa", "eager"):
         return name
@@ -82,7 +84,7 @@ def use_transformers(name: str, reason: str) -> AttentionChoice:
     return AttentionChoice(name, f"attention: {name}, {reason}; the cost of a packed row grows with the square of its whole length")
 
 
-def check_available(requested: str, model_config: Any) -> None:
+def check_available(requested: str, model_config: PretrainedConfig) -> None:
     """Raises `UserError` for an implementation of transformers that cannot run here, or not for this model."""
     if requested == "flash_attention_2" and not has_flash_attn():
         raise UserError(
@@ -105,7 +107,7 @@ def has_flash_attn() -> bool:
     return torch.cuda.is_available() and bool(is_flash_attn_2_available())
 
 
-def find_sdpa_obstacle(model_config: Any) -> str | None:
+def find_sdpa_obstacle(model_config: PretrainedConfig) -> str | None:
     """Return why sdpa cannot compute this model's attention; None if it can. transformers 4 silently ignores a soft cap (Gemma 2) with
     sdpa."""
     kind, cap = model_class(model_config), getattr(model_config.get_text_config(), "attn_logit_softcapping", None)
@@ -114,12 +116,12 @@ def find_sdpa_obstacle(model_config: Any) -> str | None:
     return None if kind._supports_sdpa else f"transformers has no sdpa for {kind.__name__}"
 
 
-def find_chunk(model_config: Any) -> int | None:
+def find_chunk(model_config: PretrainedConfig) -> int | None:
     """Positions that attend only to each other (Llama 4); None if there are no chunks."""
     return getattr(model_config.get_text_config(), "attention_chunk_size", None)
 
 
-def find_varlen_obstacle(model_config: Any) -> str | None:
+def find_varlen_obstacle(model_config: PretrainedConfig) -> str | None:
     """Return why samples cannot be computed separately; None if they can."""
     kind = model_class(model_config)
     if not kind._supports_attention_backend:
@@ -127,12 +129,12 @@ def find_varlen_obstacle(model_config: Any) -> str | None:
     return find_sdpa_obstacle(model_config)
 
 
-def has_kernel(config: Config, model_config: Any) -> bool:
+def has_kernel(config: Config, model_config: PretrainedConfig) -> bool:
     """Return whether torch's varlen kernel can train this model here."""
     return config.train.precision == "bf16" and varlen_attention.has_kernel(model_config.get_text_config())
 
 
-def explain_recompilation(name: str, config: Config, model_config: Any) -> str | None:
+def explain_recompilation(name: str, config: Config, model_config: PretrainedConfig) -> str | None:
     """Return why blocks with this attention would be recompiled again and again; None if they would not."""
     if any(getattr(model_config.get_text_config(), key, None) for key in EXPERT_COUNTS):
         return "the number of positions of each expert differs from batch to batch"
@@ -143,7 +145,7 @@ def explain_recompilation(name: str, config: Config, model_config: Any) -> str |
     return "flash_attention_2 looks for packed samples in each layer" if config.data.packing and name == "flash_attention_2" else None
 
 
-def model_class(model_config: Any) -> Any:
+def model_class(model_config: PretrainedConfig) -> Any:
     """transformers' class for the causal language model of a config."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 

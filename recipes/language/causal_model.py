@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,9 @@ from overtone.recipes.language.liger_loss import LigerHead, check_runnable
 from overtone.recipes.language.logit_shaping import measure_shaping
 from overtone.recipes.transformers_release import name_release
 
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
 COMPOSITES = frozenset({"moshi", "musicgen", "musicgen_melody"})
 """Speech and music models that transformers lists as causal language models. Their configs consist of other models' configs."""
 
@@ -30,7 +33,7 @@ COMPOSITES = frozenset({"moshi", "musicgen", "musicgen_melody"})
 class CausalModel(nn.Module):
     """Decoder and output head of a model. They are called directly, because the model's own forward would compute full logits."""
 
-    def __init__(self, whole: Any, loss_head: type[LossHead] = LossHead) -> None:
+    def __init__(self, whole: PreTrainedModel, loss_head: type[LossHead] = LossHead) -> None:
         """`whole`: a model of transformers. Raises `UserError` if its own forward computes anything that this one does not."""
         super().__init__()
         varlen_attention.register()
@@ -86,7 +89,7 @@ class CausalModel(nn.Module):
                 module.rows = rows if lengths else ()
 
 
-def find_decoder(whole: Any) -> nn.Module:
+def find_decoder(whole: PreTrainedModel) -> nn.Module:
     """The part of a model below its output head. For some older models only `base_model` returns it, and for some neither."""
     from transformers import PreTrainedModel
 
@@ -109,12 +112,12 @@ def causal_language_model() -> Kind:
     return Kind(f"a causal language model of {name_release()}", types, transformers_meta_models.is_part, classes)
 
 
-def read_config(base: Path) -> Any:
+def read_config(base: Path) -> PretrainedConfig:
     """The base's config. Raises `UserError` for anything but a causal language model whose code is in transformers itself."""
     return transformers_meta_models.read_config(base, causal_language_model())
 
 
-def build_stock(base: Path, attention: str | None = None) -> Any:
+def build_stock(base: Path, attention: str | None = None) -> PreTrainedModel:
     """The stock class with its parameters on the meta device and real buffers. Raises `UserError` for anything but a causal language
     model."""
     from transformers import AutoModelForCausalLM

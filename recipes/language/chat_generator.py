@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -25,7 +24,7 @@ class ChatGenerator:
         self._loaded: LoadedModel | None = load_model(folder)
 
     def stream_answer(
-        self, prompt: str | Sequence[Mapping[str, Any]], system: str | None, settings: AnswerSettings
+        self, prompt: str | Sequence[Mapping[str, object]], system: str | None, settings: AnswerSettings
     ) -> Generator[str, None, bool]:
         """Implements `TextGenerator`. The prompt is checked when the function is called, not with the first piece."""
         if self._loaded is None:
@@ -50,7 +49,7 @@ class ChatGenerator:
         torch.cuda.empty_cache()
 
     def _make_request(
-        self, loaded: LoadedModel, prompt: str | Sequence[Mapping[str, Any]], system: str | None, settings: AnswerSettings
+        self, loaded: LoadedModel, prompt: str | Sequence[Mapping[str, object]], system: str | None, settings: AnswerSettings
     ) -> AnswerRequest:
         settings.check()
         temperature, tokenizer = settings.sampling_temperature, loaded.tokenizer

@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from overtone.data_prep.chats.chat_messages import Message
 from overtone.finetune.errors import UserError
 from overtone.recipes.language.template_render_watchdog import check_length, limit_rendering
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 FIXED_DATE = date(2024, 7, 26)
 """Current date for templates that write one; Llama 3's template falls back to this day. With the real date, the same row would have other
@@ -25,7 +28,7 @@ class Chat:
 
     messages: list[Message]
     tools: list[Any] | None
-    tokenizer: Any
+    tokenizer: PreTrainedTokenizerBase
     template: str
     """Jinja in the dialect of transformers."""
     as_parts: bool = False
@@ -61,7 +64,7 @@ def _split_content(message: Message) -> Message:
     return {**message, "content": [{"type": "text", "text": message["content"]}]} if message.get("content") else message
 
 
-def make_chat(messages: list[Message], tools: list[Any] | None, tokenizer: Any) -> Chat:
+def make_chat(messages: list[Message], tools: list[Any] | None, tokenizer: PreTrainedTokenizerBase) -> Chat:
     """A chat for the tokenizer's template. Raises `UserError` if there is none.
 
     Newer OpenAI models call the system message the developer's. For a template that does not know this role, it is the system's.
@@ -73,13 +76,13 @@ def make_chat(messages: list[Message], tools: list[Any] | None, tokenizer: Any) 
     return Chat(messages, tools, tokenizer, template, as_parts)
 
 
-def _reads_parts_only(tokenizer: Any, template: str) -> bool:
+def _reads_parts_only(tokenizer: PreTrainedTokenizerBase, template: str) -> bool:
     """Return whether the template renders content as a list of parts and not as text, like those of some models that also read images."""
     return not _renders_probe(tokenizer, template, False) and _renders_probe(tokenizer, template, True)
 
 
 @lru_cache(maxsize=256)
-def _renders_probe(tokenizer: Any, template: str, as_parts: bool, *before: str) -> bool:
+def _renders_probe(tokenizer: PreTrainedTokenizerBase, template: str, as_parts: bool, *before: str) -> bool:
     """Return whether the template renders the content of a question and its answer, and of messages with the roles `before` before them."""
     probe = [{"role": role, "content": f"mark of {role}"} for role in (*before, "user", "assistant")]
     try:
@@ -112,7 +115,7 @@ def _renders(chat: Chat, text: str) -> bool:
         return False
 
 
-def find_template(tokenizer: Any, tools: list[Any] | None) -> str:
+def find_template(tokenizer: PreTrainedTokenizerBase, tools: list[Any] | None) -> str:
     """The template that the tokenizer uses for a chat with these tools, with a fixed date. Raises `UserError` if there is none."""
     try:
         template = str(tokenizer.get_chat_template(None, tools=tools))

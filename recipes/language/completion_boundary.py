@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from overtone.finetune.errors import UserError
 from overtone.recipes.language.assistant_spans import TurnSpan
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -18,10 +21,10 @@ class TokenizedText:
     ids: list[int]
     starts: list[int]
     """First character of each token; ascending."""
-    tokenizer: Any
+    tokenizer: PreTrainedTokenizerBase
 
     @classmethod
-    def of(cls, text: str, tokenizer: Any) -> TokenizedText:
+    def of(cls, text: str, tokenizer: PreTrainedTokenizerBase) -> TokenizedText:
         encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         return cls(text, encoding["input_ids"], [start for start, _ in encoding["offset_mapping"]], tokenizer)
 
@@ -48,13 +51,13 @@ class TokenizedText:
         return next((number for number in range(bisect_left(self.starts, character) - 1, 0, -1) if self.ids[number] in added), 0)
 
 
-def encode_text(text: str, tokenizer: Any) -> list[int]:
+def encode_text(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Token ids of a text as it is. A template writes the beginning-of-text token itself, so the tokenizer must not add another."""
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids
 
 
-def tokenize_completion(prompt: str, completion: str, tokenizer: Any) -> tuple[list[int], int]:
+def tokenize_completion(prompt: str, completion: str, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], int]:
     """The ids of a plain text (beginning of text if this tokenizer adds it, prompt, completion, end of text), and the index at which the
     completion starts. Raises `UserError` if the tokenizer has no end of text, or merges the two texts in a way that cannot be undone.
 
@@ -78,19 +81,19 @@ def tokenize_completion(prompt: str, completion: str, tokenizer: Any) -> tuple[l
     return separate, len(given)
 
 
-def begin_ids(prompt: str, tokenizer: Any) -> list[int]:
+def begin_ids(prompt: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """The beginning-of-text token if the tokenizer adds one and the text does not begin with it; otherwise empty."""
     begin = tokenizer.bos_token_id
     adds_it = begin is not None and tokenizer("")["input_ids"][:1] == [begin]
     return [begin] if adds_it and not prompt.startswith(tokenizer.bos_token) else []
 
 
-def added_token_ids(tokenizer: Any) -> frozenset[int]:
+def added_token_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """Added tokens: the tokenizer splits a text at these before anything else."""
     return frozenset(tokenizer.get_added_vocab().values())
 
 
-def find_end_tokens(tokenizer: Any) -> frozenset[str]:
+def find_end_tokens(tokenizer: PreTrainedTokenizerBase) -> frozenset[str]:
     """Tokens that can end a turn: the special ones. `</tool_call>` is an added token, too, but the tokenizer treats it as text."""
     special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
     return frozenset(special | {tokenizer.eos_token} - {None})

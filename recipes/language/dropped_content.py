@@ -15,12 +15,17 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby, takewhile
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic import JsonValue
 
 from overtone.data_prep.chats.chat_messages import Message
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import strict_json
 from overtone.recipes.language.chat_template import OPTIONAL_FIELDS, Chat, find_ignored_fields
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 THOUGHT_TAG = re.compile(r"</?think>")
 SYSTEM_ROLES = ("system", "developer")
@@ -97,7 +102,7 @@ def _list_parts_of(number: int, message: Message, called: set[str]) -> Iterator[
         yield from (Part(number, "tool_calls", forms) for forms in _list_values(function.get("arguments")))
 
 
-def _list_values(value: Any) -> Iterator[tuple[str, ...]]:
+def _list_values(value: JsonValue) -> Iterator[tuple[str, ...]]:
     """The forms of each key and value in the arguments of a call. Empty texts and null are not rendered by all templates."""
     if isinstance(value, dict):
         yield from ((str(key).strip(),) for key in value if str(key).strip())
@@ -146,7 +151,7 @@ def _find_ignored_parts(chat: Chat) -> frozenset[tuple[int, str]]:
 
 
 @lru_cache(maxsize=4096)
-def _find_ignored_marks(skeleton: str, tokenizer: Any, template: str, as_parts: bool) -> frozenset[tuple[int, str]]:
+def _find_ignored_marks(skeleton: str, tokenizer: PreTrainedTokenizerBase, template: str, as_parts: bool) -> frozenset[tuple[int, str]]:
     messages, has_tools = strict_json.loads(skeleton)
     tool = {"name": "function0mark", "description": "text", "parameters": {"type": "object", "properties": {}, "required": []}}
     tools = [{"type": "function", "function": tool}] if has_tools else None
@@ -164,7 +169,7 @@ def _make_skeleton(messages: Sequence[Message]) -> list[Message]:
     def mark_name(name: str) -> str:
         return functions.setdefault(name, f"function{len(functions)}mark")
 
-    def mark_id(id: Any) -> str:
+    def mark_id(id: JsonValue) -> str:
         return ids.setdefault(json.dumps(id), f"call{len(ids):05d}")  # of nine characters, as Mistral's templates demand
 
     def mark_call(call: Message, number: int) -> Message:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling.loss_head import Shaping
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 SMALL, HUGE = 2.0**-20, 2.0**40
 """Logits that a soft cap leaves as they are, to the last bit of fp32, and that it replaces by itself. Powers of two, so that a factor is
@@ -45,7 +48,7 @@ class _DecoderOutput(tuple[Tensor]):
         return self[0] if name == "last_hidden_state" else None
 
 
-def measure_shaping(whole: Any, decoder_path: str, head_path: str) -> Shaping:
+def measure_shaping(whole: PreTrainedModel, decoder_path: str, head_path: str) -> Shaping:
     """Return what the model's own forward does to its logits. Raises `UserError` unless it passes the decoder's states to the head
     unchanged, and changes the logits by a factor and a soft cap at most.
 

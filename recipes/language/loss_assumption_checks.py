@@ -5,7 +5,7 @@ What it assumes about the architecture was decided before, in fp64 and with long
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -14,6 +14,8 @@ from overtone.finetune.errors import UserError
 from overtone.recipes.language import collation, varlen_attention
 
 if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
     from overtone.finetune.config import Config
     from overtone.finetune.recipe import Batch, Loaded, Sample
     from overtone.recipes.language.options import LanguageOptionsT
@@ -43,7 +45,7 @@ def check_batching(model: nn.Module, loaded: Loaded, config: Config[LanguageOpti
 def _check_attention(model: nn.Module, sample: Sample, loaded: Loaded, config: Config[LanguageOptionsT]) -> None:
     """Raises `UserError` unless varlen attention computes the same as the model's own with a mask. The mask's rule is also compared for
     rows of `micro_tokens` positions, which are too long for a trial."""
-    model_config: Any = loaded.model.config
+    model_config: PretrainedConfig = loaded.model.config
     if model_config._attn_implementation not in (varlen_attention.LOOP, varlen_attention.KERNEL):
         return
     with varlen_attention.masked_sdpa(model_config):

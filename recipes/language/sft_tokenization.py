@@ -14,17 +14,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
-from overtone.data_prep.chats.chat_messages import is_plain_text, list_unread_keys, read_messages, read_tools
+from overtone.data_prep.chats.chat_messages import Message, is_plain_text, list_unread_keys, read_messages, read_tools
 from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import Row
 from overtone.recipes.language.assistant_spans import find_turns, has_generation_blocks
 from overtone.recipes.language.chat_template import Chat, find_template, make_chat
 from overtone.recipes.language.completion_boundary import TokenizedText, find_end_tokens, tokenize_completion
 from overtone.recipes.language.dropped_content import find_dropped
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
-def tokenize_row(row: dict[str, Any], tokenizer: Any, supervise: str, allow_dropped: Sequence[str] = ()) -> tuple[list[int], list[bool]]:
+
+def tokenize_row(
+    row: Row, tokenizer: PreTrainedTokenizerBase, supervise: str, allow_dropped: Sequence[str] = ()
+) -> tuple[list[int], list[bool]]:
     """ids [S], and a mask [S] that is true for tokens that the model learns to produce.
 
     `supervise`: `assistant` (every turn of the assistant, or the completion), `last` (its last turn), `everything`. The first token is
@@ -40,9 +46,10 @@ def tokenize_row(row: dict[str, Any], tokenizer: Any, supervise: str, allow_drop
     return ids, mask
 
 
-def check_template(tokenizer: Any) -> str:
+def check_template(tokenizer: PreTrainedTokenizerBase) -> str:
     """A sentence for the log on how the mask is found. Raises `UserError` if not even one question and its answer can be masked."""
-    question, answer = {"role": "user", "content": "Good day."}, {"role": "assistant", "content": "And to you."}
+    question: Message = {"role": "user", "content": "Good day."}
+    answer: Message = {"role": "assistant", "content": "And to you."}
     tokenize_row({"messages": [question, answer]}, tokenizer, "assistant")
     if has_generation_blocks(find_template(tokenizer, None)):
         return "supervised: the text in the chat template's {% generation %} blocks, up to the end-of-turn token"
@@ -54,13 +61,13 @@ def check_template(tokenizer: Any) -> str:
     return sentence
 
 
-def _tokenize_text(row: dict[str, Any], tokenizer: Any, supervise: str) -> tuple[list[int], set[int]]:
+def _tokenize_text(row: Row, tokenizer: PreTrainedTokenizerBase, supervise: str) -> tuple[list[int], set[int]]:
     """The ids of a prompt and its completion, and the indices of the supervised tokens."""
-    ids, start = tokenize_completion(row["prompt"], row["completion"], tokenizer)
+    ids, start = tokenize_completion(str(row["prompt"]), str(row["completion"]), tokenizer)
     return ids, {*range(0 if supervise == "everything" else start, len(ids))}
 
 
-def list_unused(row: dict[str, Any], tokenizer: Any, allow_dropped: Sequence[str]) -> list[str]:
+def list_unused(row: Row, tokenizer: PreTrainedTokenizerBase, allow_dropped: Sequence[str]) -> list[str]:
     """Return what of a row is not used, for counts: keys of messages that the chat template does not name, and what it may drop and
     does."""
     if is_plain_text(row):
@@ -84,7 +91,9 @@ def _check_rendered(chat: Chat, text: str, allow_dropped: Sequence[str]) -> None
             )
 
 
-def _tokenize_chat(row: dict[str, Any], tokenizer: Any, supervise: str, allow_dropped: Sequence[str]) -> tuple[list[int], set[int]]:
+def _tokenize_chat(
+    row: Row, tokenizer: PreTrainedTokenizerBase, supervise: str, allow_dropped: Sequence[str]
+) -> tuple[list[int], set[int]]:
     """The ids of a chat, and the indices of the supervised tokens."""
     (messages, first), tools = read_messages(row), read_tools(row)
     unlearned = [number for number, message in enumerate(messages) if message.pop("weight", 1) == 0]

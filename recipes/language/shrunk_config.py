@@ -10,9 +10,12 @@ import copy
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 WIDTHS = re.compile(
     r"hidden|intermediate|ffn|inner|embd|d_model|d_ff|d_ssm|width|heads?(_kv)?$|lora_rank|proj_dim|conv_dim|block_(ff_)?dim"
@@ -42,12 +45,14 @@ PLAIN = (bool, int, str, type(None))
 class ShrunkConfig:
     """A config, and the samples to try with it."""
 
-    config: Any
+    config: PretrainedConfig
     lengths: tuple[int, ...]
     """On both sides of each threshold that a sample of the run can reach; their row is longer than each that a row can reach."""
 
 
-def shrink(config: Any, decoder: nn.Module, blocks: tuple[type[nn.Module], ...], sample: int, row: int) -> Iterator[ShrunkConfig]:
+def shrink(
+    config: PretrainedConfig, decoder: nn.Module, blocks: tuple[type[nn.Module], ...], sample: int, row: int
+) -> Iterator[ShrunkConfig]:
     """Candidates, the smallest first. `config`: of the causal language model or of its text part. `decoder`, `blocks`: of the model at its
     real size, on meta. `sample`, `row`: the most positions of a sample and of a row in the run."""
     text = copy.deepcopy(config)
@@ -65,7 +70,7 @@ def shrink(config: Any, decoder: nn.Module, blocks: tuple[type[nn.Module], ...],
         yield ShrunkConfig(candidate, lengths)
 
 
-def _configs(config: Any) -> list[Any]:
+def _configs(config: PretrainedConfig) -> list[Any]:
     return [config, *(value for value in vars(config).values() if hasattr(value, "to_dict"))]
 
 
@@ -90,7 +95,7 @@ def _describe(layer: nn.Module) -> frozenset[Any]:
     )
 
 
-def _shorten(config: Any, layers: int, kept: int) -> None:
+def _shorten(config: PretrainedConfig, layers: int, kept: int) -> None:
     for name, value in list(vars(config).items()):
         if isinstance(value, list) and len(value) == layers:
             setattr(config, name, value[:kept])
@@ -100,7 +105,7 @@ def _shorten(config: Any, layers: int, kept: int) -> None:
             setattr(config, name, kept)
 
 
-def _reduce_vocabulary(config: Any) -> None:
+def _reduce_vocabulary(config: PretrainedConfig) -> None:
     for name, value in list(vars(config).items()):
         if name.startswith("vocab_size") and isinstance(value, int):
             setattr(config, name, min(value, VOCABULARY))
@@ -108,7 +113,7 @@ def _reduce_vocabulary(config: Any) -> None:
             setattr(config, name, min(max(value, 0), VOCABULARY - 1) if value < VOCABULARY else 0)
 
 
-def _reduce_experts(config: Any) -> None:
+def _reduce_experts(config: PretrainedConfig) -> None:
     """Experts in one group, at least twice as many as each position is routed to."""
     numbers = {name: value for name, value in vars(config).items() if isinstance(value, int) and not isinstance(value, bool)}
     chosen = max((value for name, value in numbers.items() if CHOSEN_EXPERTS.search(name)), default=2)
@@ -119,7 +124,7 @@ def _reduce_experts(config: Any) -> None:
             setattr(config, name, 1)
 
 
-def _lower_thresholds(config: Any, sample: int, row: int) -> tuple[int, ...]:
+def _lower_thresholds(config: PretrainedConfig, sample: int, row: int) -> tuple[int, ...]:
     """Map thresholds to low numbers in the same order, in place; returns the lengths of samples to try."""
     places = list(_thresholds(config))
     values = sorted({holder[name] for holder, name in places})
@@ -138,7 +143,7 @@ def _lower_thresholds(config: Any, sample: int, row: int) -> tuple[int, ...]:
     return (*lengths, 9)
 
 
-def _thresholds(config: Any) -> Iterator[tuple[dict[str, Any], str]]:
+def _thresholds(config: PretrainedConfig) -> Iterator[tuple[dict[str, Any], str]]:
     """Dictionaries of the config, rotary parameters included, with the key of each threshold in them."""
     waiting = [vars(config)]
     while waiting:
@@ -150,7 +155,7 @@ def _thresholds(config: Any) -> Iterator[tuple[dict[str, Any], str]]:
                 yield holder, name
 
 
-def _divisors(config: Any) -> list[int]:
+def _divisors(config: PretrainedConfig) -> list[int]:
     """Numbers by which widths can be divided, the largest first. Heads are whole, and keep their size."""
     hidden, heads = getattr(config, "hidden_size", 0), getattr(config, "num_attention_heads", 0)
     if not isinstance(hidden, int) or hidden < 2 * NARROWEST:
@@ -160,7 +165,7 @@ def _divisors(config: Any) -> list[int]:
     return [*[number for number in found if hidden // number >= NARROWEST][:6], 1]
 
 
-def _divide_widths(config: Any, divisor: int) -> None:
+def _divide_widths(config: PretrainedConfig, divisor: int) -> None:
     for name, value in list(vars(config).items()):
         number = isinstance(value, int) and not isinstance(value, bool) and value > 0
         if not number or not WIDTHS.search(name) or NO_WIDTHS.search(name):

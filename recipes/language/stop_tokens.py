@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
 
 from overtone.finetune.errors import UserError
 from overtone.recipes.language.sft_tokenization import tokenize_row
 
-EXCHANGE = [{"role": "user", "content": "Good day."}, {"role": "assistant", "content": "And to you."}]
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+EXCHANGE: list[JsonValue] = [{"role": "user", "content": "Good day."}, {"role": "assistant", "content": "And to you."}]
 
 
-def end_of_turn_id(tokenizer: Any) -> int | None:
+def end_of_turn_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
     """The token with which the chat template ends the assistant's turn; None without a template, or if the token is not certain."""
     try:
         ids, supervised = tokenize_row({"messages": EXCHANGE}, tokenizer, "assistant")
@@ -20,7 +25,7 @@ def end_of_turn_id(tokenizer: Any) -> int | None:
     return max(zip(supervised, range(len(ids)), ids, strict=True))[2]
 
 
-def find_stop_ids(tokenizer: Any, configured: int | Iterable[int] | None) -> list[int]:
+def find_stop_ids(tokenizer: PreTrainedTokenizerBase, configured: int | Iterable[int] | None) -> list[int]:
     """`eos_token_id` of a generation config, followed by the tokenizer's end of text and the end of a turn if these are missing.
 
     A base model ends texts with one token, and a chat template ends turns with another. Without the second, generation would not stop.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from overtone.finetune.errors import UserError
 
@@ -48,7 +48,7 @@ class TextGenerator(Protocol):
     """A loaded language model. For one thread at a time."""
 
     def stream_answer(
-        self, prompt: str | Sequence[Mapping[str, Any]], system: str | None, settings: AnswerSettings
+        self, prompt: str | Sequence[Mapping[str, object]], system: str | None, settings: AnswerSettings
     ) -> Generator[str, None, bool]:
         """Pieces of the answer to a text, or to a conversation of messages with `role` and `content`, while it is generated; returns
         whether it has ended by itself. A caller may stop at any piece. A model without a chat template continues a text.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import input_files
@@ -11,8 +11,11 @@ from overtone.finetune.storage.model_security import admit
 from overtone.finetune.storage.strict_json import first_line
 from overtone.recipes.language.causal_model import causal_language_model
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
-def load_tokenizer(base: Path, chat_template: Path | None) -> Any:
+
+def load_tokenizer(base: Path, chat_template: Path | None) -> PreTrainedTokenizerBase:
     """The base's tokenizer, with the chat template in that file if one is given.
 
     Raises `UserError` for a tokenizer that cannot be loaded, or that cannot report the place of its tokens.
@@ -21,7 +24,7 @@ def load_tokenizer(base: Path, chat_template: Path | None) -> Any:
 
     with admit(base, causal_language_model()) as clean:
         try:
-            tokenizer: Any = AutoTokenizer.from_pretrained(clean, trust_remote_code=False)
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(clean, trust_remote_code=False)
         except Exception as error:  # the tokenizers package raises plain Exception
             raise UserError(
                 f"{base}: its tokenizer cannot be loaded ({first_line(error)}); the model's own code is never run, so the folder "
@@ -34,7 +37,7 @@ def load_tokenizer(base: Path, chat_template: Path | None) -> Any:
     return tokenizer
 
 
-def check_vocabulary(tokenizer: Any, embeddings: int, base: Path) -> None:
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, embeddings: int, base: Path) -> None:
     """Raises `UserError` if the tokenizer can produce a token for which the model, with so many embeddings, has none."""
     if len(tokenizer) > embeddings:
         raise UserError(

@@ -21,12 +21,15 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, wraps
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from overtone.finetune.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 LOOP, KERNEL = "overtone_loop", "overtone_varlen"
 """Names in transformers: sdpa in a loop over the samples, on every device; or one call of torch's varlen kernel."""
@@ -136,8 +139,8 @@ def make_spans(
     attention_mask: Tensor | None = None,
     cache_position: Tensor | None = None,
     device: torch.device | None = None,
-    config: Any = None,
-    **_: Any,
+    config: PretrainedConfig = None,
+    **_: object,
 ) -> Spans | None:
     """Replaces transformers' creation of a mask, once per forward for each kind of layer. None: positions attend to all earlier ones.
 
@@ -197,7 +200,7 @@ def rule_matches(
 
 
 def attend_in_loop(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Spans | Tensor | None, **options: Any
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Spans | Tensor | None, **options: object
 ) -> tuple[Tensor, None]:
     """Attention with sdpa for one sample after another: [B, heads, S, D] → [B, S, heads, D]; keys and values may have fewer heads.
 
@@ -226,7 +229,7 @@ def attend_with_kernel(
     attention_mask: Spans | Tensor | None,
     *,
     scaling: float | None = None,
-    **options: Any,
+    **options: object,
 ) -> tuple[Tensor, None]:
     """The same with torch's kernel, which takes the samples of a single row; for several rows, the loop. Needs `has_kernel`."""
     from torch.nn.attention.varlen import varlen_attn
@@ -244,13 +247,13 @@ def attend_with_kernel(
     return attended[None], None
 
 
-def check_options(options: dict[str, Any]) -> None:
+def check_options(options: dict[str, object]) -> None:
     """Raises `UserError` if a layer passes an option that sdpa ignores, because the model would be trained with another attention."""
     if unsupported := [name for name in ("softcap", "s_aux", "position_bias", "head_mask") if options.get(name) is not None]:
         raise UserError(f"this model's attention has {', '.join(unsupported)}, which varlen does not support; set options.attention: eager")
 
 
-def has_kernel(config: Any) -> bool:
+def has_kernel(config: PretrainedConfig) -> bool:
     """Return whether torch's varlen kernel can compute the attention of a model with this config in bf16, here: on a CUDA GPU of compute
     capability 8.0 or more, with heads of one size up to 256 for queries, keys and values, and without dropout."""
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0):
@@ -264,7 +267,7 @@ def has_kernel(config: Any) -> bool:
 
 
 @contextmanager
-def masked_sdpa(config: Any) -> Iterator[None]:
+def masked_sdpa(config: PretrainedConfig) -> Iterator[None]:
     """While open, the model with this config uses sdpa with a mask."""
     before = config._attn_implementation
     config._attn_implementation = "sdpa"

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
+from pydantic import JsonValue
 from torch import Tensor
 
 from overtone.data_prep import manifest
 from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import Row
 
 CHAT_KEYS = frozenset({"messages", "prompt", "completion", "conversations"})
 """Keys of rows for language models."""
 
 
-def check_is_speech(row: dict[str, Any], recipe: str) -> None:
+def check_is_speech(row: Row, recipe: str) -> None:
     """Raise `UserError` for a row of a chat, which belongs to another recipe than `recipe`."""
     if found := sorted(CHAT_KEYS & row.keys()):
         raise UserError(
@@ -24,24 +24,28 @@ def check_is_speech(row: dict[str, Any], recipe: str) -> None:
         )
 
 
-def check_text(text: Any) -> str:
+def check_text(text: JsonValue) -> str:
     """The spoken words of a row. Raises `UserError` if there are none."""
     if not isinstance(text, str) or not text.strip():
         raise UserError(f"text = {text!r}: expected the spoken words; add them or remove the row")
     return text
 
 
-def check_codes(codes: Any, codebooks: int, codebook_size: int) -> Tensor:
+def check_codes(codes: JsonValue, codebooks: int, codebook_size: int) -> Tensor:
     """`audio_codes` as int64 [T, codebooks], T ≥ 1, from 0 to `codebook_size` - 1. Raises `UserError` with the place of a bad code."""
     if codes is None:
         raise UserError("the row has no audio_codes; run `overtone codes FOLDER --model MODEL` on its folder first")
     if not isinstance(codes, list) or not codes:
         raise UserError(f"audio_codes = {str(codes)[:40]}: expected a list of at least one frame; create the codes again")
-    wrong = next((t for t, frame in enumerate(codes) if not isinstance(frame, list) or len(frame) != codebooks), None)
-    if wrong is not None:
-        frame = str(codes[wrong])[:80]
-        raise UserError(f"audio_codes, frame {wrong}: {frame} is not a list of {codebooks} codes; create the codes again with this model")
-    if not all(type(code) is int and abs(code) < 2**63 for frame in codes for code in frame):
+    frames = list[list[JsonValue]]()
+    for frame in codes:
+        if not isinstance(frame, list) or len(frame) != codebooks:
+            raise UserError(
+                f"audio_codes, frame {len(frames)}: {str(frame)[:80]} is not a list of {codebooks} codes; create the codes again with this "
+                "model"
+            )
+        frames.append(frame)
+    if not all(type(code) is int and abs(code) < 2**63 for frame in frames for code in frame):
         raise UserError("audio_codes: codes must be integers; create the codes again with this model")
     array = np.asarray(codes)
     outside = np.argwhere((array < 0) | (array >= codebook_size))
@@ -54,7 +58,7 @@ def check_codes(codes: Any, codebooks: int, codebook_size: int) -> Tensor:
     return torch.from_numpy(array.astype(np.int64))
 
 
-def find_speaker_name(row: dict[str, Any], default: str | None) -> str:
+def find_speaker_name(row: Row, default: str | None) -> str:
     """The row's speaker, or `default`, in lower case, as generation looks it up. Raises `UserError` if there is none."""
     name = row.get("speaker") or default
     if not isinstance(name, str) or not name.strip():

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from overtone.data_prep import manifest
 from overtone.finetune.config import Config
 from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import Row
 from overtone.recipes.speech.evaluation.evaluation_items import visit_rows
 
 from .dataset_row_checks import check_is_speech, find_speaker_name
@@ -28,14 +28,12 @@ class SpeakerClips:
     """English names in lower case."""
 
 
-def collect_clips(
-    config: Config, recipe: str, default: str | None, count_frames: Callable[[dict[str, Any]], int]
-) -> dict[str, SpeakerClips]:
+def collect_clips(config: Config, recipe: str, default: str | None, count_frames: Callable[[Row], int]) -> dict[str, SpeakerClips]:
     """The clips of each speaker of `data.train`, by name in order. `count_frames` checks a row's codes and returns their number of frames.
     Otherwise as `visit_speakers`."""
     found: dict[str, SpeakerClips] = {}
 
-    def add_row(_: Path, name: str, row: dict[str, Any]) -> None:
+    def add_row(_: Path, name: str, row: Row) -> None:
         frames, language = count_frames(row), str(row.get("language") or manifest.AUTO).strip().lower()
         speaker = found.setdefault(name, SpeakerClips())
         if row.get("time_shift") is None:  # a copy adds no speech
@@ -47,7 +45,7 @@ def collect_clips(
     return dict(sorted(found.items()))
 
 
-def visit_speakers(config: Config, recipe: str, default: str | None, add_row: Callable[[Path, str, dict[str, Any]], None]) -> None:
+def visit_speakers(config: Config, recipe: str, default: str | None, add_row: Callable[[Path, str, Row], None]) -> None:
     """Call `add_row` with folder, speaker and content of each row of `data.train`, for the recipe of this name. `default` is the speaker of
     rows without one.
 
@@ -61,7 +59,7 @@ def visit_speakers(config: Config, recipe: str, default: str | None, add_row: Ca
         )
     names: dict[str, None] = {}
 
-    def visit_row(root: Path, row: dict[str, Any]) -> None:
+    def visit_row(root: Path, row: Row) -> None:
         check_is_speech(row, recipe)
         name = find_speaker_name(row, default)
         names[name] = None
@@ -73,7 +71,7 @@ def visit_speakers(config: Config, recipe: str, default: str | None, add_row: Ca
         visit_rows(val, lambda row: require_trained(find_speaker_name(row, default), names))
 
 
-def require_trained(name: str, trained: dict[str, Any]) -> None:
+def require_trained(name: str, trained: Collection[str]) -> None:
     """Raise `UserError` for a speaker of the validation data who is not in the training data."""
     if name not in trained:
         known = ", ".join(sorted(trained))

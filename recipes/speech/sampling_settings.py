@@ -8,12 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import JsonValue
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage.model_security import read_object
 
 from .interface import SpeechSampling
+
+if TYPE_CHECKING:
+    from argparse import _ArgumentGroup
 
 CONFIG = "generation_config.json"
 Extended = TypeVar("Extended", bound=SpeechSampling)
@@ -59,7 +64,7 @@ class SamplingScheme:
         switched_on = {switch: True for switch, names in self.shaped_by.items() if own.keys() & set(names)}
         return {**self.stock, **model_settings, **own, **switched_on}
 
-    def add_options(self, group: Any) -> None:
+    def add_options(self, group: _ArgumentGroup) -> None:
         """The options of the command line, in a group of an `argparse` parser."""
         for name, text in self.help.items():
             kind = int if name.endswith("top_k") else float
@@ -83,7 +88,7 @@ def extend_sampling(sampling: SpeechSampling, kind: type[Extended]) -> Extended:
     return kind(**{field.name: getattr(sampling, field.name) for field in fields(SpeechSampling)})
 
 
-def is_valid(name: str, value: Any) -> bool:
+def is_valid(name: str, value: JsonValue) -> bool:
     """Return whether a setting can have this value."""
     (check,) = (check for end, check in VALID.items() if name.endswith(end))
     try:

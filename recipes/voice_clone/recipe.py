@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
+from pydantic import JsonValue
 from torch import Tensor, nn
 
 from overtone.data_prep.audio_codecs.qwen3_tts_speaker_encoder import read_base_config
@@ -46,7 +46,7 @@ def load(config: Config[Options]) -> Loaded[SpeechProcessor]:
     return replace(loaded.with_processor(processor), state=speakers.state)
 
 
-def make_loaded(config: Config[Options], base: Path, model_config: dict[str, Any], vectors: Tensor) -> Loaded:
+def make_loaded(config: Config[Options], base: Path, model_config: dict[str, JsonValue], vectors: Tensor) -> Loaded:
     """The model of `base`, whose config.json is `model_config`, with speaker vectors [speakers, H]; without processor and state."""
     options = config.options
     with limit_construction(base):

@@ -7,15 +7,18 @@ overtone generate --model exports/me --speaker me --text-file lines.txt --out wa
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from overtone.recipes.speech.cli.generate import GenerateCommand
 
 from .inference.synthesizer import SPEECH, Request
 from .model.sampling_settings import SCHEME, SamplingSettings
 
+if TYPE_CHECKING:
+    from argparse import _ArgumentGroup
 
-def add_options(group: Any) -> None:
+
+def add_options(group: _ArgumentGroup) -> None:
     """The option that only Qwen3-TTS has."""
     group.add_argument("--streamed-text", action="store_true", help="feed the text token by token; training feeds the whole text first")
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from pydantic import JsonValue
 from safetensors.torch import save
 
 from overtone.data_prep.audio_codecs.snac_codec import CODEC_FOLDER, WEIGHTS, read_weights
@@ -50,7 +50,7 @@ def plan_export(base: Path, state: CodecLmState) -> ExportPlan:
     )
 
 
-def make_generation_config(base: Path, family: Family) -> dict[str, Any]:
+def make_generation_config(base: Path, family: Family) -> dict[str, JsonValue]:
     """Settings with which transformers' own `generate` stops at the end of speech, and samples as the family's authors do unless the base
     has settings of its own."""
     ids = find_token_ids(load_tokenizer(base, None), family, base)

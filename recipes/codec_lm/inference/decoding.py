@@ -8,7 +8,7 @@ captured once and replayed. Where the stock output is well-formed, greedy tokens
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from overtone.recipes.speech.decoding.token_sampling import CodeSampler, draw_ra
 
 from ..model.sequence_layout import SpeechTokenIds
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 MODEL_TYPES = ("llama", "qwen3")
 """Model types whose layers `CachedDecoderLayers` computes, without factors on embeddings or logits."""
 
@@ -31,7 +34,7 @@ class SpeechTokenDecoder:
     """The parameters of a causal language model, arranged for decoding step by step."""
 
     @torch.no_grad()
-    def __init__(self, model: Any, ids: SpeechTokenIds) -> None:
+    def __init__(self, model: PreTrainedModel, ids: SpeechTokenIds) -> None:
         """`model`: as transformers loads it. Raises `UserError` for an architecture that is not supported."""
         if model.config.model_type not in MODEL_TYPES:
             raise UserError(f"generation with a {model.config.model_type} is not supported; supported: {', '.join(MODEL_TYPES)}")

@@ -15,18 +15,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from pydantic import JsonValue
 from torch import Tensor
 
 from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.errors import UserError
-from overtone.finetune.recipe import Sample
+from overtone.finetune.recipe import Row, Sample
 from overtone.recipes.speech.dataset_row_checks import check_codes, check_is_speech, check_text, find_speaker_name
 
 from ..families import Family
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class SpeechTokenIds:
 class SpeechTextProcessor:
     """Turns a row into a sample."""
 
-    tokenizer: Any
+    tokenizer: PreTrainedTokenizerBase
     family: Family
     ids: SpeechTokenIds
     positions: int
@@ -78,7 +82,7 @@ class SpeechTextProcessor:
     supervise: str = "speech"
 
 
-def find_token_ids(tokenizer: Any, family: Family, model: Path) -> SpeechTokenIds:
+def find_token_ids(tokenizer: PreTrainedTokenizerBase, family: Family, model: Path) -> SpeechTokenIds:
     """The family's tokens in a tokenizer. Raises `UserError` if one is missing, or the codes are not next to each other."""
     vocabulary = tokenizer.get_vocab()
     if missing := family.find_missing(vocabulary):
@@ -104,7 +108,7 @@ def find_token_ids(tokenizer: Any, family: Family, model: Path) -> SpeechTokenId
     )
 
 
-def tokenize_prompt(text: Any, speaker: str, processor: SpeechTextProcessor) -> list[int]:
+def tokenize_prompt(text: JsonValue, speaker: str, processor: SpeechTextProcessor) -> list[int]:
     """The ids of a prompt, up to the place where speech begins. Raises `UserError` for missing text, and text or speaker with
     control tokens."""
     prefix, ids = processor.family.voice_prefix.replace("{speaker}", speaker), processor.ids
@@ -116,7 +120,7 @@ def tokenize_prompt(text: Any, speaker: str, processor: SpeechTextProcessor) -> 
     return [*ids.before_text, *words, *ids.after_text]
 
 
-def read_row(row: dict[str, Any], processor: SpeechTextProcessor) -> Sample:
+def read_row(row: Row, processor: SpeechTextProcessor) -> Sample:
     """`ids` [S], and `supervised` [S], true for tokens that are learned. Raises `UserError` for a bad row."""
     check_is_speech(row, "codec_lm")
     prompt = tokenize_prompt(row.get("text"), find_speaker_name(row, processor.default_speaker), processor)
@@ -134,7 +138,7 @@ def read_row(row: dict[str, Any], processor: SpeechTextProcessor) -> Sample:
     return {"ids": tokens, "supervised": supervised}
 
 
-def check_frames(codes: Any, family: Family) -> Tensor:
+def check_frames(codes: JsonValue, family: Family) -> Tensor:
     """`audio_codes` as int64 [T, codebooks], T ≥ 1. Raises `UserError` with the place of a bad code, and the codec that is needed."""
     try:
         return check_codes(codes, len(family.slots), family.codebook_size)

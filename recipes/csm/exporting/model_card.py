@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pydantic import JsonValue
 
 from overtone.finetune.exporting.model_card_metadata import THIS_MODEL
 from overtone.recipes.speech.model_card import render_voice_card
@@ -28,7 +28,7 @@ SINGLE = "The model was trained on single turns: earlier turns as context still 
 TURNS = "The model was trained on conversations: turns with 0 to {turns} earlier clips of their recording, text and speech, as context."
 
 
-def write_model_card(state: CsmState, inherited: dict[str, Any]) -> str:
+def write_model_card(state: CsmState, inherited: dict[str, JsonValue]) -> str:
     """The card as Markdown with the hub's YAML header. `inherited`: of the base's header (see `read_base_metadata`)."""
     context = TURNS.format(turns=state.context.turns) if state.context else SINGLE
     usage = USE.format(model=THIS_MODEL, number=state.speakers[0].id, context=context)

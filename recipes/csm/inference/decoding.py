@@ -8,7 +8,7 @@ is the end of speech. The stock class calls a complete `generate` for the depth 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -21,6 +21,9 @@ from overtone.recipes.speech.decoding.token_sampling import CodeChooser, FrameSa
 
 from ..model.sequence_layout import CsmTokens
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 FAMILY = "CSM"
 
 
@@ -28,7 +31,7 @@ class CsmDecoder:
     """The parameters of a `CsmTrainingModel`, or of the stock class, arranged for decoding step by step."""
 
     @torch.no_grad()
-    def __init__(self, model: Any, tokens: CsmTokens) -> None:
+    def __init__(self, model: PreTrainedModel, tokens: CsmTokens) -> None:
         self.tokens = tokens
         depth = model.depth_decoder.model
         self.backbone, self.depth = CachedDecoderLayers(model.backbone_model, FAMILY), CachedDecoderLayers(depth, FAMILY)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
+
+from pydantic import JsonValue
 
 from overtone.data_prep import manifest
 from overtone.finetune.errors import UserError
@@ -30,7 +32,7 @@ class ExportedCsm:
     folder: Path
     speakers: dict[str, int]
     """Lower-case name → number in the prompt."""
-    generation: dict[str, Any]
+    generation: dict[str, JsonValue]
     """Its own sampling settings; see `SamplingScheme.read_model_settings`."""
     can_clone: bool = True
 

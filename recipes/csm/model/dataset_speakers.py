@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from overtone.data_prep.audio_codecs.mimi_codec import open_csm_codec
 from overtone.finetune.config import Config
 from overtone.finetune.data.context_rows import EarlierRows
 from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import Row
 from overtone.finetune.storage.json_schema import parse_model
 from overtone.recipes.recipe_state_file import store_state
 from overtone.recipes.speech.dataset_speakers import SpeakerClips, collect_clips
@@ -42,7 +42,7 @@ def measure_context(config: Config[Options]) -> CsmContext:
     and line for clips without a place in a recording, and if no clip has any."""
     turns, seconds = Counter[int](), 0.0
 
-    def add_row(earlier: EarlierRows, row: dict[str, Any]) -> None:
+    def add_row(earlier: EarlierRows, row: Row) -> None:
         nonlocal seconds
         before = earlier.find(locate_clip(row))
         turns[len(before)] += 1

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage.model_classes import COMMON_TOKENIZERS
 from overtone.finetune.storage.model_security import CONFIG, Kind, admit
 from overtone.finetune.storage.strict_json import one_line
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 CODEC_TYPE, DEPTH_TYPE = "mimi", "csm_depth_decoder_model"
 
@@ -38,7 +41,7 @@ numbers equal those of `models.py` in SesameAILabs/csm.
 """
 
 
-def read_config(base: Path) -> Any:
+def read_config(base: Path) -> PretrainedConfig:
     """The base's `CsmConfig`. Raises `UserError` for a model of another family, and for one whose parts do not fit together."""
     from transformers import AutoConfig
 
@@ -61,7 +64,7 @@ def explain_failure(base: Path, error: Exception) -> UserError:
     )
 
 
-def check_parts(config: Any, base: Path) -> None:
+def check_parts(config: PretrainedConfig, base: Path) -> None:
     """Raise `UserError` if backbone, depth decoder and codec disagree about the codes."""
     depth, codec, place = config.depth_decoder_config, config.codec_config, base / CONFIG
     if getattr(codec, "model_type", None) != CODEC_TYPE:

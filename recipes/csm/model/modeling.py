@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from accelerate import init_empty_weights
@@ -29,6 +29,9 @@ from overtone.finetune.recipe import BASE_DISTANCE, BASE_STATES
 from overtone.finetune.storage.construction_limits import limit_construction
 
 from .model_config import explain_failure
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 ATTENTION = "overtone_causal"
 """Name under which transformers knows sdpa without a mask. Under the name `sdpa`, it tests whether a mask is all true, and the host waits
@@ -70,7 +73,7 @@ def sum_losses(states: Tensor, weight: Tensor, targets: Tensor, factors: Tensor)
 class CsmTrainingModel(nn.Module):
     """Backbone, depth decoder, text embedding and first head, under the names of the stock class, without its codec."""
 
-    def __init__(self, config: Any, depth_weight: float, depth_share: float) -> None:
+    def __init__(self, config: PretrainedConfig, depth_weight: float, depth_share: float) -> None:
         """`config` is a `CsmConfig`. The depth decoder trains on the share `depth_share` in (0, 1] of the frames."""
         super().__init__()
         self.backbone_model: Any = CsmBackboneModel(config)
@@ -155,7 +158,7 @@ def choose_frames(speech: Tensor, ends: Tensor, share: float) -> tuple[Tensor, T
 
 
 def build_on_meta(
-    config: Any, base: Path, depth_weight: float = 1.0, depth_share: float = 1.0, chunked_head: bool = False
+    config: PretrainedConfig, base: Path, depth_weight: float = 1.0, depth_share: float = 1.0, chunked_head: bool = False
 ) -> CsmTrainingModel:
     """The model of the `CsmConfig` of a folder with parameters on the meta device. Buffers are real, because rotary frequencies are
     computed, not loaded. `chunked_head`: make the first head a `LossHead`, which can compare with a base and cannot have an adapter. Raises

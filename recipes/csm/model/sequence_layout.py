@@ -14,19 +14,23 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
+from pydantic import JsonValue
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from overtone.finetune.errors import UserError
-from overtone.finetune.recipe import Batch, RowPlace, Sample
+from overtone.finetune.recipe import Batch, Row, RowPlace, Sample
 from overtone.finetune.storage.model_security import admit
 from overtone.finetune.storage.strict_json import first_line
 from overtone.recipes.speech.dataset_row_checks import check_codes, check_is_speech, check_text, find_speaker_name
 
 from .model_config import CSM
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 AUDIO, AUDIO_END = "<|AUDIO|>", "<|audio_eos|>"
 """Tokens of a frame and of the end frame, by which the stock processor finds their ids."""
@@ -51,7 +55,7 @@ class CsmTokens:
     """Longest sequence that the model was made for."""
 
     @classmethod
-    def from_config(cls, config: Any) -> CsmTokens:
+    def from_config(cls, config: PretrainedConfig) -> CsmTokens:
         """From a `CsmConfig`."""
         return cls(
             audio=config.audio_token_id,
@@ -68,7 +72,7 @@ class CsmTokens:
 class CsmProcessing:
     """Turns a row into a sample."""
 
-    tokenizer: Any
+    tokenizer: PreTrainedTokenizerBase
     tokens: CsmTokens
     speakers: dict[str, int]
     """Lower-case name → number in the prompt."""
@@ -78,7 +82,7 @@ class CsmProcessing:
     """`options.context_loss`."""
 
 
-def load_tokenizer(model: Path, tokens: CsmTokens) -> Any:
+def load_tokenizer(model: Path, tokens: CsmTokens) -> PreTrainedTokenizerBase:
     """The text tokenizer of a model's folder. Raises `UserError` if it cannot be loaded or has other ids than the model's config."""
     from transformers import AutoTokenizer  # slow to import; most users of this module load no tokenizer
 
@@ -98,12 +102,12 @@ def load_tokenizer(model: Path, tokens: CsmTokens) -> Any:
     return tokenizer
 
 
-def format_prompt(text: str, speaker: int, tokenizer: Any) -> str:
+def format_prompt(text: str, speaker: int, tokenizer: PreTrainedTokenizerBase) -> str:
     """The turn in which speaker number `speaker` says `text`, up to the first frame."""
     return f"{tokenizer.bos_token}[{speaker}]{text}{tokenizer.eos_token}"
 
 
-def tokenize_prompt(text: Any, speaker: int, tokenizer: Any) -> list[int]:
+def tokenize_prompt(text: JsonValue, speaker: int, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Ids of the prompt. Raises `UserError` for missing text, and for text with special tokens."""
     ids: list[int] = tokenizer(format_prompt(check_text(text), speaker, tokenizer), add_special_tokens=False)["input_ids"]
     if reserved := set(tokenizer.added_tokens_encoder.values()).intersection(ids[1:-1]):
@@ -112,7 +116,7 @@ def tokenize_prompt(text: Any, speaker: int, tokenizer: Any) -> list[int]:
     return ids
 
 
-def read_row(row: dict[str, Any], processor: CsmProcessing) -> Sample:
+def read_row(row: Row, processor: CsmProcessing) -> Sample:
     """Row with `text`, `speaker` and `audio_codes` → the tensors of `lay_out_clip`. Raises `UserError` for a bad row."""
     check_is_speech(row, "csm")
     tokens, name = processor.tokens, find_speaker_name(row, processor.default_speaker)
@@ -153,7 +157,7 @@ def check_positions(sample: Sample, tokens: CsmTokens) -> Sample:
     return sample
 
 
-def locate_clip(row: dict[str, Any]) -> RowPlace:
+def locate_clip(row: Row) -> RowPlace:
     """Return where a clip is in its recording, in seconds. Raises `UserError` for a row that does not say so."""
     source, start, end = row.get("source"), row.get("start"), row.get("end")
     times = [time for time in (start, end) if isinstance(time, int | float) and not isinstance(time, bool) and math.isfinite(time)]
@@ -198,7 +202,7 @@ def collate(samples: list[Sample]) -> Batch:
     return Batch(tensors, targets={"backbone": first, "depth": others, "backbone_accuracy": first, "depth_accuracy": others})
 
 
-def check_frames(codes: Any, tokens: CsmTokens) -> Tensor:
+def check_frames(codes: JsonValue, tokens: CsmTokens) -> Tensor:
     """`audio_codes` as int64 [T, C], T ≥ 1. Raises `UserError` with the place of a bad code, and for a frame that would end the speech."""
     checked = check_codes(codes, tokens.codebooks, tokens.codebook_size)
     # The stock generation compares all codebooks but the last.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tokenizers import Tokenizer
@@ -29,6 +29,9 @@ from overtone.recipes.tiny_checkpoints import (
 from .model_config import RELEASED
 from .modeling import COPY
 from .sequence_layout import AUDIO, AUDIO_END
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 BEGIN, END = "<|begin_of_text|>", "<|end_of_text|>"
 SPECIAL = (BEGIN, END, AUDIO, AUDIO_END)
@@ -69,7 +72,7 @@ def build(folder: Path, seed: int = 0, codebooks: int = CODEBOOKS, width: int = 
     return write_checkpoint(folder, contents)
 
 
-def make_config(tokenizer: Tokenizer, codebooks: int = CODEBOOKS, width: int = 32) -> Any:
+def make_config(tokenizer: Tokenizer, codebooks: int = CODEBOOKS, width: int = 32) -> PretrainedConfig:
     """The `CsmConfig`: every kind of part of the released model, with 4 codebooks of 32 codes instead of 32 of 2048."""
     from transformers import CsmConfig, CsmDepthDecoderConfig, MimiConfig
 
@@ -122,12 +125,12 @@ def make_config(tokenizer: Tokenizer, codebooks: int = CODEBOOKS, width: int = 3
     )
 
 
-def make_config_document(config: Any) -> dict[str, Any]:
+def make_config_document(config: PretrainedConfig) -> dict[str, Any]:
     """The config's JSON, as transformers saves it."""
     return {**config.to_dict(), "architectures": ["CsmForConditionalGeneration"], "dtype": "float32"}
 
 
-def make_generation_config(config: Any) -> dict[str, Any]:
+def make_generation_config(config: PretrainedConfig) -> dict[str, Any]:
     """Return the generation config of the released folder, sampling included."""
     sampling = {"do_sample": True, "temperature": 0.9, "top_k": min(50, CODES)}
     steps = config.num_codebooks - 1
@@ -161,7 +164,7 @@ def make_extractor_config() -> dict[str, Any]:
     }
 
 
-def make_weights(config: Any, seed: int) -> bytes:
+def make_weights(config: PretrainedConfig, seed: int) -> bytes:
     """`model.safetensors` with random weights, the shared table of codes once."""
     from transformers import CsmForConditionalGeneration
 

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Generator, Size, Tensor, nn
@@ -21,6 +21,9 @@ from overtone.finetune.storage.model_security import Kind
 from overtone.finetune.storage.strict_json import one_line
 from overtone.recipes import transformers_meta_models
 from overtone.recipes.transformers_release import name_release
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
 
 OTHERS = frozenset({"timm_wrapper", "shieldgemma2", "perceiver", "imagegpt", "siglip2"})
 """Types that transformers lists as image classifiers, but that take no plain images: models of other libraries, of text and images, of
@@ -41,11 +44,11 @@ class Normalization:
 class ImageClassifier(nn.Module):
     """A stock model, with its parameters under the stock names, that normalizes images and computes the loss."""
 
-    whole: Any
+    whole: PreTrainedModel
     scale: Tensor
     shift: Tensor
 
-    def __init__(self, whole: Any, normalization: Normalization, label_smoothing: float) -> None:
+    def __init__(self, whole: PreTrainedModel, normalization: Normalization, label_smoothing: float) -> None:
         """`whole`: an image classifier of transformers."""
         super().__init__()
         self.__dict__["whole"] = whole  # past nn.Module, which would put `whole.` before every name
@@ -94,17 +97,17 @@ def image_classifier() -> Kind:
     return Kind(f"an image classifier of {name_release()}", types, transformers_meta_models.is_part, classes)
 
 
-def read_config(base: Path) -> Any:
+def read_config(base: Path) -> PretrainedConfig:
     """The base's config. Raises `UserError` for a model of another kind."""
     return transformers_meta_models.read_config(base, image_classifier())
 
 
-def read_base_labels(config: Any) -> list[str]:
+def read_base_labels(config: PretrainedConfig) -> list[str]:
     """The labels of a base's own output layer, in order."""
     return [str(config.id2label[number]) for number in range(config.num_labels)]
 
 
-def set_labels(config: Any, labels: list[str]) -> Any:
+def set_labels(config: PretrainedConfig, labels: list[str]) -> PretrainedConfig:
     """A copy of a config with these labels."""
     config = copy.deepcopy(config)
     config.id2label, config.label2id = dict(enumerate(labels)), {label: number for number, label in enumerate(labels)}
@@ -114,12 +117,12 @@ def set_labels(config: Any, labels: list[str]) -> Any:
     return config
 
 
-def build_stock_model(config: Any, base: Path) -> Any:
+def build_stock_model(config: PretrainedConfig, base: Path) -> PreTrainedModel:
     """The stock class with parameters on the meta device and real buffers. Raises `UserError` if it cannot be built."""
     return transformers_meta_models.build_on_meta(lambda: AutoModelForImageClassification.from_config(config), base)
 
 
-def find_head(config: Any, base: Path) -> dict[str, tuple[int, ...]]:
+def find_head(config: PretrainedConfig, base: Path) -> dict[str, tuple[int, ...]]:
     """Name → shape of the parameters whose shape depends on the number of labels: the output layer, or several of them."""
     one, more = (build_stock_model(set_labels(config, [*"ab", *"cd"[:extra]]), base) for extra in (1, 2))
     sizes = {name: tuple(parameter.shape) for name, parameter in one.named_parameters()}
@@ -131,7 +134,7 @@ def init_head(generator: Generator, shape: Size) -> Tensor:
     return torch.zeros(shape) if len(shape) == 1 else torch.randn(shape, generator=generator) * HEAD_STD
 
 
-def added_parameters(config: Any, base: Path, head: str) -> Mapping[str, Callable[[Generator, Size], Tensor]]:
+def added_parameters(config: PretrainedConfig, base: Path, head: str) -> Mapping[str, Callable[[Generator, Size], Tensor]]:
     """`Loaded.added` for a value of `options.head`."""
     return dict.fromkeys(find_head(config, base), init_head) if head == "fresh" else {}
 

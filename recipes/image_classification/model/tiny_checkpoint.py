@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
+from pydantic import JsonValue
 from transformers import AutoConfig, AutoModelForImageClassification
 
 from overtone.finetune.errors import exit_code
@@ -24,9 +24,9 @@ from ..released_models import PROCESSOR as RELEASED_PROCESSOR
 from ..released_models import VIT
 
 SMALL = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 128, "image_size": 16, "patch_size": 4}
-CONFIG: dict[str, Any] = {**VIT, "architectures": ["ViTModel"], **SMALL}
+CONFIG: dict[str, JsonValue] = {**VIT, "architectures": ["ViTModel"], **SMALL}
 """config.json."""
-PROCESSOR: dict[str, Any] = {**RELEASED_PROCESSOR, "size": {"height": 16, "width": 16}}
+PROCESSOR: dict[str, JsonValue] = {**RELEASED_PROCESSOR, "size": {"height": 16, "width": 16}}
 """preprocessor_config.json."""
 WEIGHT_STD = 0.08
 """Standard deviation of the initial weights, about 0.6/√64: with the usual 0.02, so narrow a model learns little for its first steps."""

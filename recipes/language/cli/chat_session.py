@@ -6,10 +6,10 @@ overtone chat --model exports/mine
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from overtone.data_prep.chats.chat_messages import Message
 from overtone.finetune.argument_parsing import parse_arguments
 from overtone.finetune.errors import UserError
 from overtone.finetune.terminal import print_content, print_line
@@ -47,7 +47,7 @@ def read_line() -> str | None:
         return None
 
 
-def answer_last(loaded: LoadedModel, history: list[dict[str, Any]], decoding: Decoding) -> list[dict[str, Any]]:
+def answer_last(loaded: LoadedModel, history: list[Message], decoding: Decoding) -> list[Message]:
     """Print the answer to the last message while it is generated.
 
     Returns the conversation with the answer, or without the last message if there is no complete answer.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from overtone.finetune.exporting.model_card_metadata import README, read_base_metadata
 from overtone.finetune.recipe import ExportPlan
@@ -23,6 +23,9 @@ from overtone.recipes.language.stop_tokens import find_stop_ids
 from overtone.recipes.language.tokenizer import load_tokenizer
 
 from .model_card import Objective, render_card
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 TEMPLATE, TOKENIZER = "chat_template.jinja", "tokenizer_config.json"
 TRANSFORMERS = "transformers"
@@ -69,7 +72,7 @@ def read_generation(base: Path) -> dict[str, Any]:
     return cleaned(path)[0] if path.is_file() else {name: config[name] for name in ("bos_token_id", "eos_token_id") if name in config}
 
 
-def find_generation(base: Path, tokenizer: Any) -> dict[str, Any]:
+def find_generation(base: Path, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     """As `read_generation`, with the tokens at which the model learned to stop."""
     settings = read_generation(base)
     known = settings.get("eos_token_id")

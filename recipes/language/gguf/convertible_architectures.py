@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from overtone.finetune.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 
 @dataclass(frozen=True)
@@ -29,13 +32,13 @@ class Convertible:
     """True if llama.cpp attends to all earlier positions also if the config has a sliding window."""
 
 
-def _find_other_rope_layers(config: Any) -> str | None:
+def _find_other_rope_layers(config: PretrainedConfig) -> str | None:
     """SmolLM3: in llama.cpp every fourth layer is without rotary positions."""
     fixed = [int((layer + 1) % 4 != 0) for layer in range(config.num_hidden_layers)]
     return None if list(config.no_rope_layers) == fixed else f"no_rope_layers {config.no_rope_layers}, where llama.cpp has {fixed}"
 
 
-def _find_other_windows(config: Any) -> str | None:
+def _find_other_windows(config: PretrainedConfig) -> str | None:
     """Gemma 3: in llama.cpp every sixth layer attends to all positions, and scores are scaled by the size of a head."""
     fixed = ["full_attention" if (layer + 1) % 6 == 0 else "sliding_attention" for layer in range(config.num_hidden_layers)]
     if list(config.layer_types) != fixed:
@@ -59,7 +62,7 @@ CONVERTIBLE = {
 """`model_type` of config.json → how llama.cpp computes it."""
 
 
-def find_convertible(config: Any, base: Path) -> Convertible:
+def find_convertible(config: PretrainedConfig, base: Path) -> Convertible:
     """The entry of a model. `config`: that of transformers. Raises `UserError` for an architecture or a setting that llama.cpp does not
     compute as transformers does."""
     found = CONVERTIBLE.get(config.model_type)
@@ -77,7 +80,7 @@ def find_convertible(config: Any, base: Path) -> Convertible:
     return found
 
 
-def find_other_rotary(config: Any, found: Convertible) -> str | None:
+def find_other_rotary(config: PretrainedConfig, found: Convertible) -> str | None:
     """The rotary type of the config that llama.cpp does not compute for this architecture; None if it computes all."""
     # Version 5 of transformers has `rope_parameters`, for Gemma 3 one for each type of layer; version 4 `rope_scaling` or None.
     given = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
@@ -87,7 +90,7 @@ def find_other_rotary(config: Any, found: Convertible) -> str | None:
     return f"rope_type {', '.join(unknown)}, which llama.cpp does not compute for {config.model_type}" if unknown else None
 
 
-def find_ignored_window(config: Any, found: Convertible) -> int | None:
+def find_ignored_window(config: PretrainedConfig, found: Convertible) -> int | None:
     """The sliding window, in positions, that llama.cpp ignores: in longer texts the answers differ. None if there is none."""
     window: int | None = getattr(config, "sliding_window", None)
     used = getattr(config, "use_sliding_window", True)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.recipe import Conversion
@@ -19,6 +19,9 @@ from overtone.recipes.language.causal_model import causal_language_model, read_c
 from overtone.recipes.language.gguf import converter_process, ollama_modelfile, tensor_check, tokenizer_check
 from overtone.recipes.language.gguf.convertible_architectures import Convertible, find_convertible, find_ignored_window
 from overtone.recipes.language.gguf.tokenizer_check import TrainedTokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 GGUF, OLLAMA, ADAPTER = "gguf", "ollama", "gguf-adapter"
 FORMATS = (GGUF, OLLAMA, ADAPTER)
@@ -39,7 +42,7 @@ class TrainedModel:
     tokenizer: TrainedTokenizer
 
 
-def make_conversion(form: str, base: Path, tokenizer: Any, generation: dict[str, Any]) -> Conversion:
+def make_conversion(form: str, base: Path, tokenizer: PreTrainedTokenizerBase, generation: dict[str, Any]) -> Conversion:
     """The conversion of a format. `tokenizer`: with the chat template of the training. `generation`: content of generation_config.json,
     whose `eos_token_id` has the tokens that end an answer. Raises `UserError` for a model that the format cannot express, before it is
     exported."""

@@ -7,10 +7,13 @@ is compared with that of llama.cpp's patterns for the name (src/llama-vocab.cpp,
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import regex
 from tokenizers import pre_tokenizers
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
 CONTRACTIONS = "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
@@ -67,7 +70,7 @@ MARKED = "हिन्दी ไทย"
 """As `PROBES`, with combining marks."""
 
 
-def find_difference(name: object, tokenizer: Any) -> str | None:
+def find_difference(name: object, tokenizer: PreTrainedTokenizerBase) -> str | None:
     """Return what in the pre-tokenizer `name` of a file differs from a byte-level tokenizer of transformers; None if nothing does."""
     known = PRE_TOKENIZERS.get(name) if isinstance(name, str) else None
     if known is None:

@@ -11,13 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage.gguf_files import GgufHeader
 from overtone.recipes.language.chat_template import make_chat
 from overtone.recipes.language.completion_boundary import begin_ids
 from overtone.recipes.language.gguf import pre_tokenizer_patterns
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 KEY = "tokenizer.ggml."
 TEMPLATE = "tokenizer.chat_template"
@@ -40,7 +43,7 @@ NORMALIZERS = frozenset({"NFC", "Prepend", "Replace", "Sequence"})
 class TrainedTokenizer:
     """A tokenizer of transformers as it was used in the training."""
 
-    tokenizer: Any
+    tokenizer: PreTrainedTokenizerBase
     stops: tuple[int, ...]
     """Ids at which generation ends."""
 

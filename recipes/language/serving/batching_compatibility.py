@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -10,6 +10,9 @@ from torch import Tensor
 from overtone.recipes.language.attention_selection import EXPERT_COUNTS
 
 from .ragged_transformers_cache import StockRowCache
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
 
 LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 """Rotary positions whose frequencies depend on the longest row of the batch."""
@@ -25,13 +28,13 @@ PROMPTS = ((1, 4, 2, 3, 5), (3, 1, 2))
 FOLLOWING = (2, 5, 1)
 
 
-def find_obstacle(model: Any) -> str | None:
+def find_obstacle(model: PreTrainedModel) -> str | None:
     """Return why requests cannot share a batch of this model; None if they can."""
     config = model.config.get_text_config()
     return find_config_obstacle(config) or find_difference(model)
 
 
-def find_config_obstacle(config: Any) -> str | None:
+def find_config_obstacle(config: PretrainedConfig) -> str | None:
     """Return what the config of a model says against a batch whose rows are independent."""
     if any(getattr(config, key, None) for key in EXPERT_COUNTS):
         return "its experts compute the tokens of all requests together, so an answer would depend on the others"
@@ -48,7 +51,7 @@ def find_config_obstacle(config: Any) -> str | None:
     return None
 
 
-def find_rope_types(config: Any) -> set[str]:
+def find_rope_types(config: PretrainedConfig) -> set[str]:
     """The kinds of rotary positions in a config: of all layers, or of each type of layer."""
     found = set[str]()
     for name in ("rope_scaling", "rope_parameters"):
@@ -59,7 +62,7 @@ def find_rope_types(config: Any) -> set[str]:
 
 
 @torch.inference_mode()
-def find_difference(model: Any) -> str | None:
+def find_difference(model: PreTrainedModel) -> str | None:
     """Compare a batch of two rows with the model on each sequence alone. This finds architectures of which `StockRowCache` knows nothing:
     with a state instead of keys, with positions that they count themselves, with masks of their own."""
     try:

@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -51,11 +50,11 @@ def routes(chats: ChatQueue) -> APIRouter:
     """One thread: a tokenizer is not made for several, and a long prompt must not delay the event loop."""
 
     @router.get("/models")
-    async def models() -> dict[str, Any]:
+    async def models() -> dict[str, object]:
         return {"object": "list", "data": [_describe_model(chats, name) for name in chats.models]}
 
     @router.get("/models/{name:path}")
-    async def model(name: str) -> dict[str, Any]:
+    async def model(name: str) -> dict[str, object]:
         return _describe_model(chats, require_model(chats, name))
 
     @router.post("/chat/completions")
@@ -83,7 +82,7 @@ def routes(chats: ChatQueue) -> APIRouter:
     return router
 
 
-async def collect(answer: AsyncGenerator[AnswerProgress, None], head: dict[str, Any], prompt_tokens: int) -> dict[str, Any]:
+async def collect(answer: AsyncGenerator[AnswerProgress, None], head: dict[str, object], prompt_tokens: int) -> dict[str, object]:
     """The whole answer as one object."""
     texts, tokens, finish = list[str](), 0, STOP
     async with aclosing(answer):
@@ -98,7 +97,7 @@ async def collect(answer: AsyncGenerator[AnswerProgress, None], head: dict[str, 
 
 
 async def stream_events(
-    first: AnswerProgress, rest: AsyncGenerator[AnswerProgress, None], head: dict[str, Any], prompt_tokens: int | None
+    first: AnswerProgress, rest: AsyncGenerator[AnswerProgress, None], head: dict[str, object], prompt_tokens: int | None
 ) -> AsyncGenerator[bytes, None]:
     """The answer as server-sent events. `prompt_tokens`: None if the client did not ask for the usage.
 
@@ -127,7 +126,7 @@ async def stream_events(
     yield DONE
 
 
-def encode_event(value: dict[str, Any]) -> bytes:
+def encode_event(value: dict[str, object]) -> bytes:
     """A server-sent event. It is ASCII: some clients take more characters than CR and LF for the end of a line."""
     return b"data: " + json.dumps(value).encode() + b"\n\n"
 
@@ -143,11 +142,11 @@ async def _chain(first: AnswerProgress, rest: AsyncGenerator[AnswerProgress, Non
         yield progress
 
 
-def _choose(delta: dict[str, str], finish: str | None = None) -> dict[str, Any]:
+def _choose(delta: dict[str, str], finish: str | None = None) -> dict[str, object]:
     return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
 
 
-def _describe_model(chats: ChatQueue, name: str) -> dict[str, Any]:
+def _describe_model(chats: ChatQueue, name: str) -> dict[str, object]:
     model = chats.models[name]
     return {"id": name, "object": "model", "created": model.created, "owned_by": "overtone", "context_length": model.context}
 

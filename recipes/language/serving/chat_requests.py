@@ -47,7 +47,7 @@ class ChatCall(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     model: str
-    messages: list[dict[str, Any]] = Field(min_length=1)
+    messages: list[Message] = Field(min_length=1)
     tools: list[dict[str, Any]] | None = None
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
@@ -100,7 +100,7 @@ def check_encodable(body: ChatCall) -> None:
             raise Refusal(400, message, "invalid_value", name) from error
 
 
-def read_chat(messages: list[dict[str, Any]]) -> list[Message]:
+def read_chat(messages: list[Message]) -> list[Message]:
     """The messages as a template takes them. Raises `Refusal`, which names the message."""
     read = [read_request_message(message, number) for number, message in enumerate(messages)]
     if read[-1]["role"] == "assistant":
@@ -109,7 +109,7 @@ def read_chat(messages: list[dict[str, Any]]) -> list[Message]:
     return read
 
 
-def read_request_message(message: dict[str, Any], number: int) -> Message:
+def read_request_message(message: Message, number: int) -> Message:
     """The message with this index. Raises `Refusal` for a field or a role that is not supported."""
     place = f"messages.{number}"
     # OpenAI's client returns these fields with an answer, and a conversation sends them back.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from overtone.recipes.speech.decoding.token_sampling import CodeSampler
 
 from .ragged_transformers_cache import StockRowCache
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 
 class TokenBatch(FrameBatch[StockRowCache]):
     """Up to so many answers at once. A token that ends an answer is not generated: the row is over at the token before it."""
@@ -22,7 +25,7 @@ class TokenBatch(FrameBatch[StockRowCache]):
     uses_graphs: ClassVar[bool] = False
 
     @torch.inference_mode()
-    def __init__(self, model: Any, stop_ids: Sequence[int], requests: int) -> None:
+    def __init__(self, model: PreTrainedModel, stop_ids: Sequence[int], requests: int) -> None:
         """`model`: one for which `find_obstacle` found nothing. `stop_ids`: tokens that end an answer."""
         super().__init__(StockRowCache(model, count_rows(requests)), requests, 1)
         rows, device = self.cache.rows, self.codes.device

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 INCOMPLETE = "\ufffd"
 """Tokenizers decode the first bytes of a character to this."""
@@ -13,7 +16,7 @@ class AnswerText:
     """Owns the tokens of one answer. The pieces that `add` and `finish` return, joined, are the tokenizer's text of all tokens, up to the
     first stop string."""
 
-    def __init__(self, tokenizer: Any, stops: Sequence[str] = ()) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, stops: Sequence[str] = ()) -> None:
         self._tokenizer, self._stops = tokenizer, stops
         self._ids: list[int] = []
         self._begin = self._end = 0

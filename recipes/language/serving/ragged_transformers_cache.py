@@ -7,7 +7,7 @@ the attention window grows by `round_window`, so that a row's results do not dep
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,12 +16,15 @@ from transformers import AttentionInterface, Cache, DynamicCache
 from overtone.recipes.speech.decoding.cached_decoder_layers import KeyValueCache, attend_in_groups, write_slots
 from overtone.recipes.speech.decoding.ragged_kv_cache import RowSlots
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 ONE_POSITION = "one_position_of_rows"
 """Name of `attend_one_position` in transformers."""
 
 
 def attend_one_position(
-    _: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, scaling: float | None = None, **__: Any
+    _: object, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, scaling: float | None = None, **__: object
 ) -> tuple[Tensor, None]:
     """Attention of one position of each row, as transformers' `sdpa` with a mask, but without its copies of keys and values for each head,
     which would take longer than the rest of the attention. query [rows, heads, 1, head] → [rows, 1, heads, head]."""
@@ -40,7 +43,7 @@ class _WindowOfRows(Cache):
         self.size = 0
         """Slots of the window."""
 
-    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """[rows, heads, 1, head] of a layer → keys and values of the window, [rows, heads, size, head]."""
         slots, (keys, values) = self.slots.to(key_states.device), self.store[layer_idx]
         return write_slots(keys, slots, key_states)[:, :, : self.size], write_slots(values, slots, value_states)[:, :, : self.size]
@@ -53,7 +56,7 @@ class _WindowOfRows(Cache):
 class StockRowCache(RowSlots):
     """Owns the cache of `rows` rows of a model of transformers, which `find_obstacle` has admitted."""
 
-    def __init__(self, model: Any, rows: int) -> None:
+    def __init__(self, model: PreTrainedModel, rows: int) -> None:
         super().__init__(rows, model.device)
         AttentionInterface.register(ONE_POSITION, attend_one_position)
         self._model, self._window = model, _WindowOfRows(model.device)

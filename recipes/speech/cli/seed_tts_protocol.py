@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import soundfile
+from pydantic import JsonValue
 
 from overtone.data_prep import manifest
 from overtone.data_prep.clips import dnsmos
@@ -312,7 +313,7 @@ def describe_differences(plan: ProtocolPlan, scores: Mapping[str, ProtocolScores
     return found
 
 
-def describe_settings(plan: ProtocolPlan) -> dict[str, Any]:
+def describe_settings(plan: ProtocolPlan) -> dict[str, JsonValue]:
     """All that the figures depend on."""
     args = plan.args
     asr = None if plan.asr is None else {"name": plan.asr.name, "revision": plan.asr.revision, "sha256": plan.asr.digests}

@@ -10,7 +10,6 @@ import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from overtone.finetune.storage import files, strict_json
 from overtone.finetune.storage.synthetic_audio_mark import SyntheticMark
@@ -29,10 +28,10 @@ def compute_line_key(request: SpeechRequest, sampling: SpeechSampling, model: st
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def read_manifest(folder: Path) -> dict[int, dict[str, Any]]:
+def read_manifest(folder: Path) -> dict[int, dict[str, object]]:
     """Line number → its last row in the manifest. An incomplete last row, left by a killed run, is ignored."""
     path = folder / MANIFEST
-    rows: dict[int, dict[str, Any]] = {}
+    rows: dict[int, dict[str, object]] = {}
     for line in read_lines(path) if path.is_file() else []:
         try:
             row = strict_json.loads(line)
@@ -44,7 +43,7 @@ def read_manifest(folder: Path) -> dict[int, dict[str, Any]]:
 
 def write_line(
     folder: Path, line: TextLine, request: SpeechRequest, spoken: SpeechResult, seed: int, key: str, model: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Write the wav of a line, then its manifest row, so that no row names a missing wav. `request`: the line's, with the speaker and the
     language that it was spoken in. `model`: the model's name, for the mark of the wav."""
     files.write_bytes(folder / line.name, encode_marked_wav(spoken.wave, spoken.rate, SyntheticMark(model)))
@@ -64,6 +63,6 @@ def write_line(
     return row
 
 
-def write_manifest(folder: Path, rows: dict[int, dict[str, Any]]) -> None:
+def write_manifest(folder: Path, rows: dict[int, dict[str, object]]) -> None:
     """Rewrite the manifest in line order, without rows of lines that the text file no longer has."""
     files.write_jsonl(folder / MANIFEST, (rows[number] for number in sorted(rows)))

@@ -8,13 +8,16 @@ depends on values, so a CUDA graph can contain a whole frame.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from overtone.finetune.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
 
 
 class RMSNorm:
@@ -75,7 +78,7 @@ class AttentionWindow:
 class CachedDecoderLayers:
     """The layers and the final norm of a decoder such as `LlamaModel`, `Qwen3Model`, or one of a speech model that is built like them."""
 
-    def __init__(self, model: Any, family: str) -> None:
+    def __init__(self, model: PreTrainedModel, family: str) -> None:
         """`family` names the model in errors, as in "Qwen3-TTS"."""
         config = model.config
         check_supported(config, family)
@@ -161,7 +164,7 @@ def make_codebook_windows(rotary: Tensor) -> list[AttentionWindow]:
     return windows
 
 
-def check_supported(config: Any, family: str) -> None:
+def check_supported(config: PretrainedConfig, family: str) -> None:
     """Raises `UserError` for architectures that the released models do not have and that `CachedDecoderLayers` does not implement."""
     rope_type = find_rope_type(config)
     found = {
@@ -178,12 +181,12 @@ def check_supported(config: Any, family: str) -> None:
         )
 
 
-def find_head_size(config: Any) -> int:
+def find_head_size(config: PretrainedConfig) -> int:
     """Channels of one attention head."""
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
-def find_rope_type(config: Any) -> str:
+def find_rope_type(config: PretrainedConfig) -> str:
     """The kind of rotary positions."""
     scaling = config.rope_scaling or {}
     return str(scaling.get("rope_type", scaling.get("type", "default")))

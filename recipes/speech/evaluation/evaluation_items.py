@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from overtone.data_prep import manifest
 from overtone.data_prep.clips.measurements import WORD
 from overtone.finetune.data.row_problems import RowProblem, format_row_problems
 from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import Row
 from overtone.finetune.storage import input_files
 from overtone.finetune.storage.referenced_files import find_file
 from overtone.finetune.storage.strict_json import loads_object
+
+ItemT = TypeVar("ItemT")
 
 SEEN, UNSEEN, ALL = "seen", "unseen", "all"
 """Groups of items: texts of the training data, other texts, and, where the training data is not given, all texts."""
@@ -52,7 +55,7 @@ def read_items(data: Path, speaker: str | None, reference: Path | None, check: C
     """
     items: list[Item] = []
 
-    def add(row: dict[str, Any]) -> None:
+    def add(row: Row) -> None:
         item = _parse_item(f"{data.stem}-{len(items) + 1:04d}", row, data.parent, speaker, reference)
         items.append(item)
         check(item)
@@ -61,7 +64,7 @@ def read_items(data: Path, speaker: str | None, reference: Path | None, check: C
     return items
 
 
-def visit_rows(path: Path, visit: Callable[[dict[str, Any]], None]) -> None:
+def visit_rows(path: Path, visit: Callable[[Row], None]) -> None:
     """Call `visit` with each row of a JSONL file. Raises one `UserError` with the file and line of each row for which `visit` does."""
     problems, rows = list[RowProblem](), 0
     try:
@@ -109,7 +112,7 @@ def list_groups(items: Iterable[Item]) -> list[str]:
     return [group for group in (UNSEEN, SEEN, ALL) if group in found]
 
 
-def pick_evenly(items: Sequence[Any], count: int) -> list[Any]:
+def pick_evenly(items: Sequence[ItemT], count: int) -> list[ItemT]:
     """`count` items at equal distances, or all."""
     if count >= len(items):
         return list(items)
@@ -121,7 +124,7 @@ def normalize(text: str) -> str:
     return " ".join(WORD.findall(text.casefold()))
 
 
-def _parse_item(key: str, row: dict[str, Any], root: Path, speaker: str | None, reference: Path | None) -> Item:
+def _parse_item(key: str, row: Row, root: Path, speaker: str | None, reference: Path | None) -> Item:
     text, name = row.get("text"), row.get("speaker") or speaker
     if not isinstance(text, str) or not text.strip():
         raise UserError('the row has no text to speak; add "text" to it, or remove it')
@@ -129,18 +132,21 @@ def _parse_item(key: str, row: dict[str, Any], root: Path, speaker: str | None, 
         raise UserError(f"text {text!r} has no word in it; correct it, or remove the row")
     if not isinstance(name, str):
         raise UserError('the row has no speaker; add "speaker" to it, or give --speaker NAME for all such rows')
+    reference_text = row.get("ref_text") or None
+    if not isinstance(reference_text, str | None):
+        raise UserError(f"ref_text: expected the transcript of ref_audio as a text, found {reference_text!r}; correct it, or remove it")
     return Item(
         key=key,
         text=text,
         speaker=manifest.parse_speaker(name),
-        language=manifest.parse_language(row.get("language") or manifest.AUTO),
+        language=manifest.parse_language(str(row.get("language") or manifest.AUTO)),
         recording=_find_clip(root, row, "audio"),
         reference=_find_clip(root, row, "ref_audio") or reference,
-        reference_text=row.get("ref_text") or None,
+        reference_text=reference_text,
     )
 
 
-def _find_clip(root: Path, row: dict[str, Any], column: str) -> Path | None:
+def _find_clip(root: Path, row: Row, column: str) -> Path | None:
     name = row.get(column)
     if not name:
         return None

@@ -51,7 +51,7 @@ def render_markdown(evaluation: Evaluation) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def build_model_index(evaluation: Evaluation, data: str) -> list[dict[str, Any]]:
+def build_model_index(evaluation: Evaluation, data: str) -> list[dict[str, object]]:
     """The results of the last trained voice in the form of a model card on the hub. `data`: name of the evaluated texts."""
     system = [system for system in evaluation.systems if system.way == "named"][-1]
     results = {
@@ -154,7 +154,7 @@ def _markdown_table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join([line(head), line(["---"] * len(head)), *map(line, rows)])
 
 
-def _metrics(evaluation: Evaluation, name: str) -> dict[str, Any]:
+def _metrics(evaluation: Evaluation, name: str) -> dict[str, object]:
     return {
         group: {
             "texts": len(clips := evaluation.of(name, group)),
@@ -164,11 +164,11 @@ def _metrics(evaluation: Evaluation, name: str) -> dict[str, Any]:
     }
 
 
-def _without_name(one: SimilarityScale) -> dict[str, Any]:
+def _without_name(one: SimilarityScale) -> dict[str, object]:
     return {"another speaker": one.stranger, "the speaker": one.same, "places": dict(one.places)}
 
 
-def _comparison(row: Comparison) -> dict[str, Any]:
+def _comparison(row: Comparison) -> dict[str, object]:
     return {
         "system": row.system,
         "base": row.base,
@@ -180,7 +180,7 @@ def _comparison(row: Comparison) -> dict[str, Any]:
     }
 
 
-def _clip(name: str, clip: ScoredClip) -> dict[str, Any]:
+def _clip(name: str, clip: ScoredClip) -> dict[str, object]:
     item = clip.item
     return {
         "system": name,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from overtone.recipes.speech.evaluation import metric_aggregation
 from overtone.recipes.speech.evaluation.evaluation_items import ALL, SEEN, UNSEEN, list_groups
@@ -27,7 +26,7 @@ class Evaluation:
     """By encoder: mean similarity of real clips to other speakers; empty if the data has one speaker."""
     notes: Sequence[str]
     """Notes on what was not measured, and why."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:

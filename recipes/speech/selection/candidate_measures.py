@@ -7,9 +7,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from pydantic import JsonValue
 
 from overtone.finetune.errors import UserError
 from overtone.finetune.storage import files
@@ -75,7 +75,7 @@ class ClipRuler:
     models: ScoringModels
     """With one speaker encoder."""
     encoder: SimilarityEncoder
-    settings: Mapping[str, Any]
+    settings: Mapping[str, JsonValue]
     """Settings that affect the measures, besides weights and texts."""
 
     def measure(self, candidate: VoiceCandidate, takes: Sequence[Take], items: Sequence[Item], folder: Path) -> list[ComparedClip]:

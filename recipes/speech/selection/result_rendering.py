@@ -6,7 +6,6 @@ import dataclasses
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -49,7 +48,7 @@ class SelectionResult:
     recordings: Array | None
     """Sums [measures, 2] of the recordings of the same texts; None if there are none."""
     notes: Sequence[str]
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
 
     @property
     def chosen(self) -> VoiceCandidate:
@@ -135,7 +134,7 @@ def render_report(result: SelectionResult) -> str:
     return "\n".join([render_table(result), *notes, f"selected: {explain_choice(result.decision)}"])
 
 
-def build_record(result: SelectionResult) -> dict[str, Any]:
+def build_record(result: SelectionResult) -> dict[str, object]:
     """Everything for selection.json, besides the choice."""
     rows = []
     for one in result.decision.rankings:

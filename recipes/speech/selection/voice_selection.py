@@ -7,7 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from pydantic import JsonValue
 
 from overtone.data_prep import manifest
 from overtone.data_prep.audio_codecs.interface import SpeakerEncoder
@@ -176,7 +177,7 @@ def check_numbers(options: SelectionOptions) -> None:
 
 def check_bases(found: Sequence[Path], recipe: SpeechRecipe) -> None:
     """Raise `UserError` if the base of a checkpoint is missing or was changed: every strength is computed from it."""
-    known = list[dict[str, Any]]()
+    known = list[dict[str, JsonValue]]()
     for path in found:
         state = checkpoint.read_state(path)
         if state["base"] not in known:  # its digest takes as long as reading it
@@ -242,7 +243,7 @@ def measure_all(plan: SelectionPlan) -> tuple[dict[str, list[ComparedClip]], lis
     return clips, [candidate_measures.judge(take, models) for take in takes]
 
 
-def describe_settings(plan: SelectionPlan) -> dict[str, Any]:
+def describe_settings(plan: SelectionPlan) -> dict[str, JsonValue]:
     """Return what affects the measures, besides weights and texts."""
     options = plan.options
     return {

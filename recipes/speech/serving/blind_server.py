@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import JsonValue
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
@@ -163,7 +164,7 @@ def parse_answer(body: Any) -> dict[str, str]:
     return body
 
 
-def describe_state(trials: BlindTrials) -> dict[str, Any]:
+def describe_state(trials: BlindTrials) -> dict[str, JsonValue]:
     """The trial to show, without the systems' names; at the end, the outcome with them."""
     done, total, trial = len(trials.answers), len(trials.trials), trials.next
     if trial is None:

@@ -15,12 +15,11 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as Call
 from starlette.responses import Response
@@ -115,11 +114,11 @@ def routes(speech: SpeechQueue, limits: Limits, clips: Clips) -> APIRouter:
     router = APIRouter(prefix="/v1")
 
     @router.get("/models")
-    async def models() -> dict[str, Any]:
+    async def models() -> dict[str, JsonValue]:
         return {"object": "list", "data": [_describe_model(speech, name) for name in speech.models]}
 
     @router.get("/models/{name:path}")
-    async def model(name: str) -> dict[str, Any]:
+    async def model(name: str) -> dict[str, JsonValue]:
         return _describe_model(speech, require_model(speech, name))
 
     @router.post("/audio/speech")
@@ -259,7 +258,7 @@ async def _chain(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenera
                 yield data
 
 
-def _describe_model(speech: SpeechQueue, name: str) -> dict[str, Any]:
+def _describe_model(speech: SpeechQueue, name: str) -> dict[str, JsonValue]:
     voice = speech.models[name]
     return {"id": name, "object": "model", "created": voice.created, "owned_by": "overtone", "voices": list(voice.speakers)}
 

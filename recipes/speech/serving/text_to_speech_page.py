@@ -27,6 +27,8 @@ from overtone.recipes.speech.serving.uploaded_clips import Clips
 from overtone.recipes.speech.spoken_text import prepare_request
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     import gradio
 
 STYLE = Path(__file__).with_suffix(".css")
@@ -237,7 +239,7 @@ def build_page(controls: Controls) -> gradio.Blocks:
     return page
 
 
-def speak_for_caller(gradio: Any, controls: Controls) -> Callable[..., AsyncGenerator[list[str], None]]:
+def speak_for_caller(gradio: ModuleType, controls: Controls) -> Callable[..., AsyncGenerator[list[str], None]]:
     """`Controls.speak` for the address that sent the request, which gradio passes to a parameter with that annotation."""
 
     async def speak(caller: Any, *values: Any) -> AsyncGenerator[list[str], None]:
@@ -257,7 +259,7 @@ def _enable_speaking(clip: str | None) -> Any:
     return gradio.Button(SPEAK_LATER if clip is None else "Speak", interactive=clip is not None)
 
 
-def _side_inputs(gradio: Any, controls: Controls, name: str, models: Sequence[str], first: str) -> list[Any]:
+def _side_inputs(gradio: ModuleType, controls: Controls, name: str, models: Sequence[str], first: str) -> list[Any]:
     """The dropdowns of a model and its voice."""
 
     def change(model: str, voice: str | None) -> Any:
@@ -272,7 +274,7 @@ def _side_inputs(gradio: Any, controls: Controls, name: str, models: Sequence[st
     return [model, voice]
 
 
-def _reference_inputs(gradio: Any, needed: bool) -> list[Any]:
+def _reference_inputs(gradio: ModuleType, needed: bool) -> list[Any]:
     """The inputs of a clip and its transcript; expanded if the first model can only clone."""
     with gradio.Accordion("Reference clip: a voice to clone with a base model", open=needed):
         clip = gradio.Audio(label="Record or upload 5 to 15 s", sources=["upload", "microphone"], type="filepath", elem_id="clip")
@@ -282,7 +284,7 @@ def _reference_inputs(gradio: Any, needed: bool) -> list[Any]:
     return [clip, transcript]
 
 
-def setting_inputs(gradio: Any, controls: Controls) -> list[Any]:
+def setting_inputs(gradio: ModuleType, controls: Controls) -> list[Any]:
     """The inputs of language, temperature, greedy decoding and seed."""
     languages = sorted({name for voice in controls.speech.models.values() for name in voice.languages})
     with gradio.Accordion("Settings", open=False), gradio.Row():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+
+from pydantic import JsonValue
 
 from overtone.finetune.exporting.model_card_metadata import THIS_MODEL
 from overtone.recipes.speech.model_card import name_language, render_voice_card
@@ -33,7 +34,7 @@ The export contains the speaker encoder, so it can be trained further: pass it a
 }
 
 
-def write_model_card(state: VoiceCloneState, kind: str, inherited: dict[str, Any]) -> str:
+def write_model_card(state: VoiceCloneState, kind: str, inherited: dict[str, JsonValue]) -> str:
     """The card as Markdown with the hub's YAML header, for `kind` `custom_voice` or `base`. `inherited`: of the base's header (see
     `read_base_metadata`)."""
     first = state.speakers[0]

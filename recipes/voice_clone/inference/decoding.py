@@ -8,7 +8,7 @@ operations (`overtone.recipes.speech.decoding.frame_loop`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from ..model.config_factory import SUPPRESSED
 from ..model.sequence_layout import TokenIds
 from .prompt_embeddings import PromptEmbeddings, repeat_last
 
+if TYPE_CHECKING:
+    from qwen_tts.core.models.modeling_qwen3_tts import Qwen3TTSTalkerForConditionalGeneration
+
 FAMILY = "Qwen3-TTS"
 MIN_NEW = 2
 """Codebook 0 has at least this many codes before end of speech (`min_new_tokens` in the stock generation)."""
@@ -32,7 +35,7 @@ class TalkerDecoder:
     """The parameters of a `Qwen3TTSTalkerForConditionalGeneration`, arranged for decoding step by step."""
 
     @torch.no_grad()
-    def __init__(self, talker: Any, ids: TokenIds) -> None:
+    def __init__(self, talker: Qwen3TTSTalkerForConditionalGeneration, ids: TokenIds) -> None:
         self.ids = ids
         predictor = talker.code_predictor
         self.talker, self.predictor = CachedDecoderLayers(talker.model, FAMILY), CachedDecoderLayers(predictor.model, FAMILY)

@@ -8,13 +8,16 @@ In-context cloning puts the reference's text before the text, and its frames bef
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..model.modeling import frame_embeddings
 from ..model.sequence_layout import ROLE, TokenIds
+
+if TYPE_CHECKING:
+    from qwen_tts.core.models.modeling_qwen3_tts import Qwen3TTSTalkerForConditionalGeneration
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class PromptEmbedder:
     """Embeds prompts with the tables of a `Qwen3TTSTalkerForConditionalGeneration`."""
 
     @torch.no_grad()
-    def __init__(self, talker: Any, ids: TokenIds) -> None:
+    def __init__(self, talker: Qwen3TTSTalkerForConditionalGeneration, ids: TokenIds) -> None:
         self.talker, self.ids = talker, ids
         self.device = talker.codec_head.weight.device
         self.pad, self.bos, self.eos = self._embed_text([ids.tts_pad, ids.tts_bos, ids.tts_eos]).unsqueeze(1)

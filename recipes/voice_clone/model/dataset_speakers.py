@@ -10,6 +10,7 @@ from typing import Any
 from overtone.finetune.command_lines import overtone_command
 from overtone.finetune.config import Config
 from overtone.finetune.errors import UserError
+from overtone.finetune.recipe import Row
 from overtone.finetune.storage.referenced_files import find_file
 from overtone.recipes.speech.dataset_speakers import visit_speakers
 from overtone.recipes.speech.voices_json_content import describe_base, describe_training_data
@@ -57,7 +58,7 @@ def collect_speakers(config: Config[Options], ids: TokenIds) -> list[DatasetSpea
     default = config.options.speaker
     speakers: dict[str, DatasetSpeaker] = {}
 
-    def add_row(root: Path, name: str, row: dict[str, Any]) -> None:
+    def add_row(root: Path, name: str, row: Row) -> None:
         speaker = speakers.setdefault(name, DatasetSpeaker(name))
         speaker.spellings[str(row.get("speaker") or default)] += 1
         _add_clip(speaker, row, root, ids)
@@ -66,7 +67,7 @@ def collect_speakers(config: Config[Options], ids: TokenIds) -> list[DatasetSpea
     return [speakers[name] for name in sorted(speakers)]
 
 
-def _add_clip(speaker: DatasetSpeaker, row: dict[str, Any], root: Path, ids: TokenIds) -> None:
+def _add_clip(speaker: DatasetSpeaker, row: Row, root: Path, ids: TokenIds) -> None:
     """Count one row for its speaker."""
     codes = row.get("audio_codes")
     if not isinstance(codes, list):
@@ -76,9 +77,9 @@ def _add_clip(speaker: DatasetSpeaker, row: dict[str, Any], root: Path, ids: Tok
         speaker.frames += len(codes)
     speaker.languages[find_language(row, ids) or ""] += 1
     if row.get("ref_audio"):
-        speaker.named_references[find_file(root, row["ref_audio"])] = None
+        speaker.named_references[find_file(root, str(row["ref_audio"]))] = None
     elif row.get("audio"):
-        speaker.own_clips.append((len(codes) / FRAME_RATE, find_file(root, row["audio"])))
+        speaker.own_clips.append((len(codes) / FRAME_RATE, find_file(root, str(row["audio"]))))
     else:
         raise UserError("the row has neither audio nor ref_audio, so there is no clip to compute the speaker vector from; add one of them")
 

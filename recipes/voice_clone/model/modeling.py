@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from accelerate import init_empty_weights
@@ -23,6 +23,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from overtone.data_prep.audio_codecs.qwen_tts_import import import_qwen_tts
 from overtone.finetune.modeling.loss_head import LossHead, of_logits
 from overtone.finetune.recipe import BASE_DISTANCE, BASE_STATES
+
+if TYPE_CHECKING:
+    from qwen_tts.core.models.modeling_qwen3_tts import Qwen3TTSTalkerForConditionalGeneration
 
 ATTENTION = "overtone_causal"
 """Name under which transformers knows sdpa without a mask. Under the name `sdpa`, it tests whether a mask is all true, and the host waits
@@ -52,7 +55,7 @@ class SpeechModel(nn.Module):
 
         If codebooks 1 to 15 train on a share of the frames, their sums are scaled up, so that their expectation is the sum over all frames.
         """
-        talker: Any = self.talker
+        talker: Qwen3TTSTalkerForConditionalGeneration = self.talker
         codes = select_positions(tensors["codes"], tensors["frame_rows"])
         embedded = frame_embeddings(talker, codes)
         inputs = input_embeddings(talker, self.speaker_vectors, tensors, embedded)
@@ -84,23 +87,27 @@ def select_positions(positions: Tensor, rows: Tensor) -> Tensor:
     return positions.flatten(0, 1).index_select(0, rows)
 
 
-def frame_embeddings(talker: Any, codes: Tensor) -> Tensor:
+def frame_embeddings(talker: Qwen3TTSTalkerForConditionalGeneration, codes: Tensor) -> Tensor:
     """Codes [N, 16] → [N, 16, H]. Each codebook has its own table: the first in the talker, the others in the predictor."""
     tables = [talker.model.codec_embedding, *talker.code_predictor.model.codec_embedding]
     return torch.stack([table(codes[:, book]) for book, table in enumerate(tables)], dim=1)
 
 
-def input_embeddings(talker: Any, speaker_vectors: Tensor, tensors: dict[str, Tensor], embedded: Tensor) -> Tensor:
+def input_embeddings(
+    talker: Qwen3TTSTalkerForConditionalGeneration, speaker_vectors: Tensor, tensors: dict[str, Tensor], embedded: Tensor
+) -> Tensor:
     """The talker's input, [B, S, H]: the text channel plus the codec channel."""
     return text_channel(talker, tensors["text"], tensors["valid"]) + codec_channel(talker, speaker_vectors, tensors, embedded)
 
 
-def text_channel(talker: Any, text: Tensor, valid: Tensor) -> Tensor:
+def text_channel(talker: Qwen3TTSTalkerForConditionalGeneration, text: Tensor, valid: Tensor) -> Tensor:
     """Projected text embeddings [B, S, H], zero at padding. The mask is applied after the projection, whose biases are not zero."""
     return talker.text_projection(talker.model.text_embedding(text)) * valid.unsqueeze(-1)
 
 
-def codec_channel(talker: Any, speaker_vectors: Tensor, tensors: dict[str, Tensor], embedded: Tensor) -> Tensor:
+def codec_channel(
+    talker: Qwen3TTSTalkerForConditionalGeneration, speaker_vectors: Tensor, tensors: dict[str, Tensor], embedded: Tensor
+) -> Tensor:
     """Control ids, the speaker's vector in its slot, and each frame as the sum of its codebooks' embeddings: [B, S, H], zero at other
     positions."""
     control = talker.model.codec_embedding(tensors["codec"]) * tensors["codec_mask"].unsqueeze(-1)
@@ -110,7 +117,7 @@ def codec_channel(talker: Any, speaker_vectors: Tensor, tensors: dict[str, Tenso
     return channel.flatten(0, 1).index_copy(0, tensors["frame_rows"], embedded.sum(1)).view_as(channel)
 
 
-def talker_states(talker: Any, inputs: Tensor) -> Tensor:
+def talker_states(talker: Qwen3TTSTalkerForConditionalGeneration, inputs: Tensor) -> Tensor:
     """Last hidden states after the final norm, [B, S, H].
 
     Padding is on the right and attention is causal, so no mask is needed and attention takes its fast causal path (`ATTENTION`).
@@ -174,7 +181,7 @@ def compute_head_loss(head: nn.Module, states: Tensor, targets: Tensor, base_sta
 def replace_output_heads(model: SpeechModel, has_adapter: Callable[[str], bool]) -> None:
     """Replace the output heads by `LossHead`s, because training does not need their logits (15 · 2,048 per frame). Heads for which
     `has_adapter(name)` is true stay linear layers, as adapters require."""
-    talker: Any = model.talker
+    talker: Qwen3TTSTalkerForConditionalGeneration = model.talker
     for name in ["talker.codec_head", *(f"talker.code_predictor.lm_head.{book}" for book in range(len(talker.code_predictor.lm_head)))]:
         linear: Any = model.get_submodule(name)
         if not has_adapter(name):

@@ -20,9 +20,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from pydantic import JsonValue
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
@@ -30,10 +31,13 @@ from torch.nn.utils.rnn import pad_sequence
 from overtone.data_prep import manifest
 from overtone.data_prep.audio_codecs.qwen_tts_import import VOICE_MODEL
 from overtone.finetune.errors import UserError
-from overtone.finetune.recipe import Batch, Sample
+from overtone.finetune.recipe import Batch, Row, Sample
 from overtone.finetune.storage.model_security import admit
 from overtone.finetune.storage.strict_json import first_line
 from overtone.recipes.speech.dataset_row_checks import check_codes, check_is_speech, check_text, find_speaker_name
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 IGNORE = -100
 ROLE = 3
@@ -104,7 +108,7 @@ class TokenIds:
         return found
 
 
-def load_tokenizer(model: Path) -> Any:
+def load_tokenizer(model: Path) -> PreTrainedTokenizerBase:
     """The text tokenizer of a model's folder, as the stock package loads it. Raises `UserError`."""
     from transformers import AutoTokenizer  # slow to import; most users of this module load no tokenizer
 
@@ -119,7 +123,7 @@ def load_tokenizer(model: Path) -> Any:
 class SpeechProcessor:
     """Turns a row into a sample."""
 
-    tokenizer: Any
+    tokenizer: PreTrainedTokenizerBase
     """The model's text tokenizer: `tokenizer(text)["input_ids"]` → list of ids."""
     ids: TokenIds
     speakers: dict[str, int]
@@ -130,7 +134,7 @@ class SpeechProcessor:
     """True if a row's language is put into the prefix."""
 
 
-def read_row(row: dict[str, Any], processor: SpeechProcessor) -> Sample:
+def read_row(row: Row, processor: SpeechProcessor) -> Sample:
     """Row with `text`, `speaker`, `audio_codes` and optionally `language` → the tensors of `lay_out_clip`. Raises `UserError` for a bad
     row."""
     ids = processor.ids
@@ -217,7 +221,7 @@ def format_prompt(text: str) -> str:
     return f"<|im_start|>assistant\n{text}<|im_end|>\n<|im_start|>assistant\n"
 
 
-def tokenize_text(text: Any, processor: SpeechProcessor) -> list[int]:
+def tokenize_text(text: JsonValue, processor: SpeechProcessor) -> list[int]:
     """Ids of the role and the text. Raises `UserError` for missing text, and for text with control tokens of the prompt."""
     tokens: list[int] = processor.tokenizer(format_prompt(check_text(text)))["input_ids"][:-TAIL]
     reserved = processor.ids.reserved_text.intersection(tokens[1:])
@@ -227,7 +231,7 @@ def tokenize_text(text: Any, processor: SpeechProcessor) -> list[int]:
     return tokens
 
 
-def find_speaker_index(row: dict[str, Any], processor: SpeechProcessor) -> int:
+def find_speaker_index(row: Row, processor: SpeechProcessor) -> int:
     """Index of the row's speaker in the speaker vectors. Raises `UserError` for a speaker who is not trained."""
     name = find_speaker_name(row, processor.default_speaker)
     if name not in processor.speakers:
@@ -235,7 +239,7 @@ def find_speaker_index(row: dict[str, Any], processor: SpeechProcessor) -> int:
     return processor.speakers[name]
 
 
-def find_language(row: dict[str, Any], ids: TokenIds) -> str | None:
+def find_language(row: Row, ids: TokenIds) -> str | None:
     """The model's name of the row's language, or None for "auto". Raises `UserError` for an unknown one."""
     given = row.get("language")
     if given is None or given == "":

@@ -14,15 +14,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count, cycle
 from pathlib import Path
-from typing import Any
 
 import torch
+from pydantic import JsonValue
 from torch import Tensor
 
 from overtone.finetune.config import Config
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling import loading
-from overtone.finetune.recipe import BASE_STATES, Sample
+from overtone.finetune.recipe import BASE_STATES, Row, Sample
 from overtone.finetune.terminal import print_diagnostic
 from overtone.recipes.speech.dataset_speakers import visit_speakers
 
@@ -78,7 +78,7 @@ def choose_clips(config: Config[Options], base: Path, ids: TokenIds) -> dict[str
     tokenizer = load_tokenizer(base)
     chosen: dict[str, FittingClips] = {}
 
-    def add_row(_: Path, name: str, row: dict[str, Any]) -> None:
+    def add_row(_: Path, name: str, row: Row) -> None:
         clips = chosen.setdefault(name, FittingClips(CLIPS_PER_STEP * options.vector_steps))
         # Each speaker is fitted alone, with a single vector: index 0.
         sample = read_row(row, SpeechProcessor(tokenizer, ids, {name: 0}, options.speaker, options.language == "row"))
@@ -106,7 +106,11 @@ def extend_cache_key(key: str, base: Path, steps: int, clips: dict[str, list[tup
 
 
 def fit_vectors(
-    config: Config[Options], base: Path, model_config: dict[str, Any], clips: dict[str, list[tuple[str, Sample]]], vectors: Sequence[Tensor]
+    config: Config[Options],
+    base: Path,
+    model_config: dict[str, JsonValue],
+    clips: dict[str, list[tuple[str, Sample]]],
+    vectors: Sequence[Tensor],
 ) -> list[Tensor]:
     """Vectors [H] in the order of `clips`, fitted from `vectors`. Prints the loss before and after for each speaker. Runs in this process
     alone, on its GPU if there is one, in fp32."""

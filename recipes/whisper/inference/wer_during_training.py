@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from overtone.finetune.config import Config
 from overtone.finetune.errors import UserError
 from overtone.finetune.modeling.loading import resolve_source
-from overtone.finetune.recipe import Answer, MeasuredAnswers, PreparedMetrics
+from overtone.finetune.recipe import Answer, MeasuredAnswers, PreparedMetrics, Row
 from overtone.finetune.storage import files, input_files
 from overtone.finetune.storage.referenced_files import find_file
 from overtone.finetune.storage.strict_json import loads_object
@@ -78,7 +78,7 @@ def read_rows(path: Path, processor: RecognizerProcessor) -> list[SpokenRow]:
     return rows
 
 
-def read_text(row: dict[str, Any]) -> str:
+def read_text(row: Row) -> str:
     """The words of a row. Raises `UserError` if it has none."""
     segments = row.get("segments")
     if "text" not in row and isinstance(segments, list):

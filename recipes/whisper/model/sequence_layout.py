@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from pydantic import JsonValue
 from torch import Tensor
 from torch.nn import functional
 
 from overtone.data_prep.audio.waveform import SPEECH_RATE, AudioError, Samples, read_audio
 from overtone.data_prep.manifest import AUTO
 from overtone.finetune.errors import UserError
-from overtone.finetune.recipe import Batch, Sample
+from overtone.finetune.recipe import Batch, Row, Sample
 from overtone.finetune.storage.referenced_files import find_file
 from overtone.recipes.language import collation
 from overtone.recipes.speech.dataset_row_checks import check_is_speech, check_text
@@ -54,7 +55,7 @@ class RecognizerProcessor:
     options: Options
 
 
-def read(row: dict[str, Any], processor: RecognizerProcessor, folder: Path) -> Sample:
+def read(row: Row, processor: RecognizerProcessor, folder: Path) -> Sample:
     """`features` [mels, frames], as `compute_features` returns them; `ids` [S], and `supervised` [S], true for text and end. Raises
     `UserError` for a row that Whisper cannot learn."""
     check_is_speech(row, "whisper")
@@ -69,7 +70,7 @@ def read(row: dict[str, Any], processor: RecognizerProcessor, folder: Path) -> S
     return {"features": compute_features(samples, processor.mels), "ids": torch.tensor(ids), "supervised": supervised}
 
 
-def read_file_name(row: dict[str, Any]) -> str:
+def read_file_name(row: Row) -> str:
     """The path of the clip of a row, relative to the data file. Raises `UserError` if there is none."""
     name = row.get("audio")
     if not isinstance(name, str) or not name:
@@ -108,7 +109,7 @@ def pad_features(features: Tensor) -> Tensor:
     return functional.pad(features, (0, FRAMES - features.shape[1]), mode="replicate")
 
 
-def lay_out(row: dict[str, Any], processor: RecognizerProcessor, seconds: float) -> tuple[list[int], int]:
+def lay_out(row: Row, processor: RecognizerProcessor, seconds: float) -> tuple[list[int], int]:
     """The tokens of a row whose clip has `seconds`, and how many of them start it and are given at inference. Raises `UserError`."""
     code = choose_language(row.get("language"), processor)
     tokenizer = load_tokenizer(processor, code, choose_task(row.get("task"), processor))
@@ -129,7 +130,7 @@ def load_tokenizer(processor: RecognizerProcessor, code: str, task: str) -> Toke
     return get_tokenizer(True, num_languages=processor.languages, language=code, task=task)
 
 
-def choose_language(given: Any, processor: RecognizerProcessor) -> str:
+def choose_language(given: JsonValue, processor: RecognizerProcessor) -> str:
     """Whisper's code of a row's language, or of `options.language`. Raises `UserError` for one that the model has no token for."""
     from whisper.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
 
@@ -148,7 +149,7 @@ def choose_language(given: Any, processor: RecognizerProcessor) -> str:
     return code
 
 
-def choose_task(given: Any, processor: RecognizerProcessor) -> str:
+def choose_task(given: JsonValue, processor: RecognizerProcessor) -> str:
     """The task of a row, or `options.task`. Raises `UserError` for one that the model has no token for."""
     task = processor.options.task if given is None else given
     if task not in TASKS:
@@ -168,7 +169,7 @@ def encode_text(text: str, tokenizer: Tokenizer, code: str) -> list[int]:
         raise UserError(f"the text {words[:60]!r} has the name of a token of Whisper, such as <|endoftext|>; remove it") from None
 
 
-def encode_segments(segments: Any, text: Any, tokenizer: Tokenizer, code: str, seconds: float) -> list[int]:
+def encode_segments(segments: Any, text: JsonValue, tokenizer: Tokenizer, code: str, seconds: float) -> list[int]:
     """The tokens of segments `{start, end, text}`, in seconds of the clip, each between its two times. Raises `UserError` for times that
     are not in order or not in the clip, and if the segments are not the `text` of the row, which may have one too."""
     if not isinstance(segments, list) or not segments:

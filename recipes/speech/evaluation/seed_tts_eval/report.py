@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+
+from pydantic import JsonValue
 
 from overtone.recipes.speech.evaluation.metric_aggregation import ScoredClip, all_metrics, metric_value
 from overtone.recipes.speech.evaluation.result_rendering import format_value
@@ -52,11 +53,11 @@ class ProtocolReport:
     """Encoders of our own figures."""
     differences: Sequence[str]
     """Differences from the protocol; figures are comparable with those of papers if it is empty."""
-    settings: Mapping[str, Any]
+    settings: Mapping[str, JsonValue]
     """Recognizer, similarity model, prompts, sampling, seed, versions."""
 
 
-def build_record(report: ProtocolReport) -> dict[str, Any]:
+def build_record(report: ProtocolReport) -> dict[str, JsonValue]:
     """All results, for JSON. Unknown values are None."""
     return {
         "protocol": NAME,
@@ -129,7 +130,7 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in [head, ["---"] * len(head), *rows])
 
 
-def _describe(scores: ProtocolScores, encoders: Sequence[str]) -> dict[str, Any]:
+def _describe(scores: ProtocolScores, encoders: Sequence[str]) -> dict[str, JsonValue]:
     similarity = scores.similarity
     return {
         "wer_percent": scores.wer,

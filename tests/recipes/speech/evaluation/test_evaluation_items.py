@@ -50,6 +50,8 @@ def test_rows_are_read_with_and_without_recordings(tmp_path: Path) -> None:
         ({"text": "Hello.", "speaker": "a", "ref_audio": "gone.wav"}, "ref_audio gone.wav: no such file"),
         ({"text": "Hello.", "speaker": "a", "audio": "../../etc/passwd"}, "leads outside of"),
         ({"text": "Hello.", "speaker": "a", "language": "xx"}, "unknown"),
+        ({"text": "Hello.", "speaker": "a", "language": 5}, "unknown"),
+        ({"text": "Hello.", "speaker": "a", "ref_text": 5}, "ref_text: expected the transcript of ref_audio as a text, found 5"),
     ],
 )
 def test_a_bad_row_is_refused_with_file_and_line(tmp_path: Path, row: dict[str, Any], message: str) -> None:
