@@ -141,7 +141,7 @@ def build_on_meta(base: Path, attention: str | None, loss_head: type[LossHead] =
 
     whole = build_stock(base, attention)
     if not isinstance(whole.get_output_embeddings(), nn.Linear):
-        raise UserError(f"{base}: {type(whole).__name__} has no linear output head, which llm_sft needs")
+        raise UserError(f"{base}: {type(whole).__name__} has no linear output head, which training needs")
     with init_empty_weights(include_buffers=False):
         model = CausalModel(whole, loss_head)
     if whole.config.get_text_config().tie_word_embeddings:

@@ -74,7 +74,7 @@ def measure_shaping(whole: PreTrainedModel, decoder_path: str, head_path: str) -
             return shaping
     raise UserError(
         f"{type(whole).__name__} changes its states or logits in a way that this recipe's loss does not support{problem}, so the loss "
-        "would not be the model's own; llm_sft cannot train it"
+        "would not be the model's own; it cannot be trained"
     )
 
 

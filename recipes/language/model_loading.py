@@ -89,7 +89,7 @@ def build_checked(
 def explain_problem(found: ArchitectureCheck, packing: bool, attention: str) -> str | None:
     """Return what to tell the user about an architecture; None if it is right."""
     if found.loss is not None:
-        return f"llm_sft cannot train this model, because its loss would not be that of transformers ({found.loss}; attention: {attention})"
+        return f"this model cannot be trained, because its loss would not be that of transformers ({found.loss}; attention: {attention})"
     if found.together is None:
         return None
     advice = "train with data.packing: false" if packing else "train with data.packing: true"
