@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
@@ -55,7 +55,7 @@ class ExportPlan:
     """Content of files to write, by path relative to the folder (config.json, README.md)."""
     copy: tuple[str, ...] = ()
     """Paths relative to the base folder, files or folders, copied as they are."""
-    readme: Callable[[dict[str, Any], str], str] | None = None
+    readme: Callable[[dict[str, JsonValue], str], str] | None = None
     """(the checkpoint's state.json, its config.yaml) → README.md: what the model is and what it was made from. Absent, with no README.md
     in `files` or `copy`: a card is written with recipe, base, data, training, validation loss and config."""
     adapter_config: Mapping[str, JsonValue] = field(default_factory=dict)
