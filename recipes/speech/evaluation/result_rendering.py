@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from pydantic import JsonValue
+
 from overtone.data_prep.pages.report_charts import format_number
 from overtone.finetune.exporting.model_card_metadata import make_model_index
 from overtone.recipes.speech.evaluation.metric_aggregation import LEAST_TEXTS, ScoredClip, Verdict, metric_value
@@ -51,7 +53,7 @@ def render_markdown(evaluation: Evaluation) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def build_model_index(evaluation: Evaluation, data: str) -> list[dict[str, object]]:
+def build_model_index(evaluation: Evaluation, data: str) -> list[dict[str, JsonValue]]:
     """The results of the last trained voice in the form of a model card on the hub. `data`: name of the evaluated texts."""
     system = [system for system in evaluation.systems if system.way == "named"][-1]
     results = {
