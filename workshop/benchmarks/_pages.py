@@ -19,16 +19,16 @@ HARDWARE_COLUMNS = ("model", "training", "one GPU", "eight GPUs")
 """The columns of hardware_table.md that README.md shows."""
 HEAD = """# Benchmarks
 
-Each line has the table of one benchmark and what it measures; `make bench` writes the tables and this page. The command above a table
-writes it alone. Each ratio comes from one run on one machine. Most were measured on two shared CPU cores, and none on a GPU unless the
-table says so.
+Each line links the table of one benchmark and says what it measures. `make bench` writes the tables and this page. The command above a
+table writes only that table. Each ratio comes from one run on one machine. Most were measured on two shared CPU cores, and none on a GPU
+unless the table says so.
 
 """
 
 
 HEAD_OF_MODELS = """# Models
 
-What works for which released model. `workshop/benchmarks/models_table.py` computes the table, and
+This page lists which features work for which released model. `workshop/benchmarks/models_table.py` computes the table, and
 `workshop/benchmarks/_pages.py` writes this page.
 """
 
@@ -41,42 +41,43 @@ QUANTIZED_BASES = """
 | `mxfp4` (gpt-oss) | dequantize while reading, slice by slice |
 | compressed-tensors `float-quantized` in fp8, `fbgemm_fp8` (Llama-3.1-405B-FP8) | dequantize while reading, slice by slice |
 | other compressed-tensors, GPTQ, AWQ, bitsandbytes, torchao, modelopt, MLX, any other | refuse it by name before anything is loaded |
-| nothing, but tensors are in 8 or 4 bits or have scales beside them | refuse them by name before anything is loaded |
+| not at all, but tensors have 8 or 4 bits, or have scales beside them | refuse them by name before anything is loaded |
 
-The code is our own and works the same with transformers 4.57 and 5. transformers dequantizes mxfp4 in both, to the same values, and fp8
-only in 5, where it computes the size of a block from the shapes; that is wrong if the last block is smaller. An export has plain weights,
-in the type that config.json names (`dtype`), and declares no quantization. `tests/recipes/llm_sft/test_quantized_bases.py` compares
-training on an fp8 base with training on its dequantized weights.
+The dequantization code is our own and works the same way with transformers 4.57 and 5. transformers itself dequantizes mxfp4 in both
+versions, to the same values. It dequantizes fp8 only in version 5, and computes the block size from the shapes there, which is wrong if the
+last block is smaller. An export has plain weights, in the type that config.json names (`dtype`), and declares no quantization.
+`tests/recipes/llm_sft/test_quantized_bases.py` compares training on an fp8 base with training on its dequantized weights.
 """
 
 
 HEAD_OF_SWEEP = """
 ## Experts and renamed modules
 
-transformers 5 computes all experts of a layer as one parameter, and renames modules, while released files have one tensor for each expert.
-Training reads these files slice by slice, also fp8 ones, and checkpoints have the model's parameters. Exports have the tensors of the base
-again, so whatever loads the base loads them. The conversions are those of the installed transformers; one that does more than moving values
-(`inkling2_text`) is refused by name.
+transformers 5 stores all experts of a layer in one parameter and renames modules, while released files have one tensor for each expert.
+Training reads these files (fp8 files, too) slice by slice, and checkpoints contain the model's parameters. Exports contain the tensors of
+the base again, so every program that loads the base can load them. The conversions are those of the installed transformers; a conversion
+that does more than move values (`inkling2_text`) is refused by name.
 
-LoRA adapts such experts, too, with either version of transformers: also those of gpt-oss, Llama 4, Granite and JetMoE, which are one
+LoRA also adapts such experts, with either version of transformers, including those of gpt-oss, Llama 4, Granite and JetMoE, which are one
 parameter in the released files. Each expert has its own A and B of rank `model.lora.rank` for each parameter, so gate and up projection
 share one if they are in one parameter. `model.lora.targets: all-linear`, the default of `llm_sft`, includes all experts; a pattern matches
 the names of the parameters, such as `model.layers.0.mlp.experts.gate_up_proj`. `plan` and the log report the share of the linear weights
-that adapters reach. Results, gradients and merged weights are those of peft's `target_parameters`, but x·W + s·(x·A)·B is computed without
-a copy of W + s·B·A for the backward pass. As in peft, `model.lora.dropout` and `model.lora.dora` are refused for these experts, and
-`model.quantization: nf4` packs linear layers only; a pattern that leaves the experts out lifts all three. The experts of DBRX have two
-axes, and stay frozen.
+that adapters reach. Results, gradients and merged weights equal those of peft's `target_parameters`, but x·W + s·(x·A)·B is computed
+without a copy of W + s·B·A for the backward pass. As in peft, `model.lora.dropout` and `model.lora.dora` are refused for these experts, and
+`model.quantization: nf4` packs linear layers only; these three limits do not apply if the pattern excludes the experts. The experts of DBRX
+have two axes, and stay frozen.
 
-`--adapter-only` writes the names of the version of transformers that trained the adapter, and experts as peft 0.19 and newer expect them.
-The layers in such a model that peft 0.21 would take for experts (shared experts, the dense layers of DeepSeek-V3) are in
-`target_parameters` as well: in `target_modules`, peft drops their update. `tests/recipes/llm_sft/test_converted_bases.py` compares the
-logits of the merged export with those of `AutoPeftModelForCausalLM`.
+`--adapter-only` writes the parameter names of the version of transformers that trained the adapter, and experts in the form that peft 0.19
+and newer expect. Some layers of such a model look like experts to peft 0.21 (shared experts, the dense layers of DeepSeek-V3). They are
+listed in `target_parameters` as well, because peft would drop their update if they were in `target_modules`.
+`tests/recipes/llm_sft/test_converted_bases.py` compares the logits of the merged export with those of `AutoPeftModelForCausalLM`.
 
 ## Architectures
 
-`python -m tests.model_sweep` tries each verb on a tiny random model of an architecture, and compares it with stock transformers, which
-computes the rows one by one. Where the installed versions of transformers differ, a cell names them. `no estimate`: `plan` gives the reason
-instead. Every refusal is one sentence, given before training; the last column has the one of packing, or else the first. –: not tried yet.
+`python -m tests.model_sweep` tries each verb on a tiny random model of an architecture, and compares the result with stock transformers,
+which computes the rows one by one. If the results differ between the installed versions of transformers, a cell names the versions.
+`no estimate` means that `plan` prints a reason instead of an estimate. A refusal comes before training, with a message of one sentence; the
+last column has the message for packing, or else the first one. – means that the combination has not been tried yet.
 
 """
 VERBS = ("full", "LoRA", "packing", "plan", "export", "generate")
