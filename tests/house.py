@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Container, Iterator, Mapping
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath
 
@@ -529,6 +530,70 @@ def _is_set(value: ast.expr, bound: Mapping[str, ast.expr]) -> bool:
     if isinstance(value, ast.Call) and _dotted(value.func) in ("list", "tuple") and value.args:
         return _is_set(value.args[0], bound)
     return isinstance(value, ast.Set | ast.SetComp) or (isinstance(value, ast.Call) and _dotted(value.func) in ("set", "frozenset"))
+
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+SMALL = 5
+"""Number of lines of a function that a reader could as well read where it is called."""
+
+
+def functions_of_whole_config(house: House) -> list[str]:
+    """Functions of the packages that take the whole `Config`: their signature does not show which settings they depend on."""
+    return [place for place, function in _functions(house) if "Config" in _names_in(_parameter_types(function))]
+
+
+def functions_with_any(house: House) -> list[str]:
+    """Functions of the packages with `Any` in their signature."""
+    return [place for place, function in _functions(house) if "Any" in _names_in([*_parameter_types(function), function.returns])]
+
+
+def count_functions(house: House) -> int:
+    """The number of functions and methods of the packages."""
+    return sum(1 for _ in _functions(house))
+
+
+def small_functions_used_once(house: House) -> list[str]:
+    """Functions of the packages with at most `SMALL` lines whose name occurs once outside of its definition: each makes a reader jump.
+    Decorated and special methods are called in other ways."""
+    occurrences = Counter(name for path, source in house.items() if _is_in_packages(path) for name in _names_in([parse(source)]))
+    return [
+        place
+        for place, function in _functions(house)
+        if (function.end_lineno or 0) - function.lineno < SMALL and not function.decorator_list
+        if occurrences[function.name] == 1 and not function.name.startswith("__")
+    ]
+
+
+def _is_in_packages(path: str) -> bool:
+    return path.partition("/")[0] in PACKAGES
+
+
+def _functions(house: House) -> Iterator[tuple[str, Function]]:
+    """Place and syntax tree of every function of the packages, methods and inner functions included."""
+    for path, source in house.items():
+        if _is_in_packages(path):
+            nodes = [node for node in ast.walk(parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+            yield from ((f"{path}:{node.lineno}: {node.name}", node) for node in nodes)
+
+
+def _parameter_types(function: Function) -> list[ast.expr | None]:
+    given = function.args
+    return [each.annotation for each in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg) if each is not None]
+
+
+def _names_in(nodes: Iterable[ast.AST | None]) -> list[str]:
+    """Every occurrence of a name: read, assigned, as an attribute, imported, or alone in a string, as in a quoted type."""
+    found: list[str] = []
+    for node in (inner for outer in nodes if outer is not None for inner in ast.walk(outer)):
+        if isinstance(node, ast.Name):
+            found.append(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.append(node.attr)
+        elif isinstance(node, ast.alias):
+            found.append(node.name)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+            found.append(node.value)
+    return found
 
 
 FRAGMENT = re.compile(r"(Of|Whether|What|How|Why|Which|Where|Those|Theirs|Most of|That of|As of|As in|See)\b")

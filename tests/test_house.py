@@ -635,3 +635,72 @@ class Voice:
         """Return whether it is. Of two voices, the first is. As of now."""
 '''
     assert house.fragments({"a.py": source}) == ["a.py:6: Of theirs, on average.", "a.py:9: Whether it is."]
+
+
+MOST_TAKING_CONFIG, MOST_SMALL, LARGEST_SHARE_OF_ANY = 110, 475, 0.165
+"""Ceilings of what makes the code harder to follow. Lower them when the numbers fall; never raise them."""
+
+
+def test_few_functions_take_the_whole_config() -> None:
+    count = len(house.functions_of_whole_config(HOUSE))
+    assert count <= MOST_TAKING_CONFIG, "pass a section or values instead; house.functions_of_whole_config lists the functions"
+
+
+def test_few_signatures_contain_any() -> None:
+    share = len(house.functions_with_any(HOUSE)) / house.count_functions(HOUSE)
+    assert share <= LARGEST_SHARE_OF_ANY, "name the type; house.functions_with_any lists the functions"
+
+
+def test_few_small_functions_are_used_once() -> None:
+    count = len(house.small_functions_used_once(HOUSE))
+    assert count <= MOST_SMALL, "write the lines where they are used, if the name adds nothing; house.small_functions_used_once lists them"
+
+
+def test_a_function_that_takes_the_whole_config_is_seen() -> None:
+    source = """
+def plan(config: Config[Any]): ...
+def save(path, *, config: Config | None = None): ...
+async def load(config: "Config"): ...
+def resolve(path: Path) -> Config: ...
+def train(section: Train, settings: Mapping[str, ConfigValue]): ...
+"""
+    found = house.functions_of_whole_config({"finetune/a.py": source, "overtone/a.py": source})
+    assert found == ["finetune/a.py:2: plan", "finetune/a.py:3: save", "finetune/a.py:4: load"]
+
+
+def test_any_in_a_signature_is_seen() -> None:
+    source = """
+def f(row: dict[str, Any]) -> int: ...
+def g(*rows: int, **others: Any) -> int: ...
+class A:
+    def h(self) -> typing.Any:
+        value: Any = 1
+        def inner(x: int) -> "Any": ...
+    def i(self, row: Row) -> None:
+        value: Any = 1
+"""
+    house_of_one = {"recipes/a.py": source}
+    assert [line.rpartition(" ")[2] for line in house.functions_with_any(house_of_one)] == ["f", "g", "h", "inner"]
+    assert house.count_functions(house_of_one) == 5
+
+
+def test_a_small_function_that_is_used_once_is_seen() -> None:
+    source = """
+def once():
+    return 1
+def twice():
+    return once()
+def long():
+    a = twice()
+    b = twice()
+    c = 3
+    d = 4
+    return a + b + c + d
+def unused(): ...
+@property
+def decorated(): ...
+def exported(): ...
+called = long(), decorated, [exported for _ in ()]
+"""
+    other = {"finetune/b.py": "from overtone.finetune.a import exported", "overtone/c.py": "once() + once()"}
+    assert house.small_functions_used_once({"finetune/a.py": source, **other}) == ["finetune/a.py:2: once"]
