@@ -130,7 +130,7 @@ def _hide_link(link: str) -> str:
 def _find_user(link: str) -> list[str]:
     """The user with the password in a link of an address, then each of the two; empty if there is none.
 
-    A password that contains `/` or `?` is no valid address, but it is a password."""
+    An address whose password contains `/` or `?` is invalid, but its password must be hidden, too."""
     found = LINK.fullmatch(link)
     if found is None or _name_scheme(found["scheme"]) in LOCAL | WITHOUT_USERS:
         return []

@@ -55,7 +55,7 @@ def _explain_choice(message: str) -> str:
 
 
 def check_choice(flag: str, given: str | None, choices: Collection[str]) -> None:
-    """Raise `UserError` for a value that is not among the choices; None is the default. For options that programs set, too."""
+    """Raise `UserError` for a value that is not among the choices; None is the default. It also checks options that programs set."""
     if given is not None and given not in choices:
         raise UserError(_format_wrong_choice(flag, str(given), choices))
 

@@ -40,7 +40,7 @@ def _find_program() -> list[str]:
 
 
 def export_command(run_dir: Path, recipe_arguments: Sequence[str], step: int | None = None) -> str:
-    """The command that exports a run: its newest checkpoint, or that of a step. `recipe_arguments`: as of `overtone.finetune.recipe`."""
+    """The command that exports a run: its newest checkpoint, or that of a step. `recipe_arguments`: as in `overtone.finetune.recipe`."""
     chosen = [] if step is None else ["--step", step]
     return overtone_command("export", run_dir, *chosen, "--to", exported_folder(run_dir), *recipe_arguments)
 

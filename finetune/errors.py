@@ -56,7 +56,7 @@ def exit_code(verb: Callable[[list[str]], int], argv: list[str]) -> int:
 
 
 def _has_lost_reader() -> bool:
-    """Return whether standard output is a pipe that nobody reads any more. If so, what is left of the output is dropped."""
+    """Return whether standard output is a pipe that nobody reads any more. If so, the rest of the output is dropped."""
     try:
         output = sys.stdout.fileno()
     except (OSError, ValueError):  # not a file

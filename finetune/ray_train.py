@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 FLAGS = ("num-workers", *CLUSTER_FLAGS)
 RECORDS = "ray"
-"""In a run's folder: Ray's own files about each launch."""
+"""Folder in a run's folder for Ray's own files about each launch."""
 
 
 @dataclass(frozen=True)

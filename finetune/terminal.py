@@ -23,8 +23,8 @@ COLOUR = re.compile(r"(\x1b\[(?:0|1|(?:1;)?3[0-7])m)")
 
 def protect_terminal() -> None:
     """Make tracebacks, warnings and log records of this process safe as well: they quote file names, and libraries print them. Progress
-    bars of libraries only go to a terminal, since in a file they would be one long line. For the beginning of a program or a worker
-    process, since it changes the interpreter."""
+    bars of libraries only go to a terminal, since in a file they would be one long line. Call it only at the beginning of a program or a
+    worker process, since it changes the interpreter."""
     if not is_terminal(sys.stderr):
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # huggingface_hub and transformers read it when they are imported
     sys.excepthook = _print_traceback

@@ -307,8 +307,9 @@ def find_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
 
 
 def is_other_base(was: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Return whether the content of two bases differs. Of one commit on the hub, a file of weights that only one of them has is no
-    difference: a commit never changes, but another program may have downloaded weights that are not loaded into the same cache."""
+    """Return whether the content of two bases differs. If both are the same commit on the hub, a file of weights that only one of them has
+    does not count as a difference: a commit never changes, but another program may have downloaded weights into the same cache that are not
+    loaded."""
     files_was, files_now = was["files"], now["files"]
     if was["revision"] == now["revision"] and COMMIT.fullmatch(was["revision"] or ""):
         weights = {name for name in files_was.keys() ^ files_now.keys() if name.endswith(".safetensors") and "/" not in name}
@@ -323,8 +324,8 @@ def list_changed_files(was: Mapping[str, str], now: Mapping[str, str]) -> list[s
 
 
 def describe_difference(key: str, was: Any, now: Any) -> str:
-    """One line on a key of `SAME_RUN` that differs: its old and new value; of a mapping only what differs, of a base the changed files, of
-    a mixture the changed sources."""
+    """Describe a key of `SAME_RUN` that differs in one line: its old and new value; for a mapping only the parts that differ, for a base
+    the changed files, for a mixture the changed sources."""
     if key == "data" and (was["sources"] or now["sources"]):
         mixed = [bool(data["sources"]) for data in (was, now)]
         if mixed != [True, True]:

@@ -28,7 +28,7 @@ def check_room(run_dir: Path, size: int) -> None:
 
 
 def checkpoint_bytes_of(model: nn.Module, optimizer: optimizers.Rule, blocks: tuple[type[nn.Module], ...]) -> int:
-    """As `checkpoint_bytes`, for a model on the meta device."""
+    """Return `checkpoint_bytes` of a model on the meta device."""
     rules = optimizers.assign_rules(model, optimizer, blocks)
     state = sum(parameter.numel() * optimizers.state_bytes(parameter, rule) for parameter, rule in rules.items())
     return checkpoint_bytes(sum(parameter.numel() for parameter in rules), round(state))

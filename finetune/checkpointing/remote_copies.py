@@ -1,7 +1,8 @@
 """Remote copies of checkpoints (`checkpoint.copy_to`): uploaded after each commit, downloaded when the run's local folder is lost.
 
 Training works on the local disk, and no step waits for an upload. URL/step-00000120 contains the files of the committed folder; its
-`manifest.json` is uploaded last and removed first, so a folder without one is not a checkpoint. See docs/checkpoints.md.
+`manifest.json` is uploaded last and removed first, so a folder without one is not a checkpoint. docs/checkpoints.md describes the
+behaviour.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ NAME = "copy"
 
 @dataclass(frozen=True)
 class _Copy:
-    """A checkpoint that is being uploaded, from a hard-linked snapshot: a later save may prune the original."""
+    """A checkpoint that is being uploaded from a hard-linked snapshot, because a later save may prune the original."""
 
     snapshot: Path
     sent: Future[None]

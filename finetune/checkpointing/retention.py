@@ -24,7 +24,7 @@ class BestBy(NamedTuple):
 
     @classmethod
     def parse(cls, text: str | None) -> BestBy:
-        """From the text in a config or a state.json; None: the lowest validation loss."""
+        """Parse the text in a config or a state.json; None means the lowest validation loss."""
         metric, _, direction = (text or "loss").partition(" ")
         return cls(metric, direction == "max")
 

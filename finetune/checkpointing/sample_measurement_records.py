@@ -1,7 +1,7 @@
 """Measurements of the samples of a checkpoint, in `samples/step-…/measurements.json` of the run, beside the clips.
 
-A sampling process measures a checkpoint some steps after it was committed, and a committed checkpoint is never changed, so the result has a
-file of its own. These files alone decide: a resumed run reads them, and measures only the checkpoints that have none.
+A sampling process measures a checkpoint some steps after it was committed, and a committed checkpoint is never changed, so the result is
+written to a separate file. These files alone decide: a resumed run reads them, and measures only the checkpoints that have none.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SampleMeasurement(JsonPart):
     settings: str
     """Digest of prompts, recognizer, sampling, and everything else that the metrics depend on besides the weights."""
     metrics: dict[str, float] = Field(default_factory=dict)
-    """By name, without `sample/`. Empty if the measurement failed."""
+    """Name, without `sample/` → value. It is empty if the measurement failed."""
     problem: str | None = None
     """The reason why the measurement failed. It is not repeated: the checkpoint counts as one without a value."""
 

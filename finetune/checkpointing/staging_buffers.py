@@ -22,7 +22,7 @@ from overtone.finetune.distributed.process_group import World, gather_from_ranks
 from overtone.finetune.hardware.host_memory import free_host_memory
 
 ALIGNMENT = 64
-"""In bytes; a multiple of the size of every type, which views of another type need."""
+"""Alignment in bytes: a multiple of the size of every type, as views of another type need."""
 SHARE = 0.8
 """Fraction of a machine's free memory that staging buffers may take: the page cache of the written files, and the run, need memory, too."""
 PORTABLE = 1

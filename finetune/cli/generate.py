@@ -118,7 +118,7 @@ def find_model(model: str, recipe: str | None, rest: list[str]) -> tuple[Path, s
     """A --model as the folder that `ensure_exported` takes, and the name of its recipe.
 
     Of a model on the hub, the file that names the recipe is downloaded first, and the weights are not if `rest` only requests help. Raises
-    `UserError` if there is no such model, and if it names no recipe.
+    `UserError` if the model does not exist, or names no recipe.
     """
     folder = resolve_model("--model", model, [CARD, "config.json"])
     if not (folder / CARD).is_file() and commit_of(folder) is not None and recipe is None:

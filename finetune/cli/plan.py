@@ -130,7 +130,7 @@ class Estimate:
     obstacle: str
     """The reason why there is no estimate; empty with one."""
     seen: DataPreview | str | None
-    """As `look_at_data` returns it."""
+    """The result of `look_at_data`."""
     sizes: RunSizes | None
     """Sizes that follow from the data; None without data."""
 

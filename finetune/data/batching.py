@@ -4,7 +4,7 @@ The order of an epoch is a keyed permutation, divided into windows. A window is 
 most `micro_tokens` positions. An optimizer step takes micro-batches until it reaches `global_batch_tokens`. None of this depends on the
 number of ranks, which take a step's micro-batches in turn. So a position in the data is three integers, and resuming needs no search.
 
-Of a mixture (finetune/data/mixture.py), a window has each source's share of samples, and each micro-batch has samples of one source.
+With a mixture (finetune/data/mixture.py), a window has each source's share of samples, and each micro-batch has samples of one source.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Order:
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> Order | None:
-        """The order that a checkpoint holds; None if a value is missing or out of range, so that it is no order of a run."""
+        """Return the order in a checkpoint; None if a value is missing or out of range, so that it cannot be the order of a run."""
         names = {each.name for each in fields(cls)}
         is_whole = values.keys() == names and min(values["micro_tokens"], values["global_batch_tokens"], values["window"]) >= 1
         return cls(**values) if is_whole else None
@@ -126,8 +126,9 @@ def micro_batches(order: Order, lengths: Ids | MixedLengths, epoch: int, window:
 
 
 def _mix_micro_batches(order: Order, lengths: MixedLengths, epoch: int, window: int) -> list[MicroBatch]:
-    """As `micro_batches`, for a mixture: each source is bucketed or packed by itself, so that its loss can be summed without a look into
-    the batches, and its micro-batches are spread evenly over the window, so that the steps have about its share, too."""
+    """Return micro-batches as `micro_batches` does, for a mixture. Each source is bucketed or packed by itself, so that its loss can be
+    summed without looking into the batches. Its micro-batches are spread evenly over the window, so that each step has about the share of
+    the source, too."""
     start = epoch * len(lengths) + window * order.window
     end = min(start + order.window, (epoch + 1) * len(lengths))
     found: list[tuple[Fraction, int, Ids]] = []

@@ -23,7 +23,8 @@ Ids = NDArray[np.int64]
 COLUMNS = 8
 """Columns of the index: byte offset, bytes, positions, line number and checksum of a row; offset, bytes and checksum of its sample."""
 HASHED_AT_ONCE = 2047
-"""In bytes. From 2,048 on, hashlib releases the interpreter lock, and reacquiring it takes longer than hashing a sample."""
+"""Maximum number of bytes hashed at once. From 2,048 on, hashlib releases the interpreter lock, and reacquiring it takes longer than
+hashing a sample."""
 
 
 class SamplesFile:
@@ -70,7 +71,7 @@ class Rows:
     samples: SamplesFile
     """The sample cache."""
     left_out: dict[str, list[int]] = field(default_factory=dict)
-    """Reason → line numbers of the rows that were dropped for it."""
+    """Reason → line numbers of the rows that were dropped for that reason."""
     cut: int = 0
     """Number of truncated rows."""
     unused: dict[str, int] = field(default_factory=dict)

@@ -34,7 +34,7 @@ class EarlierRow(NamedTuple):
     """First byte in the file."""
     bytes: int
     line: int
-    """From 1."""
+    """Line number in the data file, from 1."""
 
 
 @dataclass
@@ -49,8 +49,8 @@ class EarlierRows:
 
     @classmethod
     def of(cls, path: Path, locate: Callable[[dict[str, Any]], RowPlace], limits: ContextLimits) -> EarlierRows:
-        """Read the places of all rows of a file. Rows without a place are no context of others: they are reported as invalid when they are
-        read themselves."""
+        """Read the places of all rows of a file. Rows without a place cannot be context of other rows: they are reported as invalid when
+        they are read themselves."""
         found, offset = dict[str, list[EarlierRow]](), 0
         for line, raw in enumerate(input_files.read_lines(path), start=1):
             with suppress(UserError):

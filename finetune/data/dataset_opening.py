@@ -87,7 +87,8 @@ class DataOpener:
 
 
 def data_folder(path: Path) -> Path:
-    """The third argument of `read`: the folder of a data file. A link is not followed, since the files that rows name are beside it."""
+    """Return the folder of a data file, which is the third argument of `read`. A link to a file is not followed, since the files that rows
+    name are beside the link."""
     return path.absolute().parent
 
 

@@ -51,7 +51,7 @@ class Measured(NamedTuple):
     """Length of a row, whether it is dropped or truncated, and its sample."""
 
     positions: int
-    """After truncation."""
+    """Number of positions after truncation."""
     left_out: str | None = None
     """The reason why the row is dropped; None if it is not."""
     cut: bool = False
@@ -65,15 +65,15 @@ class Measured(NamedTuple):
 
 
 Measure = Callable[[dict[str, Any]], Measured]
-"""Raises `UserError` for an invalid row."""
+"""Measures a row; raises `UserError` for an invalid one."""
 
 
 def build_index(path: Path, cache: Path, key: str, measure: Measure, scan_all: ScanAll | None = None) -> str:
     """Read every row once and write index and sample cache to `cache`; returns the digest of the index.
 
-    They are not stored beside the data, which may be read-only, and lengths depend on the recipe. An index of the same content and `key` is
-    reused; otherwise the reason is printed. `scan_all` distributes the work over processes; without it, this process does it. Raises
-    `UserError` listing the invalid rows by file:line.
+    The index is not stored beside the data, because that may be read-only, and lengths depend on the recipe. An index of the same content
+    and `key` is reused; otherwise the reason is printed. `scan_all` distributes the work over processes; without it, this process does it.
+    Raises `UserError` listing the invalid rows by file:line.
     """
     if not path.is_file():
         raise UserError(f"{path}: no such file; give data.train and data.val the path of a JSONL file")

@@ -88,7 +88,7 @@ class MixedLengths:
 
 @dataclass(frozen=True)
 class MixedRows:
-    """Several JSONL files as one dataset; the same methods as of `Rows`."""
+    """Several JSONL files as one dataset; the same methods as in `Rows`."""
 
     sources: tuple[Rows, ...]
     """By digest, so that the order in `data.mix` does not matter."""
@@ -185,8 +185,8 @@ def describe_share(name: str, share: Fraction, rows: int, mean: float, epoch: in
 
 
 def name_validation_sources(paths: Sequence[Path | RemoteAddress]) -> tuple[str, ...]:
-    """As `name_sources`, for several files of `data.val`. Raises `UserError` also for the name `sample`, since `sample/NAME` in
-    `checkpoint.best_by` is a metric of samples."""
+    """Return the names of several files of `data.val`, as `name_sources` does. Raises `UserError` also for the name `sample`, since
+    `sample/NAME` in `checkpoint.best_by` is a metric of samples."""
     names = name_sources(paths, "data.val")
     if "sample" in names:
         raise UserError(f"data.val: {paths[names.index('sample')]}: the name sample is that of the metrics of samples; rename the file")

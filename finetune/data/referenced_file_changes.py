@@ -11,8 +11,8 @@ from overtone.finetune.storage import files, strict_json
 
 
 def describe_files(names: Iterable[str], folder: Path) -> list[str]:
-    """A line of JSON `[name, bytes, modified_ns]` for each file. `names`: paths relative to `folder`. Raises `UserError` for one that is no
-    file, or outside of `folder`."""
+    """Return a line of JSON `[name, bytes, modified_ns]` for each file. `names`: paths relative to `folder`. Raises `UserError` for one
+    that is not a file, or is outside of `folder`."""
     found = []
     for name in names:
         path = files.resolve_under(folder, name)

@@ -19,7 +19,7 @@ class RowProblem(NamedTuple):
     """A problem of one row."""
 
     line: int
-    """From 1."""
+    """Line number in the data file, from 1."""
     text: str
 
 

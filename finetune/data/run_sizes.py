@@ -32,7 +32,7 @@ class RunSizes:
     """The sizes of a run as numbers."""
 
     config: Config
-    """With numbers as `eval.every` and `checkpoint.every`. `train.global_batch_tokens` stays as it was set."""
+    """The config, in which `eval.every` and `checkpoint.every` are numbers. `train.global_batch_tokens` stays as it was set."""
     order: Order
     total: int
     """Optimizer steps."""
@@ -68,7 +68,8 @@ def settle_sizes(
 
 
 def choose_order(given: Order, train: Train, rows: int, positions: int, started: Order | None = None) -> Order:
-    """The order of samples: as `given` by the config, with the step size that `auto` stands for. Other arguments as of `settle_sizes`.
+    """The order of samples: as `given` by the config, with the step size that `auto` stands for. The other arguments are those of
+    `settle_sizes`.
 
     A step ends with the micro-batch that reaches `Order.global_batch_tokens`, and micro-batches are not quite full. So k micro-batches of a
     k-th of the step are requested, and the step ends between the last two: k - ½ of them are enough.

@@ -29,7 +29,7 @@ STORED = {
 }
 """Type → the types in which its values may be stored."""
 ALIGNMENT = 8
-"""In bytes; the size of the widest type, so that each tensor can be a view of the record."""
+"""Alignment in bytes: the size of the widest type, so that each tensor can be a view of the record."""
 MOST_DIMENSIONS = 16
 
 

@@ -130,7 +130,7 @@ def shard(
 def is_replicated(strategy: Strategy, offload: bool) -> bool:
     """Return whether finetune/distributed/ddp_replication.py is used instead of `fully_shard`.
 
-    Not with offloading: `fully_shard` moves offloaded weights to the GPU unit by unit.
+    With offloading it is not used, because `fully_shard` moves offloaded weights to the GPU unit by unit.
     """
     return strategy == "ddp" and not offload
 

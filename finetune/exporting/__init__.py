@@ -1,1 +1,1 @@
-"""From a checkpoint to a folder that stock packages load, and its upload to the model hub."""
+"""Converts a checkpoint to a folder that stock packages load, and uploads it to the model hub."""

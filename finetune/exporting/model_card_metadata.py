@@ -15,7 +15,7 @@ from overtone.finetune.storage import input_files
 
 README = "README.md"
 THIS_MODEL = "path/of/this/folder"
-"""In the examples of a card: replaced by the name of the exported model."""
+"""Placeholder in the examples of a card; the name of the exported model replaces it."""
 HEADER = re.compile(r"---\n(?P<yaml>.*?)\n---(?:\n|\Z)", re.DOTALL)
 KEPT_KEYS = ("license", "license_name", "license_link", "language")
 """Keys of the base's header that are also true of a model trained from it."""

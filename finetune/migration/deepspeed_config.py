@@ -159,7 +159,7 @@ def translate_old_offload(value: Any, given: Given) -> KeyOutcome:
 
 
 def make_nvme_rule(section: str) -> Rule:
-    """For settings of a swap file, which mean nothing with another device."""
+    """Return the rule for settings of a swap file, which have no meaning with another device."""
     return lambda _, given: (
         not_there("nothing is offloaded to NVMe") if given.values.get(f"{section}.device") == "nvme" else not_needed("only for NVMe")
     )

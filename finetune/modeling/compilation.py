@@ -46,8 +46,8 @@ class Compilation:
 
 
 def decide_compilation(wanted: bool | str, model: Model, loaded: Loaded, world: World, positions: int) -> Compilation:
-    """Decide whether to compile blocks in a run on so many positions on this machine. `wanted`: `train.compile`. `loaded`: the model before
-    sharding, with frozen parameters marked."""
+    """Decide whether to compile blocks in a run with that number of positions on this machine. `wanted`: `train.compile`. `loaded`: the
+    model before sharding, with frozen parameters marked."""
     if wanted is not True and (wanted is False or world.device.type != "cuda"):
         return Compilation(False)
     taken = f"the first step takes about {SECONDS * count_kinds(loaded):.0f} seconds longer"

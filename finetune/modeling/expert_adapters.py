@@ -21,7 +21,7 @@ from overtone.finetune.storage.tensor_layouts import Reader, find_bounds
 SCALE = "expert_adapter_scale"
 """Attribute of an adapted module: s."""
 LAYERS = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-"""Modules whose weights do not stand for several layers, whatever their shape."""
+"""Modules whose weights never belong to several layers, regardless of their shape."""
 
 
 class AdaptedExperts(NamedTuple):

@@ -98,8 +98,8 @@ def find_tensors(folder: Path) -> dict[str, StoredTensor]:
 
 
 def describe_storage(base: Path, compute: torch.dtype) -> str | None:
-    """For the log: how a base is quantized, and what becomes of it; None for one with plain weights, or without any. `compute`: the type of
-    frozen weights."""
+    """Describe for the log how a base is quantized, and in which form it is loaded; None for a base with plain weights, or without weights.
+    `compute`: the type of frozen weights."""
     return stored_tensors.describe_form(base, tensor_files(base), compute) if any(base.glob("*.safetensors")) else None
 
 

@@ -62,7 +62,7 @@ def inject_adapters(model: nn.Module, lora: Lora, targets: str, excluded: Collec
 
 
 def describe_reach(model: nn.Module) -> str | None:
-    """For the log: how many of the weights of linear layers and experts, the output head not counted, have an adapter, and which have
+    """Describe for the log which share of the weights of linear layers and experts (without the output head) has an adapter, and which have
     none; None for a model without adapters."""
     adapted = linear = 0
     experts, frozen, others = expert_adapters.find_experts(model), dict[str, int](), dict[str, int]()

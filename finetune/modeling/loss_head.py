@@ -204,7 +204,7 @@ def kernel_works(device: torch.device) -> bool:
 def _predict_by_kernel(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, shaping: Shaping
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `_predict`, in one kernel."""
+    """Compute the results of `_predict` in one kernel."""
     from overtone.finetune.modeling import cross_entropy_kernel
 
     error = functional.linear(hidden, weight, bias)
@@ -212,7 +212,8 @@ def _predict_by_kernel(
 
 
 def _predict(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, shaping: Shaping) -> tuple[Tensor, Tensor, Tensor]:
-    """For one chunk: the gradient [n, V] of its loss with respect to the head's output, in the type of `hidden`; its loss; its hits."""
+    """Return, for one chunk, the gradient [n, V] of its loss with respect to the head's output, in the type of `hidden`; its loss; and its
+    number of correct predictions."""
     logits, slope = _shape_logits(functional.linear(hidden, weight, bias).float(), shaping)
     right = targets.unsqueeze(1)
     chosen, highest = logits.gather(1, right), logits.amax(1, keepdim=True)
@@ -255,7 +256,7 @@ def _shape_logits(logits: Tensor, shaping: Shaping) -> tuple[Tensor, float | Ten
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total += left · right, without a temporary for the product if possible."""
+    """Add left · right to `total`, without a temporary for the product if possible."""
     if total.dtype == left.dtype:
         total.addmm_(left, right)
     elif total.device.type == "cpu":  # addmm on a CPU needs equal types

@@ -185,7 +185,7 @@ def find_shards(whole: Tensor) -> MatrixShards:
 
 @lru_cache(maxsize=4096)
 def _find_shards(shape: torch.Size, mesh: DeviceMesh, placements: tuple[Placement, ...]) -> MatrixShards:
-    """For a mesh over all ranks, whose coordinates in row-major order are those of ranks 0, 1, 2, …"""
+    """Find the shards of a matrix on a mesh over all ranks, whose coordinates in row-major order are those of ranks 0, 1, 2, …"""
     coordinates = [*product(*map(range, mesh.shape))]
     copied = [axis for axis, placement in enumerate(placements) if placement.is_replicate()]
     return MatrixShards(

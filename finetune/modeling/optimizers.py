@@ -32,7 +32,7 @@ def check(train: Train, model: Model, parallel: Parallel) -> None:
 
 def make_optimizer(model: nn.Module, train: Train, blocks: tuple[type[nn.Module], ...] = ()) -> torch.optim.AdamW:
     """The optimizer `train.optimizer` over the trained parameters; only matrices have weight decay (Loshchilov & Hutter 2019). Call it
-    after sharding. `blocks`: classes whose matrices Muon updates. Raises `UserError` as `check_rules`.
+    after sharding. `blocks`: classes whose matrices Muon updates. Raises the errors of `check_rules`.
 
     It works on this rank's shards as plain tensors: AdamW needs no communication, and the Python overhead of DTensor operations exceeds
     their time on a GPU. A group's `of` are the model's parameters, in the order of its `params`, which `update_parameters` fills.

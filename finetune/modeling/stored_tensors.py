@@ -47,7 +47,7 @@ class StoredTensor:
     dtype: str
     """Type of the dequantized values in an export, as safetensors files name it."""
     form: StoredForm | None = None
-    """None: stored as it is."""
+    """Form in which the values are stored; None if they are plain numbers."""
     scale: str = ""
     grid: tuple[int, int] = (1, 1)
     """Rows and columns that share a scale."""
@@ -86,7 +86,8 @@ def find_tensors(folder: Path, places: Mapping[str, Path]) -> dict[str, StoredTe
 
 
 def describe_form(folder: Path, places: Mapping[str, Path], compute: torch.dtype) -> str | None:
-    """For the log: in which form a base is stored, and what becomes of it; None for plain numbers. `compute`: type of frozen weights."""
+    """Describe for the log in which form a base is stored, and in which form it is loaded; None for plain numbers. `compute`: type of
+    frozen weights."""
     tensors = find_tensors(folder, places)
     quantized = [tensor for tensor in tensors.values() if tensor.form is not None]
     if not quantized:

@@ -52,7 +52,7 @@ class Peers:
         """File descriptor → rank, process."""
         self._lock = threading.Lock()
         self.deaths: list[ProcessExit] = []
-        """In the order of their detection."""
+        """Processes that ended, in the order of their detection."""
         own = identities[rank]
         near = [(number, other[-1]) for number, other in enumerate(identities) if number != rank and other[:-1] == own[:-1]]
         self.all_near = len(near) == len(identities) - 1

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from overtone.finetune.storage import files, input_files
 
 FOLDER = Path("cache") / "ranks"
-"""In the run's folder."""
+"""Path of the records in the run's folder."""
 GIB = 2**30
 
 

@@ -29,7 +29,7 @@ from overtone.finetune.monitoring.run_records import (
 )
 
 LONGEST_LINE = 2**20
-"""Bytes of a line of the log that are read; longer ones are no metrics."""
+"""Bytes of a line of the log that are read; longer names are not metrics."""
 SILENT_SECONDS = 60.0
 """A process on another machine is considered dead if it has not written its status for this long."""
 

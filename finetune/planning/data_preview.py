@@ -45,7 +45,7 @@ class DataPreview:
     """One line for each file of `data.mix`."""
 
     def draw_lengths(self, rows: int) -> list[int]:
-        """Lengths of so many rows: those that were read, repeated; at most `COUNTED_ROWS` of them."""
+        """Return the lengths of `rows` rows: those that were read, repeated; at most `COUNTED_ROWS` of them."""
         return [*islice(cycle(self.lengths), min(rows, COUNTED_ROWS))] if self.lengths else []
 
     def count_steps(self, order: Order, epochs: int) -> int:

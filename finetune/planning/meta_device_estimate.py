@@ -34,7 +34,7 @@ class RunEstimate:
     """Estimate of a run before it starts."""
 
     config: Config
-    """With `model.source` as a folder."""
+    """The config, in which `model.source` is a folder."""
     outline: Outline
     work: Work
     activations: Callable[[int, Recomputing, int], Activations]

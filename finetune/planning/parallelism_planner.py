@@ -252,10 +252,10 @@ def group_terms(memory: Memory) -> dict[str, int]:
 def largest_micro_batch(work: Work, verdict: LayoutEstimate, trace: Callable[[int], Activations]) -> int:
     """Largest micro-batch, in positions, that fits with this layout, at most `SEARCHED` times the configured one; 0 if none fits.
 
-    `trace`: returns the memory of a micro-batch of about so many positions under the layout's activation checkpointing and tensor
+    `trace`: returns the memory of a micro-batch of about that many positions under the layout's activation checkpointing and tensor
     parallelism. The peak of a step is the maximum over its moments, and the moment moves: in a short micro-batch it is in the loss, whose
-    fp32 gradient of the output layer does not grow with positions; in a long one it is in the backward pass of a block, which does. So
-    the memory of a long micro-batch cannot be extrapolated from short ones. This searches by the secant method with traces near the result.
+    fp32 gradient of the output layer does not grow with positions; in a long one it is in the backward pass of a block, which does. So the
+    memory of a long micro-batch cannot be extrapolated from short ones. This searches by the secant method with traces near the result.
     """
 
     def measure(traced: Activations) -> tuple[int, float]:

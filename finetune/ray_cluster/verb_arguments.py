@@ -28,7 +28,7 @@ class ClusterOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ClusterOptions:
-        """From the values of `CLUSTER_FLAGS`. Raises `UserError`."""
+        """Parse the values of `CLUSTER_FLAGS`. Raises `UserError`."""
         return cls(
             parse_storage(given.get("storage", ".")),
             parse_choice("use-gpu", given.get("use-gpu", "auto"), USE_GPU),

@@ -61,7 +61,7 @@ class Reports:
     def __init__(self, records: Path) -> None:
         self._records = records
         self._numbers: dict[int, dict[str, Any]] = {}
-        """By step: a checkpoint may be committed some steps after the one that it holds."""
+        """Step → numbers of that step, since a checkpoint may be committed some steps after the one that it contains."""
         self.reason = ""
         """The reason why training ended."""
 

@@ -150,8 +150,8 @@ def _import_file(name: str, file: Path, inside: list[str] | None) -> None:
 
 
 def _refuse_second_copies(file: Path) -> None:
-    """Raises `UserError` if a recipe imported this package by the names of its folders, which a clone has on the import path: that would
-    be a second copy of each module, whose classes are none of ours."""
+    """Raises `UserError` if a recipe imported this package by the names of its folders, which a clone has on the import path. That would
+    load a second copy of each module, with different classes."""
     root = Path(__file__).resolve().parents[2]
     for name, module in sorted(sys.modules.items()):
         package, _, inside = name.partition(".")

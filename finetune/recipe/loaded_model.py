@@ -78,7 +78,7 @@ class Loaded(Generic[LoadedT]):
     state: RecipeState = field(default_factory=RecipeState)
     """A `Recipe.State`: what export needs (speaker names, for example); stored in each checkpoint's state.json, and compared on resume."""
     tensor_plans: Mapping[str, Mapping[str, Literal["outputs", "inputs", "heads"]]] = field(default_factory=dict)
-    """For `parallel.tensor`: `module.ClassName` of a block → path of each module that its ranks share → how (`Cut` in
+    """Plans for `parallel.tensor`: `module.ClassName` of a block → path of each module that its ranks share → how it is divided (`Cut` in
     finetune/distributed/tensor_parallel.py). A model with another block cannot be trained with `parallel.tensor`."""
     varies: str | None = None
     """The reason why blocks would be recompiled again and again, so that `train.compile: auto` does not compile them; None: they would

@@ -17,7 +17,7 @@ class Sketch(Generic[ProcessorT]):
     """A base as `overtone plan` needs it: made from its config.json, without weights or data."""
 
     loaded: Loaded
-    """As `load` makes it, without a processor."""
+    """The result of `load`, without a processor."""
     batch: Callable[[int, int], Batch]
     """(samples, positions of each) → a micro-batch, packed if the config says so, that is learned at every position it can be."""
     processor: Callable[[], ProcessorT]

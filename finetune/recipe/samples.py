@@ -52,7 +52,8 @@ class Batch:
     tensors: dict[str, Tensor]
     """Inputs of the model's forward; the first dimension is the sample, or of row numbers, which count through all samples, themselves."""
     targets: dict[str, int]
-    """For each term of the loss, the number of its targets here. Known before the forward, because the global count divides the loss."""
+    """Term of the loss → number of its targets in this batch. It is known before the forward pass, because the global count divides the
+    loss."""
     lengths: tuple[int, ...] = ()
     """Lengths of the samples packed into one row, or of each row. They stay on the host, where a loop over them does not wait for the
     device."""
@@ -64,9 +65,9 @@ class RowPlace(NamedTuple):
     series: str
     """Rows of the same series can be context of each other: the name of a recording, of a book, of a conversation."""
     begin: float
-    """In any unit, such as seconds in a recording."""
+    """Begin of the row in any unit, such as seconds in a recording."""
     end: float
-    """After `begin`. A row can be context of rows that begin at its end or later."""
+    """End of the row, after `begin`. A row can be context of rows that begin at its end or later."""
 
 
 class ContextLimits(NamedTuple):

@@ -32,7 +32,7 @@ QUANTIZED_PARTS = re.compile(
 SCALE = re.compile(r"(?P<weight>.+)_(scale|scales|scale_inv|scale_2|zero_point|blocks|packed)|(?P<layer>.+)\.(scales|biases)")
 """Names of scales that an ordinary parameter can also have; they are some if the weight that they belong to is beside them."""
 WEIGHT = re.compile(r"(.*\.)?(weight|in_proj_weight|\w+_proj)")
-"""Names of tensors that are weights, whatever their type."""
+"""Names of tensors that are weights, regardless of their type."""
 
 
 class StoredForm(NamedTuple):

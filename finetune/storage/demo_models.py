@@ -46,7 +46,7 @@ def find_data() -> Path | None:
 
 
 def data_folder() -> Path:
-    """As `find_data`. Raises `UserError`, which says where the data package is, if it is not installed."""
+    """Return the folder that `find_data` finds. Raises `UserError`, which says where the data package is, if it is not installed."""
     folder = find_data()
     if folder is None:
         raise UserError(

@@ -28,7 +28,7 @@ FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 def name_paths(words: Iterable[str]) -> None:
     """Accept links in paths that the user wrote: the words of a command line (`PATH`, `--flag PATH`, `--flag=PATH`), or paths of a config.
 
-    A word that is no path through a link has no effect. The folder beside a named path, such as `OUT.recordings` beside `--out OUT`, is
+    A word that is not a path through a link has no effect. The folder beside a named path, such as `OUT.recordings` beside `--out OUT`, is
     reached through the same links.
     """
     known = _read_named()
@@ -95,7 +95,7 @@ def open_file(path: Path, flags: int, folder: int | None = None) -> int:
 
 
 def refuse_irregular(path: Path, mode: int) -> None:
-    """Raise `UserError` for a path that is no regular file. `mode`: of its status, links not followed."""
+    """Raise `UserError` for a path that is not a regular file. `mode`: of its status, links not followed."""
     if stat.S_ISLNK(mode):
         raise _linked(path)
     if not stat.S_ISREG(mode):
@@ -171,7 +171,7 @@ def _count_shared(one: Path, other: Path) -> int:
 
 
 def _temporary_home() -> Path:
-    """As `tempfile.gettempdir`, which fails for a full disk."""
+    """Return the folder for temporary files, without `tempfile.gettempdir`, which fails on a full disk."""
     return Path(tempfile.tempdir or os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - only the place of folders with random names
 
 

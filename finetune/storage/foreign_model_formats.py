@@ -10,11 +10,11 @@ from overtone.finetune.storage.model_security import read_object, shorten
 
 ADAPTER = "adapter_config.json"
 ORIGINS = ("general.base_model.0.repo_url", "general.source.repo_url", "general.source.url", "general.base_model.0.name", "general.name")
-"""Keys in a GGUF that name the model it was made from; the first that is there counts."""
+"""Keys in a GGUF that name the model it was made from; the first key that exists is used."""
 
 
 def explain_foreign_model(place: Path) -> str | None:
-    """Return why a file or folder is no model, and what to do; None for anything but a GGUF or an adapter."""
+    """Return why a file or folder is not a model, and what to do; None for anything but a GGUF or an adapter."""
     if place.is_file():
         return _explain_gguf(place) if is_gguf(place) else None
     if (place / ADAPTER).is_file():

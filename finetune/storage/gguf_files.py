@@ -33,11 +33,11 @@ class GgufTensor(NamedTuple):
 
     name: str
     shape: tuple[int, ...]
-    """In numpy's order: the last dimension is contiguous."""
+    """Shape in numpy's order: the last dimension is contiguous."""
     type: int
     """A key of `TENSOR_TYPES`, or another type of ggml."""
     offset: int
-    """In bytes, from `GgufHeader.data_start`."""
+    """Offset in bytes from `GgufHeader.data_start`."""
 
     @property
     def elements(self) -> int:

@@ -43,7 +43,7 @@ class UnusableFileError(OSError, UserError):
 
 
 def require_regular(path: Path) -> None:
-    """For files that a library opens. Raises `OSError` for a pipe, a device or a socket, and for a path that cannot be examined."""
+    """Check a file that a library will open. Raises `OSError` for a pipe, a device or a socket, and for a path that cannot be examined."""
     _refuse_special(path.stat().st_mode, path)
 
 
@@ -60,7 +60,7 @@ def read_bytes(path: Path, most: int = LARGEST_TEXT) -> bytes:
 
 
 def read_text(path: Path, most: int = LARGEST_TEXT, encoding: str = "utf-8") -> str:
-    """As `read_bytes`, decoded, with "\\n" for every kind of line break. Also raises `UnicodeDecodeError`."""
+    """Read a text file with the limits of `read_bytes`, and convert every kind of line break to "\\n". Also raises `UnicodeDecodeError`."""
     return _decode(read_bytes(path, most), encoding)
 
 

@@ -13,7 +13,7 @@ COMMON_TOKENIZERS = frozenset(
     {"PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend", "PythonBackend", "SentencePieceBackend"}
     | {"MistralCommonTokenizer", "MistralCommonBackend"}
 )
-"""For models of any type: they read only files of the folder with fixed names."""
+"""Classes that are allowed for models of any type, because they read only files of the folder with fixed names."""
 EARLIER_TOKENIZERS = frozenset(
     {"BartTokenizer", "BloomTokenizer", "CodeGenTokenizer", "CodeLlamaTokenizer", "ElectraTokenizer", "LlamaTokenizer"}
     | {"Speech2Text2Tokenizer", "TransfoXLTokenizer"}

@@ -56,7 +56,8 @@ def resolve_model(option: str, model: str, patterns: Sequence[str] = MODEL_FILES
 
 
 def download_model(model: str, revision: str | None, patterns: list[str]) -> Path:
-    """As `download`; but if `patterns` has `WEIGHTS`, of those beside config.json only the set that transformers loads.
+    """Download a model as `download` does. If `patterns` has `WEIGHTS`, only the set of weights that transformers loads is downloaded from
+    the files beside config.json.
 
     A repository may contain a second set in the format of its makers: 6 GB in sesame/csm-1b, `consolidated.safetensors` of Mistral. Raises
     `UserError` for an invalid index of weights and weights in a form that is refused, and the exceptions of huggingface_hub.
@@ -109,7 +110,7 @@ def find_dataset_card(option: str, dataset: str) -> Path | None:
 
 
 def is_hub_name(model: str) -> bool:
-    """Return whether `model` has the form owner/model and is no path: it does not exist, and neither does a folder `owner`."""
+    """Return whether `model` has the form owner/model and is not a path: it does not exist, and neither does a folder `owner`."""
     owner = model.partition("/")[0]
     return HUB_NAME.fullmatch(model) is not None and owner not in OWN_FOLDERS and not Path(owner).is_dir()
 

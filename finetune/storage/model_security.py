@@ -170,7 +170,7 @@ def cleaned(path: Path) -> tuple[dict[str, Any], list[str]]:
 
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file of a model; NaN and infinity are allowed, since published configs hold them. Raises `UserError`, also for a
-    file of a size that no model has, and for one that is no regular file."""
+    file larger than in any real model, and for one that is not a regular file."""
     try:
         found = json.loads(read_limited(path))
     except FileNotFoundError as error:

@@ -125,7 +125,7 @@ def create(url: str, content: bytes) -> bool:
 
 
 def fetch(url: str, cache: Path) -> Path:
-    """Download a file to the cache unless this version is there; returns its path. For one process at a time.
+    """Download a file to the cache unless this version is there; returns its path. Only one process at a time may call it.
 
     Without a version, it is downloaded again, and kept by its content.
     """
@@ -153,7 +153,8 @@ def fetch(url: str, cache: Path) -> Path:
 def fetch_missing(fetched: Path, named: Iterable[Path]) -> None:
     """Download the missing files to which a file from `fetch` refers by relative paths (`named`); does nothing for other files.
 
-    Each is downloaded once per version of the referring file. Raises `UserError` if one does not exist. For one process at a time.
+    Each is downloaded once per version of the referring file. Raises `UserError` if one does not exist. Only one process at a time may call
+    it.
     """
     kept = fetched.absolute().parent.parent  # absolute: also for a bare file name
     if not (kept / ORIGIN).is_file():

@@ -1,4 +1,4 @@
-"""Marks of synthetic speech in audio files: the tags that generators write, so that listeners and tools can tell.
+"""Marks of synthetic speech in audio files: the tags that generators write, so that listeners and tools can recognize it.
 
 The bytes at both ends of a file are searched, and nothing is parsed: tags are there in every format, and the files are not trusted.
 `SyntheticMark` is the mark that this package writes; others are found too.

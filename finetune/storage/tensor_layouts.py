@@ -33,8 +33,8 @@ class Box:
     origin: tuple[int, ...]
     """Position at which the box begins in the other tensor."""
     axes: tuple[int | None, ...]
-    """For each axis of the box, the axis of the other tensor; None: one index long, and the other tensor lacks the axis. Axes of the other
-    tensor that are not listed are one index long in its box."""
+    """The axis of the other tensor for each axis of the box; None if that axis has length 1 and the other tensor lacks it. Axes of the
+    other tensor that are not listed have length 1 in its box."""
 
     def cut(self, low: Sequence[int], high: Sequence[int]) -> Box | None:
         """The part of the box from `low` to before `high` in the tensor; None if it is empty."""

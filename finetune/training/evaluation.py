@@ -22,8 +22,9 @@ from overtone.finetune.training.step import Training, compute_means, copy_to_dev
 
 @torch.no_grad()
 def evaluate(training: Training, rows: Rows | MixedRows, requests: StopRequests) -> dict[str, float] | None:
-    """Means over all of `rows`, with the exact counts of training; None if a stop was requested before the end. Of several files, also the
-    means of each file, as `FILE/METRIC`; those over all rows are sums over all files divided by counts over all files, as of one file.
+    """Return means over all of `rows`, with the exact counts of training; None if a stop was requested before the end. For several files,
+    also return the means of each file, as `FILE/METRIC`. The means over all rows are sums over all files divided by counts over all files,
+    as if the rows were in one file.
 
     The next batches are loaded while one is computed. The fp64 sums stay on the device until the end, so the host waits for the device
     once. Collective: call on every rank.

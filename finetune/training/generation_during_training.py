@@ -83,7 +83,7 @@ class GpuMemory:
     """The GPU of rank 0, at one moment."""
 
     name: str
-    """In CUDA_VISIBLE_DEVICES."""
+    """The GPU's name in CUDA_VISIBLE_DEVICES."""
     free: int
     """Bytes that are not allocated by any process."""
     total: int

@@ -37,7 +37,7 @@ class Used:
     passing: int
     """Peak of all other tensors, including the failed allocation."""
     outside: int
-    """Not in tensors: CUDA context, libraries, fragmentation, other processes on the device."""
+    """Memory outside of tensors: CUDA context, libraries, fragmentation, other processes on the device."""
     all: int
     """Total memory of the device."""
 

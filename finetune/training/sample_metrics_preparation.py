@@ -16,7 +16,7 @@ from overtone.finetune.recipe import PreparedMetrics, Recipe
 
 @dataclass(frozen=True)
 class SamplePlan:
-    """The plan of a run. The default is that of a run without samples."""
+    """The plan of a run. The default values are those of a run without samples."""
 
     digest: str | None = None
     """SHA-256 of all that the metrics depend on besides the weights; None without samples."""
@@ -30,13 +30,13 @@ class SamplePlan:
 
     @classmethod
     def parse(cls, found: dict[str, Any]) -> SamplePlan:
-        """From the result of `as_json`, after it was sent to another rank."""
+        """Restore a plan from the result of `as_json`, after it was sent to another rank."""
         prepared = found["prepared"]
         return cls(**{**found, "prepared": None if prepared is None else parse_prepared(prepared)})
 
 
 def parse_prepared(found: dict[str, Any]) -> PreparedMetrics:
-    """From JSON."""
+    """Return the prepared metrics that were stored as JSON."""
     return PreparedMetrics(**{**found, "names": tuple(found["names"])})
 
 

@@ -54,7 +54,7 @@ class Share:
     """The part of a GPU that a process may use."""
 
     gpu: str
-    """In CUDA_VISIBLE_DEVICES."""
+    """The GPU's name in CUDA_VISIBLE_DEVICES."""
     fraction: float
     """Largest share of its memory for tensors: an answer that needs more fails, instead of the training beside it."""
 
@@ -92,7 +92,7 @@ class SamplingProcess:
         return self._process.poll() is not None
 
     def answers(self) -> tuple[list[Answer], MeasuredAnswers]:
-        """The answers, and what was measured of them together. Raises `OSError` if there are none."""
+        """The answers and the metrics over all of them. Raises `OSError` if there are none."""
         found = json.loads((self._folder / ANSWERS).read_text(encoding="utf-8"))
         answers = [self._answer(number, one) for number, one in enumerate(found["answers"], 1)]
         return answers, MeasuredAnswers(found["metrics"], found["details"])

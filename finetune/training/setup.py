@@ -52,7 +52,7 @@ class FolderClaim(NamedTuple):
     record: str | None
     """Exit record of the launch before this one, which this launch has removed."""
     lock: int
-    """On rank 0, the descriptor that holds the lock of the folder."""
+    """Descriptor that holds the lock of the folder, on rank 0."""
 
 
 def build(
@@ -139,7 +139,7 @@ def load_frozen_base(
 
 
 def announce(world: World, stage: str) -> None:
-    """Print what takes time from here on, on one rank."""
+    """Print which long stage begins now, on one rank."""
     if world.is_main:
         print_line(stage)
 
@@ -268,7 +268,7 @@ def claim_folder(run_dir: Path, trackers: Sequence[str]) -> FolderClaim:
 def identify_run(
     recipe: str, model: Model, train: Train, order: Order, rows: Rows | MixedRows, base_files: dict[str, str], loaded: Loaded
 ) -> dict[str, Any]:
-    """Return what must be equal for a launch to resume a checkpoint; it is part of the checkpoint's state.json."""
+    """Return the facts that must be equal for a launch to resume a checkpoint; they are part of its state.json."""
     revision = commit_of(loaded.base) or model.revision
     # As an absolute path, since an export or an evaluation may be started in another folder.
     folder = Path(str(model.source))

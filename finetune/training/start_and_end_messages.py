@@ -47,7 +47,7 @@ def describe_start(training: Training, progress: Progress) -> Iterator[str]:
 
 
 def describe_model(model: Model) -> str:
-    """The base, and which part of it trains."""
+    """Describe the base, and which part of it is trained."""
     base = f"{model.source}{f' at {model.revision}' if model.revision else ''}"
     if model.lora is None:
         return f"{base}, full fine-tuning"
@@ -79,8 +79,8 @@ def format_size(size: float) -> str:
 
 
 def describe_result(training: Training, reason: str, step: int, seconds: float, log_path: Path) -> Iterator[str]:
-    """After the last step: what there is, which step was the best, and the next three commands. `reason`: why it was the last one.
-    `seconds`: of this launch."""
+    """Describe the result after the last step: the checkpoints, the best step, and the next three commands. `reason`: why training ended.
+    `seconds`: duration of this launch."""
     config = training.config
     folder = checkpoint.folder_of(config.run.dir)
     saved = sorted(map(checkpoint.step_of, checkpoint.list_checkpoints(folder)))
@@ -116,7 +116,7 @@ def describe_best(
 
 
 def next_commands(training: Training, step: int | None) -> list[str]:
-    """Export, try, and measure: three commands. `step`: the one to export, if it is not the newest."""
+    """Return three commands, which export, try, and measure the model. `step`: the one to export, if it is not the newest."""
     config, can = training.config, training.recipe.inference
     model = ["--model", command_lines.exported_folder(config.run.dir)]
     recipe = recipe_arguments(config.recipe)
@@ -134,7 +134,7 @@ def next_commands(training: Training, step: int | None) -> list[str]:
 
 
 def describe_stop(run_dir: Path, recipe: str, reason: str, step: int, total: int) -> Iterator[str]:
-    """After a run that ended before its last step: where it resumes, and with which command."""
+    """Describe, after a run that ended before its last step, where it resumes, and with which command."""
     saved = checkpoint.list_checkpoints(checkpoint.folder_of(run_dir))
     newest = checkpoint.step_of(saved[0]) if saved else None
     place = "nothing was saved, so it starts from the beginning" if newest is None else f"it resumes from step {newest:,}"

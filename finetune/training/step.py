@@ -26,7 +26,7 @@ from overtone.finetune.training.sample_metrics_preparation import SamplePlan
 
 @dataclass(frozen=True)
 class Training:
-    """The parts of a run that do not change while it trains."""
+    """The parts of a run that do not change during training."""
 
     world: World
     config: Config
@@ -41,7 +41,7 @@ class Training:
     total: int
     """Optimizer steps of the whole run."""
     identity: dict[str, Any]
-    """Keys and values that a checkpoint must share to be of this run (data, base, order, recipe)."""
+    """Keys and values that a checkpoint of this run must have (data, base, order, recipe)."""
     fixed: int | None = None
     """Length of every packed row in positions, for compiled blocks; None: the sum of its samples' lengths."""
     base: nn.Module | None = None
@@ -49,7 +49,7 @@ class Training:
     sampling: SamplePlan = field(default_factory=SamplePlan)
     """Plan for measuring answers to `sample.prompts`."""
     metrics: dict[str, None] = field(default_factory=dict)
-    """Names of what the recipe measures besides the loss, in order; filled by the first step or evaluation. Shown on the console."""
+    """Names of the recipe's metrics besides the loss, in order, for the console; filled by the first step or evaluation."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -113,8 +113,8 @@ def global_counts(world: World, turns: list[RankBatch], sources: Sequence[str] =
 
 
 def report_sources(training: Training, sums: dict[str, float], counts: dict[str, float], weights: dict[str, float]) -> dict[str, float]:
-    """The metrics of each source that had targets in this step, as `mix/SOURCE/METRIC`, from global sums and counts. A term without
-    targets has no mean, so neither it nor what is derived from it is reported; it counts as 0 in the loss."""
+    """The metrics of each source that had targets in this step, as `mix/SOURCE/METRIC`, from global sums and counts. A term without targets
+    has no mean, so neither the term nor metrics derived from it are reported; it counts as 0 in the loss."""
     found: dict[str, float] = {}
     for source in training.sources:
         keys = {name: f"mix/{source}/{name}" for name in weights}
@@ -158,7 +158,7 @@ def fetch_scalars(totals: list[Tensor], norm: Tensor) -> tuple[list[float], floa
 
 
 def seed_generators(key: int, device: torch.device) -> None:
-    """As `torch.manual_seed`, for the generators that a step uses. Without a GPU, torch's own formats a stack trace at each call."""
+    """Seed the generators that a step uses as `torch.manual_seed` does, which without a GPU formats a stack trace at each call."""
     torch.default_generator.manual_seed(key)
     if device.type == "cuda":
         torch.cuda.manual_seed(key)
@@ -183,7 +183,7 @@ def compute_means(summed: dict[str, float], counts: dict[str, float], weights: d
 
 
 def report_means(training: Training, means: dict[str, float], weights: dict[str, float]) -> dict[str, float]:
-    """The recipe's report of the means. Terms of weight 0, and what the recipe has derived, are noted in `training.metrics`."""
+    """The recipe's report of the means. Terms of weight 0, and metrics that the recipe derived, are noted in `training.metrics`."""
     reported = training.recipe.report(means)
     training.metrics.update(dict.fromkeys(name for name in reported if name != "loss" and not weights.get(name)))
     return reported

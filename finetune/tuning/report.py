@@ -115,7 +115,7 @@ def _draw_curves(axes: Any, metric: TrialMetric, ranked: Sequence[TrialRecord], 
 
 
 def _draw_key(axes: Any, key: str, metric: TrialMetric, ranked: Sequence[TrialRecord]) -> None:
-    """The metric of the trials over the values of one key; values that are no numbers side by side."""
+    """Draw the metric of the trials over the values of one key; values that are not numbers are placed side by side."""
     measured = [trial for trial in ranked if trial.value is not None and abs(trial.value) <= LARGEST]
     values = [trial.values[key] for trial in measured]
     numeric = all(type(value) in (int, float) and abs(value) <= LARGEST for value in values)
@@ -132,7 +132,7 @@ def _draw_key(axes: Any, key: str, metric: TrialMetric, ranked: Sequence[TrialRe
 
 
 def _keep_plain(text: str) -> str:
-    """Without lone surrogates, which no font contains."""
+    """Return the text without lone surrogates, which no font contains."""
     return text.encode(errors="replace").decode()
 
 

@@ -77,7 +77,7 @@ class Draw:
 
 
 def read_space(path: Path, options: type[BaseModel]) -> Space:
-    """The dimensions of a space file, in its order. `options`: of the recipe. Raises `UserError` with file and line for what is no space.
+    """The dimensions of a space file, in its order. `options`: of the recipe. Raises `UserError` with file and line for an invalid space.
 
     The values are checked by `check_values`.
     """

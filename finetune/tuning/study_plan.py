@@ -24,7 +24,7 @@ from overtone.finetune.tuning.study_record import EarlyStopping, StudyDefinition
 from overtone.finetune.tuning.trial_metric import TrialMetric, parse_metric
 
 PREPARED = "prepared"
-"""In the study's folder: the caches that trials share."""
+"""Folder in the study's folder with the caches that trials share."""
 FIRST_RUNG = 25
 """Steps of the first rung while `eval.every` is `auto`."""
 SAMPLES = 10
@@ -187,8 +187,8 @@ def follow_metric(metric: TrialMetric, best_by: str | None, space: Space) -> lis
 
 
 def make_orders(plan: StudyPlan) -> dict[int, TrialOrder]:
-    """The order of each trial. Trials that read the same data in the same way share a prepared cache; one that nobody shares its settings
-    with prepares its own, in its own time."""
+    """Return the order of each trial. Trials that read the same data in the same way share a prepared cache; a trial that shares its
+    settings with no other one prepares its own data when it starts."""
     signatures = {number: describe_data(config) for number, config in plan.configs.items()}
     counts = Counter(signatures.values())
     orders: dict[int, TrialOrder] = {}

@@ -29,8 +29,8 @@ class EarlyStopping(Section):
     grace: int = Field(ge=1)
     """Optimizer steps of the first rung; no trial is stopped before."""
     reduction: float = Field(gt=1)
-    """At each rung a trial continues if it is among the best 1 / reduction of those that reached it; each rung has so many times more
-    steps than the one before."""
+    """At each rung, a trial continues if it is among the best 1 / reduction of those that reached it. Each rung has `reduction` times as
+    many steps as the previous one."""
 
 
 class StudyDefinition(Section):
@@ -86,7 +86,7 @@ class StudyRecord(Section):
 
 
 def read_record(folder: Path) -> StudyRecord | None:
-    """The record of a study; None if the folder has none. Raises `UserError` for a file that is no record."""
+    """The record of a study; None if the folder has none. Raises `UserError` for a file that is not a record."""
     place = folder / RECORD
     if not place.exists():
         return None

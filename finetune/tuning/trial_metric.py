@@ -43,7 +43,7 @@ class TrialMetric:
 
 
 def parse_metric(text: str) -> TrialMetric:
-    """From `NAME`, `NAME min` or `NAME max`. Raises `UserError`."""
+    """Parse `NAME`, `NAME min` or `NAME max`. Raises `UserError`."""
     name, _, direction = text.partition(" ")
     if not name or name in UNMEASURED or direction not in ("", "min", "max"):
         raise UserError(f"--metric {text}: expected the name of a metric in log.jsonl, and min or max, as in `val/loss min`")
@@ -56,7 +56,7 @@ class MetricReader:
 
     metric: TrialMetric
     every: int
-    """A metric of the steps is reported at multiples of so many steps; one of the evaluations at each evaluation."""
+    """Steps between reports of a metric that training steps log. A metric of the evaluations is reported at each evaluation."""
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=AVERAGED))
 
     def read(self, kind: str, step: int, facts: dict[str, Any]) -> float | None:

@@ -37,7 +37,7 @@ class AccessPolicy:
     """The conditions for requests."""
 
     token: str | None = field(repr=False)
-    """None: all programs on this machine are admitted."""
+    """The required token; None admits all programs on this machine."""
     local: bool
     """True if the server listens on a loopback address only."""
     proxies: TrustedProxies = NO_PROXIES
@@ -47,8 +47,8 @@ class AccessPolicy:
 def load_access_policy(
     host: str, token_file: Path | None, proxies: Sequence[str] = (), environment: Mapping[str, str] = os.environ
 ) -> AccessPolicy:
-    """The policy of the command line. Raises `UserError` if other machines could connect without a token, for an invalid token, and for
-    a proxy that is no address."""
+    """Return the policy that the command line selects. Raises `UserError` if other machines could connect without a token, for an invalid
+    token, and for a proxy that is not an address."""
     trusted = parse_proxies(proxies)
     token = _read_configured_token(token_file, environment)
     local = host == "localhost" or is_loopback(host)
@@ -76,7 +76,7 @@ def _read_configured_token(file: Path | None, environment: Mapping[str, str]) ->
 
 @dataclass
 class _Failures:
-    """Wrong tokens of one client."""
+    """The wrong tokens of one client."""
 
     tries: int = 0
     last: bytes = b""
@@ -94,8 +94,8 @@ class AccessControl:
         self._failures: OrderedDict[str, _Failures] = OrderedDict()
 
     def admit(self, caller: Caller) -> bool:
-        """Raises `RequestError` for a request without the token. After too many wrong tokens, it reports how long to wait;
-        until then no token is compared. False for a public path, where a token is needed for others."""
+        """Raises `RequestError` for a request without the token. After too many wrong tokens, the error states how long to wait; until then
+        no token is compared. Returns False for a public path if other paths need a token."""
         require_own_site(caller.headers, self._policy.local)
         if self._policy.token is None:
             return True

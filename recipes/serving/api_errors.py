@@ -48,7 +48,8 @@ def to_refusal(rejected: HTTPException) -> Refusal:
 
 
 def validation_refusal(problems: Sequence[Any]) -> Refusal:
-    """All validation errors of a request; `param` is the field of the first. Of a body that is not JSON, it is None."""
+    """Return one refusal for all validation errors of a request. `param` is the field of the first error; it is None for a body that is not
+    JSON."""
     if problems[0]["type"] == "json_invalid":
         place, reason = problems[0]["loc"][-1], problems[0]["ctx"]["error"]
         return Refusal(400, f"the body is not JSON ({reason}, after {place} characters); send one JSON object", "invalid_json")

@@ -42,32 +42,32 @@ class CutOffError(Exception):
 
 @dataclass(eq=False)
 class _Job(Generic[Request, Piece]):
-    """A request on its way. The thread owns `slot`; the event loop owns the rest."""
+    """A request that was accepted. The thread owns `slot`; the event loop owns the other fields."""
 
     model: str
     client: str
     request: Request
     loop: asyncio.AbstractEventLoop
     on_end: Callable[[], None]
-    """Called in the event loop when the request is over, also if nobody has read that yet."""
+    """Called in the event loop when the request is over, even if the client has not read its result yet."""
     news: asyncio.Queue[StepProgress[Piece] | Exception] = field(default_factory=asyncio.Queue)
     slot: int | None = None
     is_open: bool = True
-    """True if the request waits or is generated."""
+    """True while the request waits or is being generated."""
 
     def deliver(self, one: StepProgress[Piece] | Exception) -> None:
-        """Pass news on to the event loop, from the thread."""
+        """Pass progress or an error from the thread to the event loop."""
         with contextlib.suppress(RuntimeError):  # the event loop has ended, so there are no clients
             self.loop.call_soon_threadsafe(self.receive, one)
 
     def receive(self, one: StepProgress[Piece] | Exception) -> None:
-        """Take news, in the event loop."""
+        """Queue progress or an error for the client. Must be called in the event loop."""
         self.news.put_nowait(one)
         if isinstance(one, Exception) or one.over is not None:
             self.end()
 
     def end(self) -> None:
-        """Count the request as over. Does nothing the second time."""
+        """Mark the request as over. A second call does nothing."""
         if self.is_open:
             self.is_open = False
             self.on_end()
@@ -84,7 +84,7 @@ class _Lane(Generic[Request, Piece]):
 
 
 class BatchScheduler(Generic[Request, Piece]):
-    """Owns the thread that generates, until `close`. `generate` is for one event loop."""
+    """Owns the thread that generates, until `close`. `generate` must be called in a single event loop."""
 
     def __init__(self, batches: Mapping[str, RunningBatch[Request, Piece]], metrics: ServerMetrics, room: int) -> None:
         """`metrics`: counts the steps of each batch, and the time that they and the beginnings of requests take. `room`: maximum number
@@ -97,25 +97,25 @@ class BatchScheduler(Generic[Request, Piece]):
         self._closing = False
         self._changed = threading.Condition()
         self._left: list[_Job[Request, Piece]] = []
-        """Requests to stop, guarded by `_changed` like the queues."""
+        """Requests that the thread must stop. `_changed` guards them, like the queues."""
         self._thread = threading.Thread(target=self._run, name="generation", daemon=True)
         self._thread.start()
 
     @property
     def pending(self) -> int:
-        """Requests that wait or are being generated. A finished one that its client has not read does not count."""
+        """The number of requests that wait or are being generated. A finished one does not count, even if its client has not read it."""
         return sum(self._accepted.values())
 
     def count_slots(self) -> int:
-        """Requests that are generated at once, of all models."""
+        """Return how many requests all models together can generate at once."""
         return sum(lane.batch.slots for lane in self._lanes.values())
 
     async def generate(self, model: str, request: Request, client: str, seconds: float) -> AsyncGenerator[StepProgress[Piece], None]:
-        """The progress of a request until it is over. Closing or cancelling the iterator frees its slot at the next step.
+        """Yield the progress of a request until it is over. Closing or cancelling the iterator frees its slot at the next step.
 
-        `client`: whose turn the request takes. `seconds`: until its deadline. Raises `QueueFullError` before any progress if the queue is
-        full, also later if a client with fewer requests takes the place; `ServerClosedError` if the server is shutting down;
-        `DeadlineError`; and every error of the model.
+        `client`: the client whose turn the request takes. `seconds`: time until its deadline. Raises `QueueFullError` before any progress
+        if the queue is full, also later if a client with fewer requests takes the place; `ServerClosedError` if the server is shutting
+        down; `DeadlineError`; and every error of the model.
         """
         job = self._accept(model, request, client)
         deadline = job.loop.time() + seconds
@@ -136,7 +136,7 @@ class BatchScheduler(Generic[Request, Piece]):
                 self._stop(job)
 
     def _accept(self, model: str, request: Request, client: str) -> _Job[Request, Piece]:
-        """Put a request into the queue, if necessary in the place of another client's. Raises as `generate`."""
+        """Put a request into the queue, if necessary in place of another client's request. Raises the errors of `generate`."""
         lane = self._lanes[model]
 
         def count_end() -> None:
@@ -215,7 +215,8 @@ class BatchScheduler(Generic[Request, Piece]):
             print_diagnostic(f"slot {slot} could not be freed: {type(error).__name__}: {error}")
 
     def _admit(self, name: str, lane: _Lane[Request, Piece]) -> None:
-        """Let one request join. One for each step: the others continue in between, and do not wait for a series of beginnings."""
+        """Let one request join. Only one joins per step, so that running requests continue in between and do not wait for many new ones to
+        start."""
         while len(lane.running) < lane.batch.slots:
             with self._changed:
                 if not len(lane.waiting):

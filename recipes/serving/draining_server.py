@@ -26,9 +26,9 @@ POLL_SECONDS = 0.1
 
 
 class DrainingServer(uvicorn.Server):
-    """After SIGTERM it refuses new requests and completes those in the queue, for at most `drain_seconds`; meanwhile it answers others, so
-    that a load balancer reads its state. Ctrl-C ends the wait at once. Clients whose requests are not complete then read that the server is
-    shutting down."""
+    """A server that, after SIGTERM, refuses new requests and completes those in the queue, for at most `drain_seconds`. Meanwhile it still
+    answers other paths, so that a load balancer can read its state. Ctrl-C ends the wait at once. Then clients with incomplete requests are
+    informed that the server is shutting down."""
 
     def __init__(
         self,
@@ -76,7 +76,8 @@ class DrainableQueue(Protocol):
 
 
 def status_routes(queue: DrainableQueue) -> APIRouter:
-    """`/health`: 200 while new requests are accepted, then 503. `/metrics`: in Prometheus' format."""
+    """Return the routes `/health`, which answers 200 while new requests are accepted and then 503, and `/metrics`, in Prometheus' text
+    format."""
     router = APIRouter()
 
     @router.api_route(HEALTH, methods=["GET", "HEAD"])

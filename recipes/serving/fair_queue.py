@@ -9,7 +9,7 @@ Item = TypeVar("Item")
 
 
 class FairQueue(Generic[Item]):
-    """Round robin over the clients that have waiting items; each client's items stay in their order. Not thread-safe."""
+    """Round robin over the clients that have waiting items; each client's items stay in their order. It is not thread-safe."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[str, deque[Item]] = OrderedDict()
@@ -42,7 +42,7 @@ class FairQueue(Generic[Item]):
         return items.pop()
 
     def remove(self, client: str, item: Item) -> bool:
-        """Remove an item that waits; False if it does not."""
+        """Remove a waiting item; returns False if it does not wait."""
         items = self._waiting.get(client, deque())
         if item not in items:
             return False

@@ -1,4 +1,4 @@
-"""Names of served models: the last part of a folder or hub name, and what was typed on the command line, which clients may use too."""
+"""Names of served models: the last part of a folder or hub name. Clients may also use the name that was typed on the command line."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .request_queue import RequestQueue
 
 
 def name_models(folders: Mapping[str, Path]) -> dict[str, Path]:
-    """The folders by their short names. `folders`: by what was typed. Raises `UserError` for one that does not exist, for two with the same
-    name, and for a name that is not valid UTF-8, which no answer to a client could contain."""
+    """Return short name → folder. `folders`: name on the command line → folder. Raises `UserError` for one that does not exist, for two
+    with the same name, and for a name that is not valid UTF-8, which no answer to a client could contain."""
     found: dict[str, Path] = {}
     for folder in folders.values():
         if not folder.is_dir():
@@ -32,12 +32,12 @@ def name_models(folders: Mapping[str, Path]) -> dict[str, Path]:
 
 
 def list_typed_names(folders: Mapping[str, Path]) -> dict[str, str]:
-    """Return what was typed for each model → its short name."""
+    """Return the name on the command line → the short name, for each model."""
     return {typed: display_name(folder) for typed, folder in folders.items()}
 
 
 def require_model(queue: RequestQueue[Any, Any], given: str) -> str:
-    """The short name of the model that a client requests. Raises `Refusal`, which lists the models, for an unknown one."""
+    """Return the short name of the model that a client requests. Raises `Refusal`, which lists the models, for an unknown one."""
     name = queue.typed.get(given, given)
     if name not in queue.names:
         raise Refusal(404, f"the model {given!r} does not exist; models: {', '.join(queue.names)}", "model_not_found", "model")

@@ -1,4 +1,4 @@
-"""The requests of a server's models, with metrics of how each ended: what the queues of speech and chat servers have in common."""
+"""The request queue that speech and chat servers share: it passes requests to the running batches and counts how each one ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OUTCOME_OF_ERROR = {ServerClosedError: "shutting_down", QueueFullError: "queue_f
 
 
 class RequestQueue(Generic[Request, Piece]):
-    """Owns the thread that generates, until `close`. For one event loop."""
+    """Owns the thread that generates, until `close`. Must be used in a single event loop."""
 
     def __init__(
         self,
@@ -26,8 +26,9 @@ class RequestQueue(Generic[Request, Piece]):
         deadline_seconds: float,
         typed: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`lanes`: the running batch of each model. `metrics`: of a server of these models. `room`: maximum number of waiting requests of
-        each model. `deadline_seconds`: longest time from a request to the end of its result. `typed`: other names of the models."""
+        """`lanes`: the running batch of each model. `metrics`: the metrics of a server of these models. `room`: maximum number of waiting
+        requests of each model. `deadline_seconds`: longest time from a request to the end of its result. `typed`: other names of the
+        models."""
         self.deadline_seconds, self.typed, self.metrics = deadline_seconds, typed, metrics
         self.names = tuple(lanes)
         """Names of the models."""

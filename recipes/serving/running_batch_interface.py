@@ -17,20 +17,20 @@ STOP, LENGTH = "stop", "length"
 
 @dataclass(frozen=True)
 class StepProgress(Generic[PieceOut]):
-    """Result of a step for one request."""
+    """The result of a step for one request."""
 
     piece: PieceOut | None = None
     """The next part of the result, if there is one already."""
     over: str | None = None
     """`STOP` or `LENGTH` after the last piece; the request has then left the batch."""
     failure: Exception | None = None
-    """The error because of which this request alone cannot be continued; it has then left the batch."""
+    """The error that ends this request alone; the request has then left the batch."""
 
 
 class RunningBatch(Protocol[RequestIn, PieceOut]):
-    """Requests that are generated together. They join and leave between steps. For one thread.
+    """Requests that are generated together. They join and leave between steps. Must be used by a single thread.
 
-    What a request gets does not depend on the other requests in the batch.
+    The result of a request does not depend on the other requests in the batch.
     """
 
     @property
@@ -48,7 +48,7 @@ class RunningBatch(Protocol[RequestIn, PieceOut]):
 
 
 class OneAtATime(Generic[Request, Piece]):
-    """A `RunningBatch` of one slot, of a model that can only generate a whole request at a time."""
+    """A `RunningBatch` with one slot, for a model that can only generate one request at a time."""
 
     slots = 1
 

@@ -25,7 +25,8 @@ First = TypeVar("First")
 
 
 async def await_first(call: Call, first: Awaitable[First], param: str) -> First:
-    """The first part of a result, after which the response can no longer be an error. Raises `Refusal`, also if the client disconnects.
+    """Return the first part of a result; after it, the response can no longer be an error. Raises `Refusal`, also if the client
+    disconnects.
 
     `param`: the field of the request that an error of the model concerns.
     """
@@ -46,14 +47,14 @@ async def await_first(call: Call, first: Awaitable[First], param: str) -> First:
 
 
 class DeadlineResponse(StreamingResponse):
-    """A streamed response that closes its source, also if the client disconnects before the end. It breaks off when its client reads so
-    slowly that the deadline passes, when the server stops, and when the result is cut off at a limit: the client then sees that the end is
+    """A streamed response that closes its source, also if the client disconnects before the end. It is aborted if its client reads so
+    slowly that the deadline passes, if the server stops, or if the result is cut off at a limit. The client can then detect that the end is
     missing."""
 
     def __init__(
         self, content: AsyncGenerator[bytes, None], media_type: str, deadline: float, headers: Mapping[str, str] | None = None
     ) -> None:
-        """`deadline`: of `time.monotonic`."""
+        """`deadline`: a time of `time.monotonic`."""
         super().__init__(content, media_type=media_type, headers=headers)
         self._deadline = deadline
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from overtone.data_prep.parallel.ray_pool import RayWorkers
 
 Inspect = Callable[[Path], VoiceFolder]
-"""As `SpeechRecipe.inspect`."""
+"""The same function as `SpeechRecipe.inspect`."""
 Batch = Sequence[SpeechRequest]
 Speak = Callable[[Batch], Sequence[SpeechResult]]
 

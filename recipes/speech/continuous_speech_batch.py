@@ -26,7 +26,7 @@ DecodeStream = Callable[[SpeechRequest, Iterator["Tensor"]], Iterator["Tensor"]]
 
 
 class _Pieces:
-    """The pieces of codes that a codec's stream reads. It asks for one at a time, when there is one."""
+    """The pieces of codes that a codec's stream reads. The stream takes one piece at a time, if there is one."""
 
     def __init__(self) -> None:
         self._waiting: deque[Tensor] = deque()

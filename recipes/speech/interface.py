@@ -30,7 +30,7 @@ class SpeechRequest:
     reference: Path | None = None
     """Clip of a voice to clone, for models that support it (`Voice.can_clone`)."""
     reference_text: str | None = None
-    """Transcript of the clip. With it, the model also continues the clip's style; without it, only the voice is used."""
+    """Transcript of the clip. If it is given, the model also continues the clip's style; otherwise, only the voice is used."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class SpeechResult:
 
 
 class Voice(Protocol):
-    """A loaded speech model. For one thread at a time."""
+    """A loaded speech model. Only one thread at a time may use it."""
 
     @property
     def speakers(self) -> tuple[str, ...]:
@@ -142,7 +142,7 @@ class VoiceFolder(Protocol):
         """The first speaker that was trained; None if the folder names none."""
 
     def check(self, request: SpeechRequest) -> None:
-        """As `Voice.check`."""
+        """Raise `UserError` for a request that the model cannot speak, as `Voice.check` does."""
 
     def complete(self, request: SpeechRequest) -> SpeechRequest:
         """A request that passed `check`, with the speaker (None: cloned) and language (None: it has none) in which it is spoken."""
@@ -167,4 +167,4 @@ class SpeechRecipe:
     trained_speakers: Callable[[dict[str, Any]], Sequence[str]] = list_speaker_names
     """Speakers in lower case, from the `recipe_state` of a checkpoint's `state.json`."""
     base_folders: tuple[str, ...] = ()
-    """As `Recipe.base_folders`: folders inside of a base."""
+    """Folders inside a base, as in `Recipe.base_folders`."""

@@ -32,7 +32,7 @@ PATTERNS = {
     ),
     "tag": regex.compile(rf"</?(?:{'|'.join(TAGS)})(?:\s[^<>]{{0,500}})?/?>", regex.IGNORECASE),
 }
-"""Kind → what is dropped. The quantifiers have bounds, so that the time grows linearly with the text."""
+"""Kind → pattern of the text that is dropped. The quantifiers have bounds, so that the time grows linearly with the text."""
 MARKDOWN = (
     regex.compile(r"!?\[([^\[\]\n]{0,500})\]\((?:[^()\s]|\([^()\s]*\)){1,2000}\)"),  # a link or an image: its text is spoken
     regex.compile(r"(?<![\w*])\*\*\*?(?=\S)([^*\n]{1,500}?)(?<=\S)\*\*\*?(?![\w*])"),
@@ -46,12 +46,12 @@ MARKDOWN = (
 )
 """Markdown, each with the part that is spoken as its group. A lone `*` or `_` stays: `3 * 4`, `file_name`."""
 ALSO_SPOKEN = frozenset("%&@§°+=#№℃℉½¼¾")
-"""Signs that are spoken though they are neither letters nor digits nor currencies."""
+"""Signs that are spoken although they are neither letters nor digits nor currencies."""
 
 
 @dataclass(frozen=True)
 class SpokenText:
-    """A text without what nobody speaks."""
+    """A text without the parts that nobody speaks."""
 
     text: str
     removed: Counter[str]
@@ -78,7 +78,7 @@ def clean_text(text: str) -> SpokenText:
 
 
 def _drop(pattern: regex.Pattern[str], text: str, before: int) -> tuple[str, int]:
-    """`text` without the matches, whose neighbours stay separate words, and `before` plus their number."""
+    """Return `text` without the matches, whose neighbours stay separate words, and `before` plus the number of matches."""
     found = pattern.findall(text)
     if not found:
         return text, before
@@ -100,7 +100,8 @@ def has_speech(text: str) -> bool:
 
 
 def prepare_request(request: SpeechRequest, name: str) -> tuple[SpeechRequest, SpokenText]:
-    """The request with its cleaned text, and what was dropped. Raises `UserError`, which calls the text `name`, if nothing is left."""
+    """Return the request with its cleaned text, and what was dropped. Raises `UserError`, whose message calls the text `name`, if nothing
+    is left."""
     cleaned = clean_text(request.text)
     if not has_speech(cleaned.text):
         shown = f" ({request.text.strip()[:40]!r})" if request.text.strip() else ""

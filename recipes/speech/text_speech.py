@@ -20,10 +20,10 @@ class PreparedText:
     """A text that a model can speak."""
 
     request: SpeechRequest
-    """With the text that is spoken."""
+    """The request, with the text that is spoken."""
     passages: list[SpeechRequest]
     cleaned: SpokenText
-    """The cleaned text, with what of the given text is not spoken."""
+    """The cleaned text, and what was removed from the given text."""
 
 
 def prepare_text(model: Voice | VoiceFolder, request: SpeechRequest, max_seconds: float, name: str) -> PreparedText:
@@ -41,7 +41,7 @@ def speak_passages(voice: Voice, passages: Sequence[SpeechRequest], sampling: Sp
 
 
 def stream_passages(voice: Voice, passages: Sequence[SpeechRequest], sampling: SpeechSampling) -> Generator[np.ndarray, None, SpeechResult]:
-    """As `Voice.stream`, of the passages of one text, joined."""
+    """Stream the joined passages of one text, as `Voice.stream` does for one passage."""
     joiner, waves, ended = PassageJoiner(voice.rate, len(passages)), [np.zeros(0, np.float32)], True
 
     def speak() -> Iterator[np.ndarray | None]:

@@ -25,15 +25,17 @@ def list_validation_files(config: Config) -> list[Path]:
 
 
 def describe_training_files(trained: Sequence[Path]) -> tuple[str, str]:
-    """Name and SHA-256 of the training data, for the recipe's state; the same for each order of the files, since `data.mix` has none. Only
-    the ends of paths: a full path would be published in the model card, and would prevent resuming on another machine."""
+    """Return name and SHA-256 of the training data, for the recipe's state. They do not depend on the order of the files, since `data.mix`
+    has none. The name contains only the ends of paths: a full path would be published in the model card, and would prevent resuming on
+    another machine."""
     digests = [files.digest(train) for train in trained]
     name = ", ".join(sorted("/".join(train.parts[-2:]) for train in trained))
     return name, digests[0] if len(digests) == 1 else hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
 
 
 def check_dataset_codec(config: Config, codec: Codec) -> None:
-    """Raise `UserError` if `overtone codes` recorded another codec beside a data file: with this one, its codes would be other sounds."""
+    """Raise `UserError` if `overtone codes` recorded another codec beside a data file: decoded by this one, its codes would give other
+    sounds."""
     for data in (*list_training_files(config), *list_validation_files(config)):
         stored = read_codes_summary(data.parent)
         if stored.codec_digest not in (None, codec.digest()):

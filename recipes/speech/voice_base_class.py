@@ -19,7 +19,7 @@ class CheckedFolder(Protocol):
     def folder(self) -> Path: ...
 
     def check(self, request: SpeechRequest) -> None:
-        """As `VoiceFolder.check`."""
+        """Raise `UserError` for a request that the model cannot speak, as `VoiceFolder.check` does."""
 
 
 class LoadedVoice:
@@ -36,7 +36,7 @@ class LoadedVoice:
 
     @property
     def default_temperature(self) -> float:
-        """Temperature of requests that set none, if they are sampled: of the first codebook, where others have settings of their own."""
+        """Temperature of sampled requests that set none. If codebooks have separate settings, this is the temperature of the first one."""
         return float(self._defaults["temperature"])
 
     @property
@@ -46,7 +46,7 @@ class LoadedVoice:
 
     @property
     def created(self) -> int:
-        """When the folder was exported, in seconds since the epoch."""
+        """Time of the export, in seconds since the epoch."""
         return int((self._folder.folder / CONFIG).stat().st_mtime)
 
     def check(self, request: SpeechRequest) -> None:

@@ -55,6 +55,6 @@ class TrainedVoices(RecipeState, Generic[SpeakerT]):
 
 
 def read_voices(folder: Path) -> dict[str, Any]:
-    """`VOICES` of an export; empty for other models. Raises `UserError` if it is no JSON object."""
+    """`VOICES` of an export; empty for other models. Raises `UserError` if it is not a JSON object."""
     path = folder / VOICES
     return read_object(path) if path.is_file() else {}

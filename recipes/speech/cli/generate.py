@@ -198,7 +198,7 @@ def print_summary(request: SpeechRequest, sampling: SpeechSampling, out: Path, s
 
 
 def report_removed(texts: list[SpokenText], out: Path) -> None:
-    """Print what nobody speaks and was dropped from the texts."""
+    """Print what was dropped from the texts because nobody speaks it."""
     if removed := describe_total(texts):
         (print_diagnostic if out == STDOUT else print_line)(f"not spoken: {removed}")
 

@@ -71,7 +71,7 @@ def select(recipe: SpeechRecipe, run: Path, argv: list[str]) -> int:
 
 
 def parse_weights(words: Sequence[str]) -> dict[str, float]:
-    """`wer=2` and the like. Raises `UserError` for a word without a number."""
+    """Parse words such as `wer=2`. Raises `UserError` for a word without a number."""
     weights = dict[str, float]()
     for word in words:
         name, _, text = word.partition("=")

@@ -32,23 +32,23 @@ class SpeechVerbs:
         return self.load_command().run(folder, argv)
 
     def load_speech(self) -> SpeechRecipe:
-        """The recipe's voices, for programs."""
+        """Return the recipe's voices, for use by programs."""
         return self.load_command().speech
 
     def sample(self, folder: Path, prompts: list[str]) -> list[Answer]:
-        """Prompts spoken by an export during training."""
+        """Speak prompts with an export during training."""
         from overtone.recipes.speech.evaluation import samples_during_training
 
         return samples_during_training.speak_prompts(self.load_command().speech, folder, prompts)
 
     def prepare_metrics(self, config: Config) -> PreparedMetrics | None:
-        """Return what measuring those clips needs."""
+        """Find and load what the measurement of those clips needs."""
         from overtone.recipes.speech.selection import sample_measurement_during_training
 
         return sample_measurement_during_training.prepare(config)
 
     def measure(self, folder: Path, prompts: list[str], answers: list[Answer], prepared: PreparedMetrics) -> MeasuredAnswers:
-        """WER, similarity and endings of those clips."""
+        """Measure WER, similarity and endings of those clips."""
         from overtone.recipes.speech.selection import sample_measurement_during_training
 
         return sample_measurement_during_training.measure(self.load_command().speech, folder, prompts, answers, prepared)
@@ -77,7 +77,7 @@ class SpeechVerbs:
 
     @property
     def inference(self) -> Inference:
-        """For `Recipe.inference`."""
+        """The value of `Recipe.inference`."""
         example = ("--text", "Hello, this is my voice.")
         return Inference(
             generate=self.generate,

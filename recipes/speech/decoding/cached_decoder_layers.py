@@ -152,7 +152,7 @@ def write_slots(store: Tensor, slots: Tensor, new: Tensor) -> Tensor:
 
 def make_codebook_windows(rotary: Tensor) -> list[AttentionWindow]:
     """The steps within a frame, of a small model that predicts its codebooks one by one: two positions (the backbone's state and codebook
-    0), then one per code, each of which attends to all earlier ones. `rotary` [codebooks, 2, head], as of `make_rotary_table`."""
+    0), then one per code, each of which attends to all earlier ones. `rotary` [codebooks, 2, head] is the result of `make_rotary_table`."""
     codebooks = len(rotary)
     slots = torch.arange(codebooks, device=rotary.device)
     first = torch.ones(1, 1, 2, 2, dtype=torch.bool, device=rotary.device).tril()
@@ -217,7 +217,7 @@ def collect_layer_weights(module: Any, heads: int, key_value_heads: int) -> Laye
 
 
 def make_norm(module: Any) -> RMSNorm:
-    """From one of the stock norms."""
+    """Return the equivalent of a stock norm module."""
     return RMSNorm(module.weight, module.variance_epsilon)
 
 

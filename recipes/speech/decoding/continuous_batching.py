@@ -54,8 +54,8 @@ class FrameBatch(ABC, Generic[Cache]):
 
     @torch.inference_mode()
     def __init__(self, cache: Cache, requests: int, codebooks: int, positions: int = 1) -> None:
-        """`cache`: of `count_rows(requests)` rows. `requests`: at most so many at once. `positions`: the slots of the cache that a frame
-        takes."""
+        """`cache`: a cache of `count_rows(requests)` rows. `requests`: maximum number of requests at once. `positions`: the slots of the
+        cache that a frame takes."""
         rows, device = cache.rows, cache.lengths.device
         self.cache, self.slots, self._positions = cache, requests, positions
         self.codes = torch.zeros(rows, codebooks, dtype=torch.int64, device=device)
@@ -84,7 +84,7 @@ class FrameBatch(ABC, Generic[Cache]):
 
     @abstractmethod
     def find_ends(self, codes: Tensor) -> Tensor:
-        """[…, codebooks] → […] bool: the frames that are no sound but mark end of speech."""
+        """Return which frames contain no sound but mark the end of speech: […, codebooks] → […] bool."""
 
     @abstractmethod
     def run_frame(self, size: int) -> None:

@@ -45,14 +45,14 @@ class FrameLoop(ABC):
 
     @abstractmethod
     def find_ends(self, codes: Tensor) -> Tensor:
-        """[…, codebooks] → […] bool: the frames that are no sound but mark end of speech."""
+        """Return which frames contain no sound but mark the end of speech: […, codebooks] → […] bool."""
 
     @abstractmethod
     def run_frame(self, size: int) -> None:
-        """One frame, with attention to the first `size` slots of the cache. All results are written into existing tensors."""
+        """Generate one frame, with attention to the first `size` slots of the cache. All results are written into existing tensors."""
 
     def check_well_formed(self) -> None:  # noqa: B027  # most sessions can only generate codes
-        """Raise `UserError` if something was generated that is no code."""
+        """Raise `UserError` if a generated token is not a code."""
 
     def frames(self) -> Iterator[int]:
         """Generate frame after frame until all rows have ended; yields the number of frames. `results` returns the codes so far."""

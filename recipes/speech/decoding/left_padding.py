@@ -27,7 +27,7 @@ class PaddedSlots:
         self._is_real = self._slots >= pads[:, None]
 
     def make_prompt_window(self) -> AttentionWindow:
-        """For all positions of the prompts at once."""
+        """Return the window in which all positions of the prompts are processed at once."""
         slots = self._slots[: self.prompt]
         before = slots <= slots[:, None]
         # Each padding position attends to itself: with nothing to attend to, it and everything computed from it would be NaN.
@@ -35,12 +35,12 @@ class PaddedSlots:
         return AttentionWindow(slots, self.prompt, mask[:, None], self._rotary_at((slots - self._pads[:, None]).clamp(min=0)))
 
     def make_step_window(self, step: Tensor, size: int) -> AttentionWindow:
-        """For the position `step` [1] after the prompts, with attention to the first `size` slots."""
+        """Return the window of the position `step` [1] after the prompts, with attention to the first `size` slots."""
         return self.make_step_windows(step, 1, size)[0]
 
     def make_step_windows(self, first: Tensor, count: int, size: int) -> list[AttentionWindow]:
-        """For so many positions after the prompts, one by one from `first` [1] on, with attention to the first `size` slots. To make them
-        together takes as many calls as to make one."""
+        """Return the windows of `count` positions after the prompts, one by one from `first` [1] on, with attention to the first `size`
+        slots. Making them together takes as many calls as making one."""
         slots = first + self._slots[:count] + self.prompt
         mask = self._is_real[:, None, None, :size] & (self._slots[:size] <= slots[:, None])
         cosine, sine = self._rotary_at(slots - self._pads[:, None])

@@ -50,7 +50,7 @@ class RowSampling:
         return self.plan[3]
 
     def choose(self, scores: Tensor, random: Tensor) -> Tensor:
-        """As `CodeSampler.choose`: scores [rows, V] fp32, random numbers [rows] fp64 → codes [rows]."""
+        """Choose codes [rows] as `CodeSampler.choose` does, from scores [rows, V] fp32 and random numbers [rows] fp64."""
         samples, top_k, with_top_p, _ = self.plan
         likeliest = scores.argmax(-1)
         if not samples:
@@ -68,7 +68,7 @@ class RowSampling:
         return torch.where(self._greedy, likeliest, sample_codes(scores.softmax(-1), random))
 
     def penalize_repetition(self, scores: Tensor, generated: Tensor) -> Tensor:
-        """As `CodeSampler.penalize_repetition`, with the penalty of each row."""
+        """Penalize repetition as `CodeSampler.penalize_repetition` does, with each row's own penalty."""
         if not self.penalizes:
             return scores
         moved = torch.where(scores < 0, scores * self._penalty, scores / self._penalty)

@@ -33,7 +33,7 @@ def count_rows(requested: int) -> int:
 
 
 def round_window(slots: int, shortest: int) -> int:
-    """The attention window for so many slots: `shortest`, doubled up to `WINDOW`, then a multiple of `WINDOW`."""
+    """Return the attention window for `slots` slots: `shortest`, doubled up to `WINDOW`, then a multiple of `WINDOW`."""
     if slots > WINDOW:
         return -(-slots // WINDOW) * WINDOW
     return max(shortest, 1 << (slots - 1).bit_length())
@@ -58,7 +58,7 @@ class RowSlots(ABC):
         return self._slots
 
     def reserve(self, slots: int) -> None:
-        """Make room for rows of so many slots. Existing rows keep their contents."""
+        """Make room for rows of `slots` slots. Existing rows keep their contents."""
         if slots <= self._slots:
             return
         size = -(-slots // WINDOW) * WINDOW
@@ -124,7 +124,7 @@ class RowCache(RowSlots):
         return self._layers(prompt[None], own, window)[0]
 
     def make_windows(self, count: int, size: int) -> list[AttentionWindow]:
-        """For `count` positions after the present ones, one by one, with attention to the first `size` slots."""
+        """Return the windows of `count` positions after the present ones, one by one, with attention to the first `size` slots."""
         slots = self.lengths[:, None] + self._indices[:count]
         mask = (self._indices[:size] <= slots[..., None])[:, None]
         cosine, sine = F.embedding(slots, self._rotary.flatten(1)).unsqueeze(1).chunk(2, -1)

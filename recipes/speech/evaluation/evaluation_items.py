@@ -30,7 +30,7 @@ class Item:
     """Unique within an evaluation; names its files."""
     text: str
     speaker: str
-    """In lower case."""
+    """Name of the speaker in lower case."""
     language: str
     """English name in lower case, or `auto`."""
     recording: Path | None = None

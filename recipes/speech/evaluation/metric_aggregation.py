@@ -39,7 +39,7 @@ class ScoredClip:
     words: Sequence[AlignedWord] = ()
     """The transcript beside the text; empty without a transcript."""
     similarities: Mapping[str, float | None] = field(default_factory=dict)
-    """By encoder; None for a clip without a speaker vector."""
+    """Encoder → similarity; None for a clip without a speaker vector."""
     transcribed_again: bool = False
     """True if the first transcript was unsure (`intelligibility.Recognizer.retry_below`)."""
 

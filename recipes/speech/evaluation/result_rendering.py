@@ -68,8 +68,8 @@ def build_model_index(evaluation: Evaluation, data: str) -> list[dict[str, JsonV
 
 
 def verdicts(evaluation: Evaluation) -> list[str]:
-    """State whether training improved the voice: a summary, and a sentence for each metric that is not always zero. Of several
-    checkpoints, the last."""
+    """State whether training improved the voice: a summary, and a sentence for each metric that is not always zero. If there are several
+    checkpoints, the last one is judged."""
     rows = compare_with_base(evaluation)
     if not rows and not any(system.way == "cloned" for system in evaluation.systems):
         return ["Whether training helped is unknown: there is no base to compare with. Give it with --base FOLDER."]

@@ -20,10 +20,10 @@ class Evaluation:
     systems: Sequence[System]
     """The systems that speak, in the order of the table; checkpoints by step."""
     clips: Mapping[str, Sequence[ScoredClip]]
-    """By name of the system. If the data has recordings, these are one more system."""
+    """Name of the system → its clips. If the data has recordings, these are one more system."""
     encoders: Sequence[str]
     strangers: Mapping[str, float]
-    """By encoder: mean similarity of real clips to other speakers; empty if the data has one speaker."""
+    """Encoder → mean similarity of real clips to other speakers; empty if the data has one speaker."""
     notes: Sequence[str]
     """Notes on what was not measured, and why."""
     settings: Mapping[str, object] = field(default_factory=dict)

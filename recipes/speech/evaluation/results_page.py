@@ -74,7 +74,7 @@ class MetricChange:
     before: str
     after: str
     change: str
-    """With ▲ for a higher value and ▼ for a lower one."""
+    """The difference, marked with ▲ if the value is higher and with ▼ if it is lower."""
     interval: str
     verdict: Verdict
 

@@ -32,7 +32,7 @@ class ScoringModels:
 
 
 def load_encoders(base: SpeakerEncoder | None, independent: str | None) -> list[SimilarityEncoder]:
-    """The model's own encoder if a base is given, and an independent one by its name. Raises `UserError` for a model that is no speaker
+    """The model's own encoder if a base is given, and an independent one by its name. Raises `UserError` for a model that is not a speaker
     encoder."""
     own = [speaker_similarity.load_own_encoder(base)] if base is not None else []
     return own if independent is None else [*own, speaker_similarity.load_independent_encoder(independent)]
@@ -72,7 +72,7 @@ def embed_real_clips(encoder: SimilarityEncoder, items: Sequence[Item]) -> dict[
 
 
 def similarity_between_speakers(models: ScoringModels) -> dict[str, float]:
-    """By encoder: the mean similarity of real clips to other speakers; empty if the data has one speaker."""
+    """Return encoder → mean similarity of real clips to other speakers; empty if the data has one speaker."""
     return {encoder.name: float(np.mean(cosines)) for encoder, voices in models.encoders if (cosines := voices.between_speakers())}
 
 

@@ -123,7 +123,7 @@ class SpeakerClipVectors:
         return float(self._direction(vector) @ middle / max(float(np.linalg.norm(middle)), 1e-12))
 
     def between_speakers(self) -> list[float]:
-        """For each real clip, the mean cosine to all other speakers; empty if there is one speaker."""
+        """Return the mean cosine of each real clip to all other speakers; empty if there is one speaker."""
         found = []
         for speaker, own in self.clips.items():
             others = [other for other in self.clips if other != speaker]

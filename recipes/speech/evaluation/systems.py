@@ -45,11 +45,11 @@ class System:
     folder: Path
     """An exported folder, or a checkpoint."""
     way: Literal["named", "cloned"]
-    """By the name of a speaker of the model, or by cloning the item's reference clip."""
+    """The system selects the voice by the name of a speaker of the model, or clones the item's reference clip."""
     step: int | None = None
     """Step of a checkpoint; None for an exported folder."""
     strength: float = 1.0
-    """At which a checkpoint is exported."""
+    """The strength at which a checkpoint is exported."""
 
     @property
     def title(self) -> str:

@@ -27,7 +27,7 @@ from overtone.recipes.speech.selection.candidates import VoiceCandidate
 from overtone.recipes.speech.selection.speech_endings import SpeechEnding, measure_ending
 
 MEASURES_FILE = "measures.json"
-"""In the folder of a candidate, beside its clips; written last."""
+"""A file in the folder of a candidate, beside its clips; it is written last."""
 
 
 class ClipMeasures(JsonPart):
@@ -41,7 +41,7 @@ class ClipMeasures(JsonPart):
     transcript: str | None
     """None: the recogniser failed."""
     transcribed_again: bool
-    """As `ScoredClip.transcribed_again`."""
+    """The value of `ScoredClip.transcribed_again`."""
     similarity: float | None
     """0 for a clip that is silent or too short for a voice; None if the data has no other clip to compare it with."""
     final_silence: float
@@ -73,7 +73,7 @@ class ClipRuler:
     """Measures the clips of candidates, and saves the measures beside them."""
 
     models: ScoringModels
-    """With one speaker encoder."""
+    """The models that measure; they include one speaker encoder."""
     encoder: SimilarityEncoder
     settings: Mapping[str, JsonValue]
     """Settings that affect the measures, besides weights and texts."""
@@ -150,7 +150,7 @@ def _clip_path(folder: Path, key: str) -> Path:
 
 
 def judge(take: Take, models: ScoringModels) -> ComparedClip:
-    """All measures of a clip."""
+    """Return all measures of a clip."""
     return ComparedClip(scoring.score(take, models, None), measure_ending(scoring.read_clip(take.path)))
 
 

@@ -56,7 +56,7 @@ class SelectionResult:
 
     @property
     def recorded_values(self) -> dict[str, float | None]:
-        """By measure, of the recordings."""
+        """Measure → value of the recordings."""
         if self.recordings is None:
             return {}
         return {name: None if value != value else float(value) for name, value in zip(TITLES, values_of(self.recordings), strict=True)}

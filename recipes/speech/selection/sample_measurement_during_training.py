@@ -1,4 +1,4 @@
-"""Metrics of the samples of a voice during training, for `checkpoint.best_by: sample/wer` and the like.
+"""Metrics of the samples of a voice during training, for `checkpoint.best_by`, such as `sample/wer`.
 
 They are intelligibility, similarity and endings as in `overtone select`, of the clips of one checkpoint; WER and CER are in %. The
 reference clips are the speakers' own, from the training data.
@@ -138,7 +138,7 @@ def choose_encoder(config: Config, needed: bool) -> tuple[SpeakerEncoder, str] |
 
 
 def collect_speakers(config: Config[Any]) -> dict[str, _SpeakerRows]:
-    """The clips and languages of the speakers of the prompts; of all speakers if a prompt names none. By name."""
+    """Return name → clips and languages, for the speakers of the prompts, or for all speakers if a prompt names none."""
     named = {samples_during_training.parse_prompt(prompt, None).speaker for prompt in config.sample.prompts}
     found: dict[str, _SpeakerRows] = {}
 

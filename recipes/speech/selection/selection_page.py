@@ -69,7 +69,7 @@ def list_texts(result: SelectionResult, clips: Mapping[str, Sequence[ComparedCli
 
 
 def choose_keys(items: Sequence[Item], kinds: Mapping[str, str]) -> set[str]:
-    """At most `SHOWN_TEXTS`: the first of each kind, and others at equal distances."""
+    """Choose at most `SHOWN_TEXTS` keys: the first of each kind, and others at equal distances."""
     first = {kind: item.key for item in reversed(items) for kind in [kinds[item.key]]}
     others = [item.key for item in items if item.key not in first.values()]
     return {*first.values(), *pick_evenly(others, max(SHOWN_TEXTS - len(first), 0))}

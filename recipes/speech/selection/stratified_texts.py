@@ -29,11 +29,11 @@ class SpokenTexts:
 
 
 def choose_texts(items: Sequence[Item], most: int) -> SpokenTexts:
-    """At most `most` different texts, in the order of `items`.
+    """Choose at most `most` different texts, in the order of `items`.
 
-    Of each kind in `KINDS` a sixth (at least one), at equal distances in the file, and others for the rest. The short and the long ones are
-    the shortest and the longest by characters, because what is short depends on the data. A text is chosen once; duplicates by another
-    speaker are different texts.
+    A sixth of the texts (at least one) is of each kind in `KINDS`, at equal distances in the file; the rest are other texts. Short and long
+    texts are the shortest and the longest by characters in this file, because no fixed length is short in all data. A text is chosen once;
+    duplicates by another speaker are different texts.
     """
     different = list({(item.speaker, normalize(item.text)): item for item in reversed(items)}.values())[::-1]
     quota, chosen = max(1, most // SHARE), dict[str, str]()

@@ -51,7 +51,7 @@ class SelectionOptions:
     checkpoints: str = "all"
     texts: int = 24
     weights: Mapping[str, float] = field(default_factory=dict)
-    """By measure, of those that differ from `DEFAULT_WEIGHTS`."""
+    """Measure → weight, for the measures whose weight differs from `DEFAULT_WEIGHTS`."""
     batch: int = 8
     greedy: bool = False
     seed: int = 0
@@ -77,7 +77,7 @@ class SelectionPlan:
 
     @property
     def folder(self) -> Path:
-        """For everything that the selection writes."""
+        """The folder for everything that the selection writes."""
         return selection_record.folder_of(self.run)
 
 

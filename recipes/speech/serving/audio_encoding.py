@@ -1,6 +1,7 @@
 """Streaming audio encoders: each takes chunks of samples and returns the bytes that are ready.
 
-Each format that has tags says that the speech is synthetic, so that `overtone voice` refuses it as training data and others can tell.
+Each format that has tags says that the speech is synthetic, so that `overtone voice` refuses it as training data and others can recognize
+it.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ FORMATS = {
     "wav": AudioFormat("audio/wav"),
     "pcm": AudioFormat("audio/pcm"),
 }
-"""In the order of OpenAI's documentation, the default first. `page_duration` is in µs; Ogg's default of 1 s would delay the audio. ADTS
-has no tags of its own: `write_id3v2` puts those of MP3 in front, which players skip or read."""
+"""The formats in the order of OpenAI's documentation, the default first. `page_duration` is in µs; Ogg's default of 1 s would delay the
+audio. ADTS has no tags of its own: `write_id3v2` puts those of MP3 in front, which players skip or read."""
 
 
 def available_formats() -> tuple[str, ...]:

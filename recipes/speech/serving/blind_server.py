@@ -75,7 +75,7 @@ def check_texts(name: str, exported: VoiceFolder, texts: Sequence[str], sampling
 
 
 def list_passages(text: str, exported: VoiceFolder, sampling: SpeechSampling) -> list[SpeechRequest]:
-    """The passages of a line of the texts, without what nobody speaks. Raises `UserError` if nothing is left."""
+    """Return the passages of a line of the texts, without the parts that nobody speaks. Raises `UserError` if nothing is left."""
     request, _ = prepare_request(parse_prompt(text, exported.first_speaker), "the line")
     return split_request(request, sampling.max_seconds)
 

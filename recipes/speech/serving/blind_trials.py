@@ -49,7 +49,7 @@ class Preferences:
     """Result of the answers."""
 
     wins: Mapping[str, int]
-    """By system."""
+    """System → number of answers that prefer it."""
     same: int
     share: float | None
     """Wins of the first system / answers with a preference; None without any."""
@@ -75,7 +75,7 @@ class AnsweredError(Exception):
 
 
 class BlindTrials:
-    """Owns the trials and their answers. For one thread."""
+    """Owns the trials and their answers. Must be used by a single thread."""
 
     def __init__(self, trials: Sequence[Trial], results: Path) -> None:
         """Raises `UserError` for a file of results that cannot be read."""

@@ -1,4 +1,4 @@
-"""A running batch that speaks long texts: a request whose passage has ended starts with its next one, in the place that it has."""
+"""A running batch that speaks long texts: when a passage of a request ends, its next passage starts in the same slot."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PassageBatch:
     """Owns the requests in progress. Implements `RunningBatch` on top of the batch of a voice, which speaks one passage at a time."""
 
     def __init__(self, passages: SpeechLane, rate: int) -> None:
-        """`passages`: the running batch of the voice. `rate`: of its speech, in Hz."""
+        """`passages`: the running batch of the voice. `rate`: sample rate of its speech, in Hz."""
         self._passages, self._rate = passages, rate
         self._speeches: dict[int, _LongSpeech] = {}
 

@@ -1,4 +1,5 @@
-"""The requests for speech of a server: voices that batch speak several at once, others one at a time, and each way ends in the metrics."""
+"""The queue of a speech server: voices that can batch speak several requests at once, others one at a time. Both are counted in the
+metrics."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ DEADLINE_SECONDS = 300.0
 
 
 class SpeechQueue(RequestQueue[SpokenRequest, np.ndarray]):
-    """Owns the loaded models and the thread that speaks with them, until `close`. For one event loop."""
+    """Owns the loaded models and the thread that speaks with them, until `close`. Must be used in a single event loop."""
 
     def __init__(
         self,
@@ -34,7 +35,7 @@ class SpeechQueue(RequestQueue[SpokenRequest, np.ndarray]):
         deadline_seconds: float = DEADLINE_SECONDS,
         typed: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`slots`: how many requests a model speaks at once, if it can; the others as of `RequestQueue`."""
+        """`slots`: how many requests a model speaks at once, if it can. The other parameters are those of `RequestQueue`."""
         results = {"audio_seconds": "Duration of the generated speech."}
         metrics = ServerMetrics("speech", "audio", "/v1/audio/speech", models, results)
         super().__init__({name: open_lane(voice, slots) for name, voice in models.items()}, metrics, room, deadline_seconds, typed)
@@ -43,8 +44,8 @@ class SpeechQueue(RequestQueue[SpokenRequest, np.ndarray]):
     async def speak(
         self, model: str, request: SpeechRequest, sampling: SpeechSampling, client: str = ""
     ) -> AsyncGenerator[np.ndarray, None]:
-        """Samples [n] float32 while they are generated, as `generate`. Counts their duration. Raises `CutOffError` after the last samples
-        of speech that reached the time limit."""
+        """Yield samples [n] float32 while they are generated, like `generate`, and count their duration. Raises `CutOffError` after the
+        last samples of speech that reached the time limit."""
         async with aclosing(self.generate(model, SpokenRequest(request, sampling), client)) as steps:
             async for progress in steps:
                 if progress.piece is not None:
@@ -55,7 +56,7 @@ class SpeechQueue(RequestQueue[SpokenRequest, np.ndarray]):
                     raise CutOffError(f"the model did not end the speech of a passage, which was cut off at {limit}")
 
     def close(self) -> None:
-        """As `RequestQueue.close`; then free the models' memory."""
+        """End the thread, as `RequestQueue.close` does, and free the models' memory."""
         super().close()
         for voice in self.models.values():
             voice.close()
@@ -67,7 +68,7 @@ def can_batch(voice: Voice, slots: int) -> bool:
 
 
 def open_lane(voice: Voice, slots: int) -> SpeechLane:
-    """The running batch of a voice; one request at a time if it has none."""
+    """Return the running batch of a voice; if it has none, the lane takes one request at a time."""
     if can_batch(voice, slots):
         assert isinstance(voice, BatchingVoice)
         return PassageBatch(voice.open_batch(slots), voice.rate)

@@ -1,4 +1,4 @@
-"""Serves exported voices: a text-to-speech page, and OpenAI's API for speech.
+"""Serves exported voices with a text-to-speech page and OpenAI's API for speech.
 
 overtone serve --model exports/me --model exports/me-longer
 """
@@ -72,7 +72,7 @@ def serve(inspect: Callable[[Path], VoiceFolder], folders: Mapping[str, Path], a
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """The verb's own arguments."""
+    """Parse the verb's own arguments."""
     parser = argparse.ArgumentParser(prog="overtone serve --model MODEL", description="Serve exported voices.")
     parser.add_argument("--base", metavar="MODEL", help="base model, or any other, to compare the voices with: a folder or a hub name")
     add_server_options(parser)
@@ -106,7 +106,7 @@ def load_models(exports: Mapping[str, VoiceFolder], args: argparse.Namespace, ty
 
 
 def build_app(speech: SpeechQueue, limits: Limits, policy: AccessPolicy, clips: Clips) -> FastAPI:
-    """API and page in one app with access control."""
+    """Build one app with the API, the page and access control."""
     import gradio
     from fastapi import FastAPI
     from starlette.middleware import Middleware

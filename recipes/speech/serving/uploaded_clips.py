@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 LARGEST = 15 * 2**20
 """Maximum size of a clip in bytes: more than one minute in the largest common format."""
 BOUNDS = AudioLimits(seconds=60.0, channels=8, samples=60 * 48_000 * 8)
-"""With a longer clip, the prompt would be longer than any in training."""
+"""Limits of a clip; a longer one would make the prompt longer than any in training."""
 DECODING_SECONDS = 30.0
-"""Time limit for one clip; one within `BOUNDS` takes less than a second."""
+"""Time limit for decoding one clip. A clip within `BOUNDS` takes less than a second."""
 ROOM = 2**28
 """Maximum size in bytes of all clips, including decoded ones; the oldest are removed first."""
 SMALLEST = 2**20

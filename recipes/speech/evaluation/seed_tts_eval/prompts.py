@@ -30,7 +30,7 @@ class Prompt:
     text: str
     """The text to speak."""
     line: int = 0
-    """In the prompts file, from 1."""
+    """Line number in the prompts file, from 1."""
 
 
 def read_prompts(path: Path, language: Language) -> list[Prompt]:

@@ -21,7 +21,7 @@ class ProtocolScores:
     """The figures of one system."""
 
     errors: Mapping[str, UtteranceErrors]
-    """By name of the utterance; empty if no recognizer was used."""
+    """Name of the utterance → its word errors; empty if no recognizer was used."""
     similarities: Mapping[str, float]
     """Cosine to the prompt, by name of the utterance; empty if no similarity model was used."""
     missing: Mapping[str, str]
@@ -33,7 +33,7 @@ class ProtocolScores:
 
     @property
     def wer(self) -> float | None:
-        """In percent."""
+        """Word error rate in percent."""
         return average_rate(list(self.errors.values()))
 
     @property
@@ -46,9 +46,9 @@ class ProtocolReport:
     """The content of the result files."""
 
     utterances: int
-    """In the prompts file."""
+    """Number of utterances in the prompts file."""
     scores: Mapping[str, ProtocolScores]
-    """By name of the system."""
+    """Name of the system → its scores."""
     encoders: Sequence[str]
     """Encoders of our own figures."""
     differences: Sequence[str]

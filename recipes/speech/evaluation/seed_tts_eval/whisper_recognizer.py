@@ -1,7 +1,8 @@
 """The English recognizer of Seed-TTS-eval: `generate` of transformers' Whisper, on at most 30 s, without any fallback.
 
-As in `run_wer.py` of https://github.com/BytedanceSpeech/seed-tts-eval: soundfile reads the clip, `scipy.signal.resample` (by FFT) brings it
-to 16 kHz, weights and arithmetic are float32, and decoding is greedy from the prompt of English transcription without timestamps.
+The steps are those of `run_wer.py` of https://github.com/BytedanceSpeech/seed-tts-eval: soundfile reads the clip, `scipy.signal.resample`
+(by FFT) brings it to 16 kHz, weights and arithmetic are float32, and decoding is greedy from the prompt of English transcription without
+timestamps.
 """
 
 from __future__ import annotations
